@@ -1,4 +1,4 @@
-"""Transports that are a child process: its pipes are the channel.
+"""Transports that are a child process: the socket that is its stdin and stdout is the channel.
 
 `ssh = "local"` runs our command itself; every other transport runs a client (`ssh`, `srun`, a command of the
 user's) whose last word is the command line for a shell at the far end.
@@ -8,29 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shlex
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from orchestrator import quoting
 from orchestrator.errors import HostError
-from orchestrator.model import Host
 from orchestrator.node.base.fault import reason
+from orchestrator.transport import command_line
 
 Explain: TypeAlias = Callable[[int | None, bytes], HostError | None]
 
 _TAIL = 4096
 _ENDING = 2.0  # seconds that a client may take to end once its pipes are closed, and once more after TERM
-
-
-def filled_in(command: Sequence[str], host: Host) -> list[str]:
-    """Return a command of the user's with the host's name in its place."""
-    return [word.replace("{host}", host.ssh) for word in command]
 
 
 class PipeLink:
@@ -60,36 +54,31 @@ class PipeLink:
             words = [str(Path(program).expanduser()) if program.startswith("~/") else program, *rest]
             cwd = str(Path.home()) if Path.home().is_dir() else "/"
         else:
-            words, cwd = [*self._client, quoting.join(argv)], None
+            words, cwd = [*self._client, command_line(argv)], None
         with self._lock:
             if self._closed:
                 raise _lost(self._host, "the connection is closed")
             self._channels = [channel for channel in self._channels if not channel.over]
-            channel = PipeChannel(self._host, self._start(words, cwd))
-            self._channels.append(channel)
+            ours, theirs = socket.socketpair()
+            try:
+                process = subprocess.Popen(
+                    words,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.PIPE,
+                    cwd=cwd,
+                    env=self._environ,
+                    bufsize=0,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                what, hint = f"cannot run {words[0]}", f"`which {shlex.quote(words[0])}`"
+                raise HostError(self._host, what, kind="command", why=reason(error), hint=hint) from error
+            finally:
+                theirs.close()
+            self._channels.append(channel := PipeChannel(self._host, process, ours))
         return channel
-
-    def _start(self, words: Sequence[str], cwd: str | None) -> subprocess.Popen[bytes]:
-        pipe = subprocess.PIPE
-        try:
-            return subprocess.Popen(
-                words,
-                stdin=pipe,
-                stdout=pipe,
-                stderr=pipe,
-                cwd=cwd,
-                env=self._environ,
-                bufsize=0,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise HostError(
-                self._host,
-                f"cannot run {words[0]}",
-                kind="command",
-                why=reason(error),
-                hint=f"`which {shlex.quote(words[0])}`",
-            ) from error
 
     def explain(self, status: int | None, words: bytes) -> HostError | None:
         """Return the client's own error, told by its status and its last words on stderr."""
@@ -110,17 +99,13 @@ def _lost(host: str, why: str) -> HostError:
 
 
 class PipeChannel:
-    """A child process and its pipes."""
+    """A child process, and our end of the socket that it reads and writes."""
 
-    def __init__(self, host: str, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    def __init__(self, host: str, process: subprocess.Popen[bytes], end: socket.socket) -> None:
         assert process.stderr is not None
         self._host = host
         self._process = process
-        self._in, self._out, self._err = process.stdin, process.stdout, process.stderr
-        os.set_blocking(self._in.fileno(), False)
-        self._wake_read, self._wake_write = os.pipe()
+        self._end, self._err = end, process.stderr
         self._lock = threading.Lock()
         self._closed = False
         self._tail = b""
@@ -133,35 +118,22 @@ class PipeChannel:
 
     def send(self, data: bytes) -> None:
         """Send all of it; raise HostError (kind "lost") when the command is gone or the channel closed."""
-        view = memoryview(data)
         try:
-            while view:
-                poll = select.poll()
-                poll.register(self._in, select.POLLOUT)
-                poll.register(self._wake_read, select.POLLIN)
-                poll.poll()
-                if self._closed:
-                    raise _lost(self._host, "the connection is closed")
-                view = view[self._in.write(view) or 0 :]
-        except (OSError, ValueError) as error:
-            raise _lost(self._host, "the command on this machine has ended") from error
+            self._end.sendall(data)
+        except OSError as error:
+            why = "the connection is closed" if self._closed else "the command on this machine has ended"
+            raise _lost(self._host, why) from error
 
     def send_eof(self) -> None:
         """Close the command's stdin."""
         with contextlib.suppress(OSError):
-            self._in.close()
+            self._end.shutdown(socket.SHUT_WR)
 
     def recv(self, limit: int) -> bytes:
         """At least one byte, b"" at the end of stdout or after `close`."""
-        poll = select.poll()
         try:
-            poll.register(self._out, select.POLLIN)
-            poll.register(self._wake_read, select.POLLIN)
-            ready = dict(poll.poll())
-            if self._closed or not ready.get(self._out.fileno()):
-                return b""
-            return os.read(self._out.fileno(), limit)
-        except (OSError, ValueError):
+            return b"" if self._closed else self._end.recv(limit)
+        except OSError:
             return b""
 
     def stderr_tail(self) -> bytes:
@@ -178,13 +150,13 @@ class PipeChannel:
         return code if code >= 0 else 128 - code
 
     def close(self) -> None:
-        """Close the command's pipes and collect it; kill its process group when it does not end at that."""
+        """Close the command's socket and collect it; kill its process group when it does not end at that."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        os.write(self._wake_write, b"x")
-        self.send_eof()
+        with contextlib.suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)
         try:
             threading.Thread(target=self._collect, name=f"collect for {self._host}", daemon=True).start()
         except RuntimeError:  # this machine has none left
@@ -199,11 +171,9 @@ class PipeChannel:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, number)
         self._process.wait()
-        self._out.close()
+        self._end.close()
         self._drainer.join(_ENDING)
         self._err.close()
-        os.close(self._wake_write)
-        os.close(self._wake_read)
 
     def _drain(self) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -6,8 +6,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from orchestrator import slurm
-from orchestrator.command import PipeLink, filled_in
-from orchestrator.errors import HostError
+from orchestrator.command import PipeLink
+from orchestrator.errors import HostError, Trouble
 from orchestrator.model import Host, Way
 from orchestrator.ssh import openssh
 from orchestrator.ssh.openssh import OnlyOpenSSHError
@@ -18,22 +18,17 @@ if TYPE_CHECKING:
     from orchestrator.ssh.keys import Secrets
 
 
-def connectors(secrets: Secrets | None = None) -> Connector:
+class Connectors:
     """A connector that reaches every host by its own transport.
 
-    `secrets` are what `orchestrator.ssh.prepare` asked for. paramiko is loaded with the first host that
+    `secrets` are what `orchestrator.ssh.keys` asked for. paramiko is loaded with the first host that
     needs it.
     """
-    return _Table(secrets)
 
-
-class _Table:
-    def __init__(self, secrets: Secrets | None) -> None:
+    def __init__(self, secrets: Secrets | None = None) -> None:
         self._secrets = secrets
         self._masters = secrets.masters if secrets else None
         self._paramiko: Connector | None = None
-        self._loading: threading.Thread | None = None
-        self._lock = threading.Lock()
         self._making = threading.Lock()
 
     def connect(self, host: Host, timeout: float) -> Link:
@@ -42,13 +37,18 @@ class _Table:
             return PipeLink(host.name)
         match host.via:
             case Way.SRUN:
-                return self._over_srun(host)
+                return PipeLink(
+                    host.name,
+                    slurm.client(host),
+                    lambda _status, words: slurm.explain(host, words),
+                    environ=slurm.environment(),
+                )
             case Way.OPENSSH:
-                return self._over_openssh(host, "")
+                return self._over_openssh(host)
             case Way.AUTO | Way.PARAMIKO:
                 return self._over_ssh(host, timeout)
             case words:
-                return PipeLink(host.name, filled_in(words, host))
+                return PipeLink(host.name, [word.replace("{host}", host.ssh) for word in words])
 
     def close(self) -> None:
         """Let go of what links share."""
@@ -61,16 +61,15 @@ class _Table:
 
     def _over_ssh(self, host: Host, timeout: float) -> Link:
         """Connect with paramiko, or with OpenSSH where that is needed and allowed."""
-        self._load()
-        target = resolve(host)  # remembered: ssh_config is asked for every host while paramiko is loading
-        beyond = target.beyond and f"{target.beyond} in ssh_config"
-        if not beyond:
+        target = resolve(host)
+        if not target.beyond:
             try:
                 return self._over_paramiko().connect(host, timeout)
             except OnlyOpenSSHError as error:
                 if host.via is Way.PARAMIKO:
                     raise
-                beyond = error.needs
+                return self._over_openssh(host, error.needs, error)
+        beyond = f"{target.beyond} in ssh_config"
         if host.via is Way.PARAMIKO:
             what, why = (
                 "cannot be connected to as ssh_config asks",
@@ -80,24 +79,14 @@ class _Table:
             raise HostError(host.name, what, kind="config", why=why, hint=hint)
         return self._over_openssh(host, beyond)
 
-    def _over_openssh(self, host: Host, remark: str) -> Link:
+    def _over_openssh(self, host: Host, remark: str = "", before: HostError | None = None) -> Link:
+        """Connect with OpenSSH; where `before` it paramiko's login was refused, that error says more."""
+
         def explain(status: int | None, words: bytes) -> HostError | None:
-            return openssh.error(host, status, words)
+            error = openssh.error(host, status, words)
+            return before if before and error and before.kind == Trouble.AUTH else error
 
         return PipeLink(host.name, openssh.client(host, self._masters), explain, remark)
-
-    def _over_srun(self, host: Host) -> Link:
-        def explain(_status: int | None, words: bytes) -> HostError | None:
-            return slurm.explain(host, words)
-
-        return PipeLink(host.name, slurm.client(host), explain, environ=slurm.environment())
-
-    def _load(self) -> None:
-        """Begin to load paramiko, with the first host that needs it."""
-        with self._lock:
-            if self._loading is None:
-                self._loading = threading.Thread(target=self._over_paramiko, name="load ssh", daemon=True)
-                self._loading.start()
 
     def _over_paramiko(self) -> Connector:
         with self._making:

@@ -113,6 +113,16 @@ class HereError(HostError):
         super().__init__(host, "cannot be talked to from here", kind=Trouble.HERE, why=why, hint=hint)
 
 
+def of_this_machine(error: OSError) -> OrchestrateError:
+    """Word what this machine could not do, where nothing nearer to it has."""
+    why = error.strerror or str(error)
+    why = f"{error.filename}: {why}" if error.filename else why
+    hint = "`--debug` shows where; the current folder may have been removed"
+    worded = OrchestrateError("this machine could not do its part", why=why, hint=hint)
+    worded.status = ExitStatus.HERE
+    return worded
+
+
 class SeveralErrors(OrchestrateError):  # noqa: N818 - a bundle, not a kind
     """Errors that are shown one after another; the status is the first one's."""
 

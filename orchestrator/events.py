@@ -5,10 +5,18 @@ Every consumer matches on the class and ends with `assert_never`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
+
+from orchestrator.model import TaskId
+from orchestrator.names import AttemptName
+from orchestrator.text import json_safe, utf8
 
 
 class Phase(StrEnum):
@@ -25,7 +33,6 @@ class Phase(StrEnum):
 
 class Level(StrEnum):
     OK = "ok"
-    NOTE = "note"  # worth a line, and nothing to do
     WARN = "warn"
     FAIL = "fail"
 
@@ -170,11 +177,6 @@ class Closed(StrEnum):
     UNRESOLVED = "does not resolve"
     FOREIGN = "answered by something else"
 
-    @staticmethod
-    def silent(why: str) -> bool:
-        """Return True where nothing answered: a port that refuses has answered."""
-        return why in (Closed.TIMED_OUT, Closed.NO_ROUTE)
-
 
 class PairReported(Struct, frozen=True):
     """One connection of `source` to a task port of `target`."""
@@ -192,13 +194,13 @@ class PairReported(Struct, frozen=True):
     packet: int | None = None  # bytes of the largest packet on this connection
 
 
-class EnvironmentStepped(Struct, frozen=True):
-    """A host is on its way to its environment; `done` of `total` bytes or packages, 0 of 0: not known."""
+class Stepped(Struct, frozen=True):
+    """A host, a task or this machine ("") does a step of what takes long; 0 of 0 bytes: not known."""
 
-    host: str
+    who: str
     step: str
-    done: int
-    total: int
+    done: int = 0
+    total: int = 0
 
 
 class EnvironmentMade(Struct, frozen=True):
@@ -209,15 +211,6 @@ class EnvironmentMade(Struct, frozen=True):
     versions: dict[str, str]
     seconds: float
     reused: bool  # it was there already
-
-
-class DataStepped(Struct, frozen=True):
-    """Data is on its way to a host (or is read here, `host` ""); `done` of `total` bytes."""
-
-    host: str
-    step: str
-    done: int
-    total: int
 
 
 class DataPlaced(Struct, frozen=True):
@@ -240,24 +233,6 @@ class TreeSynced(Struct, frozen=True):
     sent: int  # bytes that crossed the wire
     seconds: float
     reused: bool
-
-
-class CodeSending(Struct, frozen=True):
-    """How many bytes of code have left for all hosts so far, of how many, and how many a second."""
-
-    sent: int
-    total: int  # what the hosts lack; of a changed file only the changes cross
-    rate: float
-
-
-class FetchStepped(Struct, frozen=True):
-    """A task fetches its data, which are not on its machine; `total` is 0 where it is not known."""
-
-    task: str
-    name: str  # of the data set
-    step: str
-    done: int  # bytes
-    total: int
 
 
 class HostValidated(Struct, frozen=True):
@@ -456,13 +431,10 @@ Event: TypeAlias = (
     | HostRecovered
     | CheckReported
     | PairReported
-    | EnvironmentStepped
+    | Stepped
     | EnvironmentMade
-    | DataStepped
     | DataPlaced
     | TreeSynced
-    | CodeSending
-    | FetchStepped
     | HostValidated
     | ValidationStood
     | TaskStarted
@@ -488,3 +460,62 @@ class Stamped(Struct, frozen=True):
 
     at: float
     event: Event
+
+
+_FAR = 1e15  # seconds
+_OF_A_TASK = (TaskStarted, TaskReady, TaskProgressed, TaskReported, LogLine, LogGap, TaskExited)
+_BY_NAME: dict[str, type[Event]] = {cls.__name__: cls for cls in get_args(Event)}
+
+
+def encode(stamped: Stamped) -> bytes:
+    """Return an event as a line of JSON, without its newline: UTF-8, and harmless for a terminal.
+
+    {"at": seconds since the epoch, "event": class name, ...fields}
+    """
+    event = stamped.event
+    fields = {"at": stamped.at, "event": type(event).__name__, **asdict(event)}
+    if (attempt := fields.get("attempt", "")).isascii() and attempt.isdigit():
+        fields["attempt"] = int(attempt)  # a name to us, since a validation has one too; elsewhere it counts
+    try:
+        line = msgspec.json.encode(fields)
+    except UnicodeEncodeError:  # a name or an argument that is no UTF-8
+        line = msgspec.json.encode(utf8(fields))
+    return json_safe(line)
+
+
+def decode(line: bytes) -> Stamped:
+    """The inverse of `encode`; raise `msgspec.ValidationError` for anything else."""
+    with validity():
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+        at, name = fields.pop("at", None), fields.pop("event", None)
+        kind = _BY_NAME.get(name) if isinstance(name, str) else None
+        if not isinstance(at, int | float) or abs(at) > _FAR or kind is None:
+            raise msgspec.ValidationError(f"not an event: {line[:80]!r}")
+        if type(attempt := fields.get("attempt")) is int:
+            fields["attempt"] = str(attempt)
+        event = msgspec.convert(fields, kind)
+        _check_names(event)
+        return Stamped(float(at), event)
+
+
+@contextmanager
+def validity() -> Iterator[None]:
+    """Make a `msgspec.ValidationError` of whatever reading JSON raises."""
+    try:
+        yield
+    except msgspec.ValidationError:
+        raise
+    except RecursionError:
+        raise msgspec.ValidationError("it is nested too deep") from None
+    except (ValueError, TypeError, OverflowError) as error:  # cut, no UTF-8, a number beyond a float
+        raise msgspec.ValidationError(str(error) or type(error).__name__) from error
+
+
+def _check_names(event: Event) -> None:
+    """Tasks are named as in TF_CONFIG, and an attempt can be a folder's name; raise ValueError."""
+    for task, _ in event.tasks if isinstance(event, RunPlanned | AttemptPlanned) else ():
+        TaskId.parse(task)
+    if isinstance(event, _OF_A_TASK):
+        TaskId.parse(event.task)
+    if isinstance(event, TaskStarted | TaskExited | AttemptFailed):
+        AttemptName(event.attempt)

@@ -153,8 +153,7 @@ class Job:
     command: tuple[str, ...] = ()  # empty: worker_entry
     setup: str | None = None  # shell text, run by `bash -lc` before the command
     env: Mapping[str, str] = field(default_factory=dict)
-    forward: tuple[str, ...] = ()  # names taken from the controller's environment
-    secrets: tuple[str, ...] = ()  # the same, and never stored or shown
+    secrets: tuple[str, ...] = ()  # names of variables of the launch's environment; values are never stored
     grace: float = 30.0  # seconds between TERM and KILL at a user's stop
     failure_grace: float = 2.0  # the same, after a failure
     lifeline: float = 3600.0  # seconds without a keeper after which ps tasks end
@@ -170,7 +169,6 @@ class Job:
     repair_keras: bool = True  # change what is wrong in Keras for several tasks
     auto_shard: AutoShard = AutoShard.AUTO
     tf_config: bool | None = None  # also for one task; None: if the program reads it
-    lint_ignore: tuple[str, ...] = ()  # codes of findings that are not told
     max_restarts: int = 0  # attempts after a failed one
     min_hosts: int | None = None  # go on with as few hosts when no spare is left; None: with none missing
     host_timeout: float = 300.0  # seconds a host may stay lost before an attempt goes on without it
@@ -220,8 +218,6 @@ class Data:
     sets: tuple[str, ...] = ()  # of tensorflow-datasets: "mnist", "my_dataset:1.0.0"
     paths: tuple[str, ...] = ()  # folders and files of this machine
     keras: tuple[str, ...] = ()  # files that keras.datasets would download: "mnist.npz"
-    mnist: str | None = None  # a folder with the four original idx files
-    fashion_mnist: str | None = None
     tfds_dir: str | None = None  # where this machine has prepared sets; None: tensorflow-datasets' own place
 
 
@@ -267,7 +263,6 @@ class TaskSpec:
 class Recipe:
     """The material of tasks, whichever hosts they sit on."""
 
-    forwarded: Mapping[str, str] = field(default_factory=dict)  # of the controller's environment
     job_env: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)  # of the command line
     framework: FrameworkName = FrameworkName.TENSORFLOW  # never AUTO
@@ -329,9 +324,8 @@ class RunPlan:
     admission: Admission = field(default_factory=Admission)
     notes: tuple[str, ...] = ()  # what the tool set by itself, said to the user
     if_shared: tuple[str, ...] = ()  # more notes, for hosts that turn out to share their working folder
-    find_program: bool = True  # hosts are asked for the command's program before anything is sent
-    own_paths: tuple[str, ...] = ()  # of its arguments and in its code, which the machine of the launch has
-    own_paths_at: tuple[str, ...] = ()  # the file and line of each; "" of an argument
+    # Of its arguments ("") and in its code (file and line), which the machine of the launch has.
+    own_paths: Mapping[str, str] = field(default_factory=dict)
     hang_timeout: float = 0.0
     on_hang: OnHang = OnHang.RESTART
     stacks: bool = True

@@ -35,20 +35,12 @@ class RunId(_Name):
     PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
 
-def is_run(text: str) -> bool:
-    """Return True if a text may be the id of a run, and so stand in a command that a person copies."""
-    return RunId.PATTERN.fullmatch(text) is not None
-
-
 class AttemptName(_Name):
-    """`1`, `2`, ...: an attempt at the training; `validate`, `validate-2`, `validate-2-1`: before it.
-
-    `validate-again` is a validation that is repeated to measure a host's speed once more.
-    """
+    """`1`, `2`, ...: an attempt at the training; `validate`, `validate-2`, `validate-2-1`: before it."""
 
     __slots__ = ()
     KIND = "the name of an attempt"
-    PATTERN = re.compile(r"[1-9][0-9]{0,5}|validate(-[1-9][0-9]{0,5}){0,2}(-again)?", re.ASCII)
+    PATTERN = re.compile(r"[1-9][0-9]{0,5}|validate(-[1-9][0-9]{0,5}){0,2}", re.ASCII)
 
     @property
     def number(self) -> int | None:

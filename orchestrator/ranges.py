@@ -6,18 +6,15 @@ import itertools
 import math
 import re
 from collections.abc import Iterable
-from typing import TypeAlias
 
 LIMIT = 4096  # hosts in one pattern: a typo such as [1-99999999] must not fill the memory
 
 # No colon inside: "[fe80::1]" is an IPv6 address and stays as it is.
 _BRACKETS = re.compile(r"\[([^\[\]:]*)\]")
 _ITEM = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-_NUMBER = re.compile(r"([0-9]{1,9})")
+# The last number of a name, or of what stands before its domain.
+_NUMBER = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*(?:\.[A-Za-z].*)?)", re.DOTALL)
 _COMMA_OUTSIDE = re.compile(r",(?![^\[]*\])")
-
-# A name in pieces: text at the even places, the numbers that occur there at the odd ones.
-_Pieces: TypeAlias = tuple[str | frozenset[str], ...]
 
 
 def expand(pattern: str) -> tuple[str, ...]:
@@ -45,12 +42,14 @@ def expand_all(text: str) -> tuple[str, ...]:
 
 def fold(names: Iterable[str]) -> str:
     """Write names short, sorted as a person counts: `gpu-[01-08],login`; `expand_all` undoes it."""
-    folded: list[_Pieces] = [_split(name) for name in sorted(set(names), key=natural_key)]
-    # From the right, since that is where hosts are numbered: 10.0.0.[1-8], rack1-gpu[1-4].
-    for place in range(max((len(pieces) for pieces in folded), default=0) - 1, 0, -1):
-        if place % 2:
-            folded = _merge(folded, place)
-    return ",".join(_write(pieces) for pieces in folded)
+    groups: dict[tuple[str, str, bool], list[str]] = {}
+    for name in sorted(set(names), key=natural_key):
+        match = _NUMBER.fullmatch(name)
+        before, number, behind = match.groups() if match else (name, "", "")
+        groups.setdefault((before, behind, match is None), []).append(number)
+    return ",".join(
+        f"{before}{_write_numbers(numbers)}{behind}" for (before, behind, _), numbers in groups.items()
+    )
 
 
 def natural_key(name: str) -> tuple[object, ...]:
@@ -80,43 +79,17 @@ def _run(item: str, inside: str) -> Iterable[str]:
     padded = _is_padded(low) or _is_padded(high)
     if padded and len(low) != len(high):
         width = max(len(low), len(high))
-        raise ValueError(
-            f"[{inside}] pads its two ends differently;"
-            f" write [{low.zfill(width)}-{high.zfill(width)}] or [{int(low)}-{int(high)}]"
-        )
+        padded_alike = f"[{low.zfill(width)}-{high.zfill(width)}]"
+        raise ValueError(f"[{inside}] pads its two ends differently; write {padded_alike}")
     if int(high) - int(low) >= LIMIT:
         raise ValueError(f"[{inside}] stands for more than {LIMIT} hosts")
     width = len(low) if padded else 0
     return (str(number).zfill(width) for number in range(int(low), int(high) + 1))
 
 
-def _split(name: str) -> _Pieces:
-    return tuple(
-        frozenset((piece,)) if place % 2 else piece for place, piece in enumerate(_NUMBER.split(name))
-    )
-
-
-def _merge(names: list[_Pieces], place: int) -> list[_Pieces]:
-    """Join names that differ only in the number at `place`; the first of them keeps its position."""
-    merged: dict[_Pieces, frozenset[str]] = {}
-    for pieces in names:
-        numbers = pieces[place] if place < len(pieces) else frozenset[str]()
-        assert isinstance(numbers, frozenset)
-        rest = (*pieces[:place], *pieces[place + 1 :]) if numbers else pieces
-        key = (*rest, str(bool(numbers)))
-        merged[key] = merged.get(key, frozenset()) | numbers
-    return [
-        (*key[:place], numbers, *key[place:-1]) if numbers else key[:-1] for key, numbers in merged.items()
-    ]
-
-
-def _write(pieces: _Pieces) -> str:
-    return "".join(piece if isinstance(piece, str) else _write_numbers(piece) for piece in pieces)
-
-
-def _write_numbers(numbers: frozenset[str]) -> str:
+def _write_numbers(numbers: list[str]) -> str:
     if len(numbers) == 1:
-        return next(iter(numbers))
+        return numbers[0]
     runs: list[list[str]] = []
     for number in sorted(numbers, key=lambda digits: (int(digits), len(digits))):
         if runs and _continues(runs[-1], number):

@@ -20,24 +20,19 @@ from orchestrator.text import plain
 # Of the job, and not of the step or batch script that we are in: what that was given would be taken for
 # options of each srun (SLURM_GPUS_PER_TASK shows a step one GPU, SLURM_MEM_PER_CPU refuses --mem).
 _OF_JOB = (
-    "SLURM_CONF",
-    "SLURM_JOB_",
-    "SLURM_JOBID",
-    "SLURM_SUBMIT_",
-    "SLURM_CLUSTER_",
-    "SLURM_ARRAY_",
+    "SLURM_CONF", "SLURM_JOB_", "SLURM_JOBID", "SLURM_SUBMIT_", "SLURM_CLUSTER_", "SLURM_ARRAY_",
     "SLURM_RESTART_",
-)
+)  # fmt: skip
 _RUNNING = {"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "CONFIGURING", "STAGE_OUT"}
 _ENDS = {
     "CANCELLED": "was cancelled (scancel)",
     "TIMEOUT": "reached its time limit",
-    "DEADLINE": "reached its deadline",
     "PREEMPTED": "was preempted by another job",
     "NODE_FAIL": "was ended by Slurm when a node failed",
 }
+_SHOW = ("scontrol", "--oneliner", "show")
 _PATIENCE = 5.0  # seconds for Slurm to answer
-_PORTS = (20_000, 32_000)  # below what systems hand out by themselves
+_FIRST_PORT, _PLACES = 20_000, 187  # below what systems hand out by themselves, above Slurm's own
 _ROOM = 64  # task ports of one job on a node
 
 
@@ -121,12 +116,14 @@ def allocation(job: str) -> Allocation:
             hint="start it in `salloc -N4` or in a batch file; `SLURM_JOB_ID=7 orchestrate ...` reaches into"
             " a running job, and `--hosts ./slurm` is the file of that name",
         )
-    record = _record(_ask("job", job))
+    record = _record(_slurm(*_SHOW, "job", job))
     if over := _end(job, record):
         raise UsageError(f"--hosts slurm: {over}", hint="`squeue --me` shows the jobs that run")
     names = _slurm("scontrol", "show", "hostnames", record.get("NodeList", "")).split()
     records = {
-        one["NodeName"]: one for one in map(_record, _ask("node", ",".join(names)).splitlines()) if one
+        one["NodeName"]: one
+        for one in map(_record, _slurm(*_SHOW, "node", ",".join(names)).splitlines())
+        if one
     }
     tasks = dict(zip(names, _tasks(os.environ, len(names)), strict=True)) if job == job_here() else {}
     devices = _devices(job, names) if re.search("gres[/:]gpu", " ".join(record.values())) else {}
@@ -134,13 +131,13 @@ def allocation(job: str) -> Allocation:
         Node(name, _address(name, records.get(name, {})), tasks.get(name, 1), devices.get(name))
         for name in names
     )
-    return Allocation(job, nodes, _first_port(int(job), _slurm("scontrol", "show", "config")))
+    return Allocation(job, nodes, _FIRST_PORT + int(job) % _PLACES * _ROOM)
 
 
 def look(job: str, nodes: Collection[str]) -> Fate:
     """Ask Slurm what has become of a job and of some of its nodes; nothing where Slurm does not answer."""
     try:
-        text = _ask("job", job)
+        text = _slurm(*_SHOW, "job", job)
     except UsageError as error:
         gone = "Invalid job id" in error.why
         return Fate(f"Slurm job {job} is over: Slurm does not know it any more") if gone else Fate()
@@ -148,7 +145,7 @@ def look(job: str, nodes: Collection[str]) -> Fate:
     down: dict[str, str] = {}
     with contextlib.suppress(UsageError):
         inside = _slurm("scontrol", "show", "hostnames", record.get("NodeList", "")).split()
-        for line in _ask("node", ",".join(nodes)).splitlines() if nodes else ():
+        for line in _slurm(*_SHOW, "node", ",".join(nodes)).splitlines() if nodes else ():
             node = _record(line)
             name, state, reason = node["NodeName"], node.get("State", ""), node.get("Reason", "")
             because = f" ({plain(reason)[:200]})" if reason else ""
@@ -159,7 +156,11 @@ def look(job: str, nodes: Collection[str]) -> Fate:
     over = _end(job, record)
     if down and over and not record.get("JobState", "").startswith("CANCEL"):
         over = f"Slurm ended job {job}, since {', '.join(down.values())}"
-    return Fate(over, down, _left(record))
+    try:
+        left = time.mktime(time.strptime(record.get("EndTime", ""), "%Y-%m-%dT%H:%M:%S")) - time.time()
+    except (ValueError, OverflowError):
+        left = None
+    return Fate(over, down, left)
 
 
 def _end(job: str, record: Mapping[str, str]) -> str:
@@ -171,8 +172,6 @@ def _end(job: str, record: Mapping[str, str]) -> str:
     if state == "COMPLETING":  # until all of it is gone Slurm does not tell why
         late = _seconds(record.get("RunTime", "")) >= _seconds(limit)
         state = "TIMEOUT" if late else "CANCELLED"
-        if not late and record.get("BatchFlag") == "1":
-            return f"Slurm job {job} was cancelled (scancel), or its batch script has ended"
     limit = f" ({limit})" if state == "TIMEOUT" else ""
     words = _ENDS.get(state, f"is over: Slurm calls it {plain(state)[:40]}")
     return f"Slurm job {job} {words}{limit}"
@@ -185,13 +184,6 @@ def _seconds(text: str) -> float:
         return math.inf
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-def _left(record: Mapping[str, str]) -> float | None:
-    try:
-        return time.mktime(time.strptime(record.get("EndTime", ""), "%Y-%m-%dT%H:%M:%S")) - time.time()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _tasks(environ: Mapping[str, str], nodes: int) -> list[int]:
@@ -224,25 +216,6 @@ def _address(name: str, record: Mapping[str, str]) -> str:
     return record.get("NodeAddr") or name
 
 
-def _first_port(job: int, config: str) -> int:
-    """The first task port, another one for each job, outside of what Slurm itself listens on."""
-    spans = [
-        (int(match[1]), int(match[2] or match[1]))
-        for match in re.finditer(r"^\w*Port(?:Range)?\s*=\s*(\d+)(?:-(\d+))?\s*$", config, re.MULTILINE)
-    ]
-    first, last = _PORTS
-    places = (last - first) // _ROOM
-    for place in range(job, job + places):
-        port = first + place % places * _ROOM
-        if not any(low < port + _ROOM and high >= port for low, high in spans):
-            return port
-    return first
-
-
-def _ask(what: str, name: str) -> str:
-    return _slurm("scontrol", "--oneliner", "show", what, name)
-
-
 def _slurm(*words: str, patience: float = _PATIENCE) -> str:
     """Return what a program of Slurm's prints; raise UsageError."""
     try:
@@ -259,9 +232,9 @@ def _slurm(*words: str, patience: float = _PATIENCE) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         told = getattr(error, "stderr", None) or str(error)
         raise UsageError(
-            "Slurm does not answer",
+            "Slurm does not tell",
             why=f"{words[0]}: {plain(' '.join(str(told).split()))[:300]}",
-            hint="`scontrol ping`; SLURM_CONF names Slurm's configuration where it is not in /etc/slurm",
+            hint="`squeue --me` shows your jobs; SLURM_CONF names a configuration outside of /etc/slurm",
         ) from error
     return done.stdout
 
@@ -276,13 +249,8 @@ def tables(allocation: Allocation) -> str:
     """Return the allocation as [[host]] tables of hosts.toml."""
     lines: list[str] = []
     for node in allocation.nodes:
-        keys = {
-            "name": node.name,
-            "ssh": node.name,
-            "address": node.address,
-            "via": "srun",
-            "tasks": node.tasks,
-        }
-        keys |= {"task_port": allocation.task_port} | ({"devices": node.devices} if node.devices else {})
+        keys: dict[str, object] = {"name": node.name, "ssh": node.name, "via": "srun", "tasks": node.tasks}
+        keys |= {"address": node.address, "task_port": allocation.task_port}
+        keys |= {"devices": node.devices} if node.devices else {}
         lines += ["[[host]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]
     return "\n".join(lines) + "\n"

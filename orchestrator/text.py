@@ -10,47 +10,28 @@ from typing import Any
 # dropped, single controls are made visible. The body of a string sequence stops at any introducer, so
 # that a hostile line costs one pass and not one per introducer.
 #
-# Characters that cannot be seen are kept where a script or an emoji needs them, and nowhere else: what is
-# not seen can hide a text, or make one name look like another (docs/security.md has the table).
-_INVISIBLE = (
-    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0"
-    "\ufff0-\ufffb"
-    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
-)
-_BIDI = "\u202a-\u202e\u2066-\u2069"  # embeddings, overrides and isolates reorder a whole line
-_MARKS = "\u061c\u200e\u200f"  # they move their neighbours as any letter of that direction does
+# Characters that cannot be seen are kept where an emoji or a script needs them, and nowhere else: what is
+# not seen can hide a text, or make one name look like another.
 _SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
-_BREAKERS = "\u200b"  # between words of scripts without blanks
 _JOINERS = "\u200c\u200d"
-_RIGHT_TO_LEFT = (
-    "\u0591-\u05f4\u0620-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
+_INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb"
+    f"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff{_SELECTORS}{_JOINERS}"
 )
-
-_UNSEEN = f"\u2028\u2029\ud800-\udfff{_SELECTORS}{_BREAKERS}{_JOINERS}{_INVISIBLE}{_BIDI}"
-_SEEN = f"[^\\x00-\\xff{_UNSEEN}{_MARKS}]"
-_KEPT = (
-    "(?P<kept>"
-    # The flags of Scotland and the like: a black flag, its letters, the end.
-    "\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f"
-    # One selector after what has variants: keycaps, and what is not ASCII.
-    f"|[0-9#*][\ufe0e\ufe0f]|{_SEEN}(?:[{_SELECTORS}](?:[{_JOINERS}](?={_SEEN}))?"
-    # One joiner between two such: emoji of several parts, Persian, the scripts of India.
-    f"|[{_JOINERS}](?={_SEEN}))"
-    f"|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17b3\u17b6-\u17ff]{_BREAKERS}"
-    ")|"
-)
-_SEQUENCES = (
+_SEEN = f"[^\\x00-\\xff{_INVISIBLE}]"
+_SINGLE = f"\x00-\x08\n-\x1f\x7f-\x9f{_INVISIBLE}"
+_ODD = re.compile(
     r"(?P<colour>\x1b\[[0-9;:]{0,64}m)"
     r"|(?P<sequence>"
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9b-\x9f]*(?:\x07|\x1b\\|\x9c)"
-    r"|\x1b[ -/]*[0-~])|"
+    r"|\x1b[ -/]*[0-~])"
+    # Behind what can be seen: one selector, and one joiner between two such.
+    f"|(?P<kept>(?<={_SEEN})(?:[{_SELECTORS}]?[{_JOINERS}](?={_SEEN})|[{_SELECTORS}]))"
+    f"|[{_SINGLE}]"
 )
-_SINGLE = f"\x00-\x08\n-\x1f\x7f-\x9f{_UNSEEN}"
-_ODD = re.compile(f"{_SEQUENCES}{_KEPT}[{_SINGLE}{_MARKS}]")
-_ODD_RIGHT_TO_LEFT = re.compile(f"{_SEQUENCES}{_KEPT}[{_SINGLE}]")
-_ANY_ODD = re.compile(f"[{_SINGLE}{_MARKS}]")
-_FROM_RIGHT = re.compile(f"[{_RIGHT_TO_LEFT}]")
+_ANY_ODD = re.compile(f"[{_SINGLE}]")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
 
 # The names of Linux: the nodes run it, the controller may not.
@@ -68,8 +49,7 @@ def harmless(text: str) -> str:
     """
     if (text.isascii() and text.isprintable()) or not _ANY_ODD.search(text):  # the first is faster
         return text
-    from_right = _FROM_RIGHT.search(text)
-    return (_ODD_RIGHT_TO_LEFT if from_right else _ODD).sub(_shown, text)
+    return _ODD.sub(_shown, text)
 
 
 def plain(text: str) -> str:

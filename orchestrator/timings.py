@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
 
 import msgspec
 
@@ -13,14 +11,12 @@ from orchestrator.errors import UsageError
 VARIABLE = "ORCHESTRATE_TIMINGS"
 
 
-@dataclass(frozen=True)
-class Timings:
+class Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds. The patience that a user chooses (grace, host_timeout, ...) is in the plan of a run."""
 
     beat: float = 5.0  # between an agent's heartbeats
     silence: float = 20.0  # without a byte from a host until it counts as lost
     hello: float = 20.0  # until our agent has answered a login: heavy rc files, loaded machines
-    latecomers: float = 3.0  # until it is said which hosts a launch waits for
     host_return: float = 30.0  # in which a host that was lost in a phase may come back
     stop_unreachable: float = 30.0  # that a stop waits for a host that is lost, beyond the grace
     stop_impatient: float = 10.0  # the same, of a user who asked twice, or where nothing is known to live
@@ -40,16 +36,7 @@ def read(environ: Mapping[str, str]) -> Timings:
 
     Raise UsageError for anything else.
     """
-    text = environ.get(VARIABLE)
-    if not text:
-        return DEFAULT
-    known = {field.name for field in fields(Timings)}
     try:
-        given = msgspec.json.decode(text, type=dict[str, Any])
-        if unknown := given.keys() - known:
-            raise msgspec.ValidationError(
-                f"there is no {min(unknown)!r}; there are {', '.join(sorted(known))}"
-            )
-        return msgspec.convert(given, Timings)
+        return msgspec.json.decode(environ.get(VARIABLE) or "{}", type=Timings)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"{VARIABLE} cannot be read", why=str(error), hint=f"unset {VARIABLE}") from None

@@ -3,7 +3,8 @@
 A start of Python with all that a launch and its keeper import takes half a second of a core, and the tests
 give more than a thousand commands. What is forked is a process of its own with the words, the environment,
 the folder and the streams that it was asked to have, and with the status that it ends with. Its entries in
-/proc (`cmdline`, `environ`) are those of the process that it was forked from.
+/proc (`cmdline`, `environ`) are those of the process that it was forked from. Training processes are forked
+likewise, from one that has imported TensorFlow: tests/tf/zygote.py.
 
 Many tests start the true command: those of terminals, of signals at the start, of what is loaded, with code
 that runs before it, through a shell, in containers.
@@ -80,15 +81,17 @@ class Forked:
         return line.decode()
 
 
-class _Nursery:
-    def __init__(self, started_in: Mapping[str, str]) -> None:
+class Nursery:
+    """A process that has imported what others need, and forks them."""
+
+    def __init__(self, python: str, program: str, started_in: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = ours
         self._lock = threading.Lock()
         with theirs:
             channel = theirs.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(channel)],
+                [python, "-c", program, str(channel)],
                 stdin=subprocess.DEVNULL,
                 env={**started_in, "PYTHONPATH": str(ROOT)},
                 cwd=ROOT,
@@ -97,10 +100,13 @@ class _Nursery:
             )
         atexit.register(self.close)
 
-    def start(self, request: Mapping[str, Any], streams: Sequence[int]) -> Forked:
+    def start(
+        self, words: Sequence[str], cwd: Path, env: Mapping[str, str], streams: Sequence[int]
+    ) -> Forked:
+        """Start what `words` are for the program, with what are to be its 0, 1 and 2."""
         end, theirs = os.pipe()
         try:
-            data = json.dumps(request).encode()
+            data = json.dumps({"words": list(words), "cwd": str(cwd), "env": dict(env)}).encode()
             with self._lock:
                 socket.send_fds(self._channel, [data], [*streams, theirs])
         finally:
@@ -113,9 +119,9 @@ class _Nursery:
 
 
 @functools.cache
-def _nursery(started_in: tuple[tuple[str, str], ...]) -> _Nursery:
+def _nursery(started_in: tuple[tuple[str, str], ...]) -> Nursery:
     """One for each way of starting Python that a test asks for; there is one, as a rule."""
-    return _Nursery(dict(started_in))
+    return Nursery(sys.executable, _PROGRAM, dict(started_in))
 
 
 def start(words: Sequence[str], cwd: Path, env: Mapping[str, str], streams: tuple[int, int, int]) -> Forked:
@@ -126,8 +132,7 @@ def start(words: Sequence[str], cwd: Path, env: Mapping[str, str], streams: tupl
         for name, value in env.items()
         if name.startswith(("PYTHON", "LC_", "LANG", "LD_")) and name != "PYTHONPATH"
     }
-    request = {"words": list(words), "cwd": str(cwd), "env": dict(env)}
-    return _nursery(tuple(sorted(started_in.items()))).start(request, streams)
+    return _nursery(tuple(sorted(started_in.items()))).start(words, cwd, env, streams)
 
 
 def run(
@@ -166,8 +171,15 @@ def _import_all() -> None:
 
 
 def serve() -> None:
-    """Fork a command for each request. Return in each forked process; end when nobody asks any more."""
+    """Fork a command for each request, and return in it."""
     _import_all()
+    become(*fork_for_each_request())
+    keeping = importlib.import_module("orchestrator.launching.keeping")
+    vars(keeping)["spawn"] = _fork_keeper
+
+
+def fork_for_each_request() -> tuple[dict[str, Any], list[int]]:
+    """Return in each forked process, with its request and streams; end when nobody asks any more."""
     assert threading.active_count() == 1
     gc.collect()
     gc.freeze()  # else the first collection of each forked process copies all of it
@@ -188,6 +200,8 @@ def serve() -> None:
                 continue
             data, fds, _, _ = socket.recv_fds(channel, _LARGEST, 4)
             if not data:
+                for pid in ends:
+                    os.kill(pid, signal.SIGKILL)
                 os._exit(0)
             *streams, end = fds
             pid = os.fork()
@@ -199,7 +213,7 @@ def serve() -> None:
             ends[pid] = end
             for fd in streams:
                 os.close(fd)
-    _become(json.loads(data), streams)
+    return json.loads(data), streams
 
 
 def _reap(ends: dict[int, int]) -> None:
@@ -213,7 +227,7 @@ def _reap(ends: dict[int, int]) -> None:
         os.close(end)
 
 
-def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
+def become(request: dict[str, Any], streams: Sequence[int]) -> None:
     """Be what `python -c PROGRAM WORDS` would be at its first line."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -239,8 +253,6 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
         )
         setattr(sys, name, made)
         setattr(sys, f"__{name}__", made)
-    keeping = importlib.import_module("orchestrator.launching.keeping")
-    vars(keeping)["spawn"] = _fork_keeper
 
 
 def _fork_keeper(data: bytes, descriptors: tuple[int, ...], run: str) -> None:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import random
 import shutil
 import signal
-import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests import command
-from tests.exclusive import exclusive
-from tests.polling import poll
 from tests.ports import free_ports
-
-LIMIT = 60.0  # seconds; a bound on what must happen, never a wait
+from tests.processes import bearers
+from tests.verbs import LIMIT, Called, call, kill_keeper, until, wait_for_keeper
 
 # Every verb that looks at runs. RUN is the damaged one, AWAY a folder for what is pulled.
 VERBS = (
@@ -45,38 +39,6 @@ ODD_VALUES: tuple[Any, ...] = (
     *(None, True, [], {}, "", [[]], -1, 0, 10**30, -(10**18), 1e308, 253_402_300_800, "\0", "../../x", "/"),
     *("\x1b[2J\u202e", "x" * 100_000, [None], {"a": []}),
 )
-
-
-@dataclass(frozen=True)
-class Called:
-    status: int | None  # None: it did not end
-    out: str
-    err: str
-
-
-def call(words: Sequence[str], folder: Path, state: Path) -> Called:
-    """Run one command line in a process of its own, forked: no import, no start of Python.
-
-    `clean` would end the orphans that other tests look at, of other clones too.
-    """
-    with exclusive("clean") if words[0] == "clean" else contextlib.nullcontext():
-        return _call(words, folder, state)
-
-
-def _call(words: Sequence[str], folder: Path, state: Path) -> Called:
-    out, err = folder / "out", folder / "err"
-    environment = {**os.environ, "XDG_STATE_HOME": str(state)}
-    with Path(os.devnull).open("rb") as stdin, out.open("wb") as stdout, err.open("wb") as stderr:
-        streams = (stdin.fileno(), stdout.fileno(), stderr.fileno())
-        called = command.start(words, folder, environment, streams)
-    code: int | None
-    try:
-        code = called.wait(LIMIT)
-    except subprocess.TimeoutExpired:
-        called.kill()
-        called.wait()
-        code = None
-    return Called(code, out.read_text(errors="replace"), err.read_text(errors="replace"))
 
 
 class Ground:
@@ -120,8 +82,7 @@ class Ground:
 
     def alive(self, run: str) -> list[int]:
         """The processes that bear the run's cookie."""
-        mark = f"ORCHESTRATE_TASK={run}/".encode()
-        return [pid for pid in _pids() if any(entry.startswith(mark) for entry in _environ(pid))]
+        return bearers(run)
 
 
 @dataclass(frozen=True)
@@ -153,7 +114,7 @@ def play(ground: Ground, seed: int, calls: int) -> Iterator[Wrong | None]:
             called = call(words, ground.project, state)
             what = wrong_with(called)
             yield Wrong(seed, damage, verb, what, called) if what else None
-            _wait_for_keeper(folder)
+            wait_for_keeper(folder)
         said = ground.about_other(state)
         what = "" if said == ground.said else f"said of the other run:\n{said}\ninstead of\n{ground.said}"
         yield Wrong(seed, damage, "(the other run)", what) if what else None
@@ -176,7 +137,7 @@ def play_alive(ground: Ground, seed: int) -> Iterator[Wrong | None]:
     what = wrong_with(called)
     if not what and called.status != 0:
         what = f"ended with {called.status}"
-    _wait_for_keeper(folder)
+    wait_for_keeper(folder)
     if not what and (left := ground.alive(run)):
         what = f"left {left} alive"
     for pid in ground.alive(run):
@@ -197,138 +158,22 @@ def wrong_with(called: Called) -> str:
     return f"{errors} errors" if errors > 1 or (called.status in (2, 3) and not errors) else ""
 
 
-def until(what: str, condition: Callable[[], Any]) -> None:
-    assert poll(condition, LIMIT), f"not within {LIMIT:.0f} s: {what}"
-
-
-def kill_keeper(folder: Path) -> None:
-    """Kill the process that has the run's lock open, and wait until the lock is free."""
-    for pid in keepers(folder):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    _wait_for_keeper(folder)
-
-
-def keepers(folder: Path) -> list[int]:
-    """The processes that have the run's lock open: one, or none."""
-    lock = (folder / "keeper.lock").stat()
-    return [pid for pid in _pids() if _has_open(pid, lock)]
-
-
-def _has_open(pid: int, file: os.stat_result) -> bool:
-    """Whether a process has that very file open: pipes and sockets of others may have its inode's number."""
-    folder = Path(f"/proc/{pid}/fd")
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return False
-    for name in names:
-        with contextlib.suppress(OSError):  # closed since it was listed
-            if os.path.samestat((folder / name).stat(), file):
-                return True
-    return False
-
-
-def _wait_for_keeper(folder: Path) -> None:
-    """Until no process holds the run."""
-
-    def free() -> bool:
-        try:
-            fd = os.open(folder / "keeper.lock", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        except OSError:
-            return True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        finally:
-            os.close(fd)
-        return True
-
-    until("the keeper has gone", free)
-
-
 def _damage(draw: random.Random, folder: Path) -> str:
     """Damage one file of a run's folder; return what was done, in words."""
-    names = ["plan.json", "events.jsonl", "plan.json", "events.jsonl", "keeper.lock", "control"]
-    names += ["debug.log", "logs", "logs/1", "stacks", "logs/1/worker-0.log", "logs/1/worker-0.idx"]
-    name = draw.choice(names)
-    path = folder / name
+    names = ["plan.json", "events.jsonl", "plan.json", "events.jsonl", "keeper.lock"]
+    names += ["debug.log", "logs/1/worker-0.log", "logs/1/worker-0.idx"]
+    path = folder / draw.choice(names)
+    kind = draw.choice(_KINDS)
     try:
-        kind = draw.choice(_IN_PLACE if path.is_file() and draw.random() < 0.6 else _INSTEAD)
-        path.parent.mkdir(parents=True, exist_ok=True)
         kind(draw, path)
-    except OSError as error:  # what was damaged before stands in the way, or its keeper is writing
-        return f"{name}: {error.strerror}"
-    return f"{name}: {kind.__name__.strip('_')}"
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _missing(_: random.Random, path: Path) -> None:
-    _remove(path)
-
-
-def _fifo(_: random.Random, path: Path) -> None:
-    _remove(path)
-    os.mkfifo(path)
-
-
-def _directory(_: random.Random, path: Path) -> None:
-    _remove(path)
-    path.mkdir()
-    (path / "something").write_text("in it")
-
-
-def _loop(_: random.Random, path: Path) -> None:
-    _remove(path)
-    path.symlink_to(path.name)
-
-
-def _dangling(_: random.Random, path: Path) -> None:
-    _remove(path)
-    path.symlink_to("/no/such/file")
-
-
-def _endless(_: random.Random, path: Path) -> None:
-    _remove(path)
-    path.symlink_to("/dev/zero")
-
-
-def _device(_: random.Random, path: Path) -> None:
-    _remove(path)
-    try:
-        os.mknod(path, 0o20666, os.makedev(1, 5))  # zero
-    except PermissionError:  # for root alone
-        path.symlink_to("/dev/zero")
-
-
-def _socket(_: random.Random, path: Path) -> None:
-    _remove(path)
-    here = Path.cwd()
-    try:
-        os.chdir(path.parent)  # the names of sockets are short
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
-    finally:
-        os.chdir(here)
+    except OSError as error:  # it is missing since it was damaged before
+        return f"{path.name}: {error.strerror}"
+    return f"{path.name}: {kind.__name__.strip('_')}"
 
 
 def _closed(_: random.Random, path: Path) -> None:
     with contextlib.suppress(OSError):
         path.chmod(0)
-
-
-def _plain_file(_: random.Random, path: Path) -> None:
-    _remove(path)
-    path.write_text("something else\n")
 
 
 def _emptied(_: random.Random, path: Path) -> None:
@@ -369,17 +214,6 @@ def _deep(draw: random.Random, path: Path) -> None:
         )
 
 
-def _doubled(_: random.Random, path: Path) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data + data)
-
-
-def _shuffled(draw: random.Random, path: Path) -> None:
-    lines = path.read_bytes().splitlines(keepends=True)
-    draw.shuffle(lines)
-    path.write_bytes(b"".join(lines))
-
-
 def _odd_value(draw: random.Random, path: Path) -> None:
     """Another value in the place of one, in what is JSON; else as `_flipped`."""
     text = path.read_text(errors="replace")
@@ -414,9 +248,8 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _places(inner)
 
 
-_INSTEAD = (_missing, _fifo, _directory, _loop, _dangling, _endless, _device, _socket, _closed, _plain_file)
-_IN_PLACE = (
-    *(_emptied, _truncated, _flipped, _no_utf8, _noise, _long_line, _deep, _doubled, _shuffled),
+_KINDS = (
+    *(_closed, _emptied, _truncated, _flipped, _no_utf8, _noise, _long_line, _deep),
     *(_odd_value, _odd_value, _odd_value, _no_number),
 )
 
@@ -424,14 +257,3 @@ _IN_PLACE = (
 def _runs(state: Path) -> list[str]:
     root = state / "orchestrate" / "runs"
     return [path.name for path in root.iterdir() if path.name[0] != "."] if root.is_dir() else []
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _environ(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []

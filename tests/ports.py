@@ -6,8 +6,6 @@ import os
 import random
 import socket
 from collections import deque
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 
 # Below those that the kernel hands out to outgoing connections, and those of rehearsals.
 _RANGE = range(10_000, 15_000)
@@ -29,20 +27,6 @@ def free_ports(count: int) -> list[int]:
             found.append(port)
     assert len(found) == count, f"no {count} ports are free"
     return found
-
-
-@contextmanager
-def unanswering() -> Iterator[int]:
-    """A port that drops what comes, as a firewall or a machine without power does: its backlog is full."""
-    with ExitStack() as stack:
-        door = stack.enter_context(socket.socket())
-        door.bind(("127.0.0.1", 0))
-        door.listen(0)
-        for _ in range(4):
-            knock = stack.enter_context(socket.socket())
-            knock.setblocking(False)
-            knock.connect_ex(door.getsockname())
-        yield door.getsockname()[1]
 
 
 def _claim(port: int) -> bool:

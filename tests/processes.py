@@ -4,6 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
+
+
+def pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def cmdline(pid: int) -> bytes:
+    """Return the words of a process, each with a NUL behind it; nothing for one that is gone."""
+    return _read(pid, "cmdline")
+
+
+def environ(pid: int) -> bytes:
+    """Return the environment that a process was started with; nothing for a zombie."""
+    return _read(pid, "environ")
+
+
+def cookies(pid: int) -> list[str]:
+    """Return the tasks that a process says it belongs to, as RUN/ATTEMPT/ROLE/INDEX/..."""
+    mark = b"ORCHESTRATE_TASK="
+    entries = environ(pid).split(b"\0")
+    return [entry.removeprefix(mark).decode(errors="replace") for entry in entries if entry.startswith(mark)]
+
+
+def bearers(run: str, task: str | None = None) -> list[int]:
+    """Return the processes of a run, or of one of its tasks."""
+
+    def is_meant(cookie: str) -> bool:
+        return cookie.startswith(f"{run}/") and (task is None or f"/{task}/" in cookie)
+
+    return [pid for pid in pids() if any(map(is_meant, cookies(pid)))]
 
 
 def opened(pid: int) -> list[str]:
@@ -13,4 +51,48 @@ def opened(pid: int) -> list[str]:
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):
                 found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found
+
+
+def has_open(pid: int, file: os.stat_result) -> bool:
+    """Whether a process has that very file open: pipes and sockets of others may have its inode's number."""
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), file):
+                    return True
+    return False
+
+
+def holder(lock: Path, *others: int) -> int:
+    """Return who holds a file's lock, 0 where nobody does; `others` have it open and are not meant.
+
+    The lock was taken before the fork: whoever has the file open now holds it.
+    """
+    try:
+        file = lock.stat()
+    except FileNotFoundError:
+        return 0
+    rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    if not any(row[1] == "FLOCK" and row[5].endswith(f":{file.st_ino}") for row in rows if len(row) > 5):
+        return 0
+    return next((pid for pid in pids() if pid not in others and has_open(pid, file)), 0)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, and let go of its files."""
+    state = _read(pid, "stat").rpartition(b")")[2].split()
+    return not state or state[0] in {b"Z", b"X"}
+
+
+def descendants(roots: list[int]) -> list[int]:
+    parents: dict[int, int] = {}
+    for pid in pids():
+        if fields := _read(pid, "stat").rpartition(b")")[2].split():
+            parents[pid] = int(fields[1])
+    found: list[int] = []
+    level = set(roots)
+    while level:
+        level = {pid for pid, parent in parents.items() if parent in level}
+        found += level
     return found

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from orchestrator import wire
 from orchestrator.checks.report import (
@@ -139,12 +138,6 @@ def state_for(name: str) -> str:
     return f"/var/tmp/orchestrate-{name}"  # noqa: S108 - the node takes none that is not ours
 
 
-def _shared(evidence: Evidence) -> Judgements:
-    for group in evidence.shared:
-        for name in group if len(group) > 1 else ():
-            yield name, ok(f"workdir of {fold(group)}")
-
-
 def _exposure(evidence: Evidence) -> Judgements:
     for report in evidence.reports:
         addresses = (report.host.address, *report.addresses)
@@ -163,14 +156,10 @@ def _devices(evidence: Evidence) -> Judgements:
         // max(1, report.host.tasks)
         for report in evidence.reports
         if report.host.role in (Role.CHIEF, Role.WORKER)
+        and len(report.host.devices or ()) <= len(report.facts.gpus)  # what is not there is told by `gpu`
     }
-    absent = any(
-        device.isdigit() and int(device) not in {gpu.index for gpu in report.facts.gpus}
-        for report in evidence.reports
-        for device in report.host.devices or ()
-    )
-    if absent or len({*numbers.values()}) < 2:
-        return  # what is not there is told by `gpu`
+    if len({*numbers.values()}) < 2:
+        return
     usual = Counter(numbers.values()).most_common(1)[0][0]
     others = fold(name for name, number in numbers.items() if number == usual)
     for name, number in numbers.items():
@@ -185,7 +174,6 @@ _NETWORK = "look at the network between them (cable, VLAN, security group, `ip r
 
 Way: TypeAlias = tuple[str, str]  # from, to
 _Own: TypeAlias = Mapping[str, Mapping[str, str]]  # the addresses of each host, with their interfaces
-Direction: TypeAlias = Literal["both", "to", "from"]
 
 
 def _address(evidence: Evidence) -> Judgements:
@@ -203,7 +191,8 @@ def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
     for report in evidence.reports:
         if pairs := strays.get(report.name):
             where = fold(dict.fromkeys(pair.source for pair in pairs))
-            own = report.own_address or "its address in the cluster's network"
+            usable = (ip for ip, name in report.addresses.items() if ":" not in ip and between(name))
+            own = next(usable, "its address in the cluster's network")
             hint = (
                 f"set `address` to an IP address such as {own}; or, for a name, delete it from the line of "
                 f"{pairs[0].resolved} in /etc/hosts on {where}"
@@ -213,46 +202,17 @@ def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
     return wrong
 
 
-@dataclass(frozen=True)
-class _Blame:
-    """A host that explains why ways fail; `ways` are those that nobody else explains."""
+def _at_fault(ways: Mapping[Way, bool]) -> dict[str, list[Way]]:
+    """Map hosts to the ways that fail (False) because of them.
 
-    host: str
-    direction: Direction
-    ways: Sequence[Way]
-
-
-def _blame(ways: Mapping[Way, bool]) -> tuple[list[_Blame], list[Way]]:
-    """Say which hosts explain the ways that fail (False), and which of those nobody explains.
-
-    First the hosts to and from which nothing passes, then those to which, then those from which. One that
-    has a single peer explains nothing: either of the two may be the cause.
+    It is the source that reaches nobody, where its target is reached by somebody; else the target.
     """
-    rest = {way for way, passes in ways.items() if not passes}
-    to, out = (
-        {
-            name: own
-            for name, own in grouped((way[end], way) for way in ways).items()
-            if len(own) > 1 and rest.issuperset(own)
-        }
-        for end in (1, 0)
+    reaches, reached = ({way[end] for way, passes in ways.items() if passes} for end in (0, 1))
+    return grouped(
+        (way[0] if way[0] not in reaches and way[1] in reached else way[1], way)
+        for way, passes in ways.items()
+        if not passes
     )
-    both = {name: [*to[name], *out[name]] for name in to.keys() & out.keys()}
-    blames = []
-    choices: tuple[tuple[Direction, Mapping[str, Sequence[Way]]], ...] = (
-        ("both", both),
-        ("to", to),
-        ("from", out),
-    )
-    for direction, dead in choices:
-        new = [
-            _Blame(name, direction, own)
-            for name in sorted(dead)
-            if (own := [way for way in dead[name] if way in rest])
-        ]
-        rest.difference_update(way for blame in new for way in blame.ways)
-        blames += new
-    return blames, sorted(rest)
 
 
 def _reach(evidence: Evidence) -> Judgements:
@@ -264,15 +224,21 @@ def _reach(evidence: Evidence) -> Judgements:
         if not pair.tcp:
             closed.setdefault((pair.source, pair.target), pair)
     ways = [(pair.source, pair.target) for pair in pairs if pair.source != pair.target]
-    blames, rest = _blame({way: way not in closed for way in ways})
     findings: dict[str, list[Judgement]] = {name: [] for pair in pairs for name in (pair.target, pair.source)}
     own = {report.name: report.addresses for report in evidence.reports}
-    for blame in blames:
-        findings[blame.host].append(_blamed(blame, [closed[way] for way in blame.ways], own))
-    for (target, why), missed in grouped(((way[1], closed[way].why), closed[way]) for way in rest).items():
-        sources = fold(dict.fromkeys(pair.source for pair in missed))
-        text = f"{sources} cannot reach its task port {_ports(missed)}: {why or 'no answer'}"
-        findings[target].append(_failed(text, *_meaning(missed[0], own)))
+    peers = len({pair.source for pair in pairs}) - 1
+    for name, failing in _at_fault({way: way not in closed for way in ways}).items():
+        missed = grouped((closed[way].why or "no answer", closed[way]) for way in failing if way[1] == name)
+        for reason, some in missed.items():
+            sources = dict.fromkeys(pair.source for pair in some)
+            who = "no other host reaches" if 1 < len(sources) == peers else f"{fold(sources)} cannot reach"
+            text = f"{who} its task port {_ports(some)}: {reason}"
+            findings[name].append(_failed(text, *_meaning(some[0], own)))
+        if not missed:
+            text = f"reaches no other host: {closed[failing[0]].why or 'no answer'}"
+            why = "others reach those hosts: this one or its network stops outgoing connections"
+            hint = "look at its routes (`ip route`) and at its firewall's outgoing rules"
+            findings[name].append(_failed(text, why, hint))
     for name, failures in findings.items():
         if not failures and (to_itself := closed.get((name, name))):
             why = (
@@ -286,20 +252,6 @@ def _reach(evidence: Evidence) -> Judgements:
             failures.append(_failed(text, why, hint))
         for finding in failures or ([] if name in wrong else [ok()]):
             yield name, finding
-
-
-def _blamed(blame: _Blame, pairs: Sequence[PairReported], own: _Own) -> Judgement:
-    reasons = ", ".join(dict.fromkeys(pair.why or "no answer" for pair in pairs))
-    if blame.direction == "from":
-        why = "others reach those hosts: this one or its network stops outgoing connections"
-        hint = "look at its routes (`ip route`) and at its firewall's outgoing rules"
-        return _failed(f"reaches no other host: {reasons}", why, hint)
-    text = "nothing passes to it nor from it"
-    if blame.direction == "to":
-        text = f"no other host reaches its task port {_ports(pairs)}"
-    elif any(pair.icmp for pair in pairs):
-        text = "no task port is reached from it, nor its own"
-    return _failed(f"{text}: {reasons}", *_meaning(pairs[0], own))
 
 
 def _meaning(pair: PairReported, own: _Own) -> tuple[str, str]:
@@ -351,25 +303,24 @@ def _packets(evidence: Evidence) -> Judgements:
         packet = max(packet, pair.packet or 0)
         for name in way:
             slowest[name] = max(slowest.get(name, 0.0), pair.large_ms or 0.0)
-    blames, rest = _blame(ways)
-    which = {"both": "to and from it", "to": "to it", "from": "from it"}
-    holes = {blame.host: f"large packets {which[blame.direction]} vanish" for blame in blames}
-    for source, target in rest:
-        holes.setdefault(target, f"large packets from {source} vanish")
-    interfaces = {report.name: report.addresses.get(report.host.address, "") for report in evidence.reports}
+    holes: dict[str, str] = {}
+    for name, failing in _at_fault(ways).items():
+        sources = dict.fromkeys("it" if way[0] == name else way[0] for way in failing)
+        holes[name] = f"large packets from {fold(sources)} vanish"
     why = (
         "connections open, and of 64 kB nothing arrives: something on the way drops packets of "
         f"{packet or 1500} bytes and does not say so (an MTU hole); training would hang in its first step"
     )
+    interfaces = {report.name: report.addresses.get(report.host.address, "") for report in evidence.reports}
     for name, slow in slowest.items():
-        if name not in holes:
+        if name in holes:
+            hint = (
+                f"`ip link set {interfaces.get(name) or 'INTERFACE'} mtu 1400` on {name} as root, then "
+                "preflight again; or let ICMP `fragmentation needed` through"
+            )
+            yield name, _failed(holes[name], why, hint)
+        else:
             yield name, ok(f"64 kB in {slow:.1f} ms")
-            continue
-        hint = (
-            f"`ip link set {interfaces.get(name) or 'INTERFACE'} mtu 1400` on {name} as root, then preflight "
-            "again; or let ICMP `fragmentation needed` through"
-        )
-        yield name, _failed(holes[name], why, hint)
 
 
 def _nccl(evidence: Evidence) -> Judgements:
@@ -395,22 +346,10 @@ def _interface(evidence: Evidence) -> Judgements:
 
 
 def without(
-    hosts: Sequence[Host],
-    checks: Sequence[CheckReported],
-    pairs: Sequence[PairReported],
-    failed: Collection[str],
+    hosts: Sequence[Host], checks: Sequence[CheckReported], failed: Collection[str]
 ) -> tuple[str, ...]:
-    """The hosts without which all is well, in their order; () where none remain, or a role is missing then.
-
-    Of hosts that do not reach each other the one with the most such pairs goes first.
-    """
-    wrong = {check.host for check in checks if check.level is Level.FAIL and check.check not in _OF_PAIRS}
-    bad = {*failed, *wrong}
-    apart = [pair for pair in pairs if not pair.tcp or pair.large is False]
-    while rest := [pair for pair in apart if not {pair.source, pair.target} & bad]:
-        counts = Counter(name for pair in rest for name in {pair.source, pair.target})
-        most = max(counts.values())
-        bad.add(next(host.name for host in reversed(hosts) if counts[host.name] == most))
+    """List the hosts to leave out; () where none would remain, or a role would be missing."""
+    bad = {*failed, *(check.host for check in checks if check.level is Level.FAIL)}
     roles = {host.role for host in hosts} - {Role.EVALUATOR}
     if not bad or roles - {host.role for host in hosts if host.name not in bad}:
         return ()
@@ -429,7 +368,6 @@ def _ports(pairs: Sequence[PairReported]) -> str:
     return ", ".join(dict.fromkeys(map(_port_of, pairs)))
 
 
-_OF_PAIRS = ("reach", "packets")
 CHECKS = (
     Check("tensorflow", _versions("tensorflow", 2, strict=True)),
     Check("tf_keras", _versions("tf-keras", 2, strict=True)),
@@ -440,11 +378,8 @@ CHECKS = (
     Check("backend", _backends, fix="install the same build on all, from the same package index"),
     Check("python", _versions("python", 2)),
     Check("numpy", _versions("numpy", 1)),
-    Check("protobuf", _versions("protobuf", 1)),
-    Check("tensorflow_datasets", _versions("tensorflow-datasets", 2)),
     Check("machine", _machines),
     Check("state", _states),
-    Check("shared", _shared),
     Check(
         "exposure",
         _exposure,

@@ -95,7 +95,9 @@ def _framework(name: FrameworkName) -> Callable[[HostReport, Needs], Iterator[Ju
             yield ok(version)
         elif report.facts.python.ok and not _setup_failed(report, needs):
             level = Level.FAIL if needs.needed else Level.WARN
-            hint = _or(report.pip(package), "set `python`, `setup` or `framework` to the right one")
+            hint = "; or ".join(
+                filter(None, (report.pip(package), "set `python`, `setup` or `framework` to the right one"))
+            )
             if report.is_made(needs):
                 hint = f"add {package} to the `packages` of [env], then `orchestrate setup`"
             yield Judgement(level, "not installed", f"{report.facts.python.path} does not have it", hint)
@@ -112,8 +114,8 @@ def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         yield ok(version)
         return
     # --no-deps: it would pull in the full tensorflow beside a tensorflow-cpu.
-    hint = report.pip("--no-deps", f"tf_keras=={'.'.join(minor(tensorflow))}.*")
-    hint = _or(hint, "set `legacy_keras = false` under [job]")
+    pip = report.pip("--no-deps", f"tf_keras=={'.'.join(minor(tensorflow))}.*")
+    hint = "; or ".join(filter(None, (pip, "set `legacy_keras = false` under [job]")))
     if report.is_made(needs):
         hint = "add tf-keras to the `packages` of [env], then `orchestrate setup`"
     why = "TF_USE_LEGACY_KERAS=1 is set, since tf.keras in the program is Keras 2; the two must match"
@@ -196,14 +198,6 @@ def _shm(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
         yield Judgement(Level.FAIL, f"{size(int(free[0]) << 10)} in /dev/shm", why)
 
 
-def _rsync(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
-    if report.facts.answers.get("rsync"):
-        yield ok()
-    else:
-        why = "a changed file of more than 2 MB is sent whole, not only the parts that changed"
-        yield Judgement(Level.NOTE, "none", why)
-
-
 def _state(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     trouble = report.hello.state_error
     if trouble:
@@ -226,8 +220,8 @@ def _disk(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     if not disks.workdir.writable:
         return  # that is told already, and the folder above it is not where anything will be written
     free, key, path, holds = disks.workdir.free, "workdir", disks.workdir.path, "code and checkpoints"
-    if disks.state is not None and disks.state.free <= free:
-        free, key, path, holds = disks.state.free, "state", str(report.hello.state), "the tasks' logs"
+    if disks.state is not None and disks.state <= free:
+        free, key, path, holds = disks.state, "state", str(report.hello.state), "the tasks' logs"
     if free >= LITTLE_DISK:
         yield ok(f"{size(free)} free")
         return
@@ -307,10 +301,6 @@ def _gpu(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         yield Judgement(Level.FAIL, f"{framework.title} sees {visible} of {per_task}", why, hint)
 
 
-def _or(hint: str, other: str) -> str:
-    return f"{hint}; or {other}" if hint else other
-
-
 _LINGERS = (  # root is excluded by default
     '[ "$(id -u)" = 0 ] || [ ! -d /run/systemd/system ] || [ -e "/var/lib/systemd/linger/$(id -un)" ] || '
     "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 "
@@ -331,12 +321,6 @@ CHECKS = (
         each(_shm),
         ask=("df", "-Pk", "/dev/shm"),  # noqa: S108 - a question about it
         fix="`docker run --shm-size=1g`, or `mount -o remount,size=1g /dev/shm` as root",
-    ),
-    Check(
-        "rsync",
-        each(_rsync),
-        ask=("sh", "-c", "command -v rsync"),
-        fix="`apt install rsync` there as root, or `dnf install rsync`",
     ),
     Check("state", each(_state), fix=set_key("state", "a folder of your own on a local disk")),
     Check("workdir", each(_workdir), fix=set_key("workdir", "a folder that this user may write")),

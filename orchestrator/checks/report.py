@@ -95,11 +95,6 @@ class HostReport:
             if (ip := ip_of(interface.ip)) and not ip.is_loopback
         }
 
-    @property
-    def own_address(self) -> str:
-        """An address that others may reach; "" for none."""
-        return next((ip for ip, name in self.addresses.items() if ":" not in ip and between(name)), "")
-
     def pip(self, *words: str) -> str:
         """Say how its Python gets packages; "" where that is not known.
 
@@ -121,7 +116,6 @@ class Evidence:
 
     reports: Sequence[HostReport]
     needs: Needs
-    shared: Sequence[tuple[str, ...]] = ()  # groups of hosts that see the same workdir
     pairs: Sequence[PairReported] = ()
     extra: Sequence[PairReported] = ()  # on ports of the kernel's choice
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 
-from orchestrator.cli.args import options, readings
-from orchestrator.cli.desk.out import facts, say, tell, width
+from orchestrator.cli.args import options
+from orchestrator.cli.desk.out import facts, say
 from orchestrator.errors import SeveralErrors, UsageError
-from orchestrator.text import duration
 
 SUMMARY = "prove that the hosts hold nothing of ended runs, and remove what is old"
+_SECONDS = 1800.0  # that removing many files from a network disk may take
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.hosts(parser)
     parser.add_argument(
         "--older-than",
-        type=readings.age,
+        type=options.age,
         default=30 * 86_400.0,
         metavar="AGE",
         help="remove folders that were unused for longer than this: 12h, 7d (default: 30d)",
@@ -25,45 +25,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--work", action="store_true", help="also working folders: checkpoints and whatever else tasks wrote"
     )
-    parser.add_argument(
-        "--yes", action="store_true", help="do not ask for confirmation before working folders are removed"
-    )
+    parser.add_argument("--yes", action="store_true", help="with --work: remove them, which cannot be undone")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     options.as_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
+    from orchestrator import wire
     from orchestrator.cli.desk.asking import asking
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.phases.clean import CleanOptions, clean
     from orchestrator.render.clean import Cleaning, lines
     from orchestrator.render.errors import report
     from orchestrator.store import prune
 
     inventory = load(arguments.hosts)
-    if arguments.work and not (arguments.yes or arguments.dry_run or sys.stdin.isatty()):
-        raise UsageError(
-            "--work deletes what tasks wrote and needs confirmation",
-            why="stdin is not a terminal",
-            hint="`--dry-run` shows what would go; `--yes` removes it without a question",
-        )
-    work = arguments.work and (arguments.yes or arguments.dry_run or _confirm(arguments.older_than))
-    wanted = CleanOptions(arguments.older_than, work, dry=arguments.dry_run)
+    if arguments.work and not (arguments.yes or arguments.dry_run):
+        hint = "`--work --dry-run` shows what would go; `--work --yes` removes it"
+        raise UsageError("--work deletes checkpoints and whatever else tasks wrote", hint=hint)
+    older, work, dry = arguments.older_than, arguments.work, arguments.dry_run
     with asking(inventory.hosts) as (fleet, unreachable):
-        hosts, bad, alive = clean(fleet, unreachable, prune.kept(), wanted)
-    here = prune.prune(alive, set(hosts), older=wanted.older, dry=wanted.dry)
-    done = Cleaning(hosts, bad, here, alive, wanted.work, wanted.dry)
-    (facts if arguments.json else say)(*lines(done, json=arguments.json, width=width()))
+        kept = prune.kept()
+        looks = fleet.ask(wire.CleanLook())
+        silent = {**unreachable, **looks.bad}
+        alive = kept.union(*(reply.alive for reply in looks.good.values()))
+        known = {run for reply in looks.good.values() for run in reply.known}
+        answers = fleet.ask(
+            lambda session: wire.Clean(
+                workdir=session.host.workdir,
+                alive=sorted(alive),
+                known=sorted(known),
+                older=older,
+                shared=not silent,  # who is silent may use code and working folders that others see, too
+                work=work,
+                dry=dry,
+            ),
+            timeout=_SECONDS,
+            hosts=[name for name in fleet.sessions if name not in silent],
+        )
+    here = prune.prune(alive, set(answers.good), older=older, dry=dry)
+    done = Cleaning(answers.good, {**silent, **answers.bad}, here, alive, work, dry)
+    (facts if arguments.json else say)(*lines(done, json=arguments.json))
     if done.unreachable and not arguments.json:
         report(SeveralErrors(done.unreachable.values()), sys.stderr)
     return int(done.status)
-
-
-def _confirm(older: float) -> bool:
-    """Return True if a person says yes to the end of working folders."""
-    tell(
-        f"working folders of ended runs, unused for {duration(older)}, would go, with the checkpoints in them"
-    )
-    sys.stderr.write("delete them for good? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}  # the end of the input is not a yes

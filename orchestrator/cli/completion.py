@@ -1,4 +1,7 @@
-"""`orchestrate completion`: what makes a shell complete our command line."""
+"""`orchestrate completion`: what makes a shell complete verbs, options and runs; argcomplete does it.
+
+A shell runs `orchestrate` itself for an answer, with _ARGCOMPLETE set; a Tab reaches no host.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import argparse
 from orchestrator.cli.desk.out import say
 from orchestrator.errors import ExitStatus
 
-SUMMARY = "print what makes your shell complete verbs, options, runs, hosts and tasks"
+SUMMARY = "print what makes your shell complete verbs, options and runs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,3 +22,18 @@ def main(arguments: argparse.Namespace) -> int:
 
     say(*shellcode(["orchestrate"], shell=arguments.shell).strip("\n").split("\n"))
     return int(ExitStatus.OK)
+
+
+def answer() -> None:
+    """Write the words that fit and leave the process."""
+    import argcomplete
+
+    from orchestrator.cli.args.parser import build
+    from orchestrator.store import runs
+
+    parser, verbs = build()
+    for verb in verbs.values():
+        for action in verb._actions:  # noqa: SLF001 - argparse has no other way to list them
+            if action.dest == "run":
+                vars(action)["completer"] = lambda **_: [folder.run for folder in runs()]
+    argcomplete.autocomplete(parser, always_complete_options=False)

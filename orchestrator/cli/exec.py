@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
@@ -14,7 +13,6 @@ from orchestrator.errors import ExitStatus, SeveralErrors, UsageError
 from orchestrator.text import count
 
 if TYPE_CHECKING:
-    from orchestrator.model import Host
     from orchestrator.phases.command import Commands
     from orchestrator.render.commands import CommandAnswers, StreamLines
 
@@ -32,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import logins
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.connectors import connectors
+    from orchestrator.connectors import Connectors
     from orchestrator.phases.command import Commands
     from orchestrator.planning.selection import narrow
     from orchestrator.render.commands import CommandAnswers
@@ -41,8 +39,10 @@ def main(arguments: argparse.Namespace) -> int:
     if not arguments.command:
         raise UsageError("exec needs a command", hint="`orchestrate exec -- uptime`")
     inventory = load(arguments.hosts)
-    hosts = _machines(narrow(inventory, arguments.only, arguments.exclude).hosts)
-    commands = Commands(connectors(logins(hosts)), hosts, arguments.command)
+    chosen = narrow(inventory, arguments.only, arguments.exclude).hosts
+    ways = {(host.ssh, host.user, host.port): host for host in reversed(chosen)}
+    hosts = tuple(reversed(ways.values()))  # each way to log in once: a machine may have several entries
+    commands = Commands(Connectors(logins(hosts)), hosts, arguments.command)
     answers = CommandAnswers([host.name for host in hosts], as_json=arguments.json)
     try:
         commands.start()
@@ -63,12 +63,6 @@ def main(arguments: argparse.Namespace) -> int:
     if answers.errors and not arguments.json:
         report(SeveralErrors(answers.errors), sys.stderr)
     return answers.status
-
-
-def _machines(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    """Each way to log in once: a machine may have several entries."""
-    ways = {(host.ssh, host.user, host.port): host for host in reversed(tuple(hosts))}
-    return tuple(reversed(ways.values()))
 
 
 def _show(lines: StreamLines, *, as_json: bool) -> None:

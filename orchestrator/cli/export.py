@@ -14,8 +14,8 @@ from orchestrator.cli.desk.out import say, tell
 from orchestrator.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.launching.code import Project
     from orchestrator.model import Inventory, RunPlan
+    from orchestrator.sync.contents import CodeSource
 
 SUMMARY = "write the run as a batch file for Slurm, or as manifests for Kubernetes"
 
@@ -36,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="kubernetes: a JobSet, which starts all tasks again after a failure",
     )
-    launch = argparse.ArgumentParser()  # a plan is made of all its options, with their defaults
-    options.launching(launch)
-    parser.set_defaults(**vars(launch.parse_args([])), dry_run=True)
+    parser.set_defaults(**vars(options.as_launched(dry_run=True)))
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -60,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
         hosts = tuple(dataclasses.replace(host, python=Host.python) for host in hosts)
     now = time.time()
     bare = dataclasses.replace(inventory, hosts=hosts, environment=None)
-    plan, project, findings = make_plan(bare, arguments, new_run_id(now), now)
+    plan, project, _ = make_plan(bare, arguments, new_run_id(now), now)
     remarks = common.remarks(plan, inventory)
     if arguments.engine == "kubernetes":
         text = _manifests(plan, inventory, project, remarks, jobset=arguments.jobset)
@@ -68,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
         text = _plain(plan, project, remarks, arguments.output)
     else:
         text = _batch(plan, given, arguments)
-    tell(*(f"note: {finding}" for finding in findings))
+    tell(*(f"note: {note}" for note in plan.notes))
     if arguments.output is None:
         say(*text.removesuffix("\n").split("\n"))
     else:
@@ -77,18 +75,18 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _manifests(
-    plan: RunPlan, inventory: Inventory, project: Project | None, remarks: list[str], *, jobset: bool
+    plan: RunPlan, inventory: Inventory, project: CodeSource | None, remarks: list[str], *, jobset: bool
 ) -> str:
     from orchestrator.export import kubernetes
-    from orchestrator.sync.builtin import read_builtin
+    from orchestrator.sync.contents import read_builtin
 
-    tree = read_builtin() if project is None else project.sent().tree
+    tree = read_builtin() if project is None else project.read()
     code = {file.path: path.read_bytes() for file, path in zip(tree.manifest.files, tree.paths, strict=True)}
     made = kubernetes.manifests(plan, inventory.kubernetes, code, plan.cwd, jobset=jobset)
     return kubernetes.text(made, plan, remarks)
 
 
-def _plain(plan: RunPlan, project: Project | None, remarks: list[str], output: str | None) -> str:
+def _plain(plan: RunPlan, project: CodeSource | None, remarks: list[str], output: str | None) -> str:
     """Return the batch file, and put orchestrate_rank.py beside it."""
     from orchestrator.export import common, slurm
 
@@ -121,7 +119,13 @@ def _batch(plan: RunPlan, command: tuple[str, ...], arguments: argparse.Namespac
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file; raise UsageError."""
+    """Write a new file, or orchestrate_rank.py; raise UsageError for a file that is somebody's."""
+    from orchestrator.export import common
+
+    if path.exists() and path.name != common.RANK_FILE.name:
+        raise UsageError(
+            f"cannot write {path}", why="it is there already", hint="remove it, or choose another -o"
+        )
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

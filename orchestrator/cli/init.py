@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING
 
 import orchestrator
 from orchestrator import ranges
-from orchestrator.cli.args import readings
 from orchestrator.cli.desk.out import say, tell
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
 from orchestrator.node.base.fault import reason
 from orchestrator.text import count, plain, size
 
 if TYPE_CHECKING:
-    from orchestrator.cli.desk.choosing import Candidate
+    from orchestrator.fleet import Fleet
     from orchestrator.model import Host, Inventory
     from orchestrator.phases.survey import Machine
+    from orchestrator.ssh.hostkeys import HostKeyRefused
 
-_TASK_PORT = 2222
 SUMMARY = "look at the hosts that you have, and write a hosts.toml of them"
+_NAMES = "`orchestrate init gpu-01 gpu-02`, with your own hosts' names"
+_ROUNDS = 4  # a bastion's key is seen before that of the host behind it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,27 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST",
         help="as you would write it for ssh: gpu-[01-04], train@head:2200",
     )
-    parser.add_argument(
-        "--hostfile",
-        metavar="FILE",
-        help="take the hosts of a hostfile (`host slots=4`) or an Ansible inventory; HOST chooses among them",
-    )
     parser.add_argument("--ssh-config", metavar="FILE", help="in place of ~/.ssh/config")
     parser.add_argument(
         "--to", default="hosts.toml", metavar="FILE", help="where to write (default: hosts.toml)"
     )
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
     parser.add_argument(
         "--yes",
         action="store_true",
         help="ask nothing: accept host keys that are not known yet",
-    )
-    parser.add_argument(
-        "--task-port",
-        type=readings.whole(1, 65_535),
-        default=_TASK_PORT,
-        metavar="PORT",
-        help="where tasks listen (default: 2222; hosts on the same machine get the next ports)",
     )
     parser.add_argument("--no-preflight", action="store_true", help="do not check the hosts at the end")
     parser.add_argument("--example", action="store_true", help="print an inventory with every key, and end")
@@ -65,29 +53,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator import config
-    from orchestrator.cli.desk.choosing import choose
+    from orchestrator.phases.survey import survey
     from orchestrator.render.errors import report
 
     if arguments.example:
         say(*example().removesuffix("\n").split("\n"))
         return int(ExitStatus.OK)
     file = Path(arguments.to)
-    if os.path.lexists(file) and not arguments.force:
+    if os.path.lexists(file):
         raise UsageError(
             f"there is a {file} already",
             why="it is not overwritten",
-            hint="`--to other.toml` writes another file, `--force` replaces this one",
+            hint="`--to other.toml` writes another file",
         )
     ssh_config = arguments.ssh_config and str(Path(arguments.ssh_config).absolute())
     if ssh_config is not None and not Path(ssh_config).is_file():
         raise UsageError(f"there is no {ssh_config}", hint="name a file with --ssh-config, or leave it out")
-    candidates = choose(arguments.host, arguments.hostfile, ssh_config)
-    hosts = _hosts(candidates, ssh_config)
-    machines, bad = _look(hosts, yes=arguments.yes)
+    hosts = read_hosts(arguments.host, ssh_config)
+    fleet, bad = _connect(list(hosts.values()), yes=arguments.yes)
+    with contextlib.closing(fleet):
+        machines, silent = survey(fleet, {host.name: host.address for host in hosts.values()})
+    bad = {**bad, **silent}
     notes = {name: f"not looked at: {name} {error.what}" for name, error in bad.items()}
-    _replace(
-        file, text(candidates, hosts, machines, notes, task_port=arguments.task_port, ssh_config=ssh_config)
-    )
+    _write(file, text(hosts, machines, notes, ssh_config))
     say(*_described(machines), f"{file}: {count(len(hosts), 'host')}")
     if bad:
         report(SeveralErrors(bad.values()), sys.stderr)
@@ -102,31 +90,82 @@ def example() -> str:
     return next(file for file in files if file.is_file()).read_text(encoding="utf-8")
 
 
-def _hosts(candidates: Sequence[Candidate], ssh_config: str | None) -> list[Host]:
-    from orchestrator.cli.desk.choosing import host_of, hostname
+def read_hosts(words: Sequence[str], ssh_config: str | None) -> dict[str, Host]:
+    """The hosts that words name, each under what `ssh` would be given; raise UsageError."""
+    from orchestrator.cli.desk.inventory import host_of
     from orchestrator.config.mistakes import Wrong
-    from orchestrator.config.targets import read_address
 
+    if file := next((word for word in words if Path(word).is_file()), None):
+        hint = f"`orchestrate init $(cat {shlex.quote(file)})` takes the words in it"
+        raise UsageError(f"{file} is a file here", why="the words are hosts", hint=hint)
     try:
-        hosts = [host_of(candidate, ssh_config) for candidate in candidates]
-        for host in hosts:
-            read_address(hostname(host))
-    except Wrong as wrong:
-        raise UsageError(f"a host {wrong}", hint="`orchestrate init gpu-01 gpu-02`") from wrong
-    if twice := [name for name, times in Counter(host.name for host in hosts).items() if times > 1]:
+        hosts = {ssh: host_of(ssh, ssh_config) for word in words for ssh in ranges.expand_all(word)}
+    except (ValueError, Wrong) as error:
+        raise UsageError(f"a host {error}", hint=_NAMES) from error
+    if not hosts:
+        raise UsageError("init needs hosts", why="no word names one", hint=_NAMES)
+    if twice := [name for name, times in Counter(host.name for host in hosts.values()).items() if times > 1]:
         raise UsageError(f"{twice[0]} is named twice", hint="name every host once")
     return hosts
 
 
-def _look(hosts: Sequence[Host], *, yes: bool) -> tuple[dict[str, Machine], dict[str, HostError]]:
-    from orchestrator.cli.desk.choosing import hostname
-    from orchestrator.cli.desk.trust import connect
-    from orchestrator.phases.survey import survey
+def _connect(hosts: Sequence[Host], *, yes: bool) -> tuple[Fleet, dict[str, HostError]]:
+    """Open sessions with all hosts, and with those again whose keys a person accepted, or `yes` accepts.
 
-    fleet, bad = connect(hosts, yes=yes)
-    with contextlib.closing(fleet):
-        machines, silent = survey(fleet, {host.name: hostname(host) for host in hosts})
-    return machines, {**bad, **silent}
+    A key that differs from the one that is known is never offered.
+    """
+    from orchestrator.cli.desk.asking import logins, new_fleet
+    from orchestrator.ssh.hostkeys import KnownHosts
+
+    secrets = logins(hosts)
+    done: set[bytes] = set()
+    for _ in range(_ROUNDS):
+        fleet = new_fleet(secrets)
+        bad = fleet.connect(hosts)
+        refusals = {name: refusal for name, error in bad.items() if (refusal := _refusal(error))}
+        new = {name: one for name, one in refusals.items() if one.blob not in done}
+        keys = {(refusal.target.key_names[0], refusal.blob): refusal for refusal in new.values()}
+        if not new or not _accepted(new, len({blob for _, blob in keys}), yes=yes):
+            break
+        done.update(blob for _, blob in keys)
+        for refusal in keys.values():
+            KnownHosts().remember(refusal.target, refusal.blob)
+        fleet.close()
+    return fleet, bad
+
+
+def _refusal(error: BaseException | None) -> HostKeyRefused | None:
+    """Return the refusal of a new key that is behind an error, also behind that of a bastion."""
+    from orchestrator.ssh.hostkeys import HostKeyRefused, Trust
+
+    causes: list[BaseException] = []  # one that was raised again may be its own cause
+    while error is not None and error not in causes and not isinstance(error, HostKeyRefused):
+        causes.append(error)
+        error = error.__cause__
+    return error if isinstance(error, HostKeyRefused) and error.trust is Trust.UNKNOWN else None
+
+
+def _accepted(new: Mapping[str, HostKeyRefused], number: int, *, yes: bool) -> bool:
+    """Show the keys, and ask whether they are to be written."""
+    from orchestrator.ssh.hostkeys import fingerprint, key_type
+
+    tell(f"{count(len(new), 'host')} with a key that no known_hosts file has:")
+    width, keys = max(map(len, new)), count(number, "key")
+    for name, refusal in new.items():
+        place = refusal.target.key_names[0]
+        tell(f"  {name:{width}}  {key_type(refusal.blob)} {fingerprint(refusal.blob)}  {place}")
+    if yes:
+        tell(f"{keys} written to known_hosts, as --yes says")
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        tell("nobody can be asked: `--yes` accepts these keys")
+        return False
+    tell("Compare the fingerprints with what the machines' owner says (ssh-keygen -l there).")
+    sys.stderr.write(f"Write {keys} to known_hosts and continue? [y/N] ")
+    sys.stderr.flush()
+    if not (answer := sys.stdin.readline()):  # the end of the input is a Ctrl-C
+        raise KeyboardInterrupt
+    return answer.strip().lower() in {"y", "yes"}
 
 
 _HEAD = """\
@@ -146,17 +185,13 @@ _ENV = """
 
 
 def text(
-    candidates: Sequence[Candidate],
-    hosts: Sequence[Host],
+    hosts: Mapping[str, Host],
     machines: Mapping[str, Machine],
     notes: Mapping[str, str],
-    *,
-    task_port: int,
     ssh_config: str | None,
 ) -> str:
     """Write a file that `config.parse` reads: all that was found out is in it, and where it comes from."""
     from orchestrator.checks.cluster import state_for
-    from orchestrator.cli.desk.choosing import hostname
     from orchestrator.config.targets import is_loopback
     from orchestrator.phases.survey import choose_addresses, choose_python
 
@@ -171,29 +206,25 @@ def text(
     parts.append('# workdir = "~/orchestrate"   # code and runs on the hosts (this is the default)\n')
     parts += [f"ssh_config = {_quoted(ssh_config)}\n"] if ssh_config else []
     parts += [_ENV] if made else []
-    ports: Counter[str] = Counter()
-    for candidate, host in zip(candidates, hosts, strict=True):
+    entries: Counter[str] = Counter()  # of each machine
+    for ssh, host in hosts.items():
         machine = machines.get(host.name)
-        address = addresses.get(host.name) or hostname(host)
+        address = addresses.get(host.name, host.address)
         place = "this machine" if is_loopback(address) else machine.place if machine else address
-        keys = {"name": candidate.name, "ssh": candidate.ssh, "address": address}
-        keys |= {"identity": host.identity} if host.identity else {}
+        keys = {"name": host.name, "ssh": ssh, "address": address}
         lines = [f"# {plain(notes[host.name])}"] if host.name in notes else []
         lines += [f"{key} = {_quoted(value)}" for key, value in keys.items()]
-        if (port := task_port + ports[place]) != _TASK_PORT:
-            lines.append(f"task_port = {port}")
-        if ports[place]:
-            state = _quoted(state_for(candidate.name))
+        if entries[place]:
+            lines.append(f"task_port = {host.task_port + entries[place]}")
+            state = _quoted(state_for(host.name))
             lines.append(f"state = {state}   # each entry for a machine needs its own")
-        lines += [f"tasks = {candidate.tasks}"] if candidate.tasks != 1 else []
         if machine and machine.gpus:
             kinds = ", ".join(dict.fromkeys(map(plain, machine.gpus)))
             devices = f"devices = {list(range(len(machine.gpus)))}   # {kinds}"
-            named = made and len(machine.gpus) % candidate.tasks == 0
             gpus = f"{devices}; with it [env] takes the build for GPUs"
-            lines.append(gpus if named else f"# {devices} (default: all of them)")
+            lines.append(gpus if made else f"# {devices} (default: all of them)")
         parts += ["\n[[host]]\n", *(f"{line}\n" for line in lines)]
-        ports[place] += candidate.tasks
+        entries[place] += 1
     return "".join(parts)
 
 
@@ -201,7 +232,7 @@ def _quoted(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _replace(file: Path, content: str) -> None:
+def _write(file: Path, content: str) -> None:
     """Write all of the file or nothing; it says what is run, so nobody else may write it."""
     from orchestrator.plainfile import write_atomically
 

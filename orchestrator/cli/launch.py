@@ -13,7 +13,6 @@ from orchestrator.errors import ExitStatus
 
 if TYPE_CHECKING:
     from orchestrator.model import Inventory
-    from orchestrator.store import RunFolder
 
 SUMMARY = "sync the code, validate, start all tasks and stream their logs"
 
@@ -52,26 +51,21 @@ def main(arguments: argparse.Namespace) -> int:
 
             return follow(folder, arguments, interrupts)
     if arguments.json:
-        facts(_announced(folder))
+        from orchestrator.events import Stamped, encode
+        from orchestrator.phases.adopt import announcement
+
+        plan = folder.read_plan()  # its keeper may not have written the run's first event yet
+        facts(encode(Stamped(plan.created, announcement(folder, plan))))
     else:
         say(folder.run)
     tell(f"started; orchestrate tail {folder.run} shows it")
     return int(ExitStatus.OK)
 
 
-def _announced(folder: RunFolder) -> bytes:
-    """The first event of a run, which its keeper may not have written yet."""
-    from orchestrator.eventjson import encode
-    from orchestrator.events import Stamped
-    from orchestrator.phases.adopt import announcement
-
-    plan = folder.read_plan()
-    return encode(Stamped(plan.created, announcement(folder, plan)))
-
-
 def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
     import msgspec
 
+    from orchestrator.launching.code import Sent
     from orchestrator.launching.start import make_plan, notify_command
     from orchestrator.planning.explain import dry_run
     from orchestrator.store import new_run_id
@@ -79,7 +73,7 @@ def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
 
     now = time.time()
     planned, project, found = make_plan(inventory, arguments, new_run_id(now), now)
-    sent = project.sent() if project is not None else None
+    sent = Sent(project.root, project.read()) if project is not None else None
     told = notify_command(inventory.job, arguments.notify)
     if arguments.json:
         more: dict[str, Any] = {"code": sent.as_json()} if sent else {}

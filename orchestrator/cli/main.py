@@ -6,28 +6,32 @@ What is not needed to take a Ctrl-C is imported later: while this file is import
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from orchestrator.errors import ExitStatus, OrchestrateError, UsageError
+from orchestrator.errors import ExitStatus, OrchestrateError, UsageError, of_this_machine
 
 
 def run() -> NoReturn:
     """The console script: ends the process."""
     _open_streams()
+    gc.set_threshold(50_000, 20, 20)  # what is imported stays: a tenth of the time was spent looking at it
     if "_ARGCOMPLETE" in os.environ:  # a shell asks what may stand on its line
-        from orchestrator.cli.desk import completing
+        from orchestrator.cli.completion import answer
 
-        completing.answer()
+        answer()
     try:
         status = main(sys.argv[1:])
     except KeyboardInterrupt:
         status = int(ExitStatus.INTERRUPTED)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more would take the status away
-    _let_go()
+    for stream in (sys.stdout, sys.stderr):  # what is left, if anybody reads it
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
     # Not `sys.exit`: threads of connections may be at work still (daemons, for a host that hangs must not
     # keep us), and an interpreter that is taken down under them ends by SIGSEGV now and then (Python 3.11).
     os._exit(status)
@@ -38,12 +42,9 @@ def _open_streams() -> None:
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - it lives as long as we do
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-    if sys.stdin is None:
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 - for good
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,10 +57,6 @@ def main(argv: Sequence[str]) -> int:
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()  # here Ctrl-C still helps against a reader who waits
         return status
-    except OrchestrateError as error:
-        if debug:
-            _show_where()
-        return _said(error)
     except KeyboardInterrupt:
         return int(ExitStatus.INTERRUPTED)
     except BrokenPipeError:  # nobody reads us any more, which `run` takes care of
@@ -67,27 +64,27 @@ def main(argv: Sequence[str]) -> int:
     except Exception as error:
         if debug:
             _show_where()
-        from orchestrator.render.sink import is_full
+        from orchestrator.render.errors import report
 
-        if isinstance(error, OSError) and is_full(error):
-            what = error.filename or "what was to be shown"
-            return _said(UsageError(f"{what} could not be written", why=error.strerror or ""))
-        if isinstance(error, FileNotFoundError) and error.filename is None:
-            what, hint = "the current folder has been removed", '`cd "$PWD"` if it is there anew, else `cd`'
-            return _said(UsageError(what, hint=hint))
-        return _said(
-            OrchestrateError(
-                f"a bug in orchestrate: {type(error).__name__}: {error}",
-                hint="`--debug` shows the place: run the same command with it, and report what it prints",
-            )
-        )
+        worded = _worded(error)
+        report(worded, sys.stderr)
+        return int(worded.status)
 
 
-def _said(error: OrchestrateError) -> int:
-    from orchestrator.render.errors import report
+def _worded(error: Exception) -> OrchestrateError:
+    from orchestrator.render.sink import is_full
 
-    report(error, sys.stderr)
-    return int(error.status)
+    if isinstance(error, OrchestrateError):
+        return error
+    if isinstance(error, OSError) and is_full(error):
+        what = error.filename or "what was to be shown"
+        return UsageError(f"{what} could not be written", why=error.strerror or "")
+    if isinstance(error, OSError):
+        return of_this_machine(error)
+    return OrchestrateError(
+        f"a bug in orchestrate: {type(error).__name__}: {error}",
+        hint="`--debug` shows the place: run the same command with it, and report what it prints",
+    )
 
 
 def _verb(argv: Sequence[str]) -> int:
@@ -101,14 +98,7 @@ def _verb(argv: Sequence[str]) -> int:
 
     # Warnings of ours and of libraries belong in a run's debug.log; here errors are said in our words.
     logging.lastResort = logging.NullHandler()
-    return verb(arguments.verb).main(arguments)
-
-
-def _let_go() -> None:
-    """Flush what is left, if anybody reads it."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    return int(verb(arguments.verb).main(arguments))
 
 
 def _show_where() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
@@ -19,12 +18,10 @@ from orchestrator.text import count, plain
 
 if TYPE_CHECKING:
     from orchestrator.events import Stamped
-    from orchestrator.fleet import Fleet
     from orchestrator.model import Inventory, RunPlan
     from orchestrator.phases.preflight import Findings
 
 SUMMARY = "check every host and every pair of hosts"
-_NAMED = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,15 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    import dataclasses
 
     from orchestrator.cli.desk.asking import unconnected
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.eventjson import encode
-    from orchestrator.events import Phase
-    from orchestrator.launching.data import check_data
+    from orchestrator.events import Phase, encode
     from orchestrator.phases.context import report_failures
-    from orchestrator.phases.data import checks
     from orchestrator.phases.preflight import examine
     from orchestrator.planning.selection import narrow
     from orchestrator.render.progress import awaiting
@@ -54,32 +47,14 @@ def main(arguments: argparse.Namespace) -> int:
             sys.stdout.buffer.write(encode(stamped) + b"\n")
             sys.stdout.buffer.flush()
 
-    check_data(inventory)
     planned = everything(inventory)
     bus = Bus(show)
     with unconnected(planned.hosts) as fleet, awaiting() as step:
-        unreachable = _connect(fleet, planned, step)
+        step(f"connecting to {count(len(planned.hosts), 'host')}")
+        unreachable = fleet.connect(planned.hosts)
         report_failures(bus, Phase.CONNECT, unreachable)
         findings = examine(fleet, bus, planned, closely=True, on_step=step) if fleet.sessions else None
-        if findings is not None and inventory.data is not None:
-            of_data = checks(fleet, planned.hosts, inventory.data)
-            for check in of_data:
-                bus.emit(check)
-            findings = dataclasses.replace(findings, checks=(*findings.checks, *of_data))
     return _conclude(arguments, planned, findings, unreachable)
-
-
-def _connect(fleet: Fleet, planned: RunPlan, step: Callable[[str], None]) -> dict[str, HostError]:
-    """Name those that have not answered yet, as they become fewer."""
-    waiting = {host.name for host in planned.hosts}
-    step(f"connecting to {count(len(waiting), 'host')}")
-
-    def connected(name: str) -> None:
-        waiting.discard(name)
-        if 0 < len(waiting) <= _NAMED:  # all of them, at each answer, would cost a square of the hosts
-            step(f"connecting to {fold(waiting)}")
-
-    return fleet.connect(planned.hosts, lambda session, _seconds: connected(session.host.name))
 
 
 def _conclude(
@@ -93,8 +68,8 @@ def _conclude(
     from orchestrator.events import CheckReported, Level
     from orchestrator.render import DisplayGoneError
     from orchestrator.render.errors import report, write
+    from orchestrator.render.grid import wrapped
     from orchestrator.render.preflight import preflight_table
-    from orchestrator.render.wrap import wrapped
 
     failed = {**unreachable, **(findings.failed if findings else {})}
     good = findings is not None and findings.good and not unreachable
@@ -102,7 +77,7 @@ def _conclude(
         out: tuple[str, ...] = ()
         columns = width()
         if findings is not None:
-            out = without(planned.hosts, findings.checks, findings.pairs, failed)
+            out = without(planned.hosts, findings.checks, failed)
             # A row for hosts that do not answer, too; what is wrong with them is said in their own words.
             rows = [CheckReported(name, "login", Level.FAIL, error.what) for name, error in failed.items()]
             names = [host.name for host in planned.hosts]
@@ -130,33 +105,14 @@ def everything(inventory: Inventory) -> RunPlan:
     """A plan of the job on all hosts, spares too: they are checked as if they had a task."""
     import dataclasses
 
-    from orchestrator.launching import program
-    from orchestrator.launching.environment import planned_environment
-    from orchestrator.launching.keeping import owner
-    from orchestrator.model import Admission, FrameworkName
-    from orchestrator.planning.plan import assign, lay_out
+    from orchestrator.launching.start import make_plan
+    from orchestrator.model import FrameworkName
+    from orchestrator.names import RunId
 
-    inventory, environment = planned_environment(inventory)
     hosts = tuple(dataclasses.replace(host, spare=False) for host in inventory.hosts)
-    inventory = dataclasses.replace(inventory, hosts=hosts)
     job = inventory.job
     # Without a command the tasks would run our program, which is TensorFlow's.
     other = not job.command and job.framework not in (FrameworkName.AUTO, FrameworkName.TENSORFLOW)
-    layout = lay_out(
-        inventory,
-        command=("train.py",) if other else (),
-        env={},
-        environ=os.environ,
-        sources=tuple(source.text for source in program.read(job.command, program.look(inventory, None))),
-    )
-    return assign(
-        inventory,
-        layout,
-        run="preflight",
-        name="",
-        owner=owner(),
-        created=time.time(),
-        admission=Admission(),
-        environment=environment,
-        notes=layout.notes,
-    )
+    arguments = options.as_launched(command=("train.py",) if other else ())
+    whole = dataclasses.replace(inventory, hosts=hosts)
+    return make_plan(whole, arguments, RunId("preflight"), time.time(), sends=False)[0]

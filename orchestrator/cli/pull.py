@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,9 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which.add_argument("--all", action="store_true", help="from every host, each into a folder of its name")
     parser.add_argument("--to", metavar="DIR", help="where to (default: ./RUN)")
-    parser.add_argument(
-        "--code", action="store_true", help="also the code, which is left out where it is unchanged"
-    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -100,19 +96,21 @@ def _tell(errors: list[HostError], *, some: bool) -> None:
 def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to: Path) -> None:
     from orchestrator.render.progress import progress
     from orchestrator.sync import pull
-    from orchestrator.sync.files import work_folder
+    from orchestrator.sync.files import LEFT_OUT, work_folder
 
     name = session.host.name
     cwd = folder.read_plan().cwd if arguments.paths else ""  # paths are those that the tasks know
     work = work_folder(session.host.workdir, folder.run, cwd)
-    trees, before = ([], 0.0) if arguments.code else _code(folder, session, cwd)
+    trees, before = _code(folder, session, cwd)
     paths = [os.path.normpath(path) for path in arguments.paths]
     parts = pull.choose(session, work, paths, trees, before)
     if left_out := [part.below + one for part in parts for one in part.left_out]:
-        tell(f"{name}: {_left_out(left_out)}")
+        more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
+        shown = ", ".join(plain(one)[:200] for one in left_out[:_SHOWN])
+        tell(f"{name}: left out ({LEFT_OUT}): {shown}{more}")
     found = sum(len(part.entries) for part in parts)
     if not found:
-        tell(f"{name}: its tasks wrote nothing in {work}; the code is left out (--code)")
+        tell(f"{name}: its tasks wrote nothing in {work}; unchanged code is left out")
         return
     with progress(f"{name}: {folder.run}", sum(part.size for part in parts)) as told:
         came = pull.take(session, parts, to, folder.run, told)
@@ -122,18 +120,9 @@ def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to
     say(str(to))
 
 
-def _left_out(names: Sequence[str]) -> str:
-    """Return what a host has and is not brought here."""
-    from orchestrator.sync.files import LEFT_OUT
-
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    shown = ", ".join(plain(one)[:200] for one in names[:_SHOWN])
-    return f"left out ({LEFT_OUT}): {shown}{more}"
-
-
 def _code(folder: RunFolder, session: Session, cwd: str) -> tuple[list[str], float]:
     """The trees that were sent, and when the tasks started; none where this machine does not know that."""
-    from orchestrator.cli.desk.history import history
+    from orchestrator.cli.desk.finding import history
     from orchestrator.events import TaskStarted, TreeSynced
 
     events = history(folder)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.args import options, readings
-from orchestrator.cli.desk.out import say
+from orchestrator.cli.args import options
+from orchestrator.cli.desk.out import bars, say
 from orchestrator.errors import ExitStatus, SeveralErrors, UsageError
 from orchestrator.text import count, size
 
 if TYPE_CHECKING:
-    from orchestrator.events import Event
-    from orchestrator.fleet import Fleet
     from orchestrator.model import Data, Inventory
     from orchestrator.sync import Contents
 
@@ -31,34 +28,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.chosen(parser)
     parser.add_argument(
         "--limit",
-        type=readings.rate,
+        type=options.rate,
         metavar="RATE",
         help="how many bytes may leave this machine per second, as in 20M (default: no limit)",
-    )
-    parser.add_argument(
-        "--verify", action="store_true", help="have hosts read all that they have; send again what is damaged"
     )
     options.as_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import asking
-    from orchestrator.cli.desk.bars import HERE, bars
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.phases.data import bring
-    from orchestrator.phases.transfer import TransferOptions
+    from orchestrator.phases.data import bring, read_sources, sources
     from orchestrator.planning.selection import narrow
 
     inventory = load(arguments.hosts)
     data = _wanted(inventory, arguments.paths)
     chosen = narrow(inventory, arguments.only, arguments.exclude).hosts
-    wanted = TransferOptions(arguments.limit, arguments.verify)
     with asking(chosen) as (fleet, bad):
         hosts = [host for host in chosen if host.name in fleet.sessions and host.name not in bad]
-        with bars([HERE, *(host.name for host in hosts)], json=arguments.json) as emit:
+        with bars(json=arguments.json) as emit:
             if hosts:
-                dataset = _dataset(inventory, data, fleet, emit)
-                placed, failed = bring(fleet, hosts, dataset, emit, wanted)
+                dataset = read_sources(sources(data), emit)
+                placed, failed = bring(fleet, hosts, dataset, emit, run="push", limit=arguments.limit)
                 bad.update(failed)
     if not arguments.json and hosts and placed:
         _sum_up(dataset, data, placed)
@@ -69,7 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _wanted(inventory: Inventory, paths: list[str]) -> Data:
     """Return what is to be sent; raise UsageError when nothing is."""
-    from orchestrator.launching.data import absent, check_data
+    from orchestrator.launching.environment import absent, check_data
 
     if paths:
         from orchestrator.config.mistakes import Wrong
@@ -90,21 +81,6 @@ def _wanted(inventory: Inventory, paths: list[str]) -> Data:
         )
     check_data(inventory)
     return inventory.data
-
-
-def _dataset(inventory: Inventory, data: Data, fleet: Fleet, emit: Callable[[Event], None]) -> Contents:
-    """Read it; a set that is prepared nowhere yet is prepared on a host, in its training environment."""
-    from orchestrator.launching.environment import planned_environment
-    from orchestrator.phases.data import data_cache, read_sources
-    from orchestrator.phases.prepare import Maker, NotPreparedError, sources
-
-    try:
-        found = sources(data, inventory.hosts, data_cache())
-    except NotPreparedError:
-        inventory, _ = planned_environment(inventory)
-        maker = Maker(fleet, inventory.job.setup, emit)
-        found = sources(data, inventory.hosts, data_cache(), maker)
-    return read_sources(found, emit)
 
 
 def _sum_up(dataset: Contents, data: Data, placed: dict[str, str]) -> None:

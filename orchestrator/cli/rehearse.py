@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from orchestrator.cli.args import options, readings
+from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import ExitStatus
 
@@ -16,7 +16,7 @@ SUMMARY = "try it all on this machine: private SSH servers, preflight and launch
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.command(parser, "rehearse [-n N] [options] [-- COMMAND ...]")
     parser.add_argument(
-        "-n", type=readings.whole(1, 64), default=4, metavar="N", help="how many hosts (default: 4)"
+        "-n", type=options.whole(1, 64), default=4, metavar="N", help="how many hosts (default: 4)"
     )
     parser.add_argument("--python", help="the Python that trains (default: the one that runs orchestrate)")
     options.launching(parser)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.args import options, readings
+from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, say, tell, width
 from orchestrator.errors import ExitStatus, OrchestrateError
 
@@ -18,9 +17,7 @@ SUMMARY = "list the runs this machine knows"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-n", type=readings.lines, default=math.inf, metavar="N", help="only the newest N (default: all)"
-    )
+    parser.add_argument("-n", type=options.lines, metavar="N", help="only the newest N (default: all)")
     options.as_json(parser)
 
 
@@ -28,19 +25,19 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.render.errors import block
     from orchestrator.render.tables import RunRow, runs_table
     from orchestrator.run.view import replay
-    from orchestrator.store import RunReader, runs
+    from orchestrator.store import runs
+    from orchestrator.store.reader import events_of
 
-    last = None if math.isinf(arguments.n) else int(arguments.n)
     rows: list[RunRow] = []
     damaged: list[OrchestrateError] = []
-    for folder in itertools.islice(runs(), last):
+    for folder in itertools.islice(runs(), arguments.n):
         try:
-            view = replay(list(RunReader(folder, wanted=lambda _task: False).poll()))
+            view = replay(events_of(folder))
             rows.append(RunRow(folder.read_plan(), view, folder.has_keeper()))
         except OrchestrateError as error:
             damaged.append(error)
     (facts if arguments.json else say)(*runs_table(rows, json=arguments.json, width=width()))
-    if not rows and not damaged and last != 0 and not arguments.json:
+    if not rows and not damaged and arguments.n != 0 and not arguments.json:
         tell("no runs yet; orchestrate launch starts one")
     for damage in damaged:
         tell(*block(damage.what, damage.why, damage.hint, word="warning"))

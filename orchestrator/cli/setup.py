@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.out import say
+from orchestrator.cli.desk.out import bars, say
 from orchestrator.errors import ExitStatus, SeveralErrors
 from orchestrator.text import count
 
@@ -22,9 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import asking
-    from orchestrator.cli.desk.bars import bars
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.events import EnvironmentStepped
+    from orchestrator.events import Stepped
     from orchestrator.launching.environment import with_environment
     from orchestrator.phases.setup import make_environments, runs_in
     from orchestrator.planning.selection import narrow
@@ -34,17 +33,16 @@ def main(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             say(f"nothing to do: {inventory.source} has no [env], so its hosts use Pythons of your own")
         return int(ExitStatus.OK)
-    names = [host.name for host in narrow(inventory, arguments.only, arguments.exclude).hosts]
-    with bars(names, json=arguments.json) as emit:
-        for name in names:
-            emit(EnvironmentStepped(name, "resolve", 0, 0))
+    inventory = narrow(inventory, arguments.only, arguments.exclude)
+    with bars(json=arguments.json) as emit:
+        for host in inventory.hosts:
+            emit(Stepped(host.name, "resolve"))
         inventory, plan, lock = with_environment(inventory, renew=arguments.upgrade)
-    hosts = narrow(inventory, arguments.only, arguments.exclude).hosts
-    own = [host.name for host in hosts if not runs_in(host, plan)]
-    trainers = [host for host in hosts if host.name not in own]
+    own = [host.name for host in inventory.hosts if not runs_in(host, plan)]
+    trainers = [host for host in inventory.hosts if host.name not in own]
     with asking(trainers) as (fleet, bad):
         connected = [host for host in trainers if host.name in fleet.sessions and host.name not in bad]
-        with bars([host.name for host in connected], json=arguments.json) as emit:
+        with bars(json=arguments.json) as emit:
             bad.update(make_environments(fleet, connected, plan, lock, emit))
     if bad:
         raise SeveralErrors(bad.values())

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, say, tell
-from orchestrator.errors import ExitStatus, HostError, RunError, SeveralErrors, UsageError
+from orchestrator.errors import ExitStatus, RunError, SeveralErrors, UsageError
 from orchestrator.node.base.fault import reason
 
 if TYPE_CHECKING:
-    from orchestrator import wire
-    from orchestrator.model import RunPlan, TaskId
+    from orchestrator.model import RunPlan
     from orchestrator.phases.hang import RunStacks
 
 SUMMARY = "show where a run's tasks stand: their Python stacks, equal ones folded, the odd one named"
@@ -22,28 +20,30 @@ _SECONDS = 45.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    options.task(parser, "only this task")
     options.as_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.finding import find_run
-    from orchestrator.cli.desk.history import history
+    from orchestrator import wire
+    from orchestrator.cli.desk.asking import asking
+    from orchestrator.cli.desk.finding import find_run, history
     from orchestrator.phases.hang import keep
-    from orchestrator.run.stacks import living
+    from orchestrator.run.stacks import folded, living
     from orchestrator.run.view import replay
 
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     view = replay(history(folder))
-    hosts = _hosts(plan, arguments.task)
     if view.ended is not None and not view.ended.unproven:
         raise UsageError(
             f"run {plan.run} has ended: no task is running",
             why=view.ended.cause or "it succeeded",
             hint=f"`orchestrate tail {plan.run}` shows its logs",
         )
-    good, bad = _ask(plan, hosts, [str(task) for task in arguments.task] or None)
+    # Over connections of our own: the run's keeper may be on another machine, or gone.
+    with asking(plan.hosts) as (fleet, unreached):
+        answers = fleet.ask(wire.Stacks(run=plan.run), timeout=_SECONDS)
+    good, bad = answers.good, {**unreached, **answers.bad}
     if not good:
         raise SeveralErrors(bad.values())
     missing = {name: error.in_one_line for name, error in bad.items()}
@@ -66,40 +66,10 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         facts(_facts(plan, taken))
     else:
-        say(*_shown(taken))
+        for host, why in taken.missing.items():
+            tell(f"warning: no stacks from {host}: {why}")
+        say(taken.said, "", *folded(taken.finding), "", f"all of it: {taken.file}")
     return int(ExitStatus.CLUSTER if missing else ExitStatus.OK)
-
-
-def _hosts(plan: RunPlan, tasks: list[TaskId]) -> set[str]:
-    """The hosts of some tasks, or all; raise UsageError for a task that the run does not have."""
-    known = {spec.id: spec.host for spec in plan.tasks}
-    for task in tasks:
-        if task not in known:
-            raise UsageError(
-                f"run {plan.run} has no {task}", why=f"its tasks are {', '.join(map(str, known))}"
-            )
-    return {known[task] for task in tasks or known}
-
-
-def _ask(
-    plan: RunPlan, hosts: set[str], tasks: list[str] | None
-) -> tuple[Mapping[str, wire.StacksOf], dict[str, HostError]]:
-    """Over connections of our own: the run's keeper may be on another machine, or gone."""
-    from orchestrator import wire
-    from orchestrator.cli.desk.asking import asking
-
-    wanted = tuple(host for host in plan.hosts if host.name in hosts)
-    with asking(wanted) as (fleet, bad):
-        answers = fleet.ask(wire.Stacks(run=plan.run, tasks=tasks), timeout=_SECONDS)
-    return answers.good, {**bad, **answers.bad}
-
-
-def _shown(taken: RunStacks) -> list[str]:
-    from orchestrator.run.stacks import folded
-
-    for host, why in taken.missing.items():
-        tell(f"warning: no stacks from {host}: {why}")
-    return [taken.said, "", *folded(taken.finding), "", f"all of it: {taken.file}"]
 
 
 def _facts(plan: RunPlan, taken: RunStacks) -> str:

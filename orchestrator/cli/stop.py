@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import shlex
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, tell
-from orchestrator.errors import ExitStatus, RunError, UsageError
+from orchestrator.errors import ExitStatus, RunError
 
 if TYPE_CHECKING:
     from orchestrator.model import Order
@@ -32,18 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk import watch
-    from orchestrator.cli.desk.finding import find_run
-    from orchestrator.cli.desk.history import history
+    from orchestrator.cli.desk.finding import find_run, history
     from orchestrator.cli.desk.interrupts import Interrupts
-    from orchestrator.eventjson import encode
-    from orchestrator.events import FailureKind, RunEnded
+    from orchestrator.events import FailureKind, RunEnded, encode
     from orchestrator.model import Order
     from orchestrator.render import Look, choose
     from orchestrator.render.tables import state_word
     from orchestrator.run.view import replay
     from orchestrator.store import RunReader, runs
 
-    folder = find_run(arguments.run, arguments.hosts, to_stop=True)
+    folder = find_run(arguments.run, arguments.hosts)
     want = Order.KILL if arguments.now else Order.STOP
     known = history(folder, quiet=True)  # what is damaged is mended by whoever keeps the run next
     end = next((s for s in reversed(known) if isinstance(s.event, RunEnded)), None)
@@ -60,7 +55,6 @@ def main(arguments: argparse.Namespace) -> int:
     reader.skip(len(known))  # what was before is not news
     with Interrupts() as interrupts:
         _reach_keeper(folder, want, len(known))
-        _wait_for_story(folder)
         renderer = choose(sys.stdout, arguments.json, sys.stderr, Look(view=replay(known)))
         status = watch.own(folder, reader, renderer, interrupts, want)
     ended = next((s.event for s in reversed(history(folder)) if isinstance(s.event, RunEnded)), None)
@@ -71,16 +65,22 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
-    """Ask the run's keeper, or become it; neither for a run that ended after its `known` first events."""
+    """Ask the run's keeper, or become it; neither for a run that ended after its `known` first events.
+
+    Raise RunError for a keeper that does not answer.
+    """
     from orchestrator.cli.desk.asking import adopt
-    from orchestrator.cli.desk.history import history
+    from orchestrator.cli.desk.finding import history
     from orchestrator.events import RunEnded
 
     deadline = time.monotonic() + _DEAF
     while not folder.ask_keeper(want):
         if time.monotonic() > deadline:
-            _kill_keeper(folder)
-            deadline = time.monotonic() + _DEAF
+            raise RunError(
+                f"the keeper of run {folder.run} is alive but does not answer",
+                why=f"{folder.control} has not led to it for {_DEAF:.0f} s",
+                hint=f"`fuser -k {shlex.quote(str(folder.lock))}` on its machine ends it; then try again",
+            )
         # A keeper writes the end before it goes.
         since = history(folder, quiet=True)[known:]
         if not folder.has_keeper() and any(isinstance(stamped.event, RunEnded) for stamped in since):
@@ -89,35 +89,3 @@ def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
         if adopt(folder, stop=want):
             return
         time.sleep(_AGAIN)
-
-
-def _kill_keeper(folder: RunFolder) -> None:
-    """End a keeper that cannot be told of the stop, so that we take its place; raise RunError."""
-    from orchestrator.node.base.procs import holding
-
-    lock = str(folder.lock)
-    pids = {*holding(lock)} & {*holding(lock)}  # a viewer opens it for a moment
-    if not pids:
-        raise RunError(
-            f"the keeper of run {folder.run} is alive but does not answer",
-            why=f"{folder.control} has not led to it for {_DEAF:.0f} s",
-            hint=f"`fuser -k {shlex.quote(lock)}` on its machine ends it; then stop the run again",
-        )
-    tell(f"the keeper of run {folder.run} does not answer: it is killed, and the run is stopped from here")
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _wait_for_story(folder: RunFolder) -> None:
-    """A keeper whose events.jsonl was replaced makes it anew with the next event: here, of the stop."""
-    from orchestrator.store.reader import events_of
-
-    deadline = time.monotonic() + _DEAF
-    while time.monotonic() < deadline:
-        try:
-            events_of(folder)
-        except UsageError:
-            time.sleep(_AGAIN)
-        else:
-            return

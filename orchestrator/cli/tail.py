@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
-import sys
-from typing import TYPE_CHECKING
 
-from orchestrator.cli.args import options, readings
+from orchestrator.cli.args import options
 from orchestrator.errors import ExitStatus
 
-if TYPE_CHECKING:
-    from orchestrator.render import Look
-
 SUMMARY = "show the logs of a run, live or past; take over a run whose keeper is gone"
-_LAST = 100  # lines of each log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,18 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.task(parser, "only this task's lines")
     parser.add_argument(
         "-n",
-        type=readings.lines,
+        type=options.lines,
+        default=100,
         metavar="N",
-        help="of each log, begin with its last N lines (default: 100, with --since all)",
+        help="of each log, begin with its last N lines, or `all` (default: 100)",
     )
     parser.add_argument("--no-follow", action="store_true", help="print what is there now and return")
-    parser.add_argument(
-        "--since",
-        type=readings.since,
-        default=0.0,
-        metavar="TIME",
-        help="only lines since then: 10m (ago), or a date",
-    )
     parser.add_argument(
         "--notes", action="store_true", help="how the run was started, too: notes, phases, hosts"
     )
@@ -48,10 +35,9 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk import watch
     from orchestrator.cli.desk.asking import adopt
     from orchestrator.cli.desk.finding import find_run, is_over
-    from orchestrator.cli.desk.watch import BEHIND
     from orchestrator.launching.start import wanted_tasks
-    from orchestrator.render import choose
-    from orchestrator.store import RunReader
+    from orchestrator.model import Fold
+    from orchestrator.render import Look
 
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
@@ -59,18 +45,13 @@ def main(arguments: argparse.Namespace) -> int:
     ended = is_over(folder)
     if not ended and not arguments.no_follow:
         adopt(folder)  # does nothing when it has a keeper
-    look = _look(arguments, wanted)
-    lines = arguments.n if arguments.n is not None else math.inf if arguments.since else _LAST
-    last = None if math.isinf(lines) else int(lines)
-    behind = BEHIND if sys.stdout.isatty() and not arguments.json else None
-    renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
-    reader = RunReader(
-        folder,
-        wanted=look.wanted,
-        last=last,
-        drop_behind=behind,
-        blocks=renderer.takes_blocks,
+    look = Look(
+        fold=Fold(arguments.fold) if arguments.fold else Fold.NONE if arguments.raw else None,
+        timestamps=arguments.timestamps,
+        wanted=lambda task: not wanted or task in wanted,
+        brief=not arguments.notes,
     )
+    reader, renderer = watch.shown(folder, look, as_json=arguments.json, last=arguments.n)
     if arguments.no_follow and not ended:
         try:
             for stamped in reader.poll():
@@ -79,16 +60,3 @@ def main(arguments: argparse.Namespace) -> int:
             renderer.close()
         return int(ExitStatus.OK)
     return watch.look(folder, reader, renderer)
-
-
-def _look(arguments: argparse.Namespace, wanted: set[str]) -> Look:
-    from orchestrator.model import Fold
-    from orchestrator.render import Look
-
-    return Look(
-        fold=Fold(arguments.fold) if arguments.fold else Fold.NONE if arguments.raw else None,
-        timestamps=arguments.timestamps,
-        wanted=lambda task: not wanted or task in wanted,
-        since=arguments.since,
-        brief=not arguments.notes,
-    )

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import re
+import shutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from orchestrator.cli.args import options, readings
+from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, say, tell
-from orchestrator.errors import ClusterError, ExitStatus, SeveralErrors, UsageError
+from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.fleet import Fleet
     from orchestrator.model import Host, RunPlan
-    from orchestrator.sync.eventfiles import EventMirror
+    from orchestrator.sync.files import EventMirror
 
 SUMMARY = "show what a run's tasks write for TensorBoard, live, in your browser"
 _EVERY = 3.0  # seconds between two looks
 _AGAIN = 15.0  # seconds until a host that was lost is tried again
+# setuptools 81 is the last that brings pkg_resources, which TensorBoard imports and does not ask for.
+_FETCHED = ("tool", "run", "--from", "tensorboard>=2.16", "--with", "setuptools<82", "tensorboard")
+_LAST = 1000  # characters of its words that an error has
+_UP = 180.0  # seconds; an environment with TensorFlow is imported as a whole
+_LOOK = 0.1
+_END = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--port",
-        type=readings.whole(1, 65_535),
+        type=options.whole(1, 65_535),
         default=0,
         metavar="PORT",
         help="on this machine (default: a free one)",
@@ -48,8 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     from orchestrator.cli.desk.asking import unconnected
     from orchestrator.cli.desk.finding import find_run, is_over, source_of
-    from orchestrator.envs import tensorboard
-    from orchestrator.sync.eventfiles import EventMirror
+    from orchestrator.sync.files import EventMirror
 
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
@@ -57,11 +68,11 @@ def main(arguments: argparse.Namespace) -> int:
     hosts = [plan.host(name) for name in names]
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    program = tensorboard.program()
+    program = _program()
     try:
         with (
             tempfile.TemporaryDirectory(prefix="orchestrate-tensorboard-") as made,
-            tensorboard.show(program, Path(made), arguments.port, _EVERY) as board,
+            _TensorBoard(program, Path(made), arguments.port) as board,
             unconnected(hosts) as fleet,
         ):
             mirrors = {
@@ -82,7 +93,7 @@ def main(arguments: argparse.Namespace) -> int:
             show(json.dumps({"run": plan.run, "url": url, "files": files}) if arguments.json else url)
             sys.stdout.flush()
             tell(f"event files so far: {files}; it follows the run, and Ctrl-C ends it")
-            while board.alive:
+            while board.process.poll() is None:
                 time.sleep(_EVERY)
                 follower.catch_up()
             raise ClusterError("TensorBoard has ended", why=board.last_words())
@@ -91,36 +102,92 @@ def main(arguments: argparse.Namespace) -> int:
     return int(ExitStatus.OK)
 
 
+def _program() -> list[str]:
+    """Find TensorBoard beside the Python that runs us or on the PATH, else have uv fetch it."""
+    from orchestrator.envs import uv
+
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    if path := shutil.which("tensorboard", path=search):
+        return [path]
+    uv.run("fetch TensorBoard", [*_FETCHED, "--version"])
+    return [str(uv.binary()), *_FETCHED]
+
+
+class _TensorBoard:
+    """TensorBoard at work on a folder while the block runs, for this machine alone; it ends with us."""
+
+    def __init__(self, argv: Sequence[str], folder: Path, port: int) -> None:
+        from orchestrator.node.base import procs
+        from orchestrator.node.stock.uv import environment
+
+        procs.load()
+        dies = partial(procs.die_with_parent, signal.SIGTERM)
+        self._log = folder / ".tensorboard.log"
+        options = ["--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+        options += ["--reload_interval", str(round(_EVERY)), "--reload_multifile", "true"]
+        try:
+            with self._log.open("wb") as output:
+                self.process = subprocess.Popen(
+                    [*argv, *options],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env={**environment(os.environ), "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+                    start_new_session=True,
+                    preexec_fn=dies if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads yet
+                )
+        except OSError as error:
+            raise ClusterError("cannot start TensorBoard", why=f"{argv[0]}: {error.strerror}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_END)
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def url(self) -> str:
+        """Return where it answers, once it does. Raise ClusterError when it does not come up."""
+        deadline = time.monotonic() + _UP
+        while not (match := re.search(r"(http://\S+)\s", self._log.read_text(errors="replace"))):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise ClusterError("TensorBoard did not start", why=self.last_words())
+            time.sleep(_LOOK)
+        return match[1]
+
+    def last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-_LAST:].strip()
+
+
 class _Follower:
     """Keeps the mirrors of a run's hosts up to date."""
 
     def __init__(self, fleet: Fleet, hosts: list[Host], mirrors: Mapping[str, EventMirror]) -> None:
         self._fleet = fleet
+        self._hosts = hosts
         self._mirrors = mirrors
-        self._hosts = {host.name: host for host in hosts}  # without those that are given up
         self._next_try = 0.0
 
     def catch_up(self) -> None:
-        """Take what is new from every host that answers; raise HostError where none does any more."""
-        missing = [host for name, host in self._hosts.items() if name not in self._fleet.sessions]
+        """Take what is new from every host that answers; raise where none can be connected to."""
+        missing = [host for host in self._hosts if host.name not in self._fleet.sessions]
+        bad: dict[str, HostError] = {}
         if missing and time.monotonic() >= self._next_try:
-            bad = self._fleet.connect(missing)
             self._next_try = time.monotonic() + _AGAIN
+            bad = dict(self._fleet.connect(missing))
             if len(bad) == len(self._hosts):
                 raise SeveralErrors(bad.values())
-            tell(*(f"warning: {one.host} {one.what}; tried again every {_AGAIN:g} s" for one in bad.values()))
 
         def take(name: str) -> None:
             self._mirrors[name].catch_up(self._fleet.sessions[name])
 
-        answers = self._fleet.each([name for name in self._hosts if name in self._fleet.sessions], str, take)
-        for name, error in answers.bad.items():
+        for name, error in {**bad, **self._fleet.each(list(self._fleet.sessions), str, take).bad}.items():
             self._fleet.let_go(name)
-            tell(f"warning: {name} {error.in_one_line}")
-            if not error.lost:  # it would say the same again
-                del self._hosts[name]
-                if not self._hosts:
-                    raise error
+            tell(f"warning: {name} {error.in_one_line}; tried again every {_AGAIN:g} s")
 
 
 def _root(plan: RunPlan, host: Host, logdir: str | None) -> str:

@@ -1,29 +1,38 @@
-"""hosts.toml -> Inventory: its tables, and the rules between hosts."""
+"""hosts.toml -> Inventory: its tables, [[host]] tables as hosts, and the rules between these."""
 
 from __future__ import annotations
 
-import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator import ranges
-from orchestrator.config.hosts import HostTable, place_of, read_entry
-from orchestrator.config.mistakes import DATA, DEFAULTS, ENV, FILE, JOB, KUBERNETES, Place, Report, locate
-from orchestrator.config.tables import DATA_KEYS, TABLES, belongs, read_table, unknown
-from orchestrator.config.targets import is_loopback
-from orchestrator.config.values import kind
+from orchestrator.config import targets, values
+from orchestrator.config.mistakes import (
+    DATA,
+    DEFAULTS,
+    ENV,
+    FILE,
+    JOB,
+    KUBERNETES,
+    Place,
+    Report,
+    Wrong,
+    locate,
+)
+from orchestrator.config.tables import DATA_KEYS, IDENTITY_KEYS, TABLES, Read, read_table, unknown
 from orchestrator.errors import UsageError
-from orchestrator.model import Data, Environment, Host, Inventory, Job, Kubernetes, Role
+from orchestrator.model import LOCAL, MAX_PORT, Data, Environment, Host, Inventory, Job, Kubernetes, Role
 from orchestrator.plainfile import NotOursError, read_plain
 from orchestrator.planning.environ import DEVICES
+from orchestrator.text import count
+
+_T = TypeVar("_T")
 
 _MOST = 1 << 20  # bytes of an inventory
-_AT = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
-_KEY = re.compile(r"\s*(\[{1,2}[A-Za-z0-9_. -]+\]{1,2}|[A-Za-z0-9_.-]+(?=\s*=))")
 
 
 def load(path: str | Path, *, ours: bool = False, hosts: str = "") -> Inventory:
@@ -32,18 +41,8 @@ def load(path: str | Path, *, ours: bool = False, hosts: str = "") -> Inventory:
     `ours`: nobody named the file, so another user must not have been able to write it. `hosts` are
     [[host]] tables in place of its own.
     """
-    if Path(path).is_dir():
-        inside = Path(path) / "hosts.toml"
-        hint = f"`--hosts {shlex.quote(str(inside))}`" if inside.is_file() else "name a file with --hosts"
-        raise UsageError(f"{path} is a folder", hint=hint)
     try:
         data = read_plain(Path(path), _MOST, follow=True, ours=ours)
-    except FileNotFoundError:
-        raise UsageError(
-            f"there is no {path}",
-            hint=f'write two lines, [[host]] and ssh = "gpu-[01-04]", into {path}'
-            " (`orchestrate init --example` shows every key), or name a file with --hosts",
-        ) from None
     except NotOursError as error:
         name = shlex.quote(str(path))
         raise UsageError(
@@ -60,27 +59,20 @@ def load(path: str | Path, *, ours: bool = False, hosts: str = "") -> Inventory:
 def _anchored(inventory: Inventory, folder: Path) -> Inventory:
     """Anchor paths of this machine, relative to the file that names them: a later `tail` starts elsewhere."""
 
-    def anchor(given: str | None) -> str | None:
+    def full(given: Any) -> Any:
+        if isinstance(given, tuple):
+            return tuple(map(full, given))
         return given if given is None or given.startswith("~") else str(folder / given)
 
-    hosts = (
-        replace(host, identity=anchor(host.identity), ssh_config=anchor(host.ssh_config))
-        for host in inventory.hosts
+    def anchor(noun: Any, *keys: str) -> Any:
+        return noun and replace(noun, **{key: full(getattr(noun, key)) for key in keys})
+
+    return replace(
+        inventory,
+        hosts=tuple(anchor(host, "identity", "ssh_config") for host in inventory.hosts),
+        environment=anchor(inventory.environment, "requirements"),
+        data=anchor(inventory.data, "paths", "keras", "tfds_dir"),
     )
-    environment = inventory.environment
-    if environment is not None:
-        environment = replace(environment, requirements=anchor(environment.requirements))
-    data = inventory.data
-    if data is not None:
-        data = replace(
-            data,
-            paths=tuple(str(anchor(one)) for one in data.paths),
-            keras=tuple(str(anchor(one)) for one in data.keras),
-            mnist=anchor(data.mnist),
-            fashion_mnist=anchor(data.fashion_mnist),
-            tfds_dir=anchor(data.tfds_dir),
-        )
-    return replace(inventory, hosts=tuple(hosts), environment=environment, data=data)
 
 
 def parse(text: str | bytes, source: str = "hosts.toml", hosts: str = "") -> Inventory:
@@ -103,53 +95,41 @@ def _read(text: str | bytes, report: Report) -> dict[str, Any] | None:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         report.add(Place(f"line {line}"), "", "is not UTF-8")
-    except tomllib.TOMLDecodeError as error:
-        _add_syntax(str(error), decoded, report)
-    except (ValueError, RecursionError) as error:  # Python's own limits: digits of a number, depth of lists
-        report.add_to_file(str(error))
+    except (ValueError, RecursionError) as error:  # Python's own limits, too: digits of a number, depth
+        quotes = "; a text needs quotes, true and false need none" if "Invalid value" in str(error) else ""
+        report.add(FILE, "", f"{error}{quotes}")
     else:
         report.lines = locate(decoded)
         return document
     return None
 
 
-def _add_syntax(message: str, text: str, report: Report) -> None:
-    """Add line, column and key, but not the rest of the line: it may hold a secret."""
-    match = _AT.fullmatch(message)
-    if match is None or match[2] is None:
-        report.add_to_file(message)
-        return
-    line, column = int(match[2]), int(match[3])
-    key = _KEY.match(text.replace("\r\n", "\n").split("\n")[line - 1])
-    what = match[1] + (
-        "; a text needs quotes, true and false need none" if match[1] == "Invalid value" else ""
-    )
-    report.add(Place(f"line {line}, column {column}"), key[1] if key else "", what)
-
-
 def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inventory:
     if isinstance(document.get("export"), dict):
         exports = {f"export.{name}": table for name, table in document["export"].items()}
         document = {name: table for name, table in document.items() if name != "export"} | exports
-    misplaced = [name for name in document if name not in TABLES]
-    for name in misplaced:
-        report.add(FILE, name, _misplaced(name, document[name]))
+    for name in (name for name in document if name not in TABLES):
+        report.add(FILE, name, unknown(name, {name: title for name, (title, _) in TABLES.items()}, "table"))
     defaults_table = _table(document, "defaults", report) or {}
     job_table = _table(document, "job", report) or {}
     tables = _host_tables(document, report)
     if not tables and not report:
-        report.add_to_file('there is no [[host]]; write one for every machine, and in it ssh = "gpu-01"')
+        what = 'there is no [[host]]; write one for every machine, and in it ssh = "gpu-01"'
+        report.add(FILE, "", what)
     defaults = read_table(defaults_table, "defaults", DEFAULTS, report)
     entries = tuple(
         read_entry(number, table, defaults, report) for number, table in enumerate(tables, start=1)
     )
-    check_cluster(entries, report)
-    job = read_job(job_table, report)
+    _check_twice(entries, report)
+    _check_loopback(entries, report)
+    _check_roles(entries, report)
+    job = Job(**read_table(job_table, "job", JOB, report).good)
     written = {DEFAULTS: defaults_table, JOB: job_table}
     written |= {place_of(number, table): table for number, table in enumerate(tables, start=1)}
     check_secrets(job.secrets, written, report)
     hosts = tuple(host for entry in entries for host in entry.hosts)
-    check_devices(job, hosts, report)
+    if DEVICES in job.env and any(host.devices is not None for host in hosts):
+        report.add(JOB, f"env.{DEVICES}", "is what `devices` of a host sets; keep one of the two")
     environment = read_env(_table(document, "env", report), hosts, defaults_table, report)
     data = read_data(_table(document, "data", report), report)
     kubernetes = _table(document, "export.kubernetes", report) or {}
@@ -157,21 +137,12 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inve
     return Inventory(hosts, job, source, environment, data, export)
 
 
-def _misplaced(name: str, value: object) -> str:
-    homes = belongs(name)
-    if homes and not isinstance(value, dict | list):
-        return f"stands before any table; it belongs under {homes}"
-    return unknown(name, {name: title for name, (title, _) in TABLES.items()}, "table")
-
-
 def _table(document: Mapping[str, Any], name: str, report: Report) -> Mapping[str, Any] | None:
     """The table of that name; None where the file has none, and no keys where it is something else."""
     value = document.get(name)
     if value is None or isinstance(value, dict):
         return value
-    title = TABLES[name][0]
-    what = f"can come only once; write {title}" if isinstance(value, list) else f"must be a table, {title}"
-    report.add(FILE, name, what)
+    report.add(FILE, name, f"must be a table that comes once, {TABLES[name][0]}")
     return {}
 
 
@@ -181,130 +152,225 @@ def _host_tables(document: Mapping[str, Any], report: Report) -> list[Mapping[st
         report.add(FILE, "host", "must be written with double brackets: [[host]]")
         return [value]
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        report.add(FILE, "host", f"must be tables, [[host]], not {kind(value)}")
+        report.add(FILE, "host", f"must be tables, [[host]], not {values.kind(value)}")
         return []
     return value
 
 
-def check_cluster(entries: tuple[HostTable, ...], report: Report) -> None:
-    _check_twice(entries, report)
-    _check_loopback(entries, report)
-    _check_at_most_one(entries, Role.CHIEF, report)
-    _check_at_most_one(entries, Role.EVALUATOR, report)
-    # What is missing can be said only once everything that is there could be read.
-    if entries and all(entry.complete for entry in entries):
-        _check_missing(entries, report)
+# --- [[host]] tables ---
+
+
+@dataclass(frozen=True, eq=False)
+class HostTable:
+    """One [[host]] table, and the hosts it stands for."""
+
+    place: Place
+    hosts: tuple[Host, ...]
+    complete: bool  # nothing in it was wrong
+
+
+def place_of(number: int, table: Mapping[str, Any]) -> Place:
+    """`[[host]] #3 (gpu-03)`, so that one finds the table by eye."""
+    for key in IDENTITY_KEYS:
+        value = table.get(key)
+        if isinstance(value, str) and value.isprintable() and 0 < len(value) <= 40:
+            return Place(f"[[host]] #{number} ({value})", "host", number)
+    return Place(f"[[host]] #{number}", "host", number)
+
+
+def read_entry(number: int, table: Mapping[str, Any], defaults: Read, report: Report) -> HostTable:
+    """Read one [[host]] table; a host whose name or addresses are wrong is left out of `hosts`."""
+    place = place_of(number, table)
+    before = len(report)
+    read = read_table(table, "host", place, report)
+    own = {**defaults.good, **read.good}
+    own["env"] = {**defaults.good.get("env", {}), **read.good.get("env", {})}
+    if own.get("spare"):  # it takes the role of the host it replaces
+        own["role"] = Role.WORKER
+    _check_tasks(own, place, frozenset(table), report)
+    hosts: tuple[Host, ...] = ()
+    if not read.wrong & IDENTITY_KEYS.keys():
+        hosts = _hosts(own, read.good, place, report)
+    complete = len(report) == before and not defaults.wrong
+    return HostTable(place, hosts, complete)
+
+
+def _check_tasks(own: Mapping[str, Any], place: Place, given: frozenset[str], report: Report) -> None:
+    """Report mistakes in what the tasks of one host share: its devices, a row of ports and its folders."""
+
+    def home(*keys: str) -> Place:
+        return place if given & set(keys) else DEFAULTS
+
+    devices, tasks = own.get("devices"), own.get("tasks", 1)
+    if devices is not None and len(devices) % tasks:
+        share = f"{count(len(devices), 'GPU')} cannot be shared out evenly to {tasks} tasks"
+        report.add(home("devices", "tasks"), "devices", share)
+    if devices is not None and DEVICES in own["env"]:
+        report.add(home("devices", "env"), f"env.{DEVICES}", "is what `devices` sets; keep one of the two")
+    last = own.get("task_port", Host.task_port) + tasks - 1
+    if last > MAX_PORT:
+        what = f"the ports of {tasks} tasks would end at {last}, beyond {MAX_PORT}"
+        report.add(home("task_port", "tasks"), "task_port", what)
+    workdir, state = own.get("workdir", Host.workdir), own.get("state")
+    if state and values.normal(state) == values.normal(workdir):
+        what = (
+            f'is the workdir too, and logs go before what tasks write; write "{values.normal(state)}/state"'
+        )
+        report.add(home("state", "workdir"), "state", what)
+
+
+def _hosts(own: Mapping[str, Any], read: Mapping[str, Any], place: Place, report: Report) -> tuple[Host, ...]:
+    columns = _columns(read, place, report)
+    if columns is None:
+        return ()
+    names = _each(columns.get("name"), targets.read_name, place, "name", report)
+    addresses = _each(columns.get("address"), targets.read_address, place, "address", report)
+    if names is None or addresses is None:
+        return ()
+    if "ssh" in columns:
+        logins = _each(columns["ssh"], targets.read_target, place, "ssh", report)
+    else:
+        logins = tuple(map(targets.Destination, addresses or names))
+    if logins == ():
+        report.add(place, "", "has no name, ssh or address; one of them is needed")
+    addresses = addresses or _addresses(logins or (), place, report)
+    if not logins or not addresses:
+        return ()
+    fields = {key: value for key, value in own.items() if key not in IDENTITY_KEYS}
+    hosts = []
+    for name, login, address in zip(names or addresses, logins, addresses, strict=True):
+        from_ssh = {"user": login.user, "port": login.port}
+        known = {key: value for key, value in from_ssh.items() if value is not None}
+        hosts.append(Host(name=name, ssh=login.host, address=address, **{**fields, **known}))
+    return tuple(hosts)
+
+
+def _columns(read: Mapping[str, Any], place: Place, report: Report) -> dict[str, tuple[str, ...]] | None:
+    """name, ssh and address with their ranges expanded in step; None after a mistake."""
+    columns: dict[str, tuple[str, ...]] = {}
+    for key in IDENTITY_KEYS:
+        if key in read:
+            try:
+                columns[key] = ranges.expand(read[key])
+            except ValueError as error:
+                report.add(place, key, str(error))
+                return None
+    counts = {key: count(len(column), "host") for key, column in columns.items()}
+    longest = max(columns, key=lambda key: len(columns[key]), default="")
+    for key, given in counts.items():
+        if given != counts[longest]:
+            what = f"stands for {given}, but {longest} for {counts[longest]}"
+            report.add(place, key, f"{what}; give both the same range")
+            return None
+    return columns
+
+
+def _each(
+    column: tuple[str, ...] | None, read: Callable[[str], _T], place: Place, key: str, report: Report
+) -> tuple[_T, ...] | None:
+    """Read every value of a column; () when there is none; None after the first mistake."""
+    try:
+        return tuple(map(read, column or ()))
+    except Wrong as wrong:
+        report.add(place, key, str(wrong))
+        return None
+
+
+def _addresses(logins: tuple[targets.Destination, ...], place: Place, report: Report) -> tuple[str, ...]:
+    """How the other tasks reach a host when only `ssh` says anything about it."""
+    if any(login.host == LOCAL for login in logins):
+        what = 'is needed with ssh = "local"; "127.0.0.1" will do when every host is this machine'
+        report.add(place, "address", what)
+        return ()
+    try:
+        return tuple(targets.read_address(login.host) for login in logins)
+    except Wrong as wrong:
+        report.add(place, "address", f"is needed, since that of ssh {wrong}")
+        return ()
+
+
+# --- the rules between hosts ---
 
 
 def _check_twice(entries: tuple[HostTable, ...], report: Report) -> None:
-    """Two hosts with one name, or two tasks with one port of one machine.
+    """Two hosts with one name, or two tasks with one port of one machine: the first such of each table.
 
     TensorFlow binds *:port, so a port can be used once per machine, whatever the address.
     """
-    names: dict[str, HostTable] = {}
-    ports: dict[tuple[str, int], HostTable] = {}
+    taken: dict[tuple[str, str], str] = {}
     for entry in entries:
-        twice: dict[tuple[str, HostTable], dict[str, None]] = {}
+        clash: tuple[str, str] | None = None
+        other = ""
         for host in entry.hosts:
             # A port that could not be read is not a reason to complain about the default one.
-            seats = tuple(_seats(host)) if entry.complete else ()
-            if host.name in names:
-                twice.setdefault(("name", names[host.name]), {})[host.name] = None
-            else:
-                for seat in seats:
-                    if seat in ports:
-                        twice.setdefault(("task_port", ports[seat]), {})[str(seat[1])] = None
-            names.setdefault(host.name, entry)
-            ports = dict.fromkeys(seats, entry) | ports
-        for (key, other), values in twice.items():
-            where = "another host of this range" if other is entry else other.place.title
-            what = f"{ranges.fold(values)} is in {where} too; every host needs a name of its own"
-            if key == "task_port":
-                what = (
-                    f"{ranges.fold(values)} is taken on that machine by {where}; give this host another"
-                    " task_port, or write the machine once with tasks = 2"
-                )
-            report.add(entry.place, key, what)
+            seats = [("name", host.name), *(_seats(host) if entry.complete else ())]
+            if clash is None:
+                clash = next((seat for seat in seats if seat in taken), None)
+                other = taken[clash] if clash else ""
+            for seat in seats:
+                taken.setdefault(seat, entry.place.title)
+        if clash is None:
+            continue
+        where = "another host of this range" if other == entry.place.title else other
+        if clash[0] == "name":
+            what = f"{clash[1]} is in {where} too; every host needs a name of its own"
+            report.add(entry.place, "name", what)
+        else:
+            what = f"{clash[1]} is taken on that machine by {where}; give this host another"
+            report.add(entry.place, "task_port", f"{what}, or write the machine once with tasks = 2")
 
 
-def _seats(host: Host) -> Iterator[tuple[str, int]]:
+def _seats(host: Host) -> Iterator[tuple[str, str]]:
     """(machine, port) of each of its tasks, under every name by which two hosts can be one machine."""
     machines = [f"ssh {host.ssh} {host.port}", f"address {host.address.lower()}"]
     # With one forwarded port per machine, "localhost" can be any of them; as an address it cannot.
-    for machine in ["loopback"] if is_loopback(host.address) else machines:
-        yield from ((machine, host.task_port + place) for place in range(host.tasks))
+    for machine in ["loopback"] if targets.is_loopback(host.address) else machines:
+        yield from ((machine, str(host.task_port + place)) for place in range(host.tasks))
 
 
 def _check_loopback(entries: tuple[HostTable, ...], report: Report) -> None:
-    others = [host.name for entry in entries for host in entry.hosts if not is_loopback(host.address)]
+    others = [host.name for entry in entries for host in entry.hosts if not targets.is_loopback(host.address)]
     for entry in entries if others else ():
-        inner = next((host for host in entry.hosts if is_loopback(host.address)), None)
+        inner = next((host for host in entry.hosts if targets.is_loopback(host.address)), None)
         if inner is not None:
             what = f"{inner.address} means every machine itself, so {others[0]} cannot reach this host there"
             report.add(entry.place, "address", f"{what}; write the one that `hostname -I` shows on it")
 
 
-def _check_at_most_one(entries: tuple[HostTable, ...], role: Role, report: Report) -> None:
-    first: HostTable | None = None
-    for entry in entries:
-        tasks = sum(host.tasks for host in entry.hosts if host.role is role and not host.spare)
-        if tasks > 1:
-            report.add(entry.place, "role", f"makes {tasks} tasks the {role.value}; there can be only one")
-        elif tasks and first:
-            report.add(
-                entry.place,
-                "role",
-                f"is a second {role.value}, beside {first.place.title}; there can be only one",
-            )
-        if tasks:
-            first = first or entry
-
-
-def _check_missing(entries: tuple[HostTable, ...], report: Report) -> None:
-    """Roles that need another one."""
-    holders: dict[Role, HostTable] = {}
+def _check_roles(entries: tuple[HostTable, ...], report: Report) -> None:
+    """One chief and one evaluator at most, and the roles that need another one."""
+    holders: dict[Role, list[Place]] = {}
     for entry in entries:
         for host in entry.hosts:
             if not host.spare:
-                holders.setdefault(host.role, entry)
+                holders.setdefault(host.role, []).extend([entry.place] * min(host.tasks, 2))
+    for role in (Role.CHIEF, Role.EVALUATOR):
+        for place in holders.get(role, [])[1:]:
+            report.add(place, "role", f"makes another {role.value}; there can be only one")
+    # What is missing can be said only once everything that is there could be read.
+    if not entries or not all(entry.complete for entry in entries):
+        return
     if not holders:
-        report.add_to_file("every host is a spare; at least one must run a task")
+        report.add(FILE, "", "every host is a spare; at least one must run a task")
     elif holders.keys() == {Role.EVALUATOR}:
         what = "an evaluator alone has nothing to evaluate; add a host that trains"
-        report.add(holders[Role.EVALUATOR].place, "role", what)
-    elif Role.PS in holders and Role.CHIEF not in holders:
-        what = (
-            "ps needs a chief: ParameterServerStrategy runs the program there and drives the workers from it"
-        )
-        report.add(holders[Role.PS].place, "role", f'{what}; give one host role = "chief"')
-    elif Role.PS in holders and Role.WORKER not in holders:
-        what = "ps needs a worker: with ParameterServerStrategy the workers compute, the chief does not"
-        report.add(holders[Role.PS].place, "role", f"{what}; add a host without a role")
+        report.add(holders[Role.EVALUATOR][0], "role", what)
+    elif Role.PS in holders:
+        for role, why in _BESIDE_PS.items():
+            if role not in holders:
+                what = f'ps needs a {role.value}: {why}; give one host role = "{role.value}"'
+                report.add(holders[Role.PS][0], "role", what)
 
 
+_BESIDE_PS = {
+    Role.CHIEF: "ParameterServerStrategy runs the program there and drives the workers from it",
+    Role.WORKER: "with ParameterServerStrategy the workers compute, the chief does not",
+}
 # What worker_entry and the tutorials need: tf-keras is what lets `fit` run on several tasks, scikit-learn has
 # data sets and splits, and tensorflow-datasets prepares data with importlib_resources without declaring it.
 _COMPANIONS = ("tf-keras", "tensorflow-datasets", "importlib_resources", "scikit-learn", "tensorboard")
 _CPU = ("tensorflow-cpu; platform_machine == 'x86_64'", "tensorflow; platform_machine != 'x86_64'")
 _GPU = ("tensorflow[and-cuda]",)
-
-_ORIGINALS = ("mnist", "fashion_mnist")  # the sets that are made from their original idx files
-
-
-def read_job(table: Mapping[str, Any], report: Report) -> Job:
-    good = read_table(table, "job", JOB, report).good
-    forward, secrets = good.get("forward", ()), good.get("secrets", ())
-    for name in forward:
-        if name in secrets:
-            report.add(JOB, "forward", f"{name} is listed in `secrets` too; keep it there only")
-        if name in good.get("env", {}):
-            report.add(JOB, f"env.{name}", "is listed in `forward` too; keep one of the two")
-    return Job(**good)
-
-
-def check_devices(job: Job, hosts: Iterable[Host], report: Report) -> None:
-    if DEVICES in job.env and any(host.devices is not None for host in hosts):
-        report.add(JOB, f"env.{DEVICES}", "is what `devices` of a host sets; keep one of the two")
 
 
 def check_secrets(secrets: Iterable[str], tables: Mapping[Place, Mapping[str, Any]], report: Report) -> None:
@@ -326,9 +392,6 @@ def read_env(
     good = read_table(table, "env", ENV, report).good
     if "python" in defaults:
         report.add(DEFAULTS, "python", "is what [env] makes; remove it here, or remove [env]")
-    named = good.get("requirements", "")
-    if good.get("extras") and (named == "" or named.endswith(".txt")):
-        report.add(ENV, "extras", 'belong to a pyproject.toml; name it: requirements = "pyproject.toml"')
     if "requirements" not in good and not good.get("packages"):
         gpus = any(host.devices for host in hosts)
         good = {**good, "packages": (*(_GPU if gpus else _CPU), *_COMPANIONS)}
@@ -340,16 +403,7 @@ def read_data(table: Mapping[str, Any] | None, report: Report) -> Data | None:
     if table is None:
         return None
     read = read_table(table, "data", DATA, report)
-    good = dict(read.good)
-    named = good.get("sets", ())
-    # A set whose original files are named is wanted, and need not be listed a second time.
-    also = tuple(name for name in _ORIGINALS if name in good and not any(_is(name, one) for one in named))
-    good["sets"] = (*named, *also)
     named_well = set(table) <= set(DATA_KEYS) and not read.wrong
-    if named_well and not (good["sets"] or good.get("paths") or good.get("keras")):
+    if named_well and not any(read.good.get(key) for key in ("sets", "paths", "keras")):
         report.add(DATA, "", 'names nothing; write sets = ["mnist"] or paths = ["data"]')
-    return Data(**good)
-
-
-def _is(name: str, given: str) -> bool:
-    return given.partition(":")[0] == name
+    return Data(**read.good)

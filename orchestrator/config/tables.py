@@ -19,15 +19,15 @@ IDENTITY_KEYS: Mapping[str, Reader] = {"name": values.text, "ssh": values.text, 
 DEFAULTS_KEYS: Mapping[str, Reader] = {
     "user": values.user,
     "port": values.whole(1, MAX_PORT),
-    "identity": values.identity,
+    "identity": values.text,
     "ssh_config": values.text,
     "via": values.via,
     "python": values.program,
     "agent_python": values.program,
     "workdir": values.workdir,
-    "state": values.state,
-    "task_port": values.whole(1024, MAX_PORT, below="lower ports belong to root"),
-    "tasks": values.whole(1, MAX_TASKS, below="to keep a host out of runs, write spare = true"),
+    "state": values.workdir,
+    "task_port": values.whole(1024, MAX_PORT),
+    "tasks": values.whole(1, MAX_TASKS),
     "role": values.one_of(Role),
     "devices": values.devices,
     "spare": values.boolean,
@@ -40,7 +40,6 @@ JOB_KEYS: Mapping[str, Reader] = {
     "command": values.command,
     "setup": values.shell_text,
     "env": values.env,
-    "forward": values.names,
     "secrets": values.names,
     "grace": values.seconds,
     "failure_grace": values.seconds,
@@ -57,7 +56,6 @@ JOB_KEYS: Mapping[str, Reader] = {
     "repair_keras": values.boolean,
     "tf_config": values.boolean,
     "auto_shard": values.one_of(AutoShard),
-    "lint_ignore": values.finding_codes,
     "max_restarts": values.whole(0, MAX_RESTARTS),
     "min_hosts": values.whole(1, MAX_TASKS),
     "host_timeout": values.seconds,
@@ -78,8 +76,6 @@ DATA_KEYS: Mapping[str, Reader] = {
     "sets": values.data_sets,
     "paths": values.data_paths,
     "keras": values.data_paths,
-    "mnist": values.text,
-    "fashion_mnist": values.text,
     "tfds_dir": values.text,
 }
 
@@ -114,7 +110,7 @@ def read_table(table: Mapping[str, Any], name: str, place: Place, report: Report
     wrong: set[str] = set()
     for key, value in table.items():
         if key not in readers:
-            report.add(place, key, _unknown(key, name))
+            report.add(place, key, unknown(key, {key: key for key in readers}, "key"))
             continue
         try:
             good[key] = readers[key](value)
@@ -128,14 +124,6 @@ def read_table(table: Mapping[str, Any], name: str, place: Place, report: Report
     return Read(good, frozenset(wrong))
 
 
-def _unknown(key: str, name: str) -> str:
-    if name == "defaults" and key in IDENTITY_KEYS:
-        return "is different for every host; it belongs under [[host]]"
-    if homes := belongs(key):
-        return f"belongs under {homes}"
-    return unknown(key, {key: key for key in TABLES[name][1]}, "key")
-
-
 def belongs(key: str) -> str:
     """Name the tables that have this key: `[defaults] or [[host]]`; "" when there is none."""
     titles = [title for title, readers in TABLES.values() if key in readers]
@@ -144,6 +132,8 @@ def belongs(key: str) -> str:
 
 def unknown(key: str, valid: Mapping[str, str], noun: str) -> str:
     """Say `is not a key; did you mean port?`; `valid` maps each valid word to how it is written."""
+    if homes := belongs(key):
+        return f"belongs under {homes}"
     if meant := nearest(key.replace("-", "_"), valid):
         return f"is not a {noun}; did you mean {valid[meant]}?"
     return f"is not a {noun}; the {noun}s are {listed(list(valid.values()), 'and')}"

@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 
 from orchestrator.config.mistakes import Wrong, show
-from orchestrator.model import LOCAL
 
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOSTNAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
@@ -37,19 +36,15 @@ def read_target(given: str) -> Destination:
 
 def read_address(given: str) -> str:
     """A host name or an IP address, IPv6 without brackets and in its short form. Raise Wrong."""
-    if "@" in given or "/" in given:
-        raise Wrong(f"must be a host alone, without a user or a path, not {show(given)}")
-    host, port = _split_port(given)
+    host, port = ("", None) if re.search("[@/]", given) else _split_port(given)
     if port is not None:
         raise Wrong(f"must be without a port, not {show(given)}; write task_port = {port}")
     ip = ip_of(host)
-    if ip is not None:
-        return _usable(ip, given)
-    if re.fullmatch(r"[0-9.]+", host):
-        raise Wrong(f"is not an IPv4 address: {show(given)} (four numbers from 0 to 255, no leading zeros)")
-    if len(host) > 253 or not _HOSTNAME.fullmatch(host):
-        raise Wrong(f"is not a host name: {show(given)} (letters, digits, - and . between them)")
-    return host
+    if ip is not None and ip.is_unspecified:
+        raise Wrong(f"must be an address other tasks can connect to, not {show(given)}")
+    if ip is None and (len(host) > 253 or re.fullmatch(r"[0-9.]+", host) or not _HOSTNAME.fullmatch(host)):
+        raise Wrong(f"is neither a host name nor an IP address alone: {show(given)}")
+    return str(ip or host)
 
 
 def read_name(given: str) -> str:
@@ -59,15 +54,6 @@ def read_name(given: str) -> str:
             f"may have letters, digits, . _ and - only, and start with a letter or digit, not {show(given)}"
         )
     return given
-
-
-def is_address(text: str) -> bool:
-    """Return True if other tasks could use it as it is; an alias of ssh_config may look otherwise."""
-    try:
-        read_address(text)
-    except Wrong:
-        return False
-    return text != LOCAL
 
 
 def is_loopback(address: str) -> bool:
@@ -89,26 +75,15 @@ def _split_port(given: str) -> tuple[str, int | None]:
         if match is None or not isinstance(ip_of(match[1]), ipaddress.IPv6Address):
             raise Wrong(f"is not written as [IPv6]:port, with both brackets: {show(given)}")
         return match[1], None if match[2] is None else _port(match[2], given)
-    if given.count(":") > 1:
-        head, _, tail = given.rpartition(":")
-        if ip_of(given) is None or (tail.isdigit() and ip_of(head) is not None):
+    host, colon, port = given.rpartition(":")
+    if ":" in host:  # fd00::5:2200 may be an address of either kind
+        if ip_of(given) is None or (port.isdigit() and ip_of(host) is not None):
             raise Wrong(f"is not an IPv6 address, or needs brackets to tell it from a port: {show(given)}")
         return given, None
-    host, colon, port = given.partition(":")
-    return (host, _port(port, given)) if colon else (host, None)
+    return (host, _port(port, given)) if colon else (given, None)
 
 
 def _port(digits: str, given: str) -> int:
     if not re.fullmatch(r"[0-9]{1,5}", digits) or not 1 <= int(digits) <= 65535:
         raise Wrong(f"has a wrong port after the colon (1 to 65535): {show(given)}")
     return int(digits)
-
-
-def _usable(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, given: str) -> str:
-    if ip.is_unspecified or ip.is_multicast or str(ip) == "255.255.255.255":
-        raise Wrong(f"must be an address other tasks can connect to, not {show(given)}")
-    if isinstance(ip, ipaddress.IPv6Address) and ip.scope_id:
-        raise Wrong(
-            f"must be without %{ip.scope_id}, which means something on one machine only: {show(given)}"
-        )
-    return str(ip)

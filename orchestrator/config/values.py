@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
-from orchestrator.config.mistakes import Wrong, listed, nearest, show
+from orchestrator.config.mistakes import Wrong, listed, show
 from orchestrator.model import Way
 from orchestrator.planning.environ import name_mistake, value_mistake
-from orchestrator.program.findings import CODES
 from orchestrator.program.invocation import SHELLS
 
 Reader: TypeAlias = Callable[[Any], Any]
@@ -20,6 +19,8 @@ Reader: TypeAlias = Callable[[Any], Any]
 _DEVICE = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9/-]+")
 _OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1", "&>"}
 _EXPANDED = re.compile(r"\$[A-Za-z_{(]|`|^~")
+_SHARED = "/ /home /mnt /opt /run /srv /tmp /usr /var /var/tmp"  # where everybody's folders are
+_SET = re.compile(r"[a-z][a-z0-9_]*(/[A-Za-z0-9_.-]+)?(:[0-9]+\.[0-9]+\.[0-9]+)?")
 MAX_SECONDS = 365 * 24 * 3600.0
 
 
@@ -46,11 +47,28 @@ def text(value: Any) -> str:
         raise Wrong(f"must be a text in quotes, not {kind(value)}{quoted}")
     if not value.strip():
         raise Wrong("is empty; leave the key out to get the default")
-    if value != value.strip():
-        raise Wrong(f"has spaces around it: {show(value)}")
-    if not value.isprintable():
-        raise Wrong(f"holds a character that cannot be printed: {show(value)}")
+    if value != value.strip() or not value.isprintable():
+        raise Wrong(f"must be without spaces around it and can be printed, not {show(value)}")
     return value
+
+
+def matching(pattern: str, what: str) -> Reader:
+    """Make the reading of a text of a pattern."""
+
+    def read(value: Any) -> str:
+        given = text(value)
+        if not re.fullmatch(pattern, given):
+            raise Wrong(f"must be {what}, not {show(given)}")
+        return given
+
+    return read
+
+
+user = matching(r"[^-\s@/:][^\s@/:]*", "a login name")
+program = matching(
+    r"[~/].*[^/]|[^-~/\s][^/\s]*",
+    "one program without arguments: a name on the PATH, a full path, or one that starts with ~/",
+)
 
 
 def boolean(value: Any) -> bool:
@@ -59,59 +77,37 @@ def boolean(value: Any) -> bool:
     return value
 
 
-def whole(low: int, high: int, *, below: str = "") -> Reader:
+def whole(low: int, high: int) -> Reader:
+    """Make the reading of a whole number from `low` to `high`."""
+
     def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise Wrong(f"must be a whole number, without quotes, not {show(value)}")
-        if not low <= value <= high:
-            reason = f": {below}" if below and value < low else ""
-            raise Wrong(f"must be from {low} to {high}, not {show(value)}{reason}")
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise Wrong(f"must be a whole number from {low} to {high}, without quotes, not {show(value)}")
         return value
 
     return read
 
 
 def seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Wrong(f"must be a number of seconds, without quotes, not {show(value)}")
-    if not 0 <= value <= MAX_SECONDS:
-        raise Wrong(f"must be from 0 to {MAX_SECONDS:.0f} seconds, not {show(value)}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
+        most = f"{MAX_SECONDS:.0f}"
+        raise Wrong(f"must be a number of seconds from 0 to {most}, without quotes, not {show(value)}")
     return float(value)
 
 
-def path(value: Any) -> str:
-    """A path on the node, where `~` is expanded."""
+def workdir(value: Any) -> str:
+    """Read a folder on the node, where `~` is expanded, that is ours alone: code, runs or logs go into it."""
     given = text(value)
     if re.search(r"\$\{?[A-Za-z_]", given):  # a folder may well be called $(here)
         raise Wrong(f"holds $, and no shell reads it: {show(given)}; write out what it stands for")
-    if not given.startswith(("/", "~")):
-        rest = re.sub(r"^(\.{0,2}/)+|^\.{1,2}$", "", given) or "orchestrate"
-        raise Wrong(f'must be a full path or start with ~/, not {show(given)}; write "~/{rest}"')
-    return given.rstrip("/") or "/"
-
-
-_SHARED = "/ /home /mnt /opt /run /srv /tmp /usr /var /var/tmp"  # where everybody's folders are
-
-
-def workdir(value: Any) -> str:
-    """A folder on the node that is ours alone: code and runs go into it."""
-    return _own(value, "~/orchestrate")
-
-
-def state(value: Any) -> str:
-    """Read the folder for locks and logs on the node."""
-    return _own(value, "/var/tmp/orchestrate")  # noqa: S108 - a name to propose
-
-
-def _own(value: Any, usual: str) -> str:
-    given = path(value)
     plain = normal(given)
-    if ".." in plain.split("/"):
-        raise Wrong(f"must not lead through .., as {show(given)} does")
+    if not given.startswith(("/", "~")) or ".." in plain.split("/"):
+        raise Wrong(f"must be a full path or start with ~/, and not lead through .., not {show(given)}")
     if plain in _SHARED.split() or (plain.startswith("~") and "/" not in plain):
-        better = usual if plain == "/" else f"{plain}/orchestrate"
-        raise Wrong(f'must be a folder of its own, not {show(given)}; write "{better}"')
-    return given
+        raise Wrong(
+            f'must be a folder of its own, not {show(given)}; write "{plain.rstrip("/")}/orchestrate"'
+        )
+    return given.rstrip("/") or "/"
 
 
 def normal(given: str) -> str:
@@ -120,54 +116,24 @@ def normal(given: str) -> str:
 
 
 def folder(value: Any) -> str:
-    """A folder on the nodes, as `path`, or relative to where the command runs."""
+    """A folder on the nodes, a full path or relative to where the command runs."""
     given = text(value).rstrip("/")
     if not given or given in {".", "~"} or ".." in given.split("/"):
         raise Wrong(f'must name one folder, such as "backup" or "~/backup", not {show(value)}')
     return given
 
 
-def program(value: Any) -> str:
-    given = text(value)
-    if given.endswith("/"):
-        raise Wrong(f"must be a program, not a folder: {show(given)}")
-    if "/" in given and not given.startswith(("/", "~")):
-        raise Wrong(f"must be a name on the PATH, a full path or start with ~/, not {show(given)}")
-    if "/" not in given and " " in given:
-        raise Wrong(f"must be one program without arguments, not {show(given)}")
-    if given.startswith("-"):
-        raise Wrong(f"must be a program, not an option: {show(given)}")
-    return given
-
-
-def identity(value: Any) -> str:
-    given = text(value)
-    if given.endswith(".pub"):
-        raise Wrong(f"{show(given)} is the public half of a key; name the private one: {show(given[:-4])}")
-    return given
-
-
-def user(value: Any) -> str:
-    given = text(value)
-    if given.startswith("-") or re.search(r"[\s@/:]", given):
-        raise Wrong(f"is not a login name: {show(given)}")
-    return given
-
-
 def one_of(choices: type[StrEnum]) -> Reader:
+    """Make the reading of a word of an enumeration."""
     words = [choice.value for choice in choices]
 
     def read(value: Any) -> StrEnum:
         if value not in words:
-            meant = nearest(value, words) if isinstance(value, str) else None
-            raise Wrong(f"must be {quoted(words)}, not {show(value)}{did_you_mean(meant)}")
+            all_of_them = listed([f'"{word}"' for word in words], "or")
+            raise Wrong(f"must be {all_of_them}, not {show(value)}")
         return choices(value)
 
     return read
-
-
-def quoted(words: Sequence[str]) -> str:
-    return listed([f'"{word}"' for word in words], "or")
 
 
 def via(value: Any) -> Way | tuple[str, ...]:
@@ -180,35 +146,29 @@ def via(value: Any) -> Way | tuple[str, ...]:
     return words
 
 
-def finding_codes(value: Any) -> tuple[str, ...]:
-    """Codes of `docs/lint.md`."""
-    given = texts(value)
-    for code in given:
-        if code not in CODES:
-            meant = nearest(code.upper(), list(CODES))
-            raise Wrong(f"{show(code)} is not the code of a finding{did_you_mean(meant)}")
-    return given
-
-
 def devices(value: Any) -> tuple[str, ...]:
+    """Read the numbers or UUIDs of GPUs."""
     if not isinstance(value, list):
         raise Wrong(f"must be a list such as [0, 1], not {kind(value)}")
-    given: list[str] = []
-    for item in value:
-        name = show(item) if isinstance(item, int) else item if isinstance(item, str) else ""
-        if not _DEVICE.fullmatch(name):
+    given = [show(item) if isinstance(item, int) else item for item in value]
+    for item in given:
+        if not isinstance(item, str) or not _DEVICE.fullmatch(item):
             raise Wrong(f"{show(item)} is not a GPU; write its number or its UUID (nvidia-smi -L)")
-        if name in given:
-            raise Wrong(f"names GPU {name} twice")
-        given.append(name)
-    return tuple(given)
+    return _different(given)
+
+
+def _different(words: Iterable[str]) -> tuple[str, ...]:
+    given = tuple(words)
+    if twice := next((word for word in given if given.count(word) > 1), None):
+        raise Wrong(f"names {twice} twice")
+    return given
 
 
 def env(value: Any) -> dict[str, str]:
     """Raise Wrong with one line per wrong variable."""
     if not isinstance(value, dict):
         raise Wrong(f'must be a table such as {{ NAME = "value" }}, not {kind(value)}')
-    mistakes = [mistake for name, item in value.items() for mistake in _variable(name, item)]
+    mistakes = [(name, mistake) for name, item in value.items() if (mistake := _variable(name, item))]
     if mistakes:
         raise Wrongs(mistakes)
     return dict(value)
@@ -222,15 +182,12 @@ class Wrongs(Wrong):
         super().__init__("; ".join(f"{name}: {what}" for name, what in self.found))
 
 
-def _variable(name: str, value: object) -> Iterable[tuple[str, str]]:
+def _variable(name: str, value: object) -> str | None:
     if mistake := name_mistake(name):
-        yield (name, mistake)
-    elif isinstance(value, int | float):  # not shown: it may be a secret in the wrong place
-        yield (name, f"must be a text, not {kind(value)}; write its value in quotes")
-    elif not isinstance(value, str):
-        yield (name, f"must be a text in quotes, not {kind(value)}")
-    elif mistake := value_mistake(value):
-        yield (name, mistake)
+        return mistake
+    if not isinstance(value, str):  # not shown: it may be a secret in the wrong place
+        return f"must be a text in quotes, not {kind(value)}"
+    return value_mistake(value)
 
 
 def names(value: Any) -> tuple[str, ...]:
@@ -241,34 +198,22 @@ def names(value: Any) -> tuple[str, ...]:
             raise Wrong(f"{show(name.partition('=')[0])} is given a value; list only the name")
         if mistake := name_mistake(name):
             raise Wrong(f"{show(name)} {mistake}")
-        if given.count(name) > 1:
-            raise Wrong(f"names {name} twice")
-    return given
+    return _different(given)
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        raise Wrong(f"must be a list; write [{show(value)}]")
+    """Read a list of texts, each one line and not empty."""
     if not isinstance(value, list):
-        raise Wrong(f'must be a list such as ["a", "b"], not {kind(value)}')
+        example = f"[{show(value)}]" if isinstance(value, str) else '["a", "b"]'
+        raise Wrong(f"must be a list such as {example}, not {kind(value)}")
     for item in value:
-        if not isinstance(item, str):
-            raise Wrong(f"must be a list of texts in quotes, but {show(item)} is {kind(item)}")
-        if not item.strip():
-            raise Wrong("holds an empty text")
-        if "\0" in item or "\n" in item:
-            raise Wrong(f"holds a character that cannot be there: {show(item)}")
+        if not isinstance(item, str) or not item.strip() or "\0" in item or "\n" in item:
+            raise Wrong(f"must be a list of texts in quotes, each a line, but {show(item)} is in it")
     return tuple(value)
-
-
-def did_you_mean(word: str | None) -> str:
-    return f"; did you mean {word}?" if word else ""
 
 
 def notify(value: Any) -> tuple[str, ...]:
     """The argv of a command of this machine."""
-    if value in ("", []):
-        raise Wrong("is empty; leave it out if nobody is to be told")
     return _argv(value, "write bash -c '...'")
 
 
@@ -279,52 +224,36 @@ def command(value: Any) -> tuple[str, ...]:
 
 def _argv(value: Any, way: str) -> tuple[str, ...]:
     """Read a command; `way` is the advice to whoever writes a line for a shell."""
-    if isinstance(value, str):
-        argv = _split(value)
-    elif isinstance(value, list):
-        argv = value
-        for item in argv:
-            if not isinstance(item, str):
-                raise Wrong(f'must be a list of texts; write "{show(item)}" in quotes')
-    else:
-        raise Wrong(f'must be a text or a list such as ["train.py", "--epochs", "3"], not {kind(value)}')
+    argv = _split(value) if isinstance(value, str) else value
+    if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
+        raise Wrong('must be a text or a list of texts such as ["train.py", "--epochs", "3"]')
     if not argv or not argv[0].strip():
-        raise Wrong("is empty; leave the key out to run worker_entry")
+        raise Wrong("is empty; leave the key out")
     if any("\0" in word for word in argv):
         raise Wrong("holds a NUL character")
     if "=" in argv[0].partition("/")[0]:
         raise Wrong(f"starts with {show(argv[0])}, which only a shell knows; use `setup` or `env`")
     # These would reach the program as they are, which nobody who writes one line means.
-    for place, word in enumerate(
-        argv if isinstance(value, str) and PurePath(argv[0]).name not in SHELLS else ()
-    ):
-        if word in _OPERATORS or word.endswith(";"):
-            raise NeedsShell(f"holds {show(word)}, but no shell reads it; {way}")
+    in_a_line = isinstance(value, str) and PurePath(argv[0]).name not in SHELLS
+    for place, word in enumerate(argv if in_a_line else ()):
         # The node opens out ~ in the program itself.
-        if _EXPANDED.search(word) and (place or not word.startswith("~")):
-            raise NeedsShell(f"holds {show(word)}, but no shell fills it in; write it out, or bash -c '...'")
+        expanded = _EXPANDED.search(word) and (place or not word.startswith("~"))
+        if word in _OPERATORS or word.endswith(";") or expanded:
+            raise Wrong(f"holds {show(word)}, but no shell reads it; {way}")
     return tuple(argv)
-
-
-class NeedsShell(Wrong):
-    """A command has a word that only a shell gives its meaning."""
 
 
 def shell_text(value: Any) -> str:
     """Not empty; lines and tabs are welcome."""
-    if not isinstance(value, str):
-        raise Wrong(f"must be a text in quotes, not {kind(value)}")
-    if not value.strip():
-        raise Wrong("is empty; leave the key out if there is nothing to run")
-    if "\0" in value:
-        raise Wrong("holds a NUL character")
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise Wrong(
+            "must be a text in quotes that is not empty; leave the key out if there is nothing to run"
+        )
     return value
 
 
 def validate(value: Any) -> str:
     """A command line of the user's own."""
-    if value is False:
-        raise Wrong("must be a command line; to launch without validation use --validate never")
     given = shell_text(value)
     _split(given)
     return given
@@ -334,29 +263,20 @@ def _split(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as error:
-        wrong = "a quote is not closed" if "quotation" in str(error) else "it ends with a backslash"
-        raise Wrong(f"cannot be split into words: {wrong} in {show(line)}") from error
-
-
-_SET = re.compile(r"[a-z][a-z0-9_]*(/[A-Za-z0-9_.-]+)?(:[0-9]+\.[0-9]+\.[0-9]+)?")
+        raise Wrong(f"cannot be split into words: {error} in {show(line)}") from error
 
 
 def interpreter(value: Any) -> str:
     """A version of Python (3.11) or a program."""
-    if isinstance(value, float):
-        raise Wrong(f'must be a text in quotes; write "{show(value)}"')
     given = text(value)
-    return given if re.fullmatch(r"3(\.\d{1,2}){1,2}", given) else program(given)
+    return given if re.fullmatch(r"3(\.\d{1,2}){1,2}", given) else str(program(given))
 
 
 def url(value: Any) -> str:
     """Read the address of a package index, which everybody on a host may see in its list of processes."""
     given = text(value)
-    if re.match(r"[a-z]+://[^/]*@", given):
-        raise Wrong(
-            "holds a login, which others could read; leave it out, and give it to every machine in ~/.netrc,"
-            " its uv.toml or UV_DEFAULT_INDEX"
-        )
+    if re.match(r"[a-z]+://[^/]*@", given):  # not shown
+        raise Wrong("holds a login, which others could read; write that into ~/.netrc of every machine")
     if not re.match(r"(https?|file)://[^/\s]*/?", given):
         raise Wrong(f"must be the URL of a package index (https://...), not {show(given)}")
     return given
@@ -380,25 +300,20 @@ def requirements(value: Any) -> tuple[str, ...]:
 
 def data_sets(value: Any) -> tuple[str, ...]:
     """Names of tensorflow-datasets: name, name/config, either with a version."""
-    found = texts(value)
-    for name in found:
-        if "/" in name.strip("/") and name.startswith(("/", "~", ".")):
-            raise Wrong(f"{show(name)} is a path; list it under `paths`")
+    given = texts(value)
+    for name in given:
         if not _SET.fullmatch(name):
             raise Wrong(f'{show(name)} is not a data set\'s name; write "mnist" or "my_dataset:1.0.0"')
-        if found.count(name) > 1:
-            raise Wrong(f"names {name} twice")
-    return found
+    return _different(given)
 
 
 def data_paths(value: Any) -> tuple[str, ...]:
     """Folders and files of this machine, each with a name of its own."""
-    written = texts(value)
-    found = tuple(one.rstrip("/") for one in written)
-    names = [one.rpartition("/")[2] for one in found]
-    for given, name in zip(written, names, strict=True):
+    given = tuple(one.rstrip("/") for one in texts(value))
+    names = [one.rpartition("/")[2] for one in given]
+    for path, name in zip(given, names, strict=True):
         if name in {"", ".", "..", "~"}:
-            raise Wrong(f"{show(given)} has no name of its own; name a folder or a file")
+            raise Wrong(f"{show(path)} has no name of its own; name a folder or a file")
         if names.count(name) > 1:
             raise Wrong(f"names two that are called {name}; tasks find them by their last name")
-    return found
+    return given

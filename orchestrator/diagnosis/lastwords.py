@@ -49,7 +49,6 @@ _WHAT = re.compile(r"\s*what\(\):\s*")  # of a C++ exception, below its type
 _TRAINING = re.compile(r"Epoch\b|[Ss]tep\b|\d+/(?:\d+|Unknown)\b|.*\b(?:ETA|loss)\b")
 
 _IN_R = re.compile(r"Error(?: in [^:]*)? ?: ((?:\w+\.)*\w+(?:Error|Exception)): ")
-_WANTED = re.compile(r"Failed to add port to server: .*:(\d{1,5})\b")
 IN_A_RUN = re.compile(r"^.*/(?:runs|trees)/[^/]+/(?:work/)?")  # where a node keeps what a task runs
 _LIBRARY = re.compile(r"^.*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 LOOKED_AT = 5000  # lines of a log's end in which a traceback is searched
@@ -64,7 +63,7 @@ _SHOWN = 40  # lines of a traceback; its middle is the least telling
 
 def exception(lines: Sequence[str]) -> str:
     """The exception that ended it, in one line without TensorFlow's decoration; "" when there is none."""
-    raised = _ending(lines)
+    raised = ending(lines)
     words = final(lines)
     if raised is None:
         return next((_short(line) for line in words if "Collective ops is aborted by" in line), "")
@@ -124,49 +123,9 @@ def closing(lines: Sequence[str]) -> str:
     return "" if not heard or _TRAINING.match(heard[-1].lstrip()) else _short(tracebacks.bare(heard[-1]))
 
 
-def port_wanted(lines: Sequence[str]) -> int:
-    """The port that TensorFlow's server could not get; 0 where none is named."""
-    hits = (_WANTED.search(line) for line in reversed(lines))
-    return next((int(match[1]) for match in hits if match), 0)
-
-
-def caused_by(lines: Sequence[str]) -> str:
-    """Return the exception that it was raised from: `KeyError: 'images' (data.py, line 4)`."""
-    raised = _ending(lines)
-    return told(lines, raised.cause) if raised and raised.cause else ""
-
-
-def where(lines: Sequence[str]) -> str:
-    """Return the place where the exception was raised; "" where the log does not say."""
-    raised = _ending(lines)
-    return place(raised.file, raised.line) if raised else ""
-
-
-def told(lines: Sequence[str], raised: PrintedException) -> str:
-    """One printed exception in a few words, and where it was raised."""
-    text = tracebacks.message(lines, raised)
-    at = place(raised.file, raised.line)
-    return _short(f"{raised.name}: {text}" if text else raised.name) + (f" ({at})" if at else "")
-
-
 def place(file: str, line: int) -> str:
     """`train.py, line 6`, a library's file by its name there; "" where it is not known."""
     return f"{_LIBRARY.sub('', IN_A_RUN.sub('', file))}, line {line}" if file and line else ""
-
-
-def before(lines: Sequence[str], *, child: bool) -> str:
-    """Tell of a failure before the last exception that may well be its reason: of a thread, of a child.
-
-    A child's words are a traceback of its own, or its last line.
-    """
-    raised = _ending(lines)
-    if raised is None:
-        return ""
-    hits = tracebacks.before(lines, raised)
-    if hits and (hits[1] or child):
-        return f"{'a thread had failed' if hits[1] else 'the child had said'}: {told(lines, hits[0])}"
-    heard = [line for line in lines[: raised.begins] if line.strip() and not _NOISE.match(line)]
-    return f"the child had said: {_short(tracebacks.bare(heard[-1]))}" if child and heard else ""
 
 
 def _reason(words: Sequence[str], name: str) -> str:
@@ -185,18 +144,9 @@ def blames_peer(lines: Sequence[str]) -> bool:
 
 def name(lines: Sequence[str]) -> str:
     """Name the exception that ended it, also one of Python's that R tells of; "" where none is seen."""
-    raised = _ending(lines)
-    return raised.name if raised else _python_in_r(lines[-_WORDS:])
-
-
-def inner(lines: Sequence[str]) -> str:
-    """Name the file of the last frame above the exception that ended it."""
-    raised = _ending(lines)
-    return raised.inner if raised else ""
-
-
-def _python_in_r(words: Sequence[str]) -> str:
-    return next((match[1] for match in map(_IN_R.match, words) if match), "")
+    raised = ending(lines)
+    in_r = (match[1] for match in map(_IN_R.match, lines[-_WORDS:]) if match)
+    return raised.name if raised else next(in_r, "")
 
 
 def accused(words: Sequence[str]) -> str:
@@ -220,7 +170,7 @@ def excerpt(lines: Sequence[str]) -> tuple[str, ...]:
 
     Of one that is very long the middle is left out.
     """
-    raised = _ending(lines)
+    raised = ending(lines)
     if raised is None or raised.begins == raised.at:
         given_up = _native(lines)
         return _bounded(lines[given_up:], ()) if given_up is not None else last(lines)
@@ -239,20 +189,19 @@ def _bounded(shown: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
     return (*head, f"[{len(shown) - _SHOWN} lines are left out]", *named, *tail)
 
 
-def _ending(lines: Sequence[str]) -> PrintedException | None:
+def ending(lines: Sequence[str]) -> PrintedException | None:
     """The exception that ended it: the last one, unless the program trained on after it."""
     raised = tracebacks.last(lines)
     if raised is None:
         return None
-    after = [line for line in lines[raised.ends + 1 :] if not _NOISE.match(line)]
-    return (
-        raised if len(after) < _WORDS or not any(_TRAINING.match(line.lstrip()) for line in after) else None
-    )
+    after = [line for line in lines[raised.at + 1 :] if not _NOISE.match(line)]
+    trained_on = len(after) >= _WORDS and any(_TRAINING.match(line.lstrip()) for line in after)
+    return None if trained_on else raised
 
 
 def final(lines: Sequence[str]) -> Sequence[str]:
     """Return the last words from the last exception's line on; all of them without an exception."""
-    raised = _ending(lines)
+    raised = ending(lines)
     return lines[raised.at :][:_MESSAGE] if raised else lines[-_WORDS:]
 
 

@@ -77,19 +77,3 @@ def _rule(row: dict[str, str | list[str]]) -> Rule:
         frozenset(row["raised"]),
         re.compile(rf"(?:^|/)(?:{library})/") if library else None,
     )
-
-
-# A server that could not start, by whose port it wanted.
-PORT_OF_ANOTHER = Rule(
-    FailureKind.PORT,
-    re.compile(r"Could not start gRPC server"),
-    "let workers and ps make a tf.distribute.Server and join() it, only the chief a ParameterServerStrategy:"
-    " a task took another one's port",
-    frozenset({"tensorflow"}),
-)
-PORT_OF_NOBODY = Rule(
-    FailureKind.PORT,
-    PORT_OF_ANOTHER.pattern,
-    "leave TF_CONFIG alone in the program: the port that this task wanted does not belong to this run",
-    frozenset({"tensorflow"}),
-)

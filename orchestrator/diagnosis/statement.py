@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
 
 from orchestrator.diagnosis import lastwords, rules, tracebacks
 from orchestrator.diagnosis.rules import Rule
-from orchestrator.events import FailureKind
+from orchestrator.diagnosis.tracebacks import PrintedException
 from orchestrator.text import plain
 
 MESSAGE = 4000  # characters of a report's message
 _SHORT = 300
 _CHAIN = 6
+# In a chain: raised from the one before it, raised while that was handled, or part of that group; the words
+# are those of node/hook/sitecustomize.py.
+_HOW = ("cause", "context")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
-
-
-class How(StrEnum):
-    """Relation of an exception in a chain to the one before it, in the words of node/hook/site_errors.py."""
-
-    CAUSE = "cause"  # that was raised from it
-    CONTEXT = "context"  # that was raised while it was handled
-    PART = "part"  # a group that holds it
-
-    @classmethod
-    def of(cls, word: object) -> How | None:
-        """That which a stranger's word names; None for any other."""
-        return next((one for one in cls if one == word), None)
 
 
 @dataclass(frozen=True)
@@ -41,7 +30,7 @@ class Raised:
     message: str
     file: str = ""
     line: int = 0
-    how: How | None = None  # in a chain
+    how: str = ""  # one of _HOW
     note: str = ""  # that the program added to it
     why: str = ""  # of a program's own error, as `hint`
     hint: str = ""
@@ -58,7 +47,7 @@ class Raised:
             message=_text(data.get("message"), MESSAGE, lines=True),
             file=_text(data.get("file"), _SHORT),
             line=line if isinstance(line, int) and 0 < line < 10**9 else 0,
-            how=How.of(data.get("how")),
+            how=next((how for how in _HOW if how == data.get("how")), ""),
             note=_text(data.get("note"), _SHORT),
             why=_text(data.get("why"), _SHORT),
             hint=_text(data.get("hint"), _SHORT),
@@ -88,17 +77,8 @@ class Raised:
         return lastwords.place(self.file, self.line)
 
     @property
-    def inner(self) -> str:
-        """The exception of another process or of a data set's function, whose traceback is its message."""
-        rows = self.message.split("\n")
-        raised = tracebacks.last(rows)
-        return lastwords.told(rows, raised) if raised is not None and raised.file else ""
-
-    @property
     def told(self) -> str:
         """In a few words, with its place."""
-        if self.type.endswith("RemoteTraceback") and self.inner:
-            return self.inner
         return f"{self.in_one_line} ({self.where})" if self.where else self.in_one_line
 
 
@@ -108,8 +88,6 @@ class Statement:
 
     lines: Sequence[str]
     report: Raised | None = None
-    port: int = 0  # of the task; 0 where it is not known
-    others: frozenset[int] = frozenset()  # the ports of the run's other tasks
 
     @cached_property
     def words(self) -> Sequence[str]:
@@ -124,11 +102,9 @@ class Statement:
         """Name the exception that ended it; "" for a program's own error, and where nothing tells of one."""
         return self.report.type if self.report else lastwords.name(self.lines)
 
-    @property
-    def _inner(self) -> str:
-        """Name the library's or program's file in which it was raised, as far as the log tells."""
-        same = self.report is None or self.name.endswith(lastwords.name(self.lines).rpartition(".")[2])
-        return lastwords.inner(self.lines) if same else ""
+    @cached_property
+    def _printed(self) -> PrintedException | None:
+        return lastwords.ending(self.lines)
 
     @cached_property
     def exception(self) -> str:
@@ -137,27 +113,16 @@ class Statement:
 
     @cached_property
     def rule(self) -> Rule | None:
-        rule = rules.classify(self.words, self.name, self._inner) or self._rule_of_chain
-        if rule is None or rule.kind is not FailureKind.PORT or not self.port:
-            return rule
-        wanted = lastwords.port_wanted(self.lines)
-        if wanted in (0, self.port):
-            return rule
-        return rules.PORT_OF_ANOTHER if wanted in self.others else rules.PORT_OF_NOBODY
+        printed = self._printed
+        same = printed is not None and self.name.endswith(printed.name.rpartition(".")[2])
+        inner = printed.inner if printed is not None and same else ""  # the file in which it was raised
+        # Its own words may be the program's, and those that it was raised from TensorFlow's.
+        others = (rules.classify(one.words, one.type) for one in self._chain)
+        return rules.classify(self.words, self.name, inner) or next(filter(None, others), None)
 
     @property
     def _chain(self) -> tuple[Raised, ...]:
         return self.report.chain if self.report else ()
-
-    @property
-    def _words_of_chain(self) -> Iterator[Sequence[str]]:
-        yield self.words
-        yield from (one.words for one in self._chain)
-
-    @property
-    def _rule_of_chain(self) -> Rule | None:
-        """Find the rule of an exception that it was raised from: its own words may be the program's."""
-        return next(filter(None, (rules.classify(one.words, one.type) for one in self._chain)), None)
 
     @cached_property
     def blames_peer(self) -> bool:
@@ -168,7 +133,8 @@ class Statement:
 
     @property
     def accused(self) -> str:
-        return next(filter(None, map(lastwords.accused, self._words_of_chain)), "")
+        words = (self.words, *(one.words for one in self._chain))
+        return next(filter(None, map(lastwords.accused, words)), "")
 
     @property
     def raised(self) -> bool:
@@ -182,36 +148,26 @@ class Statement:
 
     @property
     def why(self) -> str:
-        """Tell where the exception was raised, from which other one, and what had failed before it."""
+        """Tell where the exception was raised, and from which other one."""
         if self.report is not None and self.report.why:
             return self.report.why
-        return "; ".join(filter(None, (self._origin, self.report.note if self.report else "", self._before)))
+        return "; ".join(filter(None, (self._origin, self.report.note if self.report else "")))
 
     @property
     def where(self) -> str:
         """The place in the program where its exception was raised."""
-        return self.report.where if self.report else lastwords.where(self.lines)
+        if self.report is not None:
+            return self.report.where
+        return lastwords.place(self._printed.file, self._printed.line) if self._printed else ""
 
     @property
     def _origin(self) -> str:
         where = f"raised at {self.where}" if self.where else ""
-        if self.report is None:
-            cause = lastwords.caused_by(self.lines)
-            return f"{where or 'raised'}, because of {cause}" if cause else where
-        parts = [one.told for one in self.report.chain if one.how is How.PART]
-        if parts:
-            return f"{where or 'raised'}; it holds {', '.join(parts)}"
-        if self.report.chain:
-            first = self.report.chain[0]
-            how = "while it handled" if first.how is How.CONTEXT else "because of"
-            return f"{where or 'raised'}, {how} {first.told}"
-        inner = self.report.inner
-        return f"{where or 'raised'}, because of {inner}" if inner else where
-
-    @property
-    def _before(self) -> str:
-        name = self.exception.partition(":")[0]
-        return lastwords.before(self.lines, child=name.endswith("CalledProcessError")) if name else ""
+        first = next(iter(self._chain), None)
+        if first is None or first.type.endswith("RemoteTraceback"):  # it holds a whole traceback
+            return where
+        how = "while it handled" if first.how == "context" else "because of"
+        return f"{where or 'raised'}, {how} {first.told}"
 
     @cached_property
     def alike(self) -> str:

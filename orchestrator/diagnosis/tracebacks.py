@@ -1,4 +1,7 @@
-"""Tracebacks as Python 3.8 to 3.14 print them: chained, in groups, with notes, carets and colours. Pure."""
+"""Tracebacks as Python 3.8 to 3.14 print them: chained, with notes, carets and colours. Pure.
+
+A task's own report tells more, groups of exceptions for one; this is for tasks that could not report.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-_HEADER = re.compile(r"(?P<before>[ |+-]*)(?:Exception Group )?Traceback \(most recent call last\):$")
+_HEADER = re.compile(r" *Traceback \(most recent call last\):$")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in .*)?$')
 _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_<]\w*>?)*)(?::(?: (?P<message>.*))?)?$")
 # Of a traceback whose beginning is out of sight, and of R or a library that words it alike.
@@ -15,13 +18,15 @@ _NAMED = re.compile(
     r"(?::(?: (?P<message>.*))?)?$"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-_GROUP = re.compile(r"[ ]*(?:\|[ ]?|\+-[+-]*)")
 
 _GENERATED = "__autograph_generated_file"  # what TensorFlow makes of a function for a graph
 LONGEST_LINE = 2000  # characters of a line that are looked at
 
-DIRECT = "The above exception was the direct cause of the following exception:"
-DURING = "During handling of the above exception, another exception occurred:"
+_CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_ASIDE = ("Exception ignored ", "Exception in thread ", "Error in atexit")  # it ends no program
 
 
 @dataclass(frozen=True)
@@ -33,15 +38,7 @@ class PrintedException:
     at: int  # its own line: `ValueError: ...`
     file: str = ""
     line: int = 0
-    # What it was raised from, or while it was handled, or holds as a group.
-    cause: PrintedException | None = None
-    last: int = -1  # the last line of a group's frame
     inner: str = ""  # the file of its last frame, a library's or not
-
-    @property
-    def ends(self) -> int:
-        """The last line that is surely its own; its message may go on."""
-        return max(self.at, self.last)
 
 
 def last(lines: Sequence[str]) -> PrintedException | None:
@@ -49,100 +46,54 @@ def last(lines: Sequence[str]) -> PrintedException | None:
 
     One that Python only tells of (in a thread, in a destructor) counts when there is no other.
     """
-    lines = shortened(lines)
-    plain = [bare(line) for line in lines]
+    plain = [bare(line) for line in shortened(lines)]
     chains: list[PrintedException] = []
-    for each in _all(lines, plain):
-        if chains and _is_chained(plain, chains[-1], each):
-            before = chains.pop()
-            each = replace(each, begins=before.begins, cause=before)  # noqa: PLW2901
+    for each in _all(plain):
+        above = (line.strip() for line in plain[max(0, each.begins - 3) : each.begins])
+        if chains and any(line in _CHAINED for line in above):
+            each = replace(each, begins=chains.pop().begins)  # noqa: PLW2901
         chains.append(each)
     deadly = [each for each in chains if not _is_aside(plain, each.begins)]
     raised = deadly[-1] if deadly else chains[-1] if chains else None
     named = [place for place, line in enumerate(plain) if _NAMED.match(line)]
-    if named and (raised is None or _stands_alone(plain, chains, named[-1])):
+    # One that stands alone is no part of a traceback, nor of its message, which may quote others.
+    if named and (
+        raised is None
+        or (named[-1] > max(each.at for each in chains) and not plain[named[-1]].startswith((" ", "\t")))
+    ):
         match = _NAMED.match(plain[named[-1]])
         assert match is not None
         return PrintedException(match["name"], named[-1], named[-1])
     return raised
 
 
-def before(lines: Sequence[str], ending: PrintedException) -> tuple[PrintedException, bool] | None:
-    """The exception that was printed right before that one, and whether it ended a thread.
-
-    One of a thread may stand further up: the program went on without it.
-    """
-    lines = shortened(lines)
-    plain = [bare(line) for line in lines[: ending.begins]]
-    earlier = list(_all(lines[: ending.begins], plain))
-    threads = [each for each in earlier if "Exception in thread" in _above(plain, each.begins)]
-    if threads:
-        return threads[-1], True
-    near = earlier and not any(line.strip() for line in plain[earlier[-1].ends + 1 :])
-    return (earlier[-1], False) if near and not _is_aside(plain, earlier[-1].begins) else None
-
-
 def shortened(lines: Sequence[str]) -> Sequence[str]:
-    """Cut lines that no person reads: the time of a pattern over a line may grow with its square."""
-    return (
-        tuple(line[:LONGEST_LINE] for line in lines)
-        if max(map(len, lines), default=0) > LONGEST_LINE
-        else lines
-    )
+    """Cut the middle out of lines that no person reads: a pattern's time may grow with their square.
+
+    The end stays: JAX names what failed behind one "Error dispatching computation: " per step.
+    """
+    if max(map(len, lines), default=0) <= LONGEST_LINE:
+        return lines
+    half = LONGEST_LINE // 2
+    return tuple(line if len(line) <= LONGEST_LINE else line[:half] + line[-half:] for line in lines)
 
 
 def bare(line: str) -> str:
-    """The line without colours, and without the frame that a group draws around it."""
-    text = _COLOUR.sub("", line).rstrip()
-    group = _GROUP.match(text)
-    return text[group.end() :] if group else text
+    """The line without colours."""
+    return _COLOUR.sub("", line).rstrip()
 
 
-def message(lines: Sequence[str], raised: PrintedException) -> str:
-    """The first line of what it says."""
-    match = _NAME.match(bare(lines[raised.at])) or _NAMED.match(bare(lines[raised.at]))
-    return (match["message"] or "") if match else ""
-
-
-def _all(lines: Sequence[str], plain: Sequence[str]) -> Iterator[PrintedException]:
-    place = 0
-    while place < len(plain):
-        header = _HEADER.match(_COLOUR.sub("", lines[place]).rstrip()) or _HEADER.match(plain[place])
-        lone = not header and _is_lone_syntax_error(plain, place)
-        each = None
-        if header:
-            group = "+" in header["before"]
-            each = _read(plain, place, place + 1, 0 if group else len(header["before"]))
-            if each is not None and group:
-                each = _with_parts(lines, each)
-        elif lone:
-            each = _read(plain, place, place, 0)
-        if each is not None:
+def _all(plain: Sequence[str]) -> Iterator[PrintedException]:
+    for place, line in enumerate(plain):
+        if _HEADER.match(line) and (each := _read(plain, place)) is not None:
             yield each
-            place = each.ends
-        place += 1
 
 
-def _with_parts(lines: Sequence[str], group: PrintedException) -> PrintedException:
-    """Add the first part of a group as its cause; the parts stand in a frame below it."""
-    end = group.at
-    while end + 1 < len(lines) and _COLOUR.sub("", lines[end + 1]).lstrip().startswith(("|", "+-")):
-        end += 1
-    inner = [bare(bare(line)) for line in lines[group.at + 1 : end + 1]]
-    first = next(_all(inner, inner), None)
-    place = next((at for at, line in enumerate(inner) if _NAME.match(line)), None)
-    if first is None and place is not None:
-        first = PrintedException(inner[place].partition(":")[0], place, place)
-    if first is not None:
-        shift = group.at + 1
-        first = replace(first, begins=first.begins + shift, at=first.at + shift)
-    return replace(group, cause=first, last=end)
-
-
-def _read(lines: Sequence[str], begins: int, place: int, indent: int) -> PrintedException | None:
-    """The exception whose frames begin at `place`; None when they never end in one."""
+def _read(lines: Sequence[str], begins: int) -> PrintedException | None:
+    """The exception whose header is at `begins`; None when its frames never end in one."""
     file, number, inner = "", 0, ""
-    for at in range(place, len(lines)):
+    indent = len(lines[begins]) - len(lines[begins].lstrip())
+    for at in range(begins + 1, len(lines)):
         text = lines[at]
         if frame := _FRAME.match(text):
             inner = inner if _GENERATED in frame["file"] else frame["file"]
@@ -155,33 +106,11 @@ def _read(lines: Sequence[str], begins: int, place: int, indent: int) -> Printed
     return None
 
 
-def _is_lone_syntax_error(lines: Sequence[str], place: int) -> bool:
-    """Python prints no header for a script that it cannot compile."""
-    if not lines[place].startswith("  File ") or not _FRAME.match(lines[place]) or ", in " in lines[place]:
-        return False
-    after = lines[place + 1 : place + 5]
-    return any(re.match(r"(?:Syntax|Indentation|Tab)Error\b", line) for line in after)
-
-
-def _is_chained(lines: Sequence[str], first: PrintedException, then: PrintedException) -> bool:
-    between = (line.strip() for line in lines[max(first.at + 1, then.begins - 3) : then.begins])
-    return any(line in (DIRECT, DURING) for line in between)
-
-
 def _is_aside(lines: Sequence[str], begins: int) -> bool:
-    return _above(lines, begins).startswith(("Exception ignored ", "Exception in thread ", "Error in atexit"))
-
-
-def _above(lines: Sequence[str], begins: int) -> str:
-    return next((line for line in reversed(lines[max(0, begins - 2) : begins]) if line.strip()), "")
-
-
-def _stands_alone(lines: Sequence[str], chains: Sequence[PrintedException], place: int) -> bool:
-    """Return True if that line is no part of a traceback or of its message, which may quote others."""
-    last_line = max((each.ends for each in chains), default=-1)
-    return place > last_line and not lines[place].startswith((" ", "\t"))
+    above = (line for line in reversed(lines[max(0, begins - 2) : begins]) if line.strip())
+    return next(above, "").startswith(_ASIDE)
 
 
 def _is_library(file: str) -> bool:
-    made = "-packages/" in file or _GENERATED in file or file.endswith("/site_tensorflow.py")
+    made = "-packages/" in file or _GENERATED in file or file.endswith("/site_frameworks.py")
     return made or "/lib/python3" in file or file.startswith("<frozen")

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from orchestrator import ranges
 from orchestrator.diagnosis import lastwords
 from orchestrator.diagnosis.ends import end, end_after, failed
-from orchestrator.diagnosis.rules import OF_A_PEER, PORT_OF_ANOTHER, PORT_OF_NOBODY
+from orchestrator.diagnosis.rules import OF_A_PEER
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.events import FailureKind, Loss, TaskExited
 from orchestrator.text import advised, duration, shell_signal, signal_name, size
@@ -68,9 +68,6 @@ class Verdict:
     why: str = ""  # where its exception was raised, and from which other one
 
 
-NOBODY = Verdict(FailureKind.NONE, "", "", "no task failed by itself", (), "")
-
-
 def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
     """The first cause among the exits of a run (of its last attempt).
 
@@ -93,7 +90,7 @@ def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
         return _verdict(first, statements, _alike(first, exits, statements))
     if bad:
         return _by_hearsay(bad[0], {one.task: one for one in exits}, statements)
-    return NOBODY
+    return Verdict(FailureKind.NONE, "", "", "no task failed by itself", (), "")
 
 
 def _alike(
@@ -160,9 +157,7 @@ def _verdict(exited: TaskExited, statements: Mapping[str, Statement], alike: Seq
     kind = _kind(exited, statement)
     number = exited.signal or shell_signal(exited.code)
     general = _KIND_HINTS.get(kind) or _SIGNAL_HINTS.get(number) or _CODE_HINTS.get(exited.code or 0, "")
-    # The task whose port another one took by mistake cannot tell; the other can.
-    ports = (PORT_OF_ANOTHER, PORT_OF_NOBODY)
-    rule = next((rule for one in alike if (rule := statements[one.task].rule) in ports), statement.rule)
+    rule = statement.rule
     special = rule.advice if rule and kind is rule.kind else ""
     hint = special or general.format(host=exited.host)
     if kind is FailureKind.MISMATCH and exited.attempt != "1":
@@ -171,7 +166,10 @@ def _verdict(exited: TaskExited, statements: Mapping[str, Statement], alike: Seq
     # The program's own advice: its host could have put any words into its mouth.
     advice = advised(exited.task, statement.report.hint) if statement.report else ""
     why = "\n".join(filter(None, (statement.why, advice))) if _speaks(exited) else ""
-    return Verdict(kind, exited.task, exited.host, cause, _shown(exited, statement), hint, why)
+    # No traceback of long ago where a signal ended it.
+    by_signal = exited.signal not in (None, _INTERRUPT, _ABORT)
+    shown = lastwords.last(statement.lines) if by_signal else lastwords.excerpt(statement.lines)
+    return Verdict(kind, exited.task, exited.host, cause, shown, hint, why)
 
 
 def _speaks(exited: TaskExited) -> bool:
@@ -236,9 +234,3 @@ def _out_of_memory(exited: TaskExited, why: str) -> str:
         return f"{who} ran out of memory{after}: the kernel killed it{limit}"
     how = f"{end(exited)}: {why}" if why else end(exited)
     return f"{who} ran out of memory{after}: the kernel killed a process of it{limit}, and it {how}"
-
-
-def _shown(exited: TaskExited, statement: Statement) -> tuple[str, ...]:
-    """No traceback of long ago where a signal ended it."""
-    by_signal = exited.signal not in (None, _INTERRUPT, _ABORT)
-    return lastwords.last(statement.lines) if by_signal else lastwords.excerpt(statement.lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import re
@@ -62,7 +63,16 @@ def resolve(environment: Environment) -> Lock:
     """
     text = _resolve(environment)
     for line in requirement_lines(text):
-        _check(line)
+        try:
+            is_local = (Requirement(bare(line)).url or "").startswith("file:")
+        except InvalidRequirement:
+            is_local = True
+        if is_local:
+            raise UsageError(
+                f"[env] asks for {line.split(' @ ', maxsplit=1)[0]!r}, which is on this machine alone",
+                why=f"the hosts cannot install {line!r}",
+                hint="leave it out: the code that you launch is sent anyway; or name a release of it",
+            )
     lock = named(text, environment)
     if not lock.names:
         raise UsageError(
@@ -75,11 +85,14 @@ def resolve(environment: Environment) -> Lock:
 
 def with_python(environment: Environment) -> Environment:
     """Return the table with the Pythons that its project allows, where it names none itself."""
-    if environment.python is not None or environment.requirements is None:
+    path = Path(environment.requirements or "")
+    if environment.python is not None or path.name not in {"pyproject.toml", "uv.lock"}:
         return environment
-    allowed = _allowed(Path(environment.requirements))
-    if allowed is None:
-        return environment
+    try:
+        table = tomllib.loads(read_plain(path, _MOST, follow=True).decode())
+        allowed = SpecifierSet((table if path.name == "uv.lock" else table["project"])["requires-python"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return environment  # what is wrong with the file is said when its packages are read
     if any(_fits(allowed, minor) for minor in _LATER):
         allowed &= SpecifierSet(f">={OLDEST}")
     return dataclasses.replace(environment, python=str(allowed))
@@ -132,7 +145,10 @@ def _resolve(environment: Environment) -> str:
         sources, contents = [listing], ["\n".join(environment.packages)]
         if environment.requirements is not None:
             path = Path(environment.requirements)
-            contents += _listed(path)
+            contents += _contents(path, set())
+            with contextlib.suppress(ValueError, LookupError, TypeError):  # uv says what is wrong with it
+                if path.name == "pyproject.toml":
+                    contents += tomllib.loads(contents[1])["project"]["dependencies"]
             if path.name == "uv.lock":
                 export = ["export", "--frozen", "--no-emit-project", "--no-header", "--no-annotate"]
                 text = uv.run(f"read {path}", [*export, *extras, "--project", str(path.parent)])
@@ -161,17 +177,6 @@ def overrides_of(listing: str) -> list[str]:
     return [line.strip() for line in _FULL.findall(listing)] or ["tensorflow; sys_platform == 'never'"]
 
 
-def _listed(path: Path) -> list[str]:
-    """Return what a file asks for, and those that it includes."""
-    contents = list(_contents(path, set()))
-    if path.name != "pyproject.toml":
-        return contents
-    try:
-        return ["\n".join(map(str, tomllib.loads(contents[0]).get("project", {}).get("dependencies", [])))]
-    except (ValueError, AttributeError, TypeError) as error:
-        raise UsageError(f"cannot read {path}", why=str(error)) from error
-
-
 def _minimum(environment: Environment) -> str:
     python = environment.python or ""
     if _VERSION.fullmatch(python):
@@ -183,31 +188,6 @@ def _minimum(environment: Environment) -> str:
     return next((f"3.{minor}" for minor in range(6, 40) if _fits(allowed, minor)), OLDEST)
 
 
-def _allowed(path: Path) -> SpecifierSet | None:
-    """The `requires-python` of a pyproject.toml or uv.lock; None where there is none that can be read."""
-    try:
-        if path.name not in {"pyproject.toml", "uv.lock"}:
-            return None
-        table = tomllib.loads(read_plain(path, _MOST, follow=True).decode())
-        return SpecifierSet((table if path.name == "uv.lock" else table["project"])["requires-python"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None  # what is wrong with the file is said when its packages are read
-
-
 def _fits(allowed: SpecifierSet, minor: int) -> bool:
     """Return True if some release of Python 3.MINOR is allowed."""
     return any(allowed.contains(f"3.{minor}{patch}") for patch in ("", ".99"))
-
-
-def _check(line: str) -> None:
-    """Raise UsageError for a line that means something on this machine alone."""
-    try:
-        local = (Requirement(bare(line)).url or "").startswith("file:")
-    except InvalidRequirement:
-        local = True
-    if local:
-        raise UsageError(
-            f"[env] asks for {line.split(' @ ', maxsplit=1)[0]!r}, which is on this machine alone",
-            why=f"the hosts cannot install {line!r}",
-            hint="leave it out: the code that you launch is sent anyway; or name a release of it",
-        )

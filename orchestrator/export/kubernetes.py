@@ -64,6 +64,9 @@ def text(made: Sequence[Manifest], plan: RunPlan, remarks: Iterable[str]) -> str
     """Return manifests as a file to be read, and applied."""
     name = made[0]["metadata"]["labels"]["app.kubernetes.io/instance"]
     lines = [*remarks, "apply it: kubectl apply --server-side -f FILE; remove it: kubectl delete -f FILE"]
+    lines.append(
+        "pods get the GPUs of `devices`; of CPUs and memory hosts.toml knows nothing: add them to resources"
+    )
     if plan.secrets:
         literals = " ".join(f'--from-literal={secret}="${secret}"' for secret in plan.secrets)
         lines.append(f"first: kubectl create secret generic {_SECRETS} {literals}")
@@ -161,6 +164,7 @@ def _job(gang: _Gang, role: str) -> Manifest:
     """Return the Indexed Job of a role."""
     name, plan, table = gang.name, gang.plan, gang.table
     tasks = [task for task in plan.tasks if task.id.role.value == role]
+    first = plan.tasks.index(tasks[0])  # a Job counts its own from 0
     hosts = [plan.host(task.host) for task in tasks]
     gpus = common.only((len(host.devices or ()) // host.tasks for host in hosts), "their number of GPUs")
     argv = common.only((task.argv for task in tasks), "their command")
@@ -177,23 +181,18 @@ def _job(gang: _Gang, role: str) -> Manifest:
         "name": "task",
         "image": table.image,
         "command": [*(["bash", "-lc"] if setup else ["sh", "-c"]), _literal(script)],
-        "args": list(map(_literal, (*gang.words, "--role", role, "--", *argv))),
+        "args": list(map(_literal, (*gang.words, "--first", str(first), "--", *argv))),
         "env": env,
         "resources": {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {},
         "volumeMounts": gang.volumes["volumeMounts"],
     }
-    pod = {
-        "subdomain": name,
-        "restartPolicy": "Never",
-        "containers": [container],
-        "volumes": gang.volumes["volumes"],
-    }
+    pod = {"restartPolicy": "Never", "containers": [container], "volumes": gang.volumes["volumes"]}
     return {
         "completionMode": "Indexed",
         "completions": len(tasks),
         "parallelism": len(tasks),
         "backoffLimit": 0,
-        "template": {"metadata": {"labels": _labels(name)}, "spec": pod},
+        "template": {"metadata": {"labels": _labels(name)}, "spec": {"subdomain": name, **pod}},
     }
 
 

@@ -102,21 +102,15 @@ class Fleet:
         self,
         hosts: Iterable[Host],
         on_open: Callable[[Session, float], None] = lambda *_: None,
-        on_end: Callable[[str], None] = lambda _: None,
     ) -> dict[str, HostError]:
         """Connect to all hosts in parallel; return the errors of those that failed.
 
-        From any thread, `on_open(session, seconds)` is called as each one answers, `on_end(name)` as each
-        one has answered or failed.
+        `on_open(session, seconds)` is called as each one answers, from any thread.
         """
 
         def one(host: Host) -> Session:
             began = time.monotonic()
-            try:
-                session = self.open(host)
-                self.sessions[host.name] = session  # at once: a cancel shall find it to close
-            finally:
-                on_end(host.name)
+            session = self.sessions[host.name] = self.open(host)  # at once: a cancel shall find it to close
             on_open(session, time.monotonic() - began)
             return session
 
@@ -156,9 +150,9 @@ class Fleet:
         except OSError as error:  # no process, no descriptor, no memory, a file that we may not read
             raise HereError(host.name, error.strerror or str(error)) from error
         except RuntimeError as error:
-            if not problems.is_no_thread(error):
-                raise
-            raise HereError(host.name, str(error), problems.THREADS) from error
+            if problems.is_no_thread(error):
+                raise HereError(host.name, str(error), problems.THREADS) from error
+            raise
         return session
 
     def session(self, name: str) -> Session:
@@ -223,8 +217,14 @@ class Fleet:
                     raise problems.no_threads(error) from error
                 break  # those that there are do all of it
             self._pool.append(thread)
+        answers: Answers[A] = Answers({}, {})
         try:
-            return _gather(futures)
+            for key, future in futures.items():
+                try:
+                    answers.good[key] = future.result()
+                except HostError as error:
+                    answers.bad[key] = error
+            return answers
         finally:
             with self._lock:
                 self._waiting.difference_update(futures.values())
@@ -254,11 +254,10 @@ class Fleet:
 
         They have `timeout` seconds from now.
         """
-        names = list(self.sessions if hosts is None else hosts)
         futures: dict[str, tuple[Session, str, Future[R]]] = {}
         bad: dict[str, HostError] = {}
         self._check()
-        for name in names:
+        for name in list(self.sessions if hosts is None else hosts):
             try:
                 session = self.session(name)
             except HostError as error:
@@ -273,14 +272,13 @@ class Fleet:
         deadline = time.monotonic() + timeout
 
         def gather() -> Answers[R]:
-            good: dict[str, R] = {}
-            failed = dict(bad)
+            answers: Answers[R] = Answers({}, dict(bad))
             for name, (session, op, future) in futures.items():
                 try:
-                    good[name] = session.wait(future, op, max(0.01, deadline - time.monotonic()))
+                    answers.good[name] = session.wait(future, op, max(0.01, deadline - time.monotonic()))
                 except HostError as error:
-                    failed[name] = error
-            return Answers(good, failed)
+                    answers.bad[name] = error
+            return answers
 
         return gather
 
@@ -316,14 +314,3 @@ class Fleet:
 
 def host_name(host: Host) -> str:
     return host.name
-
-
-def _gather(futures: Mapping[str, Future[T]]) -> Answers[T]:
-    good: dict[str, T] = {}
-    bad: dict[str, HostError] = {}
-    for name, future in futures.items():
-        try:
-            good[name] = future.result()
-        except HostError as error:
-            bad[name] = error
-    return Answers(good, bad)

@@ -278,15 +278,6 @@ class Session:
             return self._asked(header["id"]).request.PAYLOAD if header.get("ok") is True else 0
         return wire.NEWS_PAYLOAD if "stream" in header or "exec" in header else 0
 
-    def _take_output(self, stream: object, payload: bytes) -> None:
-        """Output of a command: only while one runs for us."""
-        with self._lock:
-            runs = any(isinstance(one.request, wire.Exec) for one in self._open.values())
-        pipe = next((one for one in wire.Pipe if one == stream), None)
-        if not runs or pipe is None:
-            raise ProtocolError("it sent output of a command that does not run")
-        self.on_output(pipe, payload)
-
     def _dispatch(self, header: dict[str, Any], payload: bytes) -> None:
         if self._hello is None:
             if "hello" not in header:
@@ -298,22 +289,30 @@ class Session:
         elif "id" in header:
             self._answer(header, payload)
         elif "exec" in header:
-            self._take_output(header["exec"], payload)
+            with self._lock:
+                runs = any(isinstance(one.request, wire.Exec) for one in self._open.values())
+            pipe = next((one for one in wire.Pipe if one == header["exec"]), None)
+            if not runs or pipe is None:
+                raise ProtocolError("it sent output of a command that does not run")
+            self.on_output(pipe, payload)
         elif "stream" in header:
-            self._sink(TaskNews(self.host.name, self, self._news(header, payload), payload))
+            news = wire.news(header, payload)
+            with self._lock:
+                if news.task not in self._followed.get(news.stream, ()):
+                    raise ProtocolError(f"it sent news of {news.task}, which is not followed")
+            self._sink(TaskNews(self.host.name, self, news, payload))
         elif "beat" not in header:
             raise ProtocolError("it sent a frame that is neither an answer nor news")
 
     def _answer(self, header: dict[str, Any], payload: bytes) -> None:
         asked = self._asked(header["id"])
+        outcome, error = None, None
         match header.get("ok"):
             case True:
-                reply = wire.answer(asked.request, header.get("result"), payload)
-                outcome, error = reply, None
+                outcome = wire.answer(asked.request, header.get("result"), payload)
             case False:
                 name = f"the error in answer to `{asked.request.OP}`"
-                failure = wire.read(header.get("error"), wire.Failure, name)
-                outcome, error = None, problems.refused(self.host, failure)
+                error = problems.refused(self.host, wire.read(header.get("error"), wire.Failure, name))
             case _:
                 raise ProtocolError(f"the answer to `{asked.request.OP}` is neither good nor bad")
         with self._lock:
@@ -328,21 +327,12 @@ class Session:
             raise ProtocolError(f"it answered request {number!r}, which is not open")
         return asked
 
-    def _news(self, header: dict[str, Any], payload: bytes) -> wire.News:
-        news = wire.news(header, payload)
-        with self._lock:
-            tasks = self._followed.get(news.stream, frozenset())
-        if news.task not in tasks:
-            raise ProtocolError(f"it sent news of {news.task}, which is not followed")
-        return news
-
     def _hung_up(self, channel: Channel) -> None:
         """The end of the stream."""
         if not self._greeted.done():
-            words, status = channel.stderr_tail(), channel.wait(2.0)
-            said = problems.noise(self._stream.noise, words)
-            error = self.link.explain(status, channel.stderr_tail() or words)
-            error = error or problems.no_agent(self.host, said, status)
+            status, words = channel.wait(2.0), channel.stderr_tail()
+            noise = problems.noise(self._stream.noise, words)
+            error = self.link.explain(status, words) or problems.no_agent(self.host, noise, status)
             settle(self._greeted, error=error)
         self._finish(lambda: problems.lost(self.host, "the connection was closed"))
 

@@ -17,7 +17,7 @@ if gpus and "jax" in sys.modules:
 
 def _variables(standing: Standing) -> dict[str, str]:
     return {
-        # JAX reads the first one itself; node/hook/site_jax.py answers its question for the others.
+        # JAX reads the first one itself; node/hook/site_frameworks.py answers its question for the others.
         "JAX_COORDINATOR_ADDRESS": standing.addresses.partition(",")[0],
         "JAX_NUM_PROCESSES": str(standing.size),
         "JAX_PROCESS_ID": str(standing.rank),

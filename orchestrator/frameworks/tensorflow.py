@@ -9,7 +9,8 @@ from orchestrator.frameworks.framework import Framework
 _PROBE = """
 if gpus and "tensorflow" in sys.modules:
     import tensorflow
-    write({"gpus": len(tensorflow.config.list_physical_devices("GPU"))})
+    cuda = tensorflow.sysconfig.get_build_info().get("cuda_version", "none")
+    write({"gpus": len(tensorflow.config.list_physical_devices("GPU")), "built": "CUDA " + str(cuda)})
 """
 
 TENSORFLOW = Framework(

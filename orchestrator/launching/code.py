@@ -1,54 +1,41 @@
-"""The code that a launch sends: its folder, and the list of a dry run."""
+"""The code that a launch sends, and the program in it, as the checks before a launch ask for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.model import Inventory
+from orchestrator.node.base.paths import filesystem, is_remote
+from orchestrator.program import invocation, sources
+from orchestrator.program.refusals import Code
+from orchestrator.program.sources import SourceFile
 from orchestrator.store import runs_root
 
 if TYPE_CHECKING:
-    from orchestrator.phases.context import CodeSource
     from orchestrator.sync import Contents
-    from orchestrator.sync.listing import CodeListing, CodeRoot
+    from orchestrator.sync.contents import CodeSource
+    from orchestrator.sync.listing import CodeRoot
 
 _ROWS = 30  # lines of a list
+_LONGEST = 2 << 20  # bytes of a source that is read
+_NAMES_TENSORFLOW = re.compile(r"(?i)\b(?:tensorflow|tf_?keras|keras)")
 
 
-@dataclass(frozen=True)
-class Project:
-    """The user's code as it lies here; listed once, for the checks and for the keeper."""
-
-    root: CodeRoot
-    ignore: tuple[str, ...]
-    own: tuple[Path, ...]
-    listing: CodeListing
-
-    def source(self) -> CodeSource:
-        """Make what the keeper of a run reads."""
-        from orchestrator.phases.context import CodeSource
-
-        return CodeSource(self.root.path, self.ignore, self.own, self.listing)
-
-    def sent(self) -> Sent:
-        """Read the tree that would be sent."""
-        from orchestrator.sync import read_tree
-
-        return Sent(self.root, read_tree(self.root.path, self.ignore, self.own, listing=self.listing))
-
-
-def project(inventory: Inventory, wish: str | None, here: Path | None = None) -> Project:
+def project(inventory: Inventory, wish: str | None, here: Path | None = None) -> CodeSource:
     """The code of somebody who stands `here`; raise UsageError for what is not a project."""
+    from orchestrator.sync.contents import CodeSource
     from orchestrator.sync.listing import find_root, list_files, own_folders
 
     found = find_root(here or Path.cwd(), wish or inventory.job.code, runs_root().parent)
-    ignore = inventory.job.ignore
     local = (host.workdir for host in inventory.hosts if host.is_local)
     own = own_folders(runs_root(), local)
-    return Project(found, ignore, own, list_files(found.path, ignore, own))
+    return CodeSource(found, list_files(found.path, inventory.job.ignore, own))
 
 
 @dataclass(frozen=True)
@@ -91,3 +78,61 @@ class Sent:
             yield plain(f"  {private.how_to_send(path)}")
         listed = set(private.remarks(self.tree.left_out))
         yield from (plain(f"note: {note}") for note in self.tree.notes if note not in listed)
+
+
+def look(inventory: Inventory, project: CodeSource | None, here: Path | None = None) -> Code:
+    """Return what the checks may ask; `project` is None for worker_entry.
+
+    Paths are relative to the current folder (`here`), where the tasks run.
+    """
+    here = here or Path.cwd()
+    local = all(host.is_local for host in inventory.hosts)
+    cwd = "." if project is None else project.root.cwd or "."
+    paths = () if project is None else project.listing.paths
+    return Code(
+        root=str(here),
+        sent=frozenset(posixpath.relpath(path, cwd) for path in paths),
+        read=lambda path: _bytes(here / path),
+        exists=lambda path: os.path.exists(here / os.path.expanduser(path)),  # noqa: PTH110, PTH111 - Path raises
+        executable=lambda path: os.access(here / path, os.X_OK),
+        everywhere=lambda path: local or _shared(path),
+        real=os.path.realpath,
+        prepared=bool(inventory.job.setup),
+    )
+
+
+def read(command: Sequence[str], around: Code) -> tuple[SourceFile, ...]:
+    """Read the program, and the modules beside it that it imports, if it is Python or a shell runs it."""
+    return sources.read(command, lambda path: text(path, around))
+
+
+def text(path: str, around: Code) -> str | None:
+    """Read a text of the project; None where there is none."""
+    data = around.read(path)
+    return None if data is None else sources.decoded(data)
+
+
+def names_tensorflow(command: Sequence[str], around: Code, files: Sequence[SourceFile]) -> bool:
+    """Return True for worker_entry, and if a program names TensorFlow or Keras, as far as it can be read."""
+    words = tuple(command)
+    if not words or words[0].startswith("-"):
+        return True
+    script = invocation.program(words)
+    shell = invocation.shell_text(words, lambda path: text(path, around))
+    own = (text(script, around) or "") if script is not None else ""
+    return any(map(_NAMES_TENSORFLOW.search, (*words, shell, own, *(one.text for one in files))))
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes() if path.is_file() and path.stat().st_size <= _LONGEST else None
+    except OSError:
+        return None
+
+
+def _shared(path: str) -> bool:
+    """Return True if it lies on a file system that other machines have, too."""
+    try:
+        return is_remote(filesystem(os.path.expanduser(path)))  # noqa: PTH111
+    except OSError:
+        return False

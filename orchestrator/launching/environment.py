@@ -1,60 +1,47 @@
-"""From the [env] table to hosts that train in the environment which it describes."""
+"""The tables [env] and [data] of an inventory: the environment of its hosts, and files of this machine."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING
 
-from orchestrator.model import Environment, EnvironmentPlan, Host, Inventory, interpreter
+from orchestrator.errors import UsageError
+from orchestrator.model import Data, Environment, EnvironmentPlan, Host, Inventory, interpreter
+from orchestrator.plainfile import at_home
 
 if TYPE_CHECKING:
     from orchestrator.envs import Lock
 
-
 UNRESOLVED = "LOCK"  # stands for the name of a lock that is not made yet
 
 
-def with_environment(inventory: Inventory, *, renew: bool = False) -> tuple[Inventory, EnvironmentPlan, Lock]:
+def with_environment(
+    inventory: Inventory, *, renew: bool = False, resolves: bool = True
+) -> tuple[Inventory, EnvironmentPlan, Lock]:
     """Return the inventory with the interpreter of its [env] for every host that names none of its own.
 
-    Raise UsageError or ClusterError where the packages cannot be resolved.
+    Unless it `resolves`, no package index is asked, and a lock that is not kept has a name alone. Raise
+    UsageError or ClusterError where the packages cannot be resolved.
     """
-    table = _table(inventory)
-    lock = (None if renew else _kept(table)) or _resolved(table)
-    return *_planned(inventory, table, lock.name), lock
-
-
-def planned_environment(
-    inventory: Inventory, *, resolve: bool = True
-) -> tuple[Inventory, EnvironmentPlan | None]:
-    """Plan the environment of a run, if there is an [env]; without `resolve` no package index is asked."""
-    if inventory.environment is None:
-        return inventory, None
-    table = _table(inventory)
-    lock = _kept(table) or (_resolved(table) if resolve else None)
-    return _planned(inventory, table, lock.name if lock else UNRESOLVED)
-
-
-def _table(inventory: Inventory) -> Environment:
-    from orchestrator.envs import with_python
+    from orchestrator.envs import Lock, with_python
 
     assert inventory.environment is not None
-    return with_python(inventory.environment)
-
-
-def _planned(inventory: Inventory, table: Environment, name: str) -> tuple[Inventory, EnvironmentPlan]:
-    plan = EnvironmentPlan(name, table.python, table.index, table.via)
+    table = with_python(inventory.environment)
+    lock = None if renew else _kept(table)
+    if lock is None:
+        lock = _resolved(table) if resolves else Lock("", UNRESOLVED)
+    plan = EnvironmentPlan(lock.name, table.python, table.index, table.via)
     hosts = tuple(
         dataclasses.replace(host, python=interpreter(host, plan)) if host.python == Host.python else host
         for host in inventory.hosts
     )
-    return dataclasses.replace(inventory, hosts=hosts), plan
+    return dataclasses.replace(inventory, hosts=hosts), plan, lock
 
 
 def _kept(table: Environment) -> Lock | None:
     """Return the lock that was kept for this recipe: a later host gets what the first one got."""
     from orchestrator.envs import named, recipe_digest
-    from orchestrator.store.locks import read_lock
+    from orchestrator.store.known import read_lock
 
     if (text := read_lock(recipe_digest(table))) is None:
         return None
@@ -64,9 +51,37 @@ def _kept(table: Environment) -> Lock | None:
 
 def _resolved(table: Environment) -> Lock:
     from orchestrator.envs import recipe_digest, resolve
-    from orchestrator.store.locks import write_lock
+    from orchestrator.store.known import write_lock
 
     lock = resolve(table)
     for name in (lock.name, recipe_digest(table)):
         write_lock(name, lock.text)
     return lock
+
+
+def check_data(inventory: Inventory) -> None:
+    """Raise UsageError for what [data] names and this machine does not have."""
+    data = inventory.data or Data()
+    named = [*data.paths, *data.keras, *filter(None, (data.tfds_dir,))]
+    for one in named:
+        if trouble := absent(one):
+            raise UsageError(
+                f"[data] names {one}, which {trouble}",
+                why=f"{inventory.source} means files of this machine; relative paths are meant beside it",
+                hint=f"correct it in {inventory.source}",
+            )
+    if data.sets:
+        from orchestrator.phases.data import sources
+
+        sources(data)
+
+
+def absent(path: str) -> str:
+    """Say what is the matter with a path of this machine: "is not there"; "" when it is."""
+    try:
+        at_home(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return "is not there"
+    except OSError as error:
+        return f"cannot be reached: {error.strerror or error}"
+    return ""

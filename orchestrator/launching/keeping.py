@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import getpass
 import logging
 import os
@@ -21,21 +22,19 @@ from typing import TYPE_CHECKING, Any
 
 import orchestrator
 from orchestrator import timings
-from orchestrator.errors import ExitStatus, RunError
+from orchestrator.errors import ExitStatus
 from orchestrator.model import Order, RunPlan
-from orchestrator.plainfile import make_way, open_plain
+from orchestrator.plainfile import open_plain
 from orchestrator.store import RunFolder
 from orchestrator.text import plain
 
 if TYPE_CHECKING:
-    from orchestrator.launching.code import Project
-    from orchestrator.phases.context import CodeSource
     from orchestrator.ssh.keys import Secrets
+    from orchestrator.sync.contents import CodeSource
 
 
-# Open files that a keeper wants: a few for each task and host. macOS allows 256, and where it names no upper
-# bound it may still refuse more than the second.
-_FILES = (65_536, 10_240)
+# Open files that a keeper wants: a few for each task and host. macOS allows 256, and no more than this.
+_FILES = 10_240
 _GLANCE = 0.1  # seconds; whoever only looks whether there is a keeper holds the lock for less
 
 
@@ -57,45 +56,13 @@ class Errand:
     key: bytes | None  # with which the user's plans are sealed
     logins: Secrets | None
     secrets: Mapping[str, str]
-    source: CodeSource | None = None  # of a new run; None: a run is taken over
+    source: CodeSource | None = None
+    new: bool = False  # False: a run is taken over
     stop: Order | None = None  # STOP or KILL: asked for from the start
 
 
-def keep_new(
-    folder: RunFolder,
-    plan: RunPlan,
-    project: Project | None,
-    secrets: Mapping[str, str],
-    *,
-    key: bytes | None,
-    asked: Secrets | None,
-) -> None:
-    """Start the keeper of a new run; its folder is all that connects it with us."""
-    from orchestrator.phases.context import CodeSource
-
-    source = CodeSource() if project is None else project.source()
-    if not _start(Errand(folder, plan, key, asked, secrets, source)):
-        raise RunError(f"run {folder.run} has a keeper already")
-
-
-def keep_adopted(
-    folder: RunFolder,
-    plan: RunPlan,
-    key: bytes | None,
-    asked: Secrets | None,
-    *,
-    stop: Order | None = None,
-) -> bool:
-    """Start a keeper that takes over a run; return False when the run has one already."""
-    # A restart needs them; what this machine does not have is said then. A plan that is not ours could name
-    # whatever this environment holds.
-    names = () if plan.hearsay else plan.secrets
-    secrets = {name: os.environ[name] for name in names if name in os.environ}
-    return _start(Errand(folder, plan, key, asked, secrets, stop=stop))
-
-
-def _start(errand: Errand) -> bool:
-    """Start a keeper; return False when the run has one."""
+def start(errand: Errand) -> bool:
+    """Start a keeper, which the run's folder alone connects with us; return False when the run has one."""
     folder = errand.folder
     lock = folder.take_lock()
     deadline = time.monotonic() + _GLANCE
@@ -129,6 +96,7 @@ _PROGRAM = (
 
 def main() -> None:
     """Leave whoever started us, do the errand that stdin holds, and leave; never return."""
+    gc.set_threshold(50_000, 20, 20)  # what is imported stays: a tenth of the time was spent looking at it
     if os.fork() > 0:
         os._exit(0)  # the keeper is nobody's child: no zombie, no controlling terminal
     status = int(ExitStatus.BUG)
@@ -141,7 +109,10 @@ def main() -> None:
         for descriptor in (lock, control):
             os.set_inheritable(descriptor, False)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        debug = open_debug_log(errand.folder.debug_log)
+        try:
+            debug = open_plain(errand.folder.debug_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        except OSError:
+            debug = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         os.dup2(debug, 1)
         os.dup2(debug, 2)
         _allow_files()
@@ -159,14 +130,11 @@ def main() -> None:
 
 def _keep(errand: Errand, control: int) -> int:
     """Keep a run to its end; then its events are on disk."""
-    from orchestrator.connectors import connectors
+    from orchestrator.connectors import Connectors
     from orchestrator.fleet import Fleet
     from orchestrator.phases import keeper
-    from orchestrator.phases.context import CodeSource, Inbox, Run
-    from orchestrator.store.bus import Bus
-    from orchestrator.store.eventlog import EventLog
-    from orchestrator.store.known import state_root
-    from orchestrator.store.validations import Validations
+    from orchestrator.phases.context import Inbox, Run
+    from orchestrator.store.bus import Bus, EventLog
 
     inbox = Inbox()
     patience = timings.read(os.environ)
@@ -176,20 +144,17 @@ def _keep(errand: Errand, control: int) -> int:
             errand.folder,
             errand.plan,
             Bus(log),
-            Fleet(connectors(errand.logins), inbox.put, patience),
+            Fleet(Connectors(errand.logins), inbox.put, patience),
             inbox,
             f"{owner()}, pid {os.getpid()}",
-            errand.source or CodeSource(),
+            errand.source,
             errand.secrets,
             patience,
             errand.key,
-            Validations(state_root() / "validated"),
         )
-        if errand.source is not None:
-            return keeper.keep_new(run, control)
         if errand.stop is not None:
             run.stop.ask(kill=errand.stop is Order.KILL)
-        return keeper.keep_adopted(run, control)
+        return keeper.keep(run, control, new=errand.new)
     finally:
         log.finish()
 
@@ -197,25 +162,13 @@ def _keep(errand: Errand, control: int) -> int:
 def _allow_files() -> None:
     """Raise the limit of open files as far as may be; what cannot be had is done without."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for files in _FILES:
-        wanted = files if hard == resource.RLIM_INFINITY else min(files, hard)
-        if soft == resource.RLIM_INFINITY or wanted <= soft:
-            return
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and wanted > soft:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            return
 
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-
-
-def open_debug_log(path: Path) -> int:
-    """A descriptor to append to; one of /dev/null when the file cannot be had."""
-    try:
-        make_way(path)
-        return open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    except OSError:
-        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def log_to_stderr() -> None:

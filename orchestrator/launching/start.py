@@ -8,23 +8,20 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.mistakes import Wrong
-from orchestrator.config.values import NeedsShell, notify
+from orchestrator.config.values import notify
 from orchestrator.errors import UsageError
 from orchestrator.frameworks import FRAMEWORKS
-from orchestrator.launching import code, keeping, notebook, program
-from orchestrator.launching.data import check_data
-from orchestrator.launching.environment import planned_environment
+from orchestrator.launching import code, keeping
+from orchestrator.launching.environment import check_data, with_environment
 from orchestrator.model import (
     Admission,
     FrameworkName,
     Host,
     Inventory,
     Job,
-    OnHang,
     Revalidate,
     RunPlan,
     TaskId,
@@ -34,6 +31,7 @@ from orchestrator.planning import environ, plan, selection
 from orchestrator.program import findings, refusals
 from orchestrator.store import RunFolder, new_run_id, runs_root
 from orchestrator.store.key import key_path, own_key
+from orchestrator.sync.contents import CodeSource, check_builtin
 
 if TYPE_CHECKING:
     from orchestrator.ssh.keys import Secrets
@@ -62,20 +60,18 @@ def start(
     `logins` asks a person for what only a person knows of the hosts' keys.
     """
     now = time.time()
-    run = new_run_id(now)
-
-    key = own_key()
+    run, key = new_run_id(now), own_key()
     unsealed = () if key is not None else (f"no key could be made ({key_path()}): {_UNSEALED}",)
     planned, project, _ = make_plan(inventory, arguments, run, now, unsealed)
     wanted_tasks(arguments.task, planned, "the run")
     told = notify_command(inventory.job, getattr(arguments, "notify", None))
-    secrets = environ.values_here("secrets", inventory.job.secrets, os.environ)
+    secrets = environ.values_here(inventory.job.secrets, os.environ)
     folder = RunFolder(runs_root(), run)
     folder.create(planned)
     if told:
         folder.write_notify(told)
     asked = logins((*planned.hosts, *planned.spares))
-    keeping.keep_new(folder, planned, project, secrets, key=key, asked=asked)
+    keeping.start(keeping.Errand(folder, planned, key, asked, secrets, project, new=True))
     return folder
 
 
@@ -85,40 +81,41 @@ def make_plan(
     run: RunId,
     created: float,
     notes: tuple[str, ...] = (),
-) -> tuple[RunPlan, code.Project | None, tuple[findings.Finding, ...]]:
-    """The plan, the user's code where it is to be sent, and what will probably go wrong; raise UsageError."""
+    *,
+    sends: bool = True,
+) -> tuple[RunPlan, CodeSource | None, tuple[findings.Finding, ...]]:
+    """The plan, the user's code where it is to be sent, and what will probably go wrong; raise UsageError.
+
+    Unless it `sends` the code, which may not be written yet, nothing is refused for what that lacks.
+    """
     given = {
-        "legacy_keras": False if arguments.no_legacy_keras else None,
         "max_restarts": arguments.max_restarts,
         "min_hosts": arguments.min_hosts,
         "lifeline": arguments.lifeline,
         "hang_timeout": arguments.hang_timeout,
         "validation": Revalidate(arguments.validate) if arguments.validate else None,
-        "on_hang": OnHang(arguments.on_hang) if arguments.on_hang else None,
     }
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     inventory = dataclasses.replace(inventory, job=dataclasses.replace(inventory.job, **changes))
     if arguments.spares:
         inventory = selection.stand_by(inventory, arguments.spares)
-    if arguments.on_hang and not inventory.job.hang_timeout:
-        raise UsageError(
-            f"--on-hang {arguments.on_hang} needs --hang-timeout",
-            hint=f"`--hang-timeout 600 --on-hang {arguments.on_hang}`",
-        )
-    arguments.command, converted = notebook.as_script(arguments.command, Path.cwd())
     command = plan.choose_command(inventory.job, arguments.command)
-    project = None if plan.is_builtin(command) else code.project(inventory, arguments.code)
-    around = program.look(inventory, project)
-    refusals.check(command, around)
-    program.check_options(command)
+    project = code.project(inventory, arguments.code) if sends and not plan.is_builtin(command) else None
+    around = code.look(inventory, project)
+    if sends:
+        refusals.check(command, around)
+        if command and plan.is_builtin(command):
+            check_builtin(command)
     check_data(inventory)
-    inventory, environment = planned_environment(inventory, resolve=not getattr(arguments, "dry_run", False))
-    sources = program.read(command, around)
+    environment = None
+    if inventory.environment is not None:
+        resolves = not getattr(arguments, "dry_run", False)
+        inventory, environment, _ = with_environment(inventory, resolves=resolves)
+    sources = code.read(command, around)
     layout = plan.lay_out(
         inventory,
         command=arguments.command,
         env=dict(arguments.env),
-        environ=os.environ,
         sources=tuple(source.text for source in sources),
     )
     # What a command of the user's own looks at is not known: it may be the network.
@@ -126,12 +123,10 @@ def make_plan(
     when = inventory.job.validation or usual
     framework = FRAMEWORKS[layout.recipe.framework]
     tensorflow = layout.recipe.framework is FrameworkName.TENSORFLOW
-    known = not tensorflow or program.names_tensorflow(command, around, sources)
-    ignored = inventory.job.lint_ignore
-    rules = ignored if tensorflow else tuple(findings.CODES)
+    known = not tensorflow or code.names_tensorflow(command, around, sources)
     scene = findings.Scene(layout.tasks, layout.recipe, sources)
-    found = findings.find(scene, rules)
-    if_shared = findings.find(dataclasses.replace(scene, one_folder=True), rules)
+    found = findings.find(scene) if tensorflow else ()
+    if_shared = findings.find(dataclasses.replace(scene, one_folder=True)) if tensorflow else ()
     own = findings.own_paths(
         command, sources, lambda path: around.exists(path) and not around.everywhere(path)
     )
@@ -151,10 +146,9 @@ def make_plan(
         ),
         environment=environment,
         cwd="" if project is None else project.root.cwd,
-        notes=(*converted, *(layout.notes if known else ()), *map(str, found), *notes),
+        notes=(*layout.took, *(layout.notes if known else ()), *map(str, found), *notes),
         if_shared=tuple(str(one) for one in if_shared if one not in found),
-        find_program=findings.PROGRAM not in ignored,
-        own_paths={} if findings.PATH in ignored else own,
+        own_paths=own,
     )
     return planned, project, found
 
@@ -167,11 +161,7 @@ def notify_command(job: Job, wanted: str | None) -> tuple[str, ...]:
     try:
         argv = job.notify if wanted is None else notify(wanted)
     except Wrong as wrong:
-        shell = wanted is not None and isinstance(wrong, NeedsShell) and not set(wanted) & set("'\"\\$`")
-        hint = (
-            f"`--notify \"bash -c '{wanted}'\"`" if shell else "`--notify 'mail -s trained me@example.org'`"
-        )
-        raise UsageError(f"--notify {wrong}", hint=hint) from wrong
+        raise UsageError(f"--notify {wrong}", hint="`--notify 'mail -s trained me@example.org'`") from wrong
     if not argv:
         return ()
     program = shutil.which(os.path.expanduser(argv[0]))  # noqa: PTH111 - a name without a slash stays one

@@ -21,7 +21,6 @@ from orchestrator.events import (
     TaskStarted,
     TreeSynced,
 )
-from orchestrator.fleet import Answers
 from orchestrator.model import RunPlan
 from orchestrator.phases.connect import keep, open_sessions
 from orchestrator.phases.context import Run, log, phase, report_failures
@@ -62,8 +61,10 @@ def adopt(run: Run) -> Adopted | RunLeft:
     if not run.plan.tree:
         synced = (event.digest for event in history if isinstance(event, TreeSynced))
         run.plan = dataclasses.replace(run.plan, tree=next(synced, ""))
-    if _was_being_stopped(history):
-        run.stop.ask(kill=False)
+    told = (number for number, event in enumerate(history) if isinstance(event, RunEnded))
+    since = history[max(told, default=-1) + 1 :]
+    if any(isinstance(event, StopRequested) and event.by is StopBy.USER for event in since):
+        run.stop.ask(kill=False)  # the last keeper was killed while it ended the run for a user
     with phase(run, Phase.CONNECT):
         # Hosts that were replaced may still run what they had: nobody else ends it there.
         bad = open_sessions(run, (*run.hosts, *run.plan.retired) if run.stop.asked else None)
@@ -78,7 +79,13 @@ def adopt(run: Run) -> Adopted | RunLeft:
     run.bus.emit(RunAdopted(run.id, run.who))
     report_failures(run.bus, Phase.CONNECT, {n: e for n, e in refused.items() if e.kind != Trouble.KEPT})
     states = run.fleet.ask(wire.States(run=run.id))
-    found = _tasks(run, states)
+    found: dict[tuple[str, str], wire.TaskRecord] = {}  # each by a host whose word on it counts
+    for name, reply in states.good.items():
+        for task in reply.tasks:
+            if speaks_for(run.plan, name, task.attempt, task.task):
+                found[task.attempt, task.task] = task.state
+            else:
+                log.warning("%s tells of %r in attempt %r: ignored", name, task.task, task.attempt)
     # The last keeper may have planned an attempt of which nothing was started.
     attempts = {int(attempt) for attempt, _ in found if attempt.isdigit()}  # the others are validations
     attempt = str(max([*attempts, run.plan.attempt]))
@@ -117,12 +124,6 @@ def _stopping(history: list[Event], attempt: str) -> StopBy | None:
     return by
 
 
-def _was_being_stopped(history: list[Event]) -> bool:
-    """Return True if the last keeper was killed while it ended the run for a user."""
-    since = max((n for n, event in enumerate(history) if isinstance(event, RunEnded)), default=-1)
-    return any(isinstance(event, StopRequested) and event.by is StopBy.USER for event in history[since + 1 :])
-
-
 def _become_keeper(run: Run) -> dict[str, HostError]:
     """Ask for the keeper's place, for as long as agents of the old keeper may take to notice its end.
 
@@ -135,15 +136,3 @@ def _become_keeper(run: Run) -> dict[str, HostError]:
         if over or not any(error.kind == Trouble.KEPT for error in refused.values()):
             return refused
         time.sleep(0.2)
-
-
-def _tasks(run: Run, states: Answers[wire.Runs]) -> dict[tuple[str, str], wire.TaskRecord]:
-    """The states of the run's tasks, each by a host whose word on it counts."""
-    found: dict[tuple[str, str], wire.TaskRecord] = {}
-    for name, reply in states.good.items():
-        for task in reply.tasks:
-            if speaks_for(run.plan, name, task.attempt, task.task):
-                found[task.attempt, task.task] = task.state
-            else:
-                log.warning("%s tells of %r in attempt %r: ignored", name, task.task, task.attempt)
-    return found

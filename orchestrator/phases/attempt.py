@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from orchestrator import wire
-from orchestrator.diagnosis import lastwords
 from orchestrator.diagnosis.ends import failed as ended_badly
 from orchestrator.events import (
     Event,
-    FetchStepped,
     Noted,
     Phase,
     PhaseEnded,
     PhaseStarted,
+    Stepped,
     StopBy,
     TaskExited,
     TaskProgressed,
 )
-from orchestrator.model import TaskId
 from orchestrator.phases import allocation, stop
 from orchestrator.phases.adopt import Adopted
 from orchestrator.phases.context import Run, log
 from orchestrator.phases.follow import Follower
-from orchestrator.phases.hang import Hung, LinkTester, Watch
+from orchestrator.phases.hang import Hung, Watch
 from orchestrator.run import restarts, vitals
 from orchestrator.run.gang import GangDecision, decide, essential, succeeded
-from orchestrator.run.view import Fetching
-from orchestrator.store.reader import last_lines
 
 _CATCH_UP = 10.0  # seconds after a user's stop in which output that is behind may still come
 _LEAVE_EVERY = 2.0
@@ -48,7 +44,6 @@ class Finished:
     unproven: tuple[str, ...]  # hosts that did not answer at its end
     hung: Hung | None  # its tasks hung, and were stopped for it
     diverged: Mapping[str, str]  # task -> what its last loss is, where that is not a number
-    cut: str = ""  # hosts that did not reach each other at its end, in words
 
 
 class Attempt:
@@ -62,7 +57,7 @@ class Attempt:
         self._looked = 0  # stopped tasks of which the nodes were asked who stopped them
         self._exits = list(known)
         self._steps: dict[str, int] = {}
-        self._fetching = Fetching()
+        self._doing: dict[str, str] = {}  # what each task does about its data
         self._diverged: dict[str, str] = {}  # what each task's last loss is, where it is not a number
         placed = {spec.id: spec.host for spec in run.plan.tasks}
         self._follower = Follower(run, name, placed, self._told)
@@ -77,8 +72,10 @@ class Attempt:
         elif isinstance(event, TaskProgressed):
             self._steps[event.task] = event.step
             self._look_at_loss(event)
-        elif isinstance(event, FetchStepped) and not self._fetching.is_news(event):
-            return
+        elif isinstance(event, Stepped):
+            if self._doing.get(event.who) == event.step:  # what it does is news, and not how far it is
+                return
+            self._doing[event.who] = event.step
         self._run.bus.emit(event)
 
     def _look_at_loss(self, event: TaskProgressed) -> None:
@@ -98,10 +95,10 @@ class Attempt:
         stopper: stop.Stopper | None = None
         asked: float | None = None  # when a user asked for the end, seconds since the epoch
         hung: Hung | None = None
-        links = LinkTester(run, follower)
-        watch = Watch(run, follower, links)
+        watch = Watch(run, follower)
         gauge = Gauge(run, follower)
-        if (by := self._begun()) and not run.stop.asked:
+        by = self._adopted.stopping if self._adopted is not None and follower.waiting() else None
+        if by is not None and not run.stop.asked:  # the last keeper was stopping what is still alive
             grace = run.plan.grace if by is StopBy.COMPLETION else run.plan.failure_grace
             stopper = self._stop(by, "as its last keeper began to", grace)
         while True:
@@ -125,8 +122,6 @@ class Attempt:
                 case GangDecision.STOP_FAILED if stopper is None:
                     blame = f"{self._failed()[0].task} failed"
                     stopper = self._stop(StopBy.FAILURE, blame, run.plan.failure_grace)
-                    if self._blames_peer():
-                        links.begin()
                 case GangDecision.STOP_COMPLETE if stopper is None:
                     stopper = self._stop(StopBy.COMPLETION, "the chief is done", run.plan.grace)
                 case GangDecision.GO_ON if stopper is None and (hung := watch.look()) is not None:
@@ -144,10 +139,6 @@ class Attempt:
                 follower.give_up("it has not ended, and nothing tells why")
                 break
             gauge.look()
-            links.look()
-        if asked is None and self._failed() and self._blames_peer():
-            links.begin()  # where all have ended at once there was no time for it
-        cut = links.result()
         follower.close()
         unproven = () if allocation.fate(run).over else tuple(stop.sweep(run))  # Slurm ends all of a job
         good = hung is None and succeeded(follower.tasks, follower.ends, run.plan.completion)
@@ -162,11 +153,7 @@ class Attempt:
         for task, lines in follower.fits.items():
             if lines.fit is not None and lines.fit.diverged:
                 self._diverged.setdefault(str(task), lines.fit.diverged)
-        return Finished(tuple(self._exits), good, stopped, self._steps, unproven, hung, self._diverged, cut)
-
-    def _begun(self) -> StopBy | None:
-        """Why the last keeper was stopping what is still alive; None when it was not."""
-        return self._adopted.stopping if self._adopted is not None and self._follower.waiting() else None
+        return Finished(tuple(self._exits), good, stopped, self._steps, unproven, hung, self._diverged)
 
     def _stopped_elsewhere(self) -> float | None:
         """When a user stopped the run from another machine (seconds since the epoch); None: nobody did.
@@ -189,11 +176,6 @@ class Attempt:
     def _failed(self) -> list[TaskExited]:
         return [exited for exited in self._exits if ended_badly(exited)]
 
-    def _blames_peer(self) -> bool:
-        """Return True if the last words of the first failed task are about another one."""
-        slug = self._failed()[0].task.replace("/", "-")
-        return lastwords.blames_peer(last_lines(self._run.folder.log(self.name, slug), lastwords.LOOKED_AT))
-
     def _given_up(self) -> str:
         """A host that its attempt is better off without; "" for none."""
         run, follower, now = self._run, self._follower, time.monotonic()
@@ -214,17 +196,15 @@ _WATCHED = 15.0  # seconds after a viewer's last word in which somebody looks
 
 
 class Gauge:
-    """`look` never waits, and does nothing while nobody looks: no node is asked then."""
+    """Tell viewers what the tasks do now; no node is asked while nobody looks, and `look` never waits."""
 
-    def __init__(
-        self, run: Run, follower: Follower, said: Callable[[TaskId], str] = lambda _task: ""
-    ) -> None:
+    def __init__(self, run: Run, follower: Follower) -> None:
         self._run = run
         self._follower = follower
-        self._said = said
         self._wrote = self._asked = 0.0
         self._answers: dict[str, Future[wire.Measured]] = {}  # by host
-        self._known: dict[str, _Use] = {}  # by task
+        self._last: dict[str, tuple[float, wire.TaskVitals]] = {}  # by task: when it came, monotonic
+        self._busy: dict[str, float] = {}  # by task, since the answer before
 
     def look(self) -> None:
         now = time.monotonic()
@@ -244,13 +224,11 @@ class Gauge:
         wall = time.time()
         tasks = {}
         for task in self._follower.waiting():
-            use = self._known.get(str(task))
-            last = use.last if use else None
+            _, last = self._last.get(str(task), (0.0, None))
             tasks[str(task)] = vitals.Vital(
                 heard=wall - max(0.0, now - self._follower.lives[task].heard),
                 fit=self._follower.fits[task].fit,
-                said=self._said(task),
-                cpu=use.busy if use else None,
+                cpu=self._busy.get(str(task)),
                 memory=last.memory if last else None,
                 gpu_memory=last.gpu_memory or None if last else None,
                 gpu_busy=last.gpu_busy if last and last.gpu_memory else None,
@@ -261,7 +239,7 @@ class Gauge:
         wanted = {self._follower.host(task) for task in self._follower.waiting()}
         for name, session in list(self._run.fleet.sessions.items()):
             if name in wanted and name not in self._answers:
-                request = wire.VitalsAsk(run=self._run.id, attempt=self._follower.attempt, gpus=True)
+                request = wire.VitalsAsk(run=self._run.id, attempt=self._follower.attempt)
                 self._answers[name] = session.submit(request)
 
     def _take(self, now: float) -> None:
@@ -272,16 +250,8 @@ class Gauge:
             if future.cancelled() or future.exception() is not None:
                 continue
             for told in future.result().tasks:
-                if self._follower.speaks_for(name, told.task):
-                    self._known[told.task] = _Use(told, now, self._known.get(told.task))
-
-
-class _Use:
-    """A task's use by its last answer, and how busy it was since the one before."""
-
-    def __init__(self, told: wire.TaskVitals, at: float, before: _Use | None) -> None:
-        self.last = told
-        self.at = at
-        self.busy: float | None = None
-        if before is not None and at > before.at and told.cpu >= before.last.cpu:
-            self.busy = (told.cpu - before.last.cpu) / (at - before.at)
+                if self._follower.task_on(name, told.task) is not None:
+                    at, before = self._last.get(told.task, (now, told))
+                    if now > at and told.cpu >= before.cpu:
+                        self._busy[told.task] = (told.cpu - before.cpu) / (now - at)
+                    self._last[told.task] = now, told

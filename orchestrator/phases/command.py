@@ -33,14 +33,8 @@ class CommandOutput:
 
 @dataclass(frozen=True)
 class CommandEnded:
-    """How the command ended; none of its processes runs any more but those that `left` names."""
-
     host: str
-    status: int
-    error: str = ""  # why it could not be started
-    stopped: bool = False
-    ended: int = 0  # processes that it had left running
-    left: tuple[str, ...] = ()
+    end: wire.CommandEnd
 
 
 @dataclass(frozen=True)
@@ -110,7 +104,7 @@ class Commands:
     def _run(self, session: Session, _seconds: float) -> None:
         name = session.host.name
         if self._stopping.is_set():
-            self._words.put(CommandEnded(name, 0, stopped=True))
+            self._words.put(CommandEnded(name, wire.CommandEnd(status=0, stopped=True, ended=0, left=())))
             return
         self._words.put(CommandStarted(name))
         session.on_output = partial(self._on_output, session)
@@ -132,7 +126,6 @@ class Commands:
     def _on_end(self, name: str, future: Future[wire.CommandEnd]) -> None:
         error = future.exception()
         if error is None:
-            end = future.result()
-            self._words.put(CommandEnded(name, end.status, end.error, end.stopped, end.ended, end.left))
+            self._words.put(CommandEnded(name, future.result()))
         elif isinstance(error, HostError):
             self._words.put(Failed(name, error))

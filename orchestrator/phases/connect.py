@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -18,7 +17,7 @@ from orchestrator.fleet import Answers, Session
 from orchestrator.frameworks import alone
 from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan, Way
-from orchestrator.names import is_run
+from orchestrator.names import RunId
 from orchestrator.phases.context import Run, fail_on
 from orchestrator.planning.seal import seal
 from orchestrator.ranges import fold
@@ -36,28 +35,17 @@ def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, Ho
     def on_open(session: Session, seconds: float) -> None:
         run.bus.emit(HostConnected(session.host.name, seconds, session.clock_offset))
 
-    awaited = {host.name: None for host in wanted}
-
-    def name_awaited() -> None:
-        if awaited:
-            run.bus.emit(Noted(f"waiting for {fold(list(awaited))}"))
-
-    timer = threading.Timer(run.timings.latecomers, name_awaited)
-    timer.daemon = True
-    timer.start()
-    try:
-        bad = run.fleet.connect(wanted, on_open, lambda name: awaited.pop(name, None))
-    finally:
-        timer.cancel()
-        timer.join()
+    bad = run.fleet.connect(wanted, on_open)
     opened = [run.fleet.sessions[host.name] for host in wanted if host.name in run.fleet.sessions]
     for remark, names in grouped((one.link.remark, one.host.name) for one in opened).items():
         if remark:
             run.bus.emit(Noted(f"{fold(names)}: over OpenSSH's own client, for {remark}"))
-    for name in [host.name for host in wanted if host.name in run.fleet.sessions]:
-        session = run.fleet.sessions[name]
+    for session in opened:
         if (refused := session.hello.state_error) is not None:
-            hint = "set `state` for it in hosts.toml to a folder of your own on a local disk"
+            name, hint = (
+                session.host.name,
+                "set `state` for it in hosts.toml to a folder of your own on a local disk",
+            )
             bad[name] = HostError(name, refused.said, kind="state", why=refused.told, hint=hint)
     for name, first in same_state((name, one.hello) for name, one in run.fleet.sessions.items()).items():
         what, hint = f"has the state folder of {first} too", other_state(name)
@@ -106,19 +94,19 @@ def plan_text(run: Run) -> str | None:
 
 def for_nodes(plan: RunPlan) -> RunPlan:
     """All but where tasks stand, which `cluster` says once for all, and how we reach the hosts."""
+
+    def unreached(host: Host) -> Host:
+        return dataclasses.replace(
+            host, ssh=host.name, user=None, port=None, identity=None, ssh_config=None, via=Way.AUTO
+        )
+
     tasks = (dataclasses.replace(spec, env=alone(plan.recipe.framework, spec.env)) for spec in plan.tasks)
     return dataclasses.replace(
         plan,
         tasks=tuple(tasks),
-        hosts=tuple(map(_unreached, plan.hosts)),
-        spares=tuple(map(_unreached, plan.spares)),
-        retired=tuple(map(_unreached, plan.retired)),
-    )
-
-
-def _unreached(host: Host) -> Host:
-    return dataclasses.replace(
-        host, ssh=host.name, user=None, port=None, identity=None, ssh_config=None, via=Way.AUTO
+        hosts=tuple(map(unreached, plan.hosts)),
+        spares=tuple(map(unreached, plan.spares)),
+        retired=tuple(map(unreached, plan.retired)),
     )
 
 
@@ -159,18 +147,20 @@ def lease(run: Run, *, move: bool = True) -> None:
             return
         run.plan = restarts.move(run.plan, moved)
         run.folder.write_plan(run.plan)
-    fail_on(
-        run.bus,
-        Phase.CONNECT,
-        {run.hosts[0].name: HostError(run.hosts[0].name, "has no free ports", kind="port")},
-    )
+    name = run.hosts[0].name
+    fail_on(run.bus, Phase.CONNECT, {name: HostError(name, "has no free ports", kind="port")})
 
 
 def _ask_for_ports(run: Run, patience: float) -> Answers[wire.Leased]:
     """All hosts at once, and again for as long as others hold some of them."""
+
+    def wanted(session: Session) -> wire.Lease:
+        ports = {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(session.host.name)}
+        return wire.Lease(run=run.id, owner=run.plan.owner, ports=ports)
+
     deadline = time.monotonic() + patience
     while True:
-        answers = run.fleet.ask(lambda session: _wanted(run, session), hosts=run.names)
+        answers = run.fleet.ask(wanted, hosts=run.names)
         held = any(_of_others(run, reply) for reply in answers.good.values())
         if not held or time.monotonic() > deadline or run.stop.wait(_LOOK):
             return answers
@@ -180,24 +170,18 @@ def _of_others(run: Run, reply: wire.Leased) -> list[wire.Conflict]:
     return [one for one in reply.conflicts if one.run != run.id]
 
 
-def _wanted(run: Run, session: Session) -> wire.Lease:
-    ports = {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(session.host.name)}
-    return wire.Lease(run=run.id, owner=run.plan.owner, ports=ports)
-
-
 def _held(name: str, conflicts: Sequence[wire.Conflict]) -> HostError:
     """Return who holds a host's ports."""
     first, ports = conflicts[0], ", ".join(str(conflict.port) for conflict in conflicts)
     if first.run is None:
         what = f"has task port {ports} taken by {first.words}"
         return HostError(name, what, kind="lease", hint="launch with --other-ports")
-    since = min((conflict.since for conflict in conflicts if conflict.since), default=None)
-    when = f", and holds it since {time.strftime('%H:%M:%S', time.localtime(since))}" if since else ""
-    stop = f"`orchestrate stop {first.run}`, or launch" if is_run(first.run) else "launch"  # a node's word
+    is_run = RunId.PATTERN.fullmatch(first.run)  # a node's word
+    stop = f"`orchestrate stop {first.run}`, or launch" if is_run else "launch"
     return HostError(
         name,
         f"has task port {ports} taken by run {first.run}",
         kind="lease",
-        why=f"{first.owner} launched it{when}",
+        why=f"{first.owner} launched it",
         hint=f"{stop} with --other-ports",
     )

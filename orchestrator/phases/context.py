@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeAlias
 
 from orchestrator.errors import HostError, Trouble
@@ -21,9 +20,9 @@ from orchestrator.model import Host, RunPlan
 from orchestrator.slurm import Fate
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
-from orchestrator.store.validations import Validations
+from orchestrator.store.known import Validations, state_root
 from orchestrator.sync import Contents
-from orchestrator.sync.listing import CodeListing
+from orchestrator.sync.contents import CodeSource
 from orchestrator.timings import DEFAULT, Timings
 
 log = logging.getLogger("orchestrate")
@@ -32,9 +31,7 @@ Emit: TypeAlias = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class ViewerRequest:
-    """A request from a viewer: stop the run, or kill it."""
-
-    kill: bool
+    """A viewer has asked for the end of the run."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +75,10 @@ class StopFlag:
 
     def __init__(self) -> None:
         self._asked = threading.Event()
-        self._kill = threading.Event()
+        self.kill = False
 
     def ask(self, *, kill: bool) -> None:
-        if kill:
-            self._kill.set()
+        self.kill = self.kill or kill
         self._asked.set()
 
     def wait(self, seconds: float) -> bool:
@@ -92,20 +88,6 @@ class StopFlag:
     @property
     def asked(self) -> bool:
         return self._asked.is_set()
-
-    @property
-    def kill(self) -> bool:
-        return self._kill.is_set()
-
-
-@dataclass(frozen=True)
-class CodeSource:
-    """The code to sync; a keeper that takes over finds it on the hosts and needs none."""
-
-    root: Path = Path()
-    ignore: tuple[str, ...] = ()  # gitignore patterns of the job
-    own: tuple[Path, ...] = ()  # folders of ours, which are not code wherever they are
-    listing: CodeListing | None = None  # of its files, by whoever looked before; None: nobody did
 
 
 @dataclass
@@ -149,11 +131,11 @@ class Run:
     fleet: Fleet
     inbox: Inbox
     who: str  # this keeper, as others are told
-    source: CodeSource
+    source: CodeSource | None  # a keeper that takes over finds the code on the hosts
     secrets: Mapping[str, str] = field(default_factory=dict)
     timings: Timings = DEFAULT
     key: bytes | None = None  # with which the user's plans are sealed
-    validations: Validations | None = None  # of earlier launches; None: none are remembered
+    validations: Validations = field(default_factory=lambda: Validations(state_root() / "validated"))
     stop: StopFlag = field(default_factory=StopFlag)
     staged: StagedCode = field(default_factory=StagedCode)
     placed: PlacedData = field(default_factory=PlacedData)
@@ -183,26 +165,16 @@ class Run:
         return [host.name for host in self.plan.hosts if host.name in self.fleet.sessions]
 
 
+@dataclass(eq=False)
 class PhaseFailed(Exception):  # noqa: N818 - how a phase ends, caught by the keeper
     """The run cannot continue; the events that say why were emitted already."""
 
-    def __init__(
-        self,
-        phase: Phase,
-        cause: str,
-        hint: str = "",
-        hosts: Mapping[str, str] | None = None,
-        *,
-        outside: bool = False,
-        here: bool = False,
-    ) -> None:
-        super().__init__(cause)
-        self.phase = phase
-        self.cause = cause
-        self.hint = hint
-        self.hosts = hosts or {}  # what is wrong with which
-        self.here = here  # nothing is wrong with any host: this machine could not do its part
-        self.outside = outside  # it need not come again: a host was lost over it
+    phase: Phase
+    cause: str
+    hint: str = ""
+    hosts: Mapping[str, str] = field(default_factory=dict)  # what is wrong with which
+    outside: bool = field(default=False, kw_only=True)  # it need not come again: a host was lost over it
+    here: bool = field(default=False, kw_only=True)  # this machine could not do its part, no host is to blame
 
 
 @contextmanager
@@ -227,12 +199,8 @@ def report_failures(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> 
 
 def fail_on(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> None:
     """Emit the errors and raise PhaseFailed, if there are any."""
-    if errors:
-        raise phase_failed(bus, phase, errors)
-
-
-def phase_failed(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> PhaseFailed:
-    """Emit the errors, of which there is one at least; what is to be raised for them."""
+    if not errors:
+        return
     report_failures(bus, phase, errors)
     first = next(iter(errors))
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -240,4 +208,4 @@ def phase_failed(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> Pha
     outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in errors.values())
     here = all(error.kind == Trouble.HERE for error in errors.values())
     cause = f"{first}{others} {errors[first].what}"
-    return PhaseFailed(phase, cause, errors[first].hint, found, outside=outside, here=here)
+    raise PhaseFailed(phase, cause, errors[first].hint, found, outside=outside, here=here)

@@ -1,36 +1,38 @@
-"""Having what [data] names on every host, before anything trains: looked for, sent, found by the tasks."""
+"""Having what [data] names on every host, before anything trains: looked for, sent, found by the tasks.
+
+It leaves this machine once, and goes on along a line of the hosts. Each takes what it lacks from the one
+before it, as it comes there; the first takes it from here. A host to which its neighbour gives nothing asks
+the one before that one, at last this machine. What has come stays when it is interrupted.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import secrets
+import os
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import wire
-from orchestrator.errors import HostError, RunError
-from orchestrator.events import CheckReported, DataPlaced, DataStepped, Level, Phase
-from orchestrator.fleet import Answers, Fleet
+from orchestrator.errors import HostError, RunError, UsageError
+from orchestrator.events import DataPlaced, Phase, Stepped
+from orchestrator.fleet import Answers, Fleet, host_name
+from orchestrator.groups import grouped
 from orchestrator.model import Data, Host
-from orchestrator.phases import prepare
-from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, log, phase, phase_failed
+from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, log, phase
 from orchestrator.phases.preflight import shared_workdirs
-from orchestrator.phases.transfer import Came, Transfer, TransferOptions
-from orchestrator.plainfile import cache
+from orchestrator.plainfile import at_home
 from orchestrator.planning.environ import of_data as env_of_data
-from orchestrator.sync import Contents, DataPath, read_data
-from orchestrator.text import count, size
+from orchestrator.sync import Contents, DataPath, Sending, Throttle, one_time_key, read_data
 
 _LOOK = 3600.0  # seconds that reading all of it may take
-_TOLD = 1.0  # seconds between two words about how much was read
+_TOLD = 1.0  # seconds between two words about how much was read, or has come
+_GLANCE = 0.25  # seconds between two looks at what a host has
+_STALL = 15.0  # seconds in which nothing comes of what could
 
 _USABLE = (wire.StoreState.WHOLE, wire.StoreState.UNSURE)
-
-
-def data_cache() -> Path:
-    """Where digests and prepared sets are kept."""
-    return cache("data")
 
 
 def place(run: Run, joined: Sequence[str] | None = None) -> None:
@@ -44,11 +46,12 @@ def place(run: Run, joined: Sequence[str] | None = None) -> None:
         hosts = [host for host in run.hosts if host.name in run.fleet.sessions]
         digest = run.plan.data_digest
         if digest and run.placed.contents is None:  # another keeper has sent it
-            seen = look(run.fleet, hosts, digest, thorough=False)
+            seen = look(run.fleet, hosts, digest)
             if all(one.state in _USABLE for one in seen.good.values()) and not seen.bad:
                 _found(run, run.plan.data, {name: one.path for name, one in seen.good.items()})
                 return
-        dataset = run.placed.contents or _read(run, run.plan.data)
+        named = run.plan.data
+        dataset = run.placed.contents or run.fleet.in_pool(lambda: read_sources(sources(named), run.bus.emit))
         if digest not in ("", dataset.digest):
             raise PhaseFailed(
                 Phase.DATA,
@@ -56,7 +59,7 @@ def place(run: Run, joined: Sequence[str] | None = None) -> None:
                 "launch it again: tasks of one run must read the same",
             )
         run.placed.contents = dataset
-        placed, bad = bring(run.fleet, hosts, dataset, run.bus.emit, TransferOptions(run=run.id))
+        placed, bad = bring(run.fleet, hosts, dataset, run.bus.emit, run=run.id)
         fail_on(run.bus, Phase.DATA, bad)
         _found(run, run.plan.data, placed)
         if digest:
@@ -74,17 +77,45 @@ def _found(run: Run, data: Data, placed: Mapping[str, str]) -> None:
         run.placed.env[name] = env_of_data(path, data)
 
 
-def _read(run: Run, data: Data) -> Contents:
-    """Read the contents of [data] on this machine."""
+_INFO = "dataset_info.json"  # a prepared set is <data_dir>/<name>/[<config>/]<version> with this file
+_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 
-    def read() -> Contents:
-        maker = prepare.Maker(run.fleet, run.plan.recipe.setup, run.bus.emit)
-        return read_sources(prepare.sources(data, run.hosts, data_cache(), maker), run.bus.emit)
 
-    try:
-        return run.fleet.in_pool(read)
-    except HostError as error:
-        raise phase_failed(run.bus, Phase.DATA, {error.host: error}) from error
+def sources(data: Data) -> list[DataPath]:
+    """Return what [data] names, as files of this machine; raise UsageError for a set that is not prepared."""
+    named = [("files", given) for given in data.paths] + [("keras/datasets", given) for given in data.keras]
+    found = [DataPath(f"{below}/{given.rpartition('/')[2]}", at_home(given)) for below, given in named]
+    root = at_home(data.tfds_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+    for wanted in data.sets:
+        if (folder := find_set(root, wanted)) is None:
+            raise UsageError(
+                f"[data] names the set {wanted}, which is not in {root}",
+                why="a set is sent as tensorflow-datasets has prepared it, and here is none of that name",
+                hint="copy it there, name its folder (`tfds_dir` under [data]), or leave it out: hosts then"
+                " prepare their own",
+            )
+        found.append(DataPath(f"tfds/{folder.relative_to(root)}", folder))
+    return found
+
+
+def find_set(root: Path, wanted: str) -> Path | None:
+    """Find the prepared set `name/config:version` below a data_dir, the newest where no version is named."""
+    place, _, version = wanted.partition(":")
+    above = root / place
+    found = _versions(above)
+    if not found and "/" not in place and above.is_dir():  # a set whose only form has a name
+        configs = [child for child in sorted(above.iterdir()) if _versions(child)]
+        found = _versions(configs[0]) if len(configs) == 1 else []
+    if version:
+        found = [path for path in found if path.name == version]
+    return found[-1] if found else None
+
+
+def _versions(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    found = [one for one in folder.iterdir() if _VERSION.fullmatch(one.name) and (one / _INFO).is_file()]
+    return sorted(found, key=lambda one: tuple(map(int, one.name.split("."))))
 
 
 def read_sources(found: Sequence[DataPath], emit: Emit) -> Contents:
@@ -95,9 +126,9 @@ def read_sources(found: Sequence[DataPath], emit: Emit) -> Contents:
         nonlocal said
         if time.monotonic() - said > _TOLD:
             said = time.monotonic()
-            emit(DataStepped("", "reads the data", done, total))
+            emit(Stepped("", "reads the data", done, total))
 
-    return read_data(found, data_cache() / "digests", on_bytes)
+    return read_data(found, on_bytes)
 
 
 def bring(
@@ -105,109 +136,211 @@ def bring(
     hosts: Sequence[Host],
     dataset: Contents,
     emit: Emit,
-    options: TransferOptions,
     *,
+    run: str,
+    limit: float | None = None,
     helpers: Sequence[Host] = (),
 ) -> tuple[dict[str, str], dict[str, HostError]]:
     """Make the hosts have it, once on a disk that hosts share; the folder on each, and what failed.
 
-    `helpers` are others that have it, and give it to these.
+    `run` holds the leases of ports that are our own, `limit` is how many bytes leave this machine per second.
+    `helpers` are others that have the data, and give it to these.
     """
     began = time.monotonic()
-    looked = look(fleet, hosts, dataset.digest, thorough=options.thorough)
+    looked = look(fleet, hosts, dataset.digest)
     bad = dict(looked.bad)
-    is_whole = {name: one.state is wire.StoreState.WHOLE for name, one in looked.good.items()}
-    whole = [host for host in hosts if is_whole.get(host.name)]
-    rest = [host for host in hosts if host.name not in bad and host not in whole]
-    asked = [host for host in hosts if host.name not in bad]
-    groups = shared_workdirs(fleet, asked, secrets.token_hex(8)) if rest else []
+    whole = {name for name, one in looked.good.items() if one.state is wire.StoreState.WHOLE}
+    asked = [host for host in hosts if host.name in looked.good]
+    rest = [host for host in asked if host.name not in whole]
+    disks = grouped((first, name) for name, first in shared_workdirs(fleet, asked if rest else ()).items())
     # Of those that see one disk, one gets it, unless one has it.
-    leaders = {name: min(group, key=lambda one: not is_whole.get(one)) for group in groups for name in group}
+    leaders = {one: min(disk, key=lambda name: name not in whole) for disk in disks.values() for one in disk}
     lacking = [host for host in rest if leaders.get(host.name, host.name) == host.name]
-    came: dict[str, Came] = {}
+    came: dict[str, Participant] = {}
     if lacking:
-        came, failed = Transfer(fleet, dataset, options, emit).run(lacking, [*whole, *helpers])
+        givers = [*(host for host in asked if host.name in whole), *helpers]
+        came, failed = Transfer(fleet, dataset, emit, run, limit).run(lacking, givers)
         bad.update(failed)
-    # Those that share its disk see what the first of them got, or get nothing either.
-    for host in rest:
-        if host not in lacking and (error := bad.get(leaders[host.name])) is not None:
-            bad[host.name] = _shares(host, error)
-    others = [host for host in rest if host not in lacking and host.name not in bad]
-    seen = look(fleet, others, dataset.digest, thorough=False)
-    bad.update(seen.bad)
-    paths = {name: one.path for name, one in looked.good.items() if name not in bad}
+    others = [host for host in rest if host not in lacking]
+    seen = look(fleet, others, dataset.digest)
     for host in others:
-        if host.name in seen.good and seen.good[host.name].state is wire.StoreState.ABSENT:
-            bad[host.name] = _unseen(host, dataset)
+        if (error := bad.get(leaders[host.name])) is not None:
+            what = f"shares its disk with {error.host}, which did not get the data"
+            bad[host.name] = HostError(host.name, what, kind="data", why=error.what, hint=error.hint)
+        elif host.name in seen.bad or seen.good[host.name].state is wire.StoreState.ABSENT:
+            bad[host.name] = seen.bad.get(host.name) or unseen_error(host, f"data/{dataset.digest}")
+    paths = {host.name: looked.good[host.name].path for host in asked if host.name not in bad}
     seconds = time.monotonic() - began
-    for host in hosts:
-        if host.name in bad:
-            continue
-        one = came.get(host.name, Came("", 0, 0, seconds))
-        emit(
-            DataPlaced(
-                host.name,
-                dataset.digest,
-                paths[host.name],
-                dataset.size,
-                one.sent,
-                one.peers,
-                one.seconds,
-                reused=host.name not in came,
-            )
-        )
-    return {host.name: paths[host.name] for host in hosts if host.name not in bad}, bad
+    for name, path in paths.items():
+        part = came.get(name)
+        figures = (part.sending.sent, part.from_peers, part.seconds) if part else (0, 0, seconds)
+        emit(DataPlaced(name, dataset.digest, path, dataset.size, *figures, reused=part is None))
+    return paths, bad
 
 
 def look(
-    fleet: Fleet, hosts: Sequence[Host], digest: str, *, thorough: bool, seconds: float = _LOOK
+    fleet: Fleet, hosts: Sequence[Host], digest: str, seconds: float = _LOOK
 ) -> Answers[wire.StoreLooked]:
     """Ask hosts for data by its digest; changes nothing there but the time of its last use."""
     return fleet.ask(
-        lambda session: wire.StoreLook(path=f"{session.host.workdir}/data/{digest}", thorough=thorough),
+        lambda session: wire.StoreLook(path=f"{session.host.workdir}/data/{digest}"),
         timeout=seconds,
         hosts=[host.name for host in hosts],
     )
 
 
-def checks(fleet: Fleet, hosts: Sequence[Host], data: Data) -> list[CheckReported]:
-    """Return what preflight says of the data of each host; raise UsageError when it cannot be read here."""
-    connected = [host for host in hosts if host.name in fleet.sessions]
-    try:
-        sources = prepare.sources(data, hosts, data_cache())
-    except prepare.NotPreparedError as error:
-        text = f"{error.what}; launch does it"
-        return [CheckReported(host.name, "data", Level.WARN, text, hint=error.hint) for host in connected]
-    dataset = read_sources(sources, lambda _: None)
-    looked = look(fleet, connected, dataset.digest, thorough=False)
-    return [_judged(name, reply, dataset) for name, reply in looked.good.items()]
-
-
-def _judged(host: str, looked: wire.StoreLooked, dataset: Contents) -> CheckReported:
-    """Judge a host that has the data, or has not, and may lack the room."""
-    hint, text = "`orchestrate push`", f"lacks {size(dataset.size)} in {count(dataset.files, 'file')}"
-    if looked.state in _USABLE:
-        return CheckReported(host, "data", Level.OK, size(dataset.size))
-    if looked.state is wire.StoreState.DAMAGED:
-        text = f"damaged: {', '.join(looked.wrong)}; launch repairs it"
-        return CheckReported(host, "data", Level.WARN, text, hint=hint)
-    if looked.free < dataset.size:
-        hint = "make room there (`orchestrate clean`), or set `workdir` to another disk"
-        text += f", and {size(looked.free)} are free"
-        return CheckReported(host, "data", Level.FAIL, text, why=looked.path, hint=hint)
-    return CheckReported(host, "data", Level.WARN, f"{text}; launch sends it", hint=hint)
-
-
-def _shares(host: Host, error: HostError) -> HostError:
-    what, why = f"shares its disk with {error.host}, which did not get the data", error.what
-    return HostError(host.name, what, kind="data", why=why, hint=error.hint)
-
-
-def _unseen(host: Host, dataset: Contents) -> HostError:
+def unseen_error(host: Host, folder: str) -> HostError:
+    """Return the error of a host that shares a disk, and does not see what is on it."""
     return HostError(
         host.name,
-        "does not see the data that was sent",
+        "does not see what was sent to the disk that it shares",
         kind="data",
-        why=f"there is no data/{dataset.digest} in {host.workdir}",
+        why=f"there is no {folder} in {host.workdir}",
         hint="try again: a shared folder that is slow to show new files does this",
     )
+
+
+# --- along a line of hosts ---
+
+
+@dataclass
+class Participant:
+    """One host of a transfer."""
+
+    host: Host
+    sending: Sending
+    port: int = 0  # where it gives pieces to peers
+    lacked: int = 0  # bytes, at the beginning
+    seconds: float = -1.0  # until it had all; below 0: it has not
+    told_at: float = 0.0
+
+    @property
+    def from_peers(self) -> int:
+        return max(0, self.lacked - self.sending.sent)
+
+
+class Transfer:
+    """One data set on its way to the hosts that lack it; `run` is whose leases of ports are our own."""
+
+    def __init__(self, fleet: Fleet, data: Contents, emit: Emit, run: str, limit: float | None) -> None:
+        self._fleet = fleet
+        self._data = data
+        self._run = run
+        self._emit = emit
+        self._key = one_time_key()
+        self._throttle = Throttle(limit)
+        self._began = time.monotonic()
+        self._line: list[Participant] = []
+        self._bad: dict[str, HostError] = {}
+
+    def run(
+        self, lacking: Sequence[Host], whole: Sequence[Host]
+    ) -> tuple[dict[str, Participant], dict[str, HostError]]:
+        """Make `lacking` have it, with the help of those that are `whole`; what came, and what went wrong."""
+        takers, givers = self._parts(lacking), self._parts(whole)
+        try:
+            rest = [part for part in self._each(takers, self._begin) if part.seconds < 0]
+            if rest:
+                helping = self._each(givers, lambda part: self._begin(part, serve=True))
+                helping = [part for part in helping if not part.sending.lacks]
+                self._line = [*helping, *sorted(rest, key=lambda part: len(part.sending.lacks))]
+                for part in self._each(self._each(rest, self._fill), lambda part: part.sending.seal()):
+                    part.seconds = time.monotonic() - self._began
+        finally:
+            for part in (*takers, *givers):
+                if part.seconds < 0:
+                    part.sending.drop()
+        came = {part.host.name: part for part in takers if part.seconds >= 0}
+        return came, {host.name: self._bad[host.name] for host in lacking if host.name not in came}
+
+    def _parts(self, hosts: Sequence[Host]) -> list[Participant]:
+        def make(host: Host) -> Participant:
+            path = f"{host.workdir}/data/{self._data.digest}"
+            return Participant(host, Sending(self._fleet.session(host.name), self._data, path))
+
+        answers = self._fleet.each(hosts, host_name, make)
+        self._bad.update(answers.bad)
+        return list(answers.good.values())
+
+    def _each(self, parts: Sequence[Participant], work: Callable[[Participant], None]) -> list[Participant]:
+        """Work side by side; return those without an error: the others take no further part."""
+        answers = self._fleet.each(parts, lambda part: part.host.name, work, pool=max(1, len(parts)))
+        for name, error in answers.bad.items():
+            log.warning("data: %s %s: %s", name, error.what, error.why)
+            self._bad.setdefault(name, error)
+        return [part for part in parts if part.host.name not in answers.bad]
+
+    def _begin(self, part: Participant, *, serve: bool = False) -> None:
+        """Have a host look at what it has."""
+        host = part.host
+        self._emit(Stepped(host.name, "looks at what is there", 0, self._data.size))
+        ports = [host.task_port + place for place in range(host.tasks)]
+        begun = part.sending.begin(run=self._run, key=self._key, ports=ports, serve=serve)
+        part.port = begun.port
+        part.lacked = sum(map(self._data.manifest.length, part.sending.lacks))
+        if begun.present:
+            part.seconds = time.monotonic() - self._began
+
+    def _fill(self, part: Participant) -> None:
+        """Give a host what it lacks: from those before it in the line, at last from here."""
+        try:
+            for giver in reversed(self._line[: self._line.index(part)]):
+                self._take(part, giver)
+            self._send(part)
+        except BaseException:
+            part.port = 0  # nobody waits for what it would have given
+            raise
+
+    def _take(self, part: Participant, giver: Participant) -> None:
+        """Have a host take what it lacks from another one, until it has it or nothing comes any more."""
+        lacks = part.sending.lacks
+        if not lacks or not giver.port:
+            return
+        host = giver.host
+        part.sending.have(wire.StoreSource(host.name, host.address, giver.port, sorted(lacks)))
+        since = time.monotonic()
+        while giver.port and not self._look(part) and part.sending.lacks:
+            if part.sending.lacks != lacks or lacks <= giver.sending.lacks:
+                lacks, since = part.sending.lacks, time.monotonic()
+            elif time.monotonic() - since > _STALL:
+                log.warning("data: nothing comes from %s to %s any more", host.name, part.host.name)
+                return
+            time.sleep(_GLANCE)
+
+    def _send(self, part: Participant) -> None:
+        """Send a host what it lacks; what was sent may still be in a pipe there."""
+
+        def before(size: int) -> None:
+            if time.monotonic() - part.told_at > _TOLD:
+                self._look(part)
+            self._throttle.wait(size)
+
+        part.sending.put(part.sending.lacks, before)
+        lacks, since = part.sending.lacks, time.monotonic()
+        while lacks:
+            self._look(part)
+            if part.sending.lacks != lacks:
+                lacks, since = part.sending.lacks, time.monotonic()
+            elif time.monotonic() - since > _STALL:
+                raise HostError(
+                    part.host.name,
+                    f"does not keep what it is sent ({len(lacks)} pieces)",
+                    kind="data",
+                    why="it took them and says that it does not have them",
+                    hint="look at the disk of its `workdir`: `dmesg`, `df -h`",
+                )
+            else:
+                time.sleep(_GLANCE)
+
+    def _look(self, part: Participant) -> bool:
+        """Learn what a host has by now; return True when it takes nothing from another one any more."""
+        held = part.sending.have()
+        part.sending.lacks &= part.sending.absent(held.bits)  # a host that forgets is not sent to for ever
+        if held.trouble:
+            log.warning("data: %s gets nothing from the host before it: %s", part.host.name, held.trouble)
+        if time.monotonic() - part.told_at > _TOLD:
+            part.told_at = time.monotonic()
+            left = sum(map(self._data.manifest.length, part.sending.lacks))
+            step = Stepped(part.host.name, "receives data", self._data.size - left, self._data.size)
+            self._emit(step)
+        return held.idle

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 
 from orchestrator import wire
 from orchestrator.errors import FOREIGN, HostError, Trouble
@@ -25,6 +24,7 @@ from orchestrator.store.mirror import Mirror, has_room
 from orchestrator.store.reader import events_of, last_bytes
 
 _AGAIN = 5.0  # seconds until what cannot be had now is tried again
+_UNKNOWN = "its host knows nothing of it: it was never started, or its state folder was emptied"
 _HOLES = 3  # in what a host sends of its files, after which nobody believes it: an honest one leaves none
 LOG_CAP = 16 * 2**30  # bytes of one task's log that a node keeps
 
@@ -38,7 +38,8 @@ class Follower:
     def __init__(self, run: Run, attempt: str, placed: Mapping[TaskId, str], told: Emit) -> None:
         self.ends: dict[TaskId, TaskExited] = {}
         self._run = run
-        self._attempt = attempt
+        self.attempt = attempt
+        self.tasks = list(placed)
         self._placed = dict(placed)
         self._told = told
         self._on: dict[str, list[TaskId]] = {}  # host -> its tasks
@@ -51,11 +52,12 @@ class Follower:
         self._reports = {task: ReportLines() for task in placed}
         self._gaps: dict[TaskId, int] = {}
         self._missing: dict[TaskId, int] = {}  # bytes
-        self._said_missing = _gaps_said(run, attempt)  # of them, what somebody was told of
+        self._said_missing: dict[TaskId, int] = {}  # of them, what somebody was told of
         self._holes: Counter[str] = Counter()  # by host
         self._messages: dict[TaskId, str] = {}  # what its supervisor has to say of it
         self._asked_keep = time.monotonic()
-        self._put_off = PutOff(run.folder.path, told)
+        self._deferred: dict[tuple[int, int], Session] = {}  # streams for which there was no room
+        self._due: dict[str, float] = {}  # host -> when to ask again for its logs, monotonic
         self.stopping: Callable[[Session], None] | None = None  # what a host that comes back is told
 
     @property
@@ -63,16 +65,8 @@ class Follower:
         """When a task last printed or reported anything."""
         return max(life.heard for life in self.lives.values())
 
-    @property
-    def attempt(self) -> str:
-        return self._attempt
-
     def host(self, task: TaskId) -> str:
         return self._placed[task]
-
-    @property
-    def tasks(self) -> list[TaskId]:
-        return list(self._placed)
 
     def waiting(self) -> list[TaskId]:
         """The tasks whose end is not known yet."""
@@ -90,7 +84,7 @@ class Follower:
                 for task in self._on.get(name, ())  # a host that was replaced has none
                 if task not in self.ends
             ]
-            answer = session.submit(wire.Follow(run=self._run.id, attempt=self._attempt, tasks=tasks))
+            answer = session.submit(wire.Follow(run=self._run.id, attempt=self.attempt, tasks=tasks))
             answer.add_done_callback(partial(self._answered, session))
 
     def know(self, exited: TaskExited) -> None:
@@ -100,13 +94,13 @@ class Follower:
     def step(self, timeout: float) -> bool:
         """Handle what arrives within `timeout` seconds; True when a viewer asked for something."""
         asked = self._take(timeout)
-        self._keep_again()
+        if self._run.losses.unkept and time.monotonic() - self._asked_keep > _AGAIN:
+            self._asked_keep = time.monotonic()
+            for name in list(self._run.losses.unkept):
+                if (session := self._run.fleet.sessions.get(name)) is not None:
+                    keep_again(self._run, session)
         recovery.try_again(self._run)
-        for name in self._put_off.hosts:  # its tasks may print: nothing here can tell
-            for task in self._on.get(name, ()):
-                hang.heard(self.lives, task, time.monotonic())
-        if again := self._put_off.again():
-            self.attach(again)
+        self._fetch_deferred()
         return asked
 
     def give_up(self, why: str) -> None:
@@ -119,15 +113,13 @@ class Follower:
 
     def give_up_host(self, name: str, why: str, *, taken: bool = False) -> None:
         """Take the tasks of a host that stays lost for failed; `taken`: Slurm says why."""
-        for task in self.waiting():
-            if self._placed[task] == name:
-                silent, loss = ("", Loss.TAKEN) if taken else recovery.silence(self._run, name)
-                self._end(vanished(self._place(task), silent or why, time.time(), loss=loss))
+        silent, loss = ("", Loss.TAKEN) if taken else recovery.silence(self._run, name)
+        self._lost(name, silent or why, loss)
 
-    def _distrust(self, name: str, why: str) -> None:
+    def _lost(self, name: str, why: str, loss: Loss) -> None:
         for task in self.waiting():
             if self._placed[task] == name:
-                self._end(vanished(self._place(task), why, time.time(), loss=Loss.UNREACHABLE))
+                self._end(vanished(self._place(task), why, time.time(), loss=loss))
 
     def close(self) -> None:
         for mirror in self._mirrors.values():
@@ -144,15 +136,22 @@ class Follower:
                 case ViewerRequest():
                     return True
                 case Reconnected(session):
-                    self._regain(session)
+                    if recovery.regain(self._run, session, self._told):
+                        self.attach([session.host.name])
+                        if self.stopping is not None:
+                            self.stopping(session)
                 case _ if self._run.fleet.sessions.get(item.session.host.name) is not item.session:
                     pass  # of a session that was given up: another one tells it again
                 case Followed(session, missing, error):
-                    self._followed(session, missing, error)
+                    if error is not None:
+                        self._lose(session.host.name, error.in_one_line, pause=_AGAIN)
+                    for task in filter(None, (self.task_on(session.host.name, name) for name in missing)):
+                        if task not in self.ends:
+                            self._end(vanished(self._place(task), _UNKNOWN, time.time()))
                 case Lost(error=error) if error.kind == Trouble.PROTOCOL:
                     # It would lie again: what its tasks do cannot be known, so nobody waits for them.
                     self._lose(item.host, recovery.reason(error), pause=_AGAIN)
-                    self._distrust(item.host, f"its host {error.in_one_line}")
+                    self._lost(item.host, f"its host {error.in_one_line}", Loss.UNREACHABLE)
                 case Lost(error=error):
                     self._lose(item.host, recovery.reason(error))
                 case TaskNews():
@@ -168,35 +167,58 @@ class Follower:
         elif isinstance(error, HostError) and session.alive:
             self._run.inbox.put(Followed(session, error=error))
 
-    def _followed(self, session: Session, missing: tuple[str, ...], error: HostError | None) -> None:
-        if error is not None:
-            self._lose(session.host.name, error.in_one_line, pause=_AGAIN)
-        for name in missing:
-            task = self._task_on(session.host.name, name)
-            if task is not None and task not in self.ends:
-                why = "its host knows nothing of it: it was never started, or its state folder was emptied"
-                self._end(vanished(self._place(task), why, time.time()))
-
     def _mirrored(self, frame: TaskNews) -> None:
         """Take a frame in; when this machine has no room for it, it waits on the node."""
-        if self._put_off.holds(frame):
+        if (id(frame.session), frame.news.stream) in self._deferred:
             return
         try:
             self._frame(frame)
         except OSError as error:
-            self._put_off.add(frame, error)
+            self._defer(frame, error)
         except ValueError as error:  # a hole in the stream
             self._holes[frame.host] += 1
             if self._holes[frame.host] < _HOLES:
                 self._lose(frame.host, str(error))
             else:
                 self._lose(frame.host, str(error), pause=_AGAIN)
-                self._distrust(frame.host, f"its host {FOREIGN}: {error}")
+                self._lost(frame.host, f"its host {FOREIGN}: {error}", Loss.UNREACHABLE)
+
+    def _defer(self, frame: TaskNews, error: OSError) -> None:
+        """End a stream for which there is no room; its host stays connected, and can be stopped."""
+        frame.session.submit(wire.Unfollow(target=frame.news.stream))
+        self._deferred[id(frame.session), frame.news.stream] = frame.session
+        if not self._due:
+            folder = self._run.folder.path
+            where = error.filename or folder
+            log.warning("no room for the logs: %s", error)
+            self._told(
+                Noted(
+                    f"the logs wait on their hosts: {error.strerror} on this machine ({where});"
+                    f" `df -h {shlex.quote(str(folder))}`, then make room: the run continues by itself"
+                )
+            )
+        self._due[frame.host] = time.monotonic() + _AGAIN
+
+    def _fetch_deferred(self) -> None:
+        """Ask again for the logs that wait on their hosts, once there is room for them."""
+        now = time.monotonic()
+        for name in self._due:  # its tasks may print: nothing here can tell
+            for task in self._on.get(name, ()):
+                hang.heard(self.lives, task, now)
+        due = [name for name, when in self._due.items() if now >= when]
+        if due and not has_room(self._run.folder.path):
+            self._due.update(dict.fromkeys(due, now + _AGAIN))
+        elif due:
+            for name in due:
+                del self._due[name]
+            if not self._due:
+                self._told(Noted("there is room again on this machine: the logs are fetched"))
+            self.attach(due)
 
     def _frame(self, frame: TaskNews) -> None:
         news = frame.news
-        task = self._task_on(frame.host, news.task)
-        if task is None or task in self.ends or news.attempt != self._attempt:
+        task = self.task_on(frame.host, news.task)
+        if task is None or task in self.ends or news.attempt != self.attempt:
             return
         mirror = self._mirrors[task]
         if not isinstance(news, wire.StateNews):
@@ -216,7 +238,7 @@ class Follower:
             case wire.StateNews(state=state):
                 self._state(task, frame.session, state)
 
-    def _task_on(self, host: str, name: str) -> TaskId | None:
+    def task_on(self, host: str, name: str) -> TaskId | None:
         """The task that a host speaks of; None unless it is one of its own."""
         try:
             task = TaskId.parse(name)
@@ -228,17 +250,13 @@ class Follower:
         """How far Keras says it is; an earlier keeper has seen the `here` bytes before."""
         lines = self.fits[task]
         if here and not lines.fed:
-            lines.feed(last_bytes(self._run.folder.log(self._attempt, task.slug)))
+            lines.feed(last_bytes(self._run.folder.log(self.attempt, task.slug)))
         else:
             lines.feed(data)
 
-    def speaks_for(self, host: str, task: str) -> bool:
-        """Return True if it is the task of that host."""
-        return self._task_on(host, task) is not None
-
     def leave_behind(self, timeout: float = 10.0) -> None:
         """End tasks that have ended by their nodes' word though their output is not all here, and say so."""
-        for task, (told, clock_offset) in ended_on_nodes(self._run, self._attempt, timeout).items():
+        for task, (told, clock_offset) in ended_on_nodes(self._run, self.attempt, timeout).items():
             if task in self._placed and task not in self.ends:
                 if (behind := told.log_size - self._mirrors[task].log_size) > 0:
                     why = f"not fetched: the rest of its log is on {self._placed[task]}"
@@ -274,43 +292,15 @@ class Follower:
         self._end(final(self._place(task), state, session.clock_offset, time.time()))
 
     def _place(self, task: TaskId) -> TaskPlace:
-        return TaskPlace(task, self._placed[task], self._attempt)
+        return TaskPlace(task, self._placed[task], self.attempt)
 
     def _end(self, exited: TaskExited) -> None:
         self.ends[TaskId.parse(exited.task)] = exited
         self._told(exited)
 
-    def _keep_again(self) -> None:
-        if self._run.losses.unkept and time.monotonic() - self._asked_keep > _AGAIN:
-            self._asked_keep = time.monotonic()
-            for name in list(self._run.losses.unkept):
-                if (session := self._run.fleet.sessions.get(name)) is not None:
-                    keep_again(self._run, session)
-
     def _lose(self, name: str, why: str, *, pause: float = 0.0) -> None:
         awaited = any(self._placed[task] == name for task in self.waiting())
         recovery.lose(self._run, name, why, self._told if awaited else None, pause=pause)
-
-    def _regain(self, session: Session) -> None:
-        if not recovery.regain(self._run, session, self._told):
-            return
-        self.attach([session.host.name])
-        if self.stopping is not None:
-            self.stopping(session)
-
-
-def _gaps_said(run: Run, attempt: str) -> dict[TaskId, int]:
-    """The bytes that earlier keepers of an attempt said to be missing."""
-    missing: dict[TaskId, int] = {}
-    for stamped in events_of(run.folder):
-        match stamped.event:
-            case TaskStarted(task, _, of) if of == attempt:
-                missing.pop(TaskId.parse(task), None)
-            case LogGap(task, GapPlace.NODE, count):
-                missing[TaskId.parse(task)] = missing.get(TaskId.parse(task), 0) + count
-            case _:
-                pass
-    return missing
 
 
 def ended_on_nodes(
@@ -351,71 +341,10 @@ def collect(run: Run, attempt: str) -> None:
             follower.know(event)
     follower.attach()
     deadline = time.monotonic() + _PATIENCE
-    while _awaited(run, follower) and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        if all(follower.host(task) in run.losses.since for task in follower.waiting()):
+            break
         if follower.step(0.2) and run.stop.kill:
             break  # a user has no more patience
     follower.leave_behind()
     follower.close()
-
-
-def _awaited(run: Run, follower: Follower) -> bool:
-    return any(follower.host(task) not in run.losses.since for task in follower.waiting())
-
-
-_AGAIN = 5.0  # seconds between two looks
-
-
-class PutOff:
-    """The streams that were given up for want of room, and the hosts that are to be asked again.
-
-    A host stays connected, whatever is put off: it can be stopped, and asked what its tasks do.
-    """
-
-    def __init__(self, folder: Path, on_event: Emit) -> None:
-        self._folder = folder
-        self._on_event = on_event
-        self._streams: dict[tuple[int, int], Session] = {}  # by (id of the session, stream)
-        self._due: dict[str, float] = {}  # host -> when to look again, monotonic
-        self._full = False
-
-    @property
-    def hosts(self) -> set[str]:
-        """Hosts whose logs are deferred."""
-        return set(self._due)
-
-    def holds(self, frame: TaskNews) -> bool:
-        """Return True if a frame belongs to a stream that was given up."""
-        return (id(frame.session), frame.news.stream) in self._streams
-
-    def add(self, frame: TaskNews, error: OSError) -> None:
-        """There was no room for a frame: end its stream."""
-        stream = frame.news.stream
-        self._streams[id(frame.session), stream] = frame.session
-        self._due[frame.host] = time.monotonic() + _AGAIN
-        frame.session.submit(wire.Unfollow(target=stream))
-        if not self._full:
-            self._full = True
-            log.warning("no room for the logs: %s", error)
-            where = error.filename or self._folder
-            self._on_event(
-                Noted(
-                    f"the logs wait on their hosts: {error.strerror} on this machine ({where}); "
-                    f"`df -h {shlex.quote(str(self._folder))}`, then make room: the run continues by itself"
-                )
-            )
-
-    def again(self) -> list[str]:
-        """The hosts whose logs may be asked for again, now that there is room."""
-        now = time.monotonic()
-        due = [name for name, when in self._due.items() if now >= when]
-        if not due:
-            return []
-        if not has_room(self._folder):
-            self._due.update(dict.fromkeys(due, now + _AGAIN))
-            return []
-        for name in due:
-            del self._due[name]
-        if self._full and not self._due:
-            self._full = False
-            self._on_event(Noted("there is room again on this machine: the logs are fetched"))
-        return due

@@ -9,6 +9,9 @@ import contextlib
 import json
 import os
 import select
+import shlex
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,9 +20,8 @@ from functools import partial
 import msgspec
 
 from orchestrator.diagnosis.lastwords import LOOKED_AT, last
-from orchestrator.diagnosis.rules import OF_A_PEER
 from orchestrator.diagnosis.statement import Statement
-from orchestrator.diagnosis.verdict import NOBODY, Verdict, judge
+from orchestrator.diagnosis.verdict import Verdict, judge
 from orchestrator.errors import ExitStatus, OrchestrateError
 from orchestrator.events import (
     AttemptFailed,
@@ -29,20 +31,26 @@ from orchestrator.events import (
     Phase,
     RunEnded,
     RunLeft,
+    Stamped,
     StopBy,
     TaskExited,
+    encode,
 )
 from orchestrator.fleet import Cancelled, problems
 from orchestrator.groups import grouped
-from orchestrator.model import Order, TaskSpec
-from orchestrator.phases import allocation, launch, stage, stop, validate
+from orchestrator.model import Order, RunPlan
+from orchestrator.phases import allocation, launch, stage, stop
 from orchestrator.phases.adopt import Adopted, adopt, announce
 from orchestrator.phases.attempt import Attempt, Finished
 from orchestrator.phases.context import PhaseFailed, Run, ViewerRequest, log
 from orchestrator.phases.follow import collect
-from orchestrator.phases.notify import notify
-from orchestrator.phases.restart.again import CannotSeatError, prepare, rest, start_again
-from orchestrator.phases.restart.seats import connect_or_replace
+from orchestrator.phases.restart.again import (
+    CannotSeatError,
+    connect_or_replace,
+    prepare,
+    rest,
+    start_again,
+)
 from orchestrator.planning.takeover import FIRST
 from orchestrator.ranges import fold
 from orchestrator.run import restarts
@@ -50,6 +58,7 @@ from orchestrator.run.records import last_error
 from orchestrator.run.restarts import FailedAttempt
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import last_bytes, last_lines
+from orchestrator.text import signal_name
 
 _LOOK = 2.0  # seconds between two looks for an order from another machine
 
@@ -91,19 +100,19 @@ class Control:
         if self.cancels and not self._run.stop.asked:
             self._run.fleet.cancel()
         self._run.stop.ask(kill=kill)
-        self._run.inbox.put(ViewerRequest(kill=kill))
+        self._run.inbox.put(ViewerRequest())
 
 
-def keep_new(run: Run, control: int) -> ExitStatus:
-    """Take a run from its plan to its end; the exit status is also in its RunEnded."""
-    return _Keeper(run, control).guarded(lambda keeper: keeper.whole())
+def keep(run: Run, control: int, *, new: bool) -> ExitStatus:
+    """Take a run from its plan to its end, or go on with one whose keeper is gone.
+
+    The exit status is also in its RunEnded.
+    """
+    keeper = _Keeper(run, control)
+    return keeper.guarded(keeper.whole if new else keeper.adopted)
 
 
-def keep_adopted(run: Run, control: int) -> ExitStatus:
-    """Go on with a run whose keeper is gone."""
-    return _Keeper(run, control).guarded(lambda keeper: keeper.adopted())
-
-
+_NOTHING = Verdict(FailureKind.NONE, "", "", "", (), "")  # of a run that nothing is wrong with
 _ENDS = 4  # that are tried: of the work, of its failure, of a stop meanwhile, of what fails then
 
 
@@ -120,10 +129,10 @@ class _Keeper:
         # Until the tasks are followed, a request to stop must end whatever is being waited for.
         self._control = Control(run, control)
 
-    def guarded(self, work: Callable[[_Keeper], RunEnded | RunLeft]) -> ExitStatus:
+    def guarded(self, work: Callable[[], RunEnded | RunLeft]) -> ExitStatus:
         """Whatever happens, the run ends with one RunEnded, and a bug leaves its traceback."""
         allocation.heed_signals(self._run)
-        ended = self._conclude(lambda: work(self))
+        ended = self._conclude(work)
         if isinstance(ended, RunEnded) and self._over is None:
             notify(self._run, ended)  # before the end is told: whoever waits for that finds it done
         self._run.bus.emit_last(ended)
@@ -205,17 +214,13 @@ class _Keeper:
                 if finished.by_user or self._over is not None:
                     return self._stopped_by()
                 if finished.good:
-                    odd = doubt(finished)
-                    cause = odd.cause if odd.task else ""
-                    ended = self._ended(
-                        Outcome.SUCCEEDED, ExitStatus.OK, cause=cause, verdict=odd, hint=odd.hint
-                    )
+                    ended = self._ended(Outcome.SUCCEEDED, ExitStatus.OK, verdict=doubt(finished))
                     hidden = warnings(finished, run.folder, str(self._number))
                     return msgspec.structs.replace(ended, warnings=hidden)
-                verdict, failure = attempt_failed(finished, run.folder, str(self._number), run.plan.tasks)
+                verdict, failure = attempt_failed(finished, run.folder, str(self._number))
                 if finished.hung is not None and not finished.hung.restart:
                     asked = run.plan.restarts.most > 0
-                    return self._lost_for_good(verdict, "--on-hang stop ends the run" if asked else "")
+                    return self._lost_for_good(verdict, "on_hang ends the run" if asked else "")
             self._failures.append(failure)
             if (why := self._enough()) is not None:
                 return self._lost_for_good(verdict, why)
@@ -239,7 +244,6 @@ class _Keeper:
     def _rest(self, verdict: Verdict) -> None:
         """Say that the attempt failed, and wait before the next one; raise Cancelled."""
         run, self._verdict = self._run, verdict
-        validate.distrust(run, verdict.kind, verdict.host)
         pause = restarts.pause(self._failures, run.timings.pauses)
         run.bus.emit(
             AttemptFailed(
@@ -261,14 +265,8 @@ class _Keeper:
         self._number += 1
 
     def _lost_for_good(self, verdict: Verdict, given_up: str, hint: str = "") -> RunEnded:
-        validate.distrust(self._run, verdict.kind, verdict.host)
         return self._ended(
-            Outcome.FAILED,
-            ExitStatus.RUN_FAILED,
-            cause=verdict.cause,
-            verdict=verdict,
-            hint=hint or verdict.hint,
-            given_up=given_up,
+            Outcome.FAILED, ExitStatus.RUN_FAILED, verdict=verdict, hint=hint, given_up=given_up
         )
 
     def _failed(self, failure: PhaseFailed) -> RunEnded:
@@ -297,10 +295,8 @@ class _Keeper:
         over = allocation.fate(self._run, now=True).over
         if not over or self._over is not None:
             return None
-        kind, hint = (
-            FailureKind.ALLOCATION,
-            f"`sacct -j {allocation.job(self._run)}`; launch it in another job",
-        )
+        hint = f"`sacct -j {allocation.job(self._run)}`; launch it in another job"
+        kind = FailureKind.ALLOCATION
         return self._ended(Outcome.FAILED, ExitStatus.RUN_FAILED, cause=over, kind=kind, hint=hint)
 
     def _broken(self) -> RunEnded:
@@ -319,7 +315,7 @@ class _Keeper:
         run = self._run
         run.fleet.resume()
         if self._run.started and not allocation.fate(run).over:
-            stop.EndAll(run, kill=kill, grace=grace, by=by).wait()
+            stop.end_all(run, kill=kill, grace=grace, by=by)
             try:
                 collect(run, str(self._number))
             except OrchestrateError as error:  # that it is over has to be proven all the same
@@ -333,12 +329,13 @@ class _Keeper:
         status: ExitStatus,
         *,
         cause: str = "",
-        verdict: Verdict = NOBODY,
+        verdict: Verdict = _NOTHING,
         kind: FailureKind = FailureKind.NONE,
         hint: str = "",
         given_up: str = "",
     ) -> RunEnded:
         run, unproven = self._run, self._unproven
+        hint = hint or verdict.hint
         if unproven:
             hint = (
                 f"{', '.join(unproven)} did not answer, so nothing is proven there; when it does: "
@@ -351,7 +348,7 @@ class _Keeper:
             outcome=outcome,
             status=int(status),
             seconds=time.monotonic() - self._began,
-            cause=cause,
+            cause=cause or verdict.cause,
             cause_task=verdict.task,
             last_lines=verdict.last_lines,
             folder=str(run.folder.path),
@@ -367,23 +364,17 @@ class _Keeper:
 
 _FAR = 4 << 20  # bytes of a log's end in which a traceback is searched: one of a graph is long
 
-_OF_A_CUT = "look at the switch and the firewalls between them; `orchestrate preflight` tests every pair"
-
 _OF_A_LOSS = "lower the learning rate, clip gradients, check the data: a value became NaN or infinite"
 
 
-def attempt_failed(
-    finished: Finished, folder: RunFolder, attempt: str, tasks: Sequence[TaskSpec]
-) -> tuple[Verdict, FailedAttempt]:
-    """The first cause of an attempt whose `tasks` were started, with the last lines from the run's folder."""
-    ports = {str(spec.id): spec.port for spec in tasks}
+def attempt_failed(finished: Finished, folder: RunFolder, attempt: str) -> tuple[Verdict, FailedAttempt]:
+    """The first cause of an attempt, with the last lines from the run's folder."""
 
     def hear(task: str, of: str) -> Statement:
         slug = task.replace("/", "-")
         lines = last_lines(folder.log(of, slug), LOOKED_AT, _FAR)
         report = last_error(last_bytes(folder.report(of, slug)))
-        others = frozenset(port for one, port in ports.items() if one != task)
-        return Statement(lines, report, ports.get(task, 0), others)
+        return Statement(lines, report)
 
     steps, hung = finished.steps, finished.hung
     if hung is not None:
@@ -392,20 +383,17 @@ def attempt_failed(
         verdict = Verdict(FailureKind.HANG, hung.task, hung.host, hung.cause, lines, hung.hint)
         return verdict, FailedAttempt(hung.place, step, hung.seconds)
     verdict = judge(finished.exits, hear)
-    if finished.cut and verdict.kind in OF_A_PEER:
-        cause = f"{finished.cut} ({verdict.cause})"
-        verdict = Verdict(FailureKind.PEER, "", "", cause, verdict.last_lines, _OF_A_CUT)
     blamed = next((one for one in finished.exits if one.task == verdict.task), None)
     return verdict, restarts.failure(blamed, verdict.last_lines, steps)
 
 
 def doubt(finished: Finished) -> Verdict:
-    """Return why a good end is not a plain success: a task's last loss is not finite; else NOBODY."""
+    """Return why a good end is not a plain success: a task's last loss is not finite; else nothing."""
     for exited in finished.exits:
         if exited.task in finished.diverged and exited.code == 0 and not exited.stopped:
             cause = f"{exited.task} on {exited.host}: its last loss is {finished.diverged[exited.task]}"
             return Verdict(FailureKind.NAN, exited.task, exited.host, cause, (), _OF_A_LOSS)
-    return NOBODY
+    return _NOTHING
 
 
 def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, ...]:
@@ -440,3 +428,42 @@ def of_phase(error: PhaseFailed | OrchestrateError) -> PhaseFailed:
         return error
     here = error.status is ExitStatus.HERE
     return PhaseFailed(Phase.STAGE, error.in_one_line, error.hint, here=here)
+
+
+# --- telling somebody that a run has ended ---
+
+_REPORT_PATIENCE = 30.0  # seconds
+
+
+def notify(run: Run, ended: RunEnded, patience: float = _REPORT_PATIENCE) -> None:
+    """Run the command of `--notify`, if there is one. What goes wrong with it is a note, and no more."""
+    argv = run.folder.read_notify()
+    if not argv:
+        return
+    why = _report(argv, result(run.plan, ended), patience)
+    if why:
+        log.warning("--notify: %s %s", shlex.join(argv), why)
+        run.bus.emit(Noted(f"the run's end was not reported: the command of --notify {why}"))
+
+
+def result(plan: RunPlan, ended: RunEnded) -> bytes:
+    """The last event of the run as `--json` has it, with the run's name and hosts."""
+    event = json.loads(encode(Stamped(time.time(), ended)))
+    hosts = [host.name for host in plan.hosts]
+    return json.dumps({**event, "name": plan.name, "hosts": hosts}).encode() + b"\n"
+
+
+def _report(argv: Sequence[str], told: bytes, patience: float) -> str:
+    """Return what went wrong; "" for nothing. Its output goes where ours does: the keeper's debug.log."""
+    try:
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True) as process:
+            try:
+                process.communicate(told, timeout=patience)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                return f"was killed, since it had not ended after {patience:g} s"
+    except OSError as error:
+        return f"could not be started: {error.strerror or error}"
+    if process.returncode < 0:
+        return f"was killed by {signal_name(-process.returncode)}"
+    return f"ended with exit status {process.returncode}" if process.returncode else ""

@@ -90,15 +90,10 @@ def endless(plan: RunPlan, spec: TaskSpec) -> bool:
 def launch(run: Run, attempt: str) -> None:
     """Start every task of the plan; raise PhaseFailed when one cannot, the started ones still run."""
     with phase(run, Phase.LAUNCH):
-        _assemble(run)
+        recovery.gather(run, run.timings.host_return)
+        if run.stop.asked:
+            raise Cancelled
+        fail_on(run.bus, Phase.LAUNCH, recovery.losses(run))
+        if run.fleet.sessions != run.leased:  # since then: in the validation, too
+            lease(run)  # the agents that are gone held theirs
         fail_on(run.bus, Phase.LAUNCH, start(run, attempt, run.plan.tasks, run.staged.work))
-
-
-def _assemble(run: Run) -> None:
-    """Have every host at hand again; raise PhaseFailed when one was lost meanwhile and stays so."""
-    recovery.gather(run, run.timings.host_return)
-    if run.stop.asked:
-        raise Cancelled
-    fail_on(run.bus, Phase.LAUNCH, recovery.losses(run))
-    if run.fleet.sessions != run.leased:  # since then: in the validation, too
-        lease(run)  # the agents that are gone held theirs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from orchestrator import checks, wire
 from orchestrator.checks import Evidence, HostReport, Needs
@@ -15,14 +16,16 @@ from orchestrator.frameworks import FRAMEWORKS, alone
 from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan
 from orchestrator.phases.context import PhaseFailed, Run, phase, report_failures
-from orchestrator.phases.mesh import meet
 from orchestrator.planning.plan import is_builtin, is_r
 from orchestrator.run import restarts
 from orchestrator.store.bus import Bus
+from orchestrator.text import endpoint
 
 PROBE_TIMEOUT = 5.0  # seconds for one pair; a task waits much longer, but a person should not
 FACTS_TIMEOUT = 90.0
 IMPORT_TIMEOUT = 180.0
+_LARGE = 64 << 10  # bytes: many packets of any size, and too few for a slow line to matter
+_MARGIN = 30.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def examine(
     # A Python has to start for the facts: meanwhile the shared folders are looked for.
     questions = {host.name: _facts(host, plan) for host in hosts}
     gather_facts = fleet.begin(questions, timeout=FACTS_TIMEOUT, hosts=list(questions))
-    groups = shared_workdirs(fleet, hosts, secrets.token_hex(8))
+    shared = shared_workdirs(fleet, hosts)
     answers = gather_facts()
     facts = answers.good
     fails(answers.bad)
@@ -134,7 +137,6 @@ def examine(
             if host.name in meeting.listening
         ],
         required,
-        groups,
         pairs,
         [pair for pair in meeting.extra if pair.target not in lost],
     )
@@ -144,7 +146,6 @@ def examine(
     results = checks.examined(evidence)
     for check in results:
         bus.emit(check)
-    shared = {name: group[0] for group in groups for name in group}
     return Findings(shared, tuple(results), tuple(pairs), failed)
 
 
@@ -240,21 +241,110 @@ def _facts(host: Host, plan: RunPlan) -> wire.Facts:
     )
 
 
-def shared_workdirs(fleet: Fleet, hosts: Sequence[Host], nonce: str) -> list[tuple[str, ...]]:
-    """The groups of hosts that see one and the same workdir, in inventory order."""
+def shared_workdirs(fleet: Fleet, hosts: Sequence[Host]) -> dict[str, str]:
+    """Return the hosts that see one and the same workdir as others, each with the first of them."""
     if len(hosts) < 2:
-        return []
-    names = [host.name for host in hosts]
-    # A workdir that cannot be written is told by its own check.
-    fleet.ask(
-        lambda at: wire.ShareWrite(workdir=at.host.workdir, nonce=nonce, host=at.host.name), hosts=names
+        return {}
+    names, nonce = [host.name for host in hosts], secrets.token_hex(8)
+
+    def step(word: Literal["write", "read", "clean"]) -> dict[str, wire.Sharers]:
+        """Take a step on all; a workdir that cannot be written is told by its own check."""
+        return fleet.ask(
+            lambda at: wire.Share(workdir=at.host.workdir, nonce=nonce, host=at.host.name, step=word),
+            hosts=names,
+        ).good
+
+    step("write")
+    read = step("read")
+    step("clean")
+    seen = {name: {host for host in reply.hosts if host in read} for name, reply in read.items()}
+    return {
+        name: min(group, key=names.index) for name, group in seen.items() if len(group) > 1 and name in group
+    }
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Results of all connections."""
+
+    listening: Mapping[str, wire.Listening]
+    pairs: tuple[PairReported, ...]
+    extra: tuple[PairReported, ...]  # on ports of the kernel's choice
+    bad: Mapping[str, HostError]  # hosts that could not answer
+
+
+def meet(
+    fleet: Fleet,
+    hosts: Sequence[Host],
+    ports: Mapping[str, Sequence[int]],
+    *,
+    run: str,
+    patience: float,
+    extra: bool,
+) -> Meeting:
+    """Have all hosts listen and connect to each other; `extra`: on a port of the kernel's choice, too."""
+    nonce = secrets.token_hex(8)
+    questions = {
+        host.name: wire.Listen(
+            run=run, ports=ports[host.name], nonce=nonce, host=host.name, extra=extra, large=_LARGE
+        )
+        for host in hosts
+    }
+    answers = fleet.ask(questions, hosts=list(questions))
+    listening, bad = answers.good, dict(answers.bad)
+    targets = [
+        wire.ProbeTarget(host.name, host.address, port)
+        for host in hosts
+        if (reply := listening.get(host.name))
+        for port in (*reply.listening, *([reply.extra] if reply.extra is not None else []))
+    ]
+
+    def connect(
+        choice: Mapping[str, Sequence[wire.ProbeTarget]],
+    ) -> dict[tuple[str, wire.ProbeTarget], wire.Probed]:
+        questions = {
+            name: wire.Probe(nonce=nonce, timeout=patience, targets=each, large=_LARGE)
+            for name, each in choice.items()
+            if name not in bad
+        }
+        replies = fleet.ask(questions, timeout=patience + _MARGIN, hosts=list(questions))
+        bad.update(replies.bad)
+        return {
+            (name, target): probed
+            for name, reply in replies.good.items()
+            for target, probed in zip(questions[name].targets, reply.results, strict=True)
+        }
+
+    connections = connect(dict.fromkeys(listening, targets))
+    # Look again, with little load: packets may be lost on a machine that is busy.
+    again: dict[str, list[wire.ProbeTarget]] = {}
+    for (name, target), probed in connections.items():
+        if probed.large is False:
+            again.setdefault(name, []).append(target)
+    if again:
+        connections.update(connect(again))
+    bad.update(fleet.ask(wire.Unlisten(), hosts=[name for name in listening if name not in bad]).bad)
+    pairs: list[PairReported] = []
+    others: list[PairReported] = []
+    for (name, target), probed in connections.items():
+        if target.port != listening[target.host].extra:
+            pairs.append(_pair(name, target, probed))
+        elif name != target.host:
+            others.append(_pair(name, target, probed))
+    return Meeting(listening, tuple(pairs), tuple(others), bad)
+
+
+def _pair(source: str, target: wire.ProbeTarget, probed: wire.Probed) -> PairReported:
+    return PairReported(
+        source=source,
+        target=target.host,
+        address=endpoint(target.address, target.port),
+        tcp=probed.tcp,
+        tcp_ms=probed.tcp_ms,
+        icmp=probed.icmp,
+        why=probed.why,
+        resolved=probed.resolved,
+        large=probed.large,
+        large_ms=probed.large_ms,
+        packet=probed.packet,
     )
-    read = fleet.ask(lambda at: wire.ShareRead(workdir=at.host.workdir, nonce=nonce), hosts=names)
-    fleet.ask(lambda at: wire.ShareClean(workdir=at.host.workdir, nonce=nonce), hosts=names)
-    groups: dict[frozenset[str], None] = {}
-    for name, reply in read.good.items():
-        group = frozenset(host for host in reply.hosts if host in read.good)
-        if len(group) > 1 and name in group:
-            groups[group] = None
-    order = {host.name: number for number, host in enumerate(hosts)}
-    return [tuple(sorted(group, key=order.__getitem__)) for group in groups]

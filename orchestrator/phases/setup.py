@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
@@ -14,20 +13,21 @@ import msgspec
 from orchestrator import wire
 from orchestrator.envs import Lock, Platform, fetch, name_of, uv
 from orchestrator.errors import ClusterError, HostError, Trouble
-from orchestrator.events import DataStepped, EnvironmentMade, EnvironmentStepped, Event, Phase
+from orchestrator.events import EnvironmentMade, Event, Phase, Stepped
 from orchestrator.fleet import Fleet, Session, host_name
 from orchestrator.groups import grouped
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
-from orchestrator.phases.data import bring, data_cache, look
+from orchestrator.phases.data import bring, look
 from orchestrator.phases.preflight import shared_workdirs
-from orchestrator.phases.transfer import TransferOptions
-from orchestrator.store.locks import read_lock
+from orchestrator.store.known import read_lock
 from orchestrator.sync import Contents, DataPath, read_data
 
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
 _GLANCE = 1.0  # seconds between two looks at how far a host has come
 _HELP = 60.0  # seconds in which hosts tell that they have it already; without them it goes from here
+_WHEELS = "wheels"  # in the folder of data on a host
+_UV = "tools/uv"  # in another one, which stays
 _ANY = ">=3.11"  # the Python of a lock that names none
 
 
@@ -54,9 +54,7 @@ def make_environments(
 ) -> dict[str, HostError]:
     """Make the environment where it is missing, once on a disk that hosts share; return what failed."""
     trainers = [host for host in hosts if runs_in(host, plan)]
-    leaders = {
-        name: group[0] for group in shared_workdirs(fleet, trainers, secrets.token_hex(8)) for name in group
-    }
+    leaders = shared_workdirs(fleet, trainers)
     first = [host for host in trainers if leaders.get(host.name, host.name) == host.name]
     bad = _make(fleet, first, plan, lock, emit)
     others = [host for host in trainers if host not in first and leaders[host.name] not in bad]
@@ -73,41 +71,36 @@ def _make(
 ) -> dict[str, HostError]:
     """First from the hosts' own index; those that reach none get wheels together."""
     makers = {host.name: _Maker(fleet.sessions[host.name], plan, lock, emit) for host in hosts}
-    bad = _errors(fleet, hosts, lambda host: makers[host.name].look())
+    bad = fleet.each(hosts, host_name, lambda host: makers[host.name].look()).bad
     tools: dict[str, str] = {}
     for program, group in grouped((makers[host.name].program, host) for host in hosts).items():
         if program is not None:
-            places, failed = bring_uv(fleet, group, program, emit)
-            tools.update(places)
+            source = functools.partial(list[DataPath], [DataPath(_UV, program, executable=True)])
+            places, failed = _bring(fleet, group, source, emit)
+            tools.update({name: f"{folder}/{_UV}" for name, folder in places.items()})
             bad.update(failed)
     equipped = [host for host in hosts if host.name in tools]
-    bad.update(_errors(fleet, equipped, lambda host: makers[host.name].begin(tools[host.name])))
+    bad.update(fleet.each(equipped, host_name, lambda host: makers[host.name].begin(tools[host.name])).bad)
     rest = [host for host in hosts if host.name not in bad]
+    wheels: dict[str, str] = {}
     for platform, group in grouped((makers[host.name].lacks, host) for host in rest).items():
         if platform is not None:
-            places, failed = bring_wheels(fleet, group, _fetching(group, lock, platform, plan, emit), emit)
+            get = functools.partial(
+                _wheels, lock, platform, plan.index, lambda size: emit(Stepped("", "fetches packages", size))
+            )
+            places, failed = _bring(fleet, group, get, emit)
+            wheels.update({name: f"{folder}/{_WHEELS}" for name, folder in places.items()})
             bad.update(failed)
-            for host in group:
-                makers[host.name].wheels = places.get(host.name, "")
-    supplied = [host for host in rest if makers[host.name].wheels]
-    bad.update(_errors(fleet, supplied, lambda host: makers[host.name].finish()))
+    supplied = [host for host in rest if host.name in wheels]
+    bad.update(fleet.each(supplied, host_name, lambda host: makers[host.name].finish(wheels[host.name])).bad)
     return bad
 
 
-def _fetching(
-    hosts: Sequence[Host], lock: Lock, platform: Platform, plan: EnvironmentPlan, emit: Emit
-) -> Callable[[], Path]:
-    """Fetch the wheels of a platform here, and show it at the hosts that wait for them."""
-
-    def on_bytes(size: int) -> None:
-        for host in hosts:
-            emit(EnvironmentStepped(host.name, "fetch here", size, 0))
-
-    return functools.partial(fetch, lock, platform, plan.index, on_bytes)
-
-
-def _errors(fleet: Fleet, hosts: list[Host], work: Callable[[Host], None]) -> dict[str, HostError]:
-    return fleet.each(hosts, host_name, work).bad
+def _wheels(
+    lock: Lock, platform: Platform, index: str | None, on_bytes: Callable[[int], None]
+) -> list[DataPath]:
+    folder = fetch(lock, platform, index, on_bytes)
+    return [DataPath(f"{_WHEELS}/{path.name}", path) for path in sorted(folder.glob("*.whl"))]
 
 
 class _Maker:
@@ -116,7 +109,6 @@ class _Maker:
     def __init__(self, session: Session, plan: EnvironmentPlan, lock: Lock, emit: Emit) -> None:
         self.program: Path | None = None  # here: the uv that runs there
         self.lacks: Platform | None = None  # whose wheels it needs
-        self.wheels = ""  # the folder of data there that has them
         self._platform = "", ""  # machine and libc
         self._request: wire.EnvMake | None = None
         self._session = session
@@ -152,31 +144,31 @@ class _Maker:
         )
         if self._plan.via is not Via.CONTROLLER:
             try:
-                self._made(self._build(self._request).versions)
+                self._make()
                 return
             except HostError as error:
                 if error.kind != Trouble.NO_INDEX or self._plan.via is Via.NODE:
                     raise
         self.lacks = Platform(*self._platform, python.version)
 
-    def finish(self) -> None:
+    def finish(self, wheels: str) -> None:
         """Make it of the wheels that were brought; raise HostError."""
         assert self._request is not None
-        wheels = f"{self.wheels}/{FOLDER}"
-        self._made(
-            self._build(msgspec.structs.replace(self._request, wheels=wheels, ask_first=False)).versions
-        )
+        self._request = msgspec.structs.replace(self._request, wheels=wheels, ask_first=False)
+        self._make()
 
-    def _build(self, request: wire.EnvMake) -> wire.EnvMade:
-        session = self._session
-        total = len(self._lock.names)
-        future = session.submit(request, self._lock.text.encode())
+    def _make(self) -> None:
+        assert self._request is not None
+        session, total = self._session, len(self._lock.names)
+        future = session.submit(self._request, self._lock.text.encode())
         deadline = time.monotonic() + _LIMIT
         while wait([future], _GLANCE).not_done and time.monotonic() < deadline:
             steps = session.request(wire.EnvProgress(workdir=self._workdir, name=self._plan.name))
-            of = total if steps.step == "unpack" else 0
-            self._emit(EnvironmentStepped(session.host.name, steps.step, steps.done, of))
-        return session.wait(future, wire.EnvMake.OP, 1.0)
+            if steps.step == "unpack":  # what it counts are packages
+                self._emit(Stepped(session.host.name, f"unpack {steps.done} of {total} packages"))
+            elif steps.step:
+                self._emit(Stepped(session.host.name, steps.step, steps.done))
+        self._made(session.wait(future, wire.EnvMake.OP, 1.0).versions)
 
     def _made(self, versions: Mapping[str, str], *, reused: bool = False) -> None:
         host = self._session.host
@@ -185,58 +177,30 @@ class _Maker:
         self._emit(EnvironmentMade(host.name, path, dict(versions), seconds, reused))
 
 
-FOLDER = "wheels"  # in the folder of data on a host
-UV = "tools/uv"  # in another one, which stays
-
-
-Placed = tuple[dict[str, str], dict[str, HostError]]  # the folder of data on each host, and what failed
-
-
-def bring_wheels(fleet: Fleet, hosts: Sequence[Host], fetch: Callable[[], Path], emit: Emit) -> Placed:
-    """Have the wheels that `fetch` gets on all of the hosts."""
-
-    def sources() -> list[DataPath]:
-        return [DataPath(f"{FOLDER}/{path.name}", path) for path in sorted(fetch().glob("*.whl"))]
-
-    return _bring(fleet, hosts, sources, "send", emit)
-
-
-def bring_uv(fleet: Fleet, hosts: Sequence[Host], binary: Path, emit: Emit) -> Placed:
-    """Have the program on all of the hosts; its path on each, and what failed."""
-    source = DataPath(UV, binary, executable=True)
-    places, bad = _bring(fleet, hosts, lambda: [source], "send uv", emit)
-    return {name: f"{folder}/{UV}" for name, folder in places.items()}, bad
-
-
 def _bring(
-    fleet: Fleet,
-    hosts: Sequence[Host],
-    sources: Callable[[], list[DataPath]],
-    words: str,
-    emit: Emit,
-) -> Placed:
+    fleet: Fleet, hosts: Sequence[Host], sources: Callable[[], list[DataPath]], emit: Emit
+) -> tuple[dict[str, str], dict[str, HostError]]:
+    """Have files of this machine on all of the hosts; the folder on each, and what failed."""
+
     def read() -> Contents:
         try:
-            return read_data(sources(), data_cache() / "digests")
+            return read_data(sources())
         except ClusterError as error:
             raise HostError("", error.what, kind="env", why=error.why, hint=error.hint) from error
 
     try:
         dataset = fleet.in_pool(read)  # with a download
     except HostError as error:
-        bad = {
-            host.name: HostError(host.name, error.what, kind=error.kind, why=error.why, hint=error.hint)
-            for host in hosts
-        }
-        return {}, bad
+        why = {"kind": error.kind, "why": error.why, "hint": error.hint}
+        return {}, {host.name: HostError(host.name, error.what, **why) for host in hosts}
 
-    def step(event: Event) -> None:
-        if isinstance(event, DataStepped) and event.host:
-            emit(EnvironmentStepped(event.host, words, event.done, event.total))
+    def step(event: Event) -> None:  # what is data for a transfer is an environment for people
+        if isinstance(event, Stepped) and event.who:
+            emit(Stepped(event.who, "receives packages", event.done, event.total))
 
     others = [session.host for session in fleet.sessions.values() if session.host not in hosts]
-    looked = look(fleet, others, dataset.digest, thorough=False, seconds=_HELP).good
+    looked = look(fleet, others, dataset.digest, _HELP).good
     helpers = [
-        host for host in others if host.name in looked and looked[host.name].state is wire.StoreState.WHOLE
+        one for one in others if one.name in looked and looked[one.name].state is wire.StoreState.WHOLE
     ]
-    return bring(fleet, hosts, dataset, step, TransferOptions(run="setup"), helpers=helpers)
+    return bring(fleet, hosts, dataset, step, run="setup", helpers=helpers)

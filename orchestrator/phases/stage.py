@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from orchestrator import wire
 from orchestrator.errors import HostError, RunError
 from orchestrator.events import Noted, Phase, TreeSynced
 from orchestrator.fleet import Session
+from orchestrator.model import RunPlan
 from orchestrator.node.disk.removing import remove as discard
-from orchestrator.phases import have
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
+from orchestrator.phases.data import unseen_error
 from orchestrator.planning.plan import is_builtin
-from orchestrator.sync import ChangedError, Contents, Meter, fetch, push, read_folder, read_tree
-from orchestrator.sync.builtin import read_builtin
+from orchestrator.program.invocation import script_of
+from orchestrator.ranges import fold
+from orchestrator.sync import Contents, fetch, push, read_folder
+from orchestrator.sync.contents import read_builtin
 
-_SHOWN = 3
+_PAGE = "docs/lint.md"
 _LIMIT = 600.0  # seconds, for what a host needs and for the copy of a large tree
 
 
@@ -33,30 +38,16 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
         is_shared = any(first != host for host, first in shared.items())
         for note in run.plan.if_shared if is_shared else ():
             run.bus.emit(Noted(note))
-        needs = have.needs(run.plan)
-        for last in (False, True):
-            run.staged.trees = _trees(run)
-            _record(run, noted=not last)
-            try:
-                _stage(run, run.staged.trees, shared, needs)
-                break
-            except ChangedError as error:
-                if last:
-                    raise
-                needs = {}  # they have them
-                run.bus.emit(Noted(f"{', '.join(error.paths[:_SHOWN])} changed while it was sent: once more"))
+        run.staged.trees = _trees(run)
+        run.plan = dataclasses.replace(run.plan, tree=run.staged.trees[0].digest)
+        try:
+            run.folder.write_plan(run.plan)
+        except RunError as error:  # a full disk here; whoever takes over finds the digest in the events
+            log.warning("%s: %s", error.what, error.why)
+        for note in (note for tree in run.staged.trees for note in tree.notes):
+            run.bus.emit(Noted(note))
+        _stage(run, run.staged.trees, shared, _needs(run.plan))
     run.staged.made.clear()
-
-
-def _record(run: Run, *, noted: bool) -> None:
-    """Write down which code it is, and what is to be known about it."""
-    run.plan = dataclasses.replace(run.plan, tree=run.staged.trees[0].digest)
-    try:
-        run.folder.write_plan(run.plan)
-    except RunError as error:  # a full disk here; whoever takes over finds the digest in the events
-        log.warning("%s: %s", error.what, error.why)
-    for note in (note for tree in run.staged.trees for note in tree.notes if noted):
-        run.bus.emit(Noted(note))
 
 
 def stage_again(run: Run, joined: Collection[str]) -> None:
@@ -69,7 +60,7 @@ def stage_again(run: Run, joined: Collection[str]) -> None:
         trees = run.staged.trees
         if not trees or trees[0].digest != run.plan.tree or trees[0].changed():
             run.staged.trees = _trees_of_a_host(run)
-        needs = {name: one for name, one in have.needs(run.plan).items() if name in joined}
+        needs = {name: one for name, one in _needs(run.plan).items() if name in joined}
         _stage(run, run.staged.trees, run.staged.shared, needs)
 
 
@@ -102,7 +93,8 @@ def _trees(run: Run) -> list[Contents]:
     builtin = read_builtin()
     if is_builtin(run.plan.command):
         return [builtin]
-    code = _read(run)
+    assert run.staged.reading is not None
+    code = run.fleet.in_pool(run.staged.reading.result)
     return [code, builtin] if run.plan.admission.validate else [code]
 
 
@@ -115,38 +107,27 @@ def _stage(
     if missing:
         _push(run, trees, missing)
     unseen = _make_work(run, trees, [*missing, *others]) if missing or others else {}
-    fail_on(run.bus, Phase.STAGE, {name: _unseen(run, name, trees) for name, trees in unseen.items()})
+    bad = {name: unseen_error(run.plan.host(name), f"trees/{one[0].digest}") for name, one in unseen.items()}
+    fail_on(run.bus, Phase.STAGE, bad)
     for host in run.hosts:
         run.staged.builtin[host.name] = f"{host.workdir}/trees/{trees[-1].digest}"
 
 
 def begin(run: Run) -> None:
     """Read the user's code while the hosts are connected to and examined."""
-    if is_builtin(run.plan.command):
+    if (source := run.source) is None:
         return
-    source, reading = run.source, Future[Contents]()
+    reading = Future[Contents]()
 
     def read() -> None:
         try:
-            reading.set_result(read_tree(source.root, source.ignore, source.own, listing=source.listing))
+            reading.set_result(source.read())
         except BaseException as error:  # for whoever asks for it
             reading.set_exception(error)
 
     # A daemon: a file system that hangs must not keep the process alive.
     threading.Thread(target=read, name="code", daemon=True).start()
     run.staged.reading = reading
-
-
-def _read(run: Run) -> Contents:
-    """The user's code."""
-    reading, run.staged.reading, source = run.staged.reading, None, run.source
-
-    def read() -> Contents:
-        if reading is not None:
-            return reading.result()
-        return read_tree(source.root, source.ignore, source.own)
-
-    return run.fleet.in_pool(read)
 
 
 def _make_work(
@@ -173,7 +154,7 @@ def _make_work(
         timeout=_LIMIT,
     )
     fail_on(run.bus, Phase.STAGE, answers.bad)
-    have.check(run, {name: reply.had for name, reply in answers.good.items() if reply.had is not None})
+    _check_needs(run, {name: reply.had for name, reply in answers.good.items() if reply.had is not None})
     missing: dict[str, list[Contents]] = {}
     for name in hosts:
         reply = answers.good[name]
@@ -191,25 +172,14 @@ def _make_work(
     return missing
 
 
-def _unseen(run: Run, name: str, trees: list[Contents]) -> HostError:
-    return HostError(
-        name,
-        "does not see the code that was synced",
-        kind="tree",
-        why=f"there is no trees/{trees[0].digest} in {run.plan.host(name).workdir}",
-        hint="launch again: a shared folder that is slow to show new files does this",
-    )
-
-
 def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]) -> None:
     """Send what is missing."""
-    meter = Meter(run.bus.emit)
     first, *others = trees
 
     def one(item: tuple[Session, Contents]) -> None:
         session, tree = item
         name = session.host.name
-        result = push(session, tree, f"{session.host.workdir}/trees/{tree.digest}", progress=meter)
+        result = push(session, tree, f"{session.host.workdir}/trees/{tree.digest}")
         run.staged.synced.setdefault(name, set()).add(tree.digest)
         if tree is first:
             synced = TreeSynced(name, tree.digest, tree.files, result.bytes, result.seconds, result.reused)
@@ -219,3 +189,50 @@ def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]
         items = [(run.fleet.sessions[name], tree) for name, absent in missing.items() if tree in absent]
         answers = run.fleet.each(items, lambda item: item[0].host.name, one)
         fail_on(run.bus, Phase.STAGE, answers.bad)
+
+
+# --- what hosts have to have themselves ---
+
+
+def _needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
+    """Say what each host has to have; hosts that need nothing are left out."""
+    needed, paths = dict[str, wire.JobNeeds](), (*plan.own_paths, *_script(plan))
+    for spec in reversed(plan.tasks):  # the first task of a host counts
+        name, python = spec.argv[0], plan.host(spec.host).python
+        # The code may have a relative one, the task's PATH may be another, and preflight has tried `python`.
+        is_elsewhere = is_builtin(plan.command) or "PATH" in spec.env or name == python
+        is_elsewhere |= "/" in name and not name.startswith("/")
+        program = None if is_elsewhere else name
+        if paths or program:
+            needed[spec.host] = wire.JobNeeds(program=program, python=python, setup=spec.setup, paths=paths)
+    return needed
+
+
+def _script(plan: RunPlan) -> tuple[str, ...]:
+    """A script that is not sent: the hosts have it, or nobody. What a setup makes is not known before."""
+    name = script_of(plan.command) or ""
+    return (name,) if name.startswith("/") and not plan.recipe.setup else ()
+
+
+def _check_needs(run: Run, answers: Mapping[str, wire.Had]) -> None:
+    """Raise PhaseFailed with each host that lacks something; where it cannot be known nothing is said."""
+    lacks, plan = dict[str, HostError](), run.plan
+    for host, had in answers.items():
+        what, why, hint = "", "", ""
+        if len(plan.own_paths) in had.paths:
+            (what,) = _script(plan)
+            why = "a path from the root on is the host's own: what is sent is the folder of the code"
+            hint = f"write {PurePosixPath(what).name} if it lies in the folder of the code"
+        elif not had.program:
+            what = f"program {plan.tasks_on(host)[0].argv[0]}"
+            why = f"no program of that name is on PATH, and the job is `{shlex.join(plan.command)}`"
+            hint = f"install it there, give its path, or set `setup` in [job] ({_PAGE}#o201)"
+        if what:
+            lacks[host] = HostError(host, f"has no {what}", kind="program", why=why, hint=hint)
+    fail_on(run.bus, Phase.STAGE, lacks)
+    for place, (path, at) in enumerate(plan.own_paths.items()):
+        if without := [name for name, had in answers.items() if place in had.paths]:
+            what = f"{at}: {path}" if at else f"the argument {path}"
+            note = f"O203 {what} exists on the machine of the launch, and not on {fold(without)}; name it in"
+            note += f" [data]: tasks find it as $ORCHESTRATE_DATA/{PurePosixPath(path).name} ({_PAGE}#o203)"
+            run.bus.emit(Noted(note))

@@ -43,49 +43,38 @@ class Stopper:
         session.submit(_request(self._run, self.by, self._grace, kill=self._killing))
 
 
-class EndAll:
-    """Ends every task of a run, in whatever attempt, without following them."""
+def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
+    """End every task of a run, in whatever attempt; wait until nothing is alive, or should be.
 
-    def __init__(self, run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
-        self._run = run
-        self._kill = kill
-        self._grace = 0.0 if kill else grace
-        self._by = by
-        self._told = False
+    A host that was lost on the way is tried again: something of the run may be alive there.
+    """
+    told = False
 
-    def wait(self) -> None:
-        """Until nothing is alive, or the time in which everything should have been killed is over.
-
-        A host that was lost on the way is tried again: something of the run may be alive there.
-        """
-        run = self._run
-        # Told before anything is looked at: an agent answers when the starts under way are done.
-        self._tell(list(run.fleet.sessions))
-        began = time.monotonic()
-        while time.monotonic() - began < self._grace + run.timings.stop_unreachable:
-            if run.stop.kill and not self._kill:
-                self._kill, self._grace = True, 0.0
-                run.bus.emit(StopRequested(StopBy.USER, "asked again", 0.0))
-                self._tell(list(run.fleet.sessions))
-            # First: a connection that broke unseen must not pass for a host where nothing is alive.
-            recovery.gather(run, 0.1, lambda session: self._tell([session.host.name]))
-            if not self._alive() and (not run.lost or time.monotonic() - began > run.timings.stop_impatient):
-                return
-            time.sleep(0.05)
-
-    def _tell(self, hosts: list[str]) -> None:
+    def tell(hosts: list[str]) -> None:
         """Ask for the end of every task; say so once there was any."""
-        request = _request(self._run, self._by, self._grace, kill=self._kill)
-        answers = self._run.fleet.ask(request, hosts=hosts)
-        if not self._told and any(reply.asked for reply in answers.good.values()):
-            self._told = True
-            self._run.bus.emit(StopRequested(self._by, "", self._grace))
+        nonlocal told
+        request = _request(run, by, 0.0 if kill else grace, kill=kill)
+        answers = run.fleet.ask(request, hosts=hosts)
+        if not told and any(reply.asked for reply in answers.good.values()):
+            told = True
+            run.bus.emit(StopRequested(by, "", 0.0 if kill else grace))
 
-    def _alive(self) -> bool:
-        """Return True if anything is, or may be where no answer came."""
-        answers = self._run.fleet.ask(wire.States(run=self._run.id), timeout=10.0)
-        tasks = (task for reply in answers.good.values() for task in reply.tasks)
-        return bool(answers.bad) or any(task.alive for task in tasks)
+    # Told before anything is looked at: an agent answers when the starts under way are done.
+    tell(list(run.fleet.sessions))
+    began = time.monotonic()
+    while time.monotonic() - began < (0.0 if kill else grace) + run.timings.stop_unreachable:
+        if run.stop.kill and not kill:
+            kill = True
+            run.bus.emit(StopRequested(StopBy.USER, "asked again", 0.0))
+            tell(list(run.fleet.sessions))
+        # First: a connection that broke unseen must not pass for a host where nothing is alive.
+        recovery.gather(run, 0.1, lambda session: tell([session.host.name]))
+        states = run.fleet.ask(wire.States(run=run.id), timeout=10.0)
+        alive = any(task.alive for reply in states.good.values() for task in reply.tasks)
+        impatient = time.monotonic() - began > run.timings.stop_impatient
+        if not alive and not states.bad and (not run.lost or impatient):
+            return
+        time.sleep(0.05)
 
 
 def _request(run: Run, by: StopBy, grace: float, *, kill: bool) -> wire.Stop:
@@ -98,7 +87,7 @@ def sweep(run: Run) -> list[str]:
     back: list[Session] = []
     recovery.gather(run, run.timings.last_try, back.append)
     if back:  # nobody has told them yet that the run is over
-        EndAll(run, kill=True, grace=0.0, by=StopBy.USER if run.stop.asked else StopBy.FAILURE).wait()
+        end_all(run, kill=True, grace=0.0, by=StopBy.USER if run.stop.asked else StopBy.FAILURE)
     answers = run.fleet.ask(wire.Sweep(run=run.id), timeout=30.0)
     for name, reply in answers.good.items():
         if reply.killed:

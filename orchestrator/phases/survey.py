@@ -68,7 +68,13 @@ class Machine:
 
 def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machine], dict[str, HostError]]:
     """Ask all connected hosts; `hostnames` says by which name or address each is reached from here."""
-    facts = fleet.ask(_facts, timeout=_SECONDS)
+
+    def question(session: Session) -> wire.Facts:
+        python = session.host.agent_python
+        programs = {"pythons": (python, "-c", _LOOK)}
+        return wire.Facts(python=python, r=False, workdir="~", packages=(), setup=None, programs=programs)
+
+    facts = fleet.ask(question, timeout=_SECONDS)
     machines = {}
     for name, fact in facts.good.items():
         hello = fleet.sessions[name].hello
@@ -81,12 +87,6 @@ def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machin
             free=fact.disk.workdir.free,
         )
     return machines, dict(facts.bad)
-
-
-def _facts(session: Session) -> wire.Facts:
-    python = session.host.agent_python
-    programs = {"pythons": (python, "-c", _LOOK)}
-    return wire.Facts(python=python, r=False, workdir="~", packages=(), setup=None, programs=programs)
 
 
 def pythons_of(answer: str) -> Iterator[TensorFlowPython]:

@@ -6,82 +6,65 @@ import contextlib
 import dataclasses
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from orchestrator import wire
 from orchestrator.diagnosis.statement import Raised
 from orchestrator.errors import HostError
 from orchestrator.events import (
     Event,
-    FailureKind,
-    FetchStepped,
     HostLost,
     HostRecovered,
     HostValidated,
     Last,
     Phase,
+    Stepped,
     TaskExited,
-    TaskProgressed,
-    TaskReady,
     TaskReported,
     ValidationStood,
 )
 from orchestrator.fleet import Cancelled
 from orchestrator.frameworks import FRAMEWORKS, alone
 from orchestrator.model import FrameworkName, TaskSpec
-from orchestrator.phases.attempt import Gauge
 from orchestrator.phases.context import Run, fail_on, log, phase
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.launch import start
 from orchestrator.phases.restart import recovery
 from orchestrator.planning.plan import is_builtin, resolve
 from orchestrator.run.records import number
-from orchestrator.run.view import Fetching, fetch_words
 from orchestrator.store.bus import Bus
+from orchestrator.store.known import subject
 from orchestrator.store.reader import last_lines
-from orchestrator.store.validations import subject
 from orchestrator.text import advised
 
 _SECONDS = 60.0  # for a host to tell its state
-_OF_MACHINES = frozenset(  # failures after which a machine has to prove again that it can train
-    {
-        FailureKind.SIGNAL,
-        FailureKind.OUT_OF_MEMORY,
-        FailureKind.RESOURCES,
-        FailureKind.DISK,
-        FailureKind.PEER,
-        FailureKind.HANG,
-        FailureKind.HOST_LOST,
-        FailureKind.LOST,
-    }
-)
-_Gather: TypeAlias = Callable[[], Mapping[str, str]]  # host -> digest of what is validated there
 
 
 def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
-    """Ask every node, or some, for its state; the rest of `validate` follows when its return is called."""
-    gather = _digests(run, _specs(run, hosts))
-    return lambda: validate(run, hosts, gather)
+    """Ask every node, or some, for its state: what is returned trains locally there.
 
-
-def validate(run: Run, hosts: Sequence[str] | None = None, gather: _Gather | None = None) -> None:
-    """Train locally on every node, or on some; raise PhaseFailed naming those that cannot.
-
-    Those that did in an earlier launch, and are as they were, need not.
+    It raises PhaseFailed naming those that cannot train. Those that did in an earlier launch, and are as they
+    were, need not.
     """
-    with phase(run, Phase.VALIDATE):
-        specs = _specs(run, hosts)
-        subjects = (gather or _digests(run, specs))()
-        stands = _stand(run, subjects)
-        specs = [spec for spec in specs if spec.host not in stands]
-        good, bad = _train(run, specs) if specs else ([], {})
-        for name in good:
-            if run.validations is not None and name in subjects:
-                run.validations.write(run.plan.host(name), subjects[name])
-        forget(run, bad)
-        fail_on(run.bus, Phase.VALIDATE, bad)
+    specs = _specs(run, hosts)
+    gather = _digests(run, specs)
+
+    def validate() -> None:
+        with phase(run, Phase.VALIDATE):
+            subjects = gather()
+            stands = _stand(run, subjects)
+            rest = [spec for spec in _specs(run, hosts) if spec.host not in stands]
+            good, bad = _train(run, rest) if rest else ([], {})
+            for name in good:
+                if name in subjects:
+                    run.validations.write(run.plan.host(name), subjects[name])
+            for name in bad:
+                with contextlib.suppress(OSError):
+                    run.validations.forget(run.plan.host(name))
+            fail_on(run.bus, Phase.VALIDATE, bad)
+
+    return validate
 
 
 def _specs(run: Run, hosts: Sequence[str] | None) -> list[TaskSpec]:
@@ -90,14 +73,14 @@ def _specs(run: Run, hosts: Sequence[str] | None) -> list[TaskSpec]:
     return [_local(run, spec) for name, spec in specs.items() if hosts is None or name in hosts]
 
 
-def _digests(run: Run, specs: Sequence[TaskSpec]) -> _Gather:
+def _digests(run: Run, specs: Sequence[TaskSpec]) -> Callable[[], Mapping[str, str]]:
     """Ask hosts for their state, and do not wait: a Python has to start for each.
 
     What is returned names what is validated on each host, by its digest; it leaves out those of which that
     cannot be told: their validation will show what is wrong with them.
     """
     own = run.plan.admission.validate_command is not None
-    by_host = {spec.host: spec for spec in specs if run.validations is not None}
+    by_host = {spec.host: spec for spec in specs}
     questions = {
         name: wire.Fingerprint(
             python=run.plan.host(name).python,
@@ -120,7 +103,7 @@ def _digests(run: Run, specs: Sequence[TaskSpec]) -> _Gather:
 
 def _stand(run: Run, subjects: Mapping[str, str]) -> set[str]:
     """Say which hosts were validated in the state in which they are."""
-    if run.validations is None or not run.plan.admission.recall:
+    if not run.plan.admission.recall:
         return set()
     ages = {
         host.name: age
@@ -132,46 +115,24 @@ def _stand(run: Run, subjects: Mapping[str, str]) -> set[str]:
     return {*ages}
 
 
-def forget(run: Run, hosts: Iterable[str]) -> None:
-    """From now on nothing is known of these hosts."""
-    for name in hosts:
-        with contextlib.suppress(StopIteration):  # a host that is of no plan any more
-            try:
-                if run.validations is not None:
-                    run.validations.forget(run.plan.host(name))
-            except OSError as error:
-                log.warning("%s: an earlier validation is still remembered: %s", name, error)
-
-
-def distrust(run: Run, kind: FailureKind, host: str) -> None:
-    """Have a machine validated again after a failure that it may be the cause of."""
-    if host and kind in _OF_MACHINES:
-        forget(run, [host])
-
-
 class _Arrivals:
     """Reports of the tasks of a validation while they train."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._fetching = Fetching()
+        self._doing: dict[str, str] = {}  # what each task does about its data
         self.results: dict[str, TaskReported] = {}
-        self.doing: dict[str, str] = {}
         self.since = time.monotonic()  # when it began, or data were last fetched
 
     def take(self, event: Event) -> None:
         if isinstance(event, TaskReported):
             self.results[event.task] = event
-        elif isinstance(event, TaskReady):
-            self.doing[event.task] = "ready"
-        elif isinstance(event, TaskProgressed):
-            self.doing[event.task] = f"step {event.step}"
         elif isinstance(event, HostLost | HostRecovered):
             self._bus.emit(event)
-        elif isinstance(event, FetchStepped):
+        elif isinstance(event, Stepped):
             self.since = time.monotonic()  # a large download is not a hang
-            self.doing[event.task] = fetch_words(event)
-            if self._fetching.is_news(event):
+            if self._doing.get(event.who) != event.step:
+                self._doing[event.who] = event.step
                 self._bus.emit(event)
 
 
@@ -185,15 +146,16 @@ def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, Ho
     news = _Arrivals(run.bus)
     follower = Follower(run, name, placed, news.take)
     follower.attach()
-    gauge = Gauge(run, follower, lambda task: news.doing.get(str(task), ""))
     try:
         while follower.waiting() and time.monotonic() - news.since < run.timings.validation:
             if follower.step(1.0) or run.stop.asked:
                 raise Cancelled
-            gauge.look()
-            for host in _gone(run, follower):
-                bad[host] = recovery.loss(run, host, "was lost in its local training")
-                follower.give_up_host(host, "")
+            awaited = {follower.host(task) for task in follower.waiting()}
+            for host, since in run.losses.since.items():
+                # For longer than before a launch: nothing tells whether it trains.
+                if host in awaited and time.monotonic() - since > run.timings.host_return:
+                    bad[host] = recovery.loss(run, host, "was lost in its local training")
+                    follower.give_up_host(host, "")
         for task, host in placed.items():
             if host in bad:
                 continue
@@ -210,16 +172,6 @@ def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, Ho
     finally:
         follower.close()
     return good, bad
-
-
-def _gone(run: Run, follower: Follower) -> list[str]:
-    """Hosts that were lost for longer than before a launch: nothing tells whether they train."""
-    now, awaited = time.monotonic(), {follower.host(task) for task in follower.waiting()}
-    return [
-        name
-        for name, since in run.losses.since.items()
-        if name in awaited and now - since > run.timings.host_return
-    ]
 
 
 def _name(run: Run) -> str:

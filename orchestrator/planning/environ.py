@@ -106,12 +106,8 @@ def _device_defaults(role: Role, devices: tuple[str, ...] | None) -> Iterable[De
     elif devices is not None:
         yield Default(DEVICES, "-1", "as `devices = []` says")
     elif role in {Role.PS, Role.EVALUATOR}:
-        article = "an" if role is Role.EVALUATOR else "a"
-        yield Default(
-            DEVICES,
-            "-1",
-            f"since {article} {role.value} task needs no GPU; give its host `devices` to change it",
-        )
+        note = f"since {role.value} tasks need no GPU; give its host `devices` to change it"
+        yield Default(DEVICES, "-1", note)
 
 
 def layer(
@@ -129,19 +125,14 @@ def layer(
     return env, stood
 
 
-def values_here(key: str, names: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The controller's values of what `key` (`forward`, `secrets`) names; raise UsageError.
-
-    For missing ones every name is told.
-    """
+def values_here(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the controller's values of `secrets`; raise UsageError that names every missing one."""
     missing = [name for name in names if name not in environ]
     if missing:
-        verb = "is" if len(missing) == 1 else "are"
         raise UsageError(
-            f"{', '.join(missing)} {verb} not set on this machine",
-            why=f"`{key}` under [job] takes {'it' if len(missing) == 1 else 'them'} from the environment"
-            " orchestrate is called in",
-            hint=f"`export {missing[0]}=...`, or remove it from `{key}`",
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set on this machine",
+            why="`secrets` under [job] takes values from the environment orchestrate is called in",
+            hint=f"`export {missing[0]}=...`, or remove it from `secrets`",
         )
     for name in names:
         try:
@@ -149,7 +140,7 @@ def values_here(key: str, names: Sequence[str], environ: Mapping[str, str]) -> d
         except UnicodeEncodeError:
             raise UsageError(
                 f"the value of {name} is not UTF-8",
-                why=f"`{key}` under [job] hands it to the tasks, and what they are given is text",
+                why="`secrets` under [job] hands it to the tasks, and what they are given is text",
                 hint=f"`export {name}=...` in UTF-8, or have the program read it from a file",
             ) from None
     return {name: environ[name] for name in names}

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator import ranges
-from orchestrator.model import Completion, FrameworkName, Host, RunPlan, TaskSpec
+from orchestrator.model import Completion, FrameworkName, RunPlan, TaskSpec
 from orchestrator.planning.environ import TF_CONFIG
 from orchestrator.text import count, endpoint
 
@@ -18,8 +18,16 @@ def dry_run(plan: RunPlan) -> str:
 
 
 def _lines(plan: RunPlan) -> Iterator[str]:
-    common = _common([task.env for task in plan.tasks])
-    yield f"{count(len(plan.tasks), 'task')} on {count(len(plan.hosts), 'host')}; {_ending(plan)}"
+    first, *others = [task.env for task in plan.tasks]
+    common = {
+        name: value
+        for name, value in first.items()
+        if name != TF_CONFIG and all(env.get(name) == value for env in others)
+    }
+    ending = "done when every task has exited 0"
+    if plan.completion is Completion.CHIEF:
+        ending = "done when the chief has exited 0; the others are then stopped"
+    yield f"{count(len(plan.tasks), 'task')} on {count(len(plan.hosts), 'host')}; {ending}"
     for task in plan.tasks:
         yield ""
         yield f"{task.id} on {task.host}"
@@ -34,29 +42,24 @@ def _lines(plan: RunPlan) -> Iterator[str]:
     yield from (f"  {name}=***" for name in plan.secrets)
     yield ""
     yield f"stop: {plan.grace:g} s between TERM and KILL, {plan.failure_grace:g} s after a failure"
-    yield from _restarts(plan)
-    if plan.hang_timeout:
-        yield f"hangs: {plan.hang_timeout:g} s without a word; then the stacks are taken, and: {plan.on_hang}"
-    yield from (f"note: {note}" for note in plan.notes)
-
-
-def _restarts(plan: RunPlan) -> Iterator[str]:
-    """Return what follows a failure, and which hosts wait for one."""
-    policy = plan.restarts
-    spares = ranges.fold(host.name for host in plan.spares)
+    policy, spares = plan.restarts, ranges.fold(host.name for host in plan.spares)
     if policy.most:
         fewer = f", or on {count(policy.min_hosts, 'host')}" if policy.min_hosts else ""
         backup = f"; {quoted(policy.backup)} of {plan.tasks[0].id} is copied to all" if policy.backup else ""
         yield f"restarts: {count(policy.most, 'time')} at most{fewer}{backup}"
     if spares:
         yield f"spare: {spares}" + ("" if policy.most else " (not used without --max-restarts)")
+    if plan.hang_timeout:
+        yield f"hangs: {plan.hang_timeout:g} s without a word; then the stacks are taken, and: {plan.on_hang}"
+    yield from (f"note: {note}" for note in plan.notes)
 
 
 def _task(plan: RunPlan, task: TaskSpec, common: Mapping[str, str]) -> Iterator[str]:
     host = plan.host(task.host)
+    way = (f"{host.user}@" if host.user else "") + endpoint(host.ssh, host.port)
     own = {name: value for name, value in task.env.items() if name not in common and name != TF_CONFIG}
     rows = {
-        "ssh": _ssh(host),
+        "ssh": "local (this machine, without SSH)" if host.is_local else way,
         "address": host.address,
         "port": str(task.port),
         "run": shown(task.argv),
@@ -65,30 +68,6 @@ def _task(plan: RunPlan, task: TaskSpec, common: Mapping[str, str]) -> Iterator[
     }
     yield from (f"  {label:<8} {text}" for label, text in rows.items() if text)
     yield from (f"  {'env':<8} {line}" for line in _environment(own))
-
-
-def _ssh(host: Host) -> str:
-    if host.is_local:
-        return "local (this machine, without SSH)"
-    user = f"{host.user}@" if host.user else ""
-    return user + endpoint(host.ssh, host.port)
-
-
-def _ending(plan: RunPlan) -> str:
-    match plan.completion:
-        case Completion.ALL:
-            return "done when every task has exited 0"
-        case Completion.CHIEF:
-            return "done when the chief has exited 0; the others are then stopped"
-
-
-def _common(envs: list[Mapping[str, str]]) -> dict[str, str]:
-    first, *others = envs
-    return {
-        name: value
-        for name, value in first.items()
-        if name != TF_CONFIG and all(env.get(name) == value for env in others)
-    }
 
 
 def _environment(env: Mapping[str, str]) -> Iterator[str]:

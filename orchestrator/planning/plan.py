@@ -30,8 +30,7 @@ from orchestrator.model import (
     TaskSpec,
 )
 from orchestrator.planning import environ as env_rules
-from orchestrator.program import keras
-from orchestrator.program.framework import choose as choose_framework
+from orchestrator.program.choices import KerasChoice, choose_framework, choose_keras, reads_config
 from orchestrator.text import endpoint
 
 WORKER_ENTRY = ("-m", "worker_entry")
@@ -61,6 +60,7 @@ class Layout:
     recipe: Recipe
     cluster: Mapping[str, tuple[str, ...]]
     tasks: tuple[TaskSpec, ...]
+    took: tuple[str, ...]  # which framework "auto" is
     notes: tuple[str, ...]  # what the tool set by itself
 
 
@@ -69,49 +69,56 @@ def lay_out(
     *,
     command: tuple[str, ...],
     env: Mapping[str, str],
-    environ: Mapping[str, str],
     sources: tuple[str, ...] = (),
 ) -> Layout:
     """Place tasks on every host that is no spare, in inventory order.
 
-    `command` and `env` are those of the command line, `environ` is the controller's environment and
-    `sources` the texts of the program and of the modules beside it, where they are Python. Raise UsageError.
+    `command` and `env` are those of the command line, `sources` the texts of the program and of the modules
+    beside it, where they are Python. Raise UsageError.
     """
     job = inventory.job
     env_rules.check(env, job.secrets)
-    chosen = _saving(choose_command(job, command), job.max_restarts)
+    chosen = choose_command(job, command)
+    named = any(word.partition("=")[0] == CHECKPOINTS[0] for word in chosen)
+    if job.max_restarts and is_builtin(chosen) and not named:
+        chosen = (*chosen, *CHECKPOINTS)  # without a folder a restart begins at the first step
     hosts = tuple(host for host in inventory.hosts if not host.spare)
     if not hosts:
         raise UsageError(f"{inventory.source} has no host to run on", why="every host is a spare")
-    _check_restarts(job, len(hosts))
-    framework, shown = job.framework, ""
-    if framework is FrameworkName.AUTO or is_builtin(chosen):
-        framework, shown = choose_framework(chosen, sources, {**job.env, **env})
+    if job.min_hosts is not None and not job.max_restarts:
+        raise UsageError(
+            "--min-hosts needs --max-restarts",
+            why="a run continues with fewer hosts only when its tasks are restarted",
+            hint="give `--max-restarts 3`, or set max_restarts = 3 under [job]",
+        )
+    framework, took = job.framework, tuple[str, ...]()
+    if is_builtin(chosen):
+        framework = FrameworkName.TENSORFLOW
+    elif framework is FrameworkName.AUTO:
+        framework, why = choose_framework(chosen, sources, {**job.env, **env})
+        took = (f"{FRAMEWORKS[framework].title}: {why}; `framework` under [job] changes it",)
     _check_framework(framework, hosts, chosen)
     tensorflow = framework is FrameworkName.TENSORFLOW
     trainers = sum(host.tasks for host in hosts if host.role in (Role.CHIEF, Role.WORKER))
     texts = None if is_builtin(chosen) else sources
-    which = keras.Choice()
+    which = KerasChoice()
     if tensorflow:
         ps = any(host.role is Role.PS for host in hosts)
-        which = keras.choose(job.legacy_keras, texts, several=trainers > 1, ps=ps)
+        which = choose_keras(job.legacy_keras, texts, several=trainers > 1, ps=ps)
     recipe = Recipe(
-        forwarded=env_rules.values_here("forward", job.forward, environ),
         job_env=job.env,
         env=env,
         framework=framework,
         legacy_keras=which.legacy,
-        repair_keras=job.repair_keras and which != keras.Choice(),
+        repair_keras=job.repair_keras and which != KerasChoice(),
         auto_shard=job.auto_shard if tensorflow else AutoShard.OFF,
-        tf_config=keras.reads_config(texts) if job.tf_config is None else job.tf_config,
+        tf_config=reads_config(texts) if job.tf_config is None else job.tf_config,
         setup=job.setup,
     )
     cluster, tasks, notes = seat(hosts, chosen, recipe)
-    if shown:
-        notes = (f"{FRAMEWORKS[framework].title}: {shown}; `framework` under [job] changes it", *notes)
     if which.keras_3 is not None:
         notes = (*notes, which.keras_3)
-    return Layout(hosts, chosen, recipe, cluster, tasks, notes)
+    return Layout(hosts, chosen, recipe, cluster, tasks, took, notes)
 
 
 def assign(
@@ -127,12 +134,13 @@ def assign(
     cwd: str = "",
     notes: tuple[str, ...] = (),
     if_shared: tuple[str, ...] = (),
-    find_program: bool = True,
     own_paths: Mapping[str, str] = MappingProxyType({}),
 ) -> RunPlan:
     """Make the plan of a run from what its inventory says and where its tasks are."""
     job = inventory.job
-    backup = _backup(job, layout.command, layout.cluster)
+    # With ps only the chief of worker_entry writes the checkpoints.
+    ours = layout.command[-len(CHECKPOINTS) :] == CHECKPOINTS and Role.PS.value in layout.cluster
+    backup = job.backup or (CHECKPOINTS[1] if ours else None)
     return RunPlan(
         run=run,
         name=name,
@@ -152,9 +160,7 @@ def assign(
         admission=admission,
         notes=notes,
         if_shared=if_shared,
-        find_program=find_program,
-        own_paths=tuple(own_paths),
-        own_paths_at=tuple(own_paths.values()),
+        own_paths=dict(own_paths),
         hang_timeout=job.hang_timeout,
         on_hang=job.on_hang,
         stacks=job.stacks,
@@ -182,23 +188,6 @@ def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: S
             )
 
 
-def _check_restarts(job: Job, hosts: int) -> None:
-    """Raise UsageError for what would never be used, or never be met."""
-    if job.min_hosts is None:
-        return
-    if not job.max_restarts:
-        raise UsageError(
-            "--min-hosts needs --max-restarts",
-            why="a run continues with fewer hosts only when its tasks are restarted",
-            hint="give `--max-restarts 3`, or set max_restarts = 3 under [job]",
-        )
-    if job.min_hosts > hosts:
-        raise UsageError(
-            f"--min-hosts {job.min_hosts} is more than the {hosts} that have tasks",
-            hint="count without the spares",
-        )
-
-
 def seat(
     hosts: tuple[Host, ...], command: tuple[str, ...], recipe: Recipe
 ) -> tuple[dict[str, tuple[str, ...]], tuple[TaskSpec, ...], tuple[str, ...]]:
@@ -219,7 +208,6 @@ def seat(
                 place=place,
                 r_python=one.host.python if is_r(argv) and "/" in one.host.python else None,
             ),
-            recipe.forwarded,
             recipe.job_env,
             one.host.env,
             recipe.env,
@@ -240,18 +228,6 @@ def choose_command(job: Job, command: tuple[str, ...]) -> tuple[str, ...]:
 def is_builtin(command: Sequence[str]) -> bool:
     """Return True if worker_entry runs: no command, or only options."""
     return not command or command[0].startswith("-")
-
-
-def _saving(command: tuple[str, ...], restarts: int) -> tuple[str, ...]:
-    """worker_entry needs a folder for its checkpoints, or a restart begins at the first step."""
-    named = any(word.partition("=")[0] == CHECKPOINTS[0] for word in command)
-    return (*command, *CHECKPOINTS) if restarts and is_builtin(command) and not named else command
-
-
-def _backup(job: Job, command: tuple[str, ...], cluster: Mapping[str, tuple[str, ...]]) -> str | None:
-    """Name the folder that only the first task writes: with worker_entry and ps, the chief."""
-    ours = command[-len(CHECKPOINTS) :] == CHECKPOINTS and Role.PS.value in cluster
-    return job.backup or (CHECKPOINTS[1] if ours else None)
 
 
 def resolve(command: tuple[str, ...], python: str) -> tuple[str, ...]:
@@ -295,7 +271,9 @@ def _seats(hosts: tuple[Host, ...]) -> Iterator[_Seat]:
         for place in range(host.tasks):
             task = TaskId(host.role, counts[host.role])
             counts[host.role] += 1
-            yield _Seat(task, host, host.task_port + place, _share(host, place))
+            each = len(host.devices or ()) // host.tasks
+            share = None if host.devices is None else host.devices[place * each : (place + 1) * each]
+            yield _Seat(task, host, host.task_port + place, share)
 
 
 def _places(seats: Sequence[_Seat]) -> Iterator[Standing]:
@@ -305,13 +283,6 @@ def _places(seats: Sequence[_Seat]) -> Iterator[Standing]:
         host = seat.host
         local_rank, host_rank = seat.port - host.task_port, hosts.index(host.name)
         yield Standing(rank, peers, local_rank, host.tasks, host_rank, len(hosts), host.devices)
-
-
-def _share(host: Host, place: int) -> tuple[str, ...] | None:
-    if host.devices is None:
-        return None
-    each = len(host.devices) // host.tasks
-    return host.devices[place * each : (place + 1) * each]
 
 
 def _notes(stood: list[tuple[env_rules.Default, TaskId]], total: int) -> Iterator[str]:

@@ -65,12 +65,6 @@ def _names(text: str, option: str, hosts: Sequence[Host]) -> frozenset[str]:
         raise misread(option, text, error) from error
     known = [host.name for host in hosts]
     unknown = [name for name in names if name not in known]
-    if tasks := [name for name in unknown if "/" in name]:
-        raise UsageError(
-            f"{option} names {ranges.fold(tasks)}, which is a task, not a host",
-            why=f"the hosts are {ranges.fold(known)}",
-            hint="`orchestrate launch --dry-run` shows the host of each task",
-        )
     if unknown or not names:
         near = {name: difflib.get_close_matches(name, known, 1) for name in unknown}
         meant = dict.fromkeys(host for name in names for host in near.get(name, [name]))

@@ -7,7 +7,7 @@ answers contradicts it; any other one serves to look at the run and to end it, a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import ClusterError, UsageError
@@ -48,8 +48,6 @@ class Telling:
     host: str
     plan: RunPlan
     authentic: bool  # the plan is one that a holder of our key has written
-    goes_on: bool  # it has a keeper or a living task there
-    started: bool  # it has a task there, ended or not
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,6 @@ class Known:
 
     plan: RunPlan
     authentic: bool
-    goes_on: bool
-    started: bool
     tellers: tuple[str, ...]  # the hosts that tell of it
     contradiction: str = ""  # what two of them tell of it cannot both be true
 
@@ -74,7 +70,8 @@ def _joined(several: Sequence[Telling]) -> Known:
     """A plan with our seal counts, the newest of them: a node may keep an old one, and cannot make one."""
     authentic = [one for one in several if one.authentic]
     counting = authentic or several
-    newest = max(counting, key=_age)
+    # Of an attempt, the plan from before its code was sent is older.
+    newest = max(counting, key=lambda one: (one.plan.attempt, bool(one.plan.tree)))
     # Hosts that the newest plan does not have may tell what they like.
     inside = {host.name for host in newest.plan.members}
     heard = [one for one in several if one.host in inside]
@@ -86,16 +83,9 @@ def _joined(several: Sequence[Telling]) -> Known:
     return Known(
         newest.plan,
         newest.authentic,
-        any(one.goes_on for one in heard),
-        any(one.started for one in heard),
         tuple(sorted({one.host for one in heard})),
         contradiction,
     )
-
-
-def _age(telling: Telling) -> tuple[int, bool]:
-    """Order plans by age: of an attempt, the plan from before its code was sent is older."""
-    return telling.plan.attempt, bool(telling.plan.tree)
 
 
 def _core(plan: RunPlan) -> dict[str, object]:
@@ -152,18 +142,12 @@ def adopt(known: Known, inventory: Inventory, answering: Collection[str]) -> Run
             why="; ".join(differing[:_MOST_SHOWN]) + (f"; and {more} more" if more > 0 else ""),
             hint=f"`orchestrate tail {plan.run} --hosts FILE`, with the hosts.toml that it was launched with",
         )
-    reason = NO_SEAL if not known.authentic else _unheard(known, answering)
+    # A host with tasks that answers and knows nothing of the run: an old plan may have been played back.
+    unheard = [one.name for one in plan.hosts if one.name in answering and one.name not in known.tellers]
+    reason = "" if known.authentic else NO_SEAL
+    if known.authentic and unheard:
+        reason = f"{', '.join(unheard)} {'does' if len(unheard) == 1 else 'do'} not know the run"
     return _hearsay(plan, inventory, reason) if reason else _vouched(plan, inventory)
-
-
-def _unheard(known: Known, answering: Collection[str]) -> str:
-    """A host with tasks that answers and knows nothing of the run: an old plan may have been played back."""
-    silent = [host.name for host in known.plan.hosts if host.name in answering]
-    unheard = [name for name in silent if name not in known.tellers]
-    if not unheard:
-        return ""
-    verb = "does not know the run" if len(unheard) == 1 else "do not know the run"
-    return f"{', '.join(unheard)} {verb}"
 
 
 def _differences(plan: RunPlan, inventory: Inventory) -> Iterator[str]:
@@ -188,7 +172,11 @@ def _vouched(plan: RunPlan, inventory: Inventory) -> RunPlan:
     return dataclasses.replace(
         plan,
         hosts=tuple(map(here, plan.hosts)),
-        spares=tuple(here(host) for host in plan.spares if _same(host, ours)),
+        spares=tuple(
+            here(host)
+            for host in plan.spares
+            if host.name in ours and ours[host.name].address == host.address
+        ),
         retired=tuple(map(here, plan.retired)),
         hearsay="",
     )
@@ -233,10 +221,6 @@ def speaks_for(plan: RunPlan, host: str, attempt: object, task: object) -> bool:
     if not plan.hearsay and number > max(plan.attempt, FIRST + plan.restarts.most):
         return False
     return any(spec.id == wanted and spec.host == host for spec in plan.tasks)
-
-
-def _same(host: Host, ours: Mapping[str, Host]) -> bool:
-    return host.name in ours and ours[host.name].address == host.address
 
 
 def _by_name(inventory: Inventory) -> dict[str, Host]:

@@ -12,16 +12,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple, TypeAlias
 
 from orchestrator.model import Recipe, Role, TaskSpec
 from orchestrator.program.sources import SourceFile, argument, called, dotted, text
 
 PAGE = "docs/lint.md"
 PROGRAM, PATH = "O201", "O203"  # found on the hosts
-
-# The code of each finding, and its subject in a few words; docs/lint.md has a section for each.
-CODES = {PROGRAM: "a host without the command's program", PATH: "a path that only this machine has"}
+CODES = ("O101", "O102", "O104", "O105", PROGRAM, PATH)  # docs/lint.md has a section for each
 
 
 @dataclass(frozen=True)
@@ -31,12 +28,12 @@ class Finding:
     code: str
     what: str
     fix: str
-    path: str = ""  # of the program's file
-    line: int = 0
+    path: str  # of the program's file
+    line: int
 
     def __str__(self) -> str:
-        where = f" {self.path}, line {self.line}:" if self.path else ""
-        return f"{self.code}{where} {self.what}; {self.fix} ({PAGE}#{self.code.lower()})"
+        where = f"{self.path}, line {self.line}"
+        return f"{self.code} {where}: {self.what}; {self.fix} ({PAGE}#{self.code.lower()})"
 
     def as_json(self) -> dict[str, str | int]:
         return {"code": self.code, "path": self.path, "line": self.line, "what": self.what, "fix": self.fix}
@@ -71,29 +68,11 @@ class Scene:
             yield from ((source, call) for call in source.calls if called(call) in names)
 
 
-class Spot(NamedTuple):
-    """One finding of a rule, which adds its code."""
-
-    what: str
-    fix: str
-    source: SourceFile
-    line: int
-
-
-Rule: TypeAlias = Callable[[Scene], Iterator[Spot]]
-_RULES: list[tuple[str, Rule]] = []
-
-
-def find(scene: Scene, silenced: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Return all findings but those of silenced codes, and those that a comment on their line silences."""
-    places = ((code, place) for code, rule in _RULES if code not in silenced for place in rule(scene))
-    return tuple(
-        dict.fromkeys(
-            Finding(code, what, fix, source.path, line)
-            for code, (what, fix, source, line) in places
-            if not is_silent(code, source, line)
-        )
-    )
+def find(scene: Scene) -> tuple[Finding, ...]:
+    """Return all findings but those that a comment on their line silences."""
+    files = {source.path: source for source in scene.sources}
+    found = (one for rule in (_config, _legacy, _batch, _saving) for one in rule(scene))
+    return tuple(dict.fromkeys(one for one in found if not is_silent(one.code, files[one.path], one.line)))
 
 
 def is_silent(code: str, source: SourceFile, line: int) -> bool:
@@ -103,54 +82,41 @@ def is_silent(code: str, source: SourceFile, line: int) -> bool:
     return match is not None and (match[1] is None or code in re.split(r"[\s,]+", match[1].upper()))
 
 
-def _finds(code: str, about: str) -> Callable[[Rule], Rule]:
-    def add(rule: Rule) -> Rule:
-        CODES[code] = about
-        _RULES.append((code, rule))
-        return rule
-
-    return add
-
-
-@_finds("O101", "the program writes TF_CONFIG")
-def _config(scene: Scene) -> Iterator[Spot]:
+def _config(scene: Scene) -> Iterator[Finding]:
     for source in scene.sources:
         changes = dict(_environment(source, "TF_CONFIG"))
-        named = [
+        line = next((line for line, value in changes.items() if value is not None), 0)
+        named = (
             node.lineno
             for node in source.nodes
-            if isinstance(node, ast.Constant) and node.value == "TF_CONFIG"
-        ]
-        for line, value in changes.items():
-            reads = [one for one in named if one <= line and changes.get(one)]
-            if value is not None and reads == [line] and all(one > line or one in changes for one in named):
-                yield Spot(
-                    "the program replaces the TF_CONFIG that orchestrate sets: tasks may then wait for others"
-                    " that never come",
-                    "remove that line, or set TF_CONFIG only where it is not set yet",
-                    source,
-                    line,
-                )
+            if isinstance(node, ast.Constant) and node.value == "TF_CONFIG" and node.lineno < line
+        )
+        if line and all(one in changes for one in named):
+            yield Finding(
+                "O101",
+                "the program replaces the TF_CONFIG that orchestrate sets: tasks may then wait for others"
+                " that never come",
+                "remove that line, or set TF_CONFIG only where it is not set yet",
+                source.path,
+                line,
+            )
 
 
-@_finds("O102", "the program turns off the TF_USE_LEGACY_KERAS that the run needs")
-def _legacy(scene: Scene) -> Iterator[Spot]:
-    if scene.recipe.legacy_keras is None or scene.workers < 2:
-        return
-    for source in scene.sources:
+def _legacy(scene: Scene) -> Iterator[Finding]:
+    for source in scene.sources if scene.recipe.legacy_keras is not None and scene.workers > 1 else ():
         for line, value in _environment(source, "TF_USE_LEGACY_KERAS"):
             if value is None or text(value) in ("", "0", "False", "false"):
-                yield Spot(
+                yield Finding(
+                    "O102",
                     "the program turns off TF_USE_LEGACY_KERAS, which orchestrate sets: `fit` of Keras 3"
                     " fails on several tasks",
                     "remove that line; for Keras 3 write `import keras` throughout: orchestrate repairs it",
-                    source,
+                    source.path,
                     line,
                 )
 
 
-@_finds("O104", "a batch that the workers cannot share equally")
-def _batch(scene: Scene) -> Iterator[Spot]:
+def _batch(scene: Scene) -> Iterator[Finding]:
     own = "distribute_datasets_from_function|DatasetCreator|dataset_fn|InputContext"
     if not scene.spread or scene.names(own):
         return
@@ -165,25 +131,22 @@ def _batch(scene: Scene) -> Iterator[Spot]:
         if len(made) == 1:
             size = source.number(argument(made[0], 0, "batch_size"))
         if size is not None and size % scene.workers:
-            yield Spot(
+            yield Finding(
+                "O104",
                 f"a batch of {size} is not shared equally by {scene.workers} workers: in each step some wait"
                 " for others",
                 f"choose a multiple of {scene.workers}, or {size} for each: {size * scene.workers}",
-                source,
+                source.path,
                 call.lineno,
             )
 
 
-@_finds("O105", "several tasks write one path")
-def _saving(scene: Scene) -> Iterator[Spot]:
+def _saving(scene: Scene) -> Iterator[Finding]:
     """Find it where a host has several tasks, or hosts share their folders: the tasks' folder is one."""
     trainers = [task.host for task in scene.tasks if task.id.role in (Role.CHIEF, Role.WORKER)]
     crowd = next((host for host in trainers if trainers.count(host) > 1), "")
-    if (
-        not scene.spread
-        or not (crowd or scene.one_folder)
-        or scene.names(r"chdir|task_id|task_type|is_chief")
-    ):
+    apart = scene.names(r"chdir|task_id|task_type|is_chief") or not (crowd or scene.one_folder)
+    if apart or not scene.spread:
         return
     who = f"those of {crowd} share their folder" if crowd else "these hosts share their working folder"
     models = {dotted(call.func).rpartition(".")[0] for _, call in scene.calls("fit")} - {""}
@@ -195,11 +158,12 @@ def _saving(scene: Scene) -> Iterator[Spot]:
         path = text(argument(call, 0, name))
         of_a_model = dotted(call.func).rpartition(".")[0] in models
         if path and (of_a_model or not called(call).startswith("save")):
-            yield Spot(
+            yield Finding(
+                "O105",
                 f"all tasks write {path}, and {who}",
                 "write the task's number into the path: `strategy.cluster_resolver.task_id`, or `index` in"
                 " TF_CONFIG",
-                source,
+                source.path,
                 call.lineno,
             )
 

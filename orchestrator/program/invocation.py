@@ -92,27 +92,12 @@ def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> s
 
 
 def unwrapped(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Strip what only starts the rest: `nice -n 5 python train.py`."""
+    """Strip what only starts the rest, up to an interpreter or script: `nice -n 5 python train.py`."""
     name = PurePosixPath(command[0]).name if command else ""
-    wraps = name in _WRAPPERS or (name in _RUNNERS and command[1:2] == ("run",))
-    return started(command) if wraps else command
-
-
-def started(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command from its interpreter or script on; all of it where there is none."""
+    if name not in _WRAPPERS and not (name in _RUNNERS and command[1:2] == ("run",)):
+        return command
     for place, word in enumerate(command):
         name = PurePosixPath(word).name
         if PYTHON.match(name) or name in SHELLS or name.endswith((".py", ".R", ".sh")):
             return command[place:]
     return command
-
-
-def normal(name: str) -> str:
-    """Write a path as the names of what is sent are written."""
-    parts: list[str] = []
-    for part in PurePosixPath(name).parts:
-        if part == ".." and parts and parts[-1] != "..":
-            parts.pop()
-        else:
-            parts.append(part)
-    return "/".join(parts)

@@ -15,8 +15,8 @@ from pathlib import PurePosixPath
 
 from orchestrator.errors import UsageError
 from orchestrator.program import invocation
-from orchestrator.program.invocation import normal, script_of
-from orchestrator.program.texts import parsed
+from orchestrator.program.invocation import script_of
+from orchestrator.program.sources import parsed
 
 _OPERATORS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "&>", "2>&1", "|&"])
 _OF_A_SHELL = frozenset(["source", ".", "export", "module", "ulimit", "alias", "unset", "cd"])
@@ -42,56 +42,46 @@ class Code:
 
 def check(command: tuple[str, ...], code: Code) -> None:
     """Raise UsageError for the first mistake; `command` is what would run, without the host's Python."""
-    for one in (_shell_line, _notebook, _missing, _syntax, _module, _not_a_program):
+    for one in (_shell_line, _notebook, _missing, _syntax, _not_a_program):
         error = one(command, code) if command else None
         if error is not None:
             raise error
 
 
 def _shell_line(command: tuple[str, ...], code: Code) -> UsageError | None:
-    first, last = command[0], command[-1]
+    first = command[0]
     if PurePosixPath(first).name in invocation.SHELLS:
         return None
     word = next((word for word in command if word in _OPERATORS), "")
-    if not word and not code.exists(first):
-        of_a_shell = first in _OF_A_SHELL or command[:2] in (("conda", "activate"), ("mamba", "activate"))
-        if (
-            re.search(r"[\s|&;<>]", first)
-            or re.match(r"[A-Za-z_]\w*=", first)
-            or (of_a_shell and command[1:])
-        ):
-            word = first
+    of_a_shell = first in _OF_A_SHELL or command[:2] in (("conda", "activate"), ("mamba", "activate"))
+    shell_only = re.search(r"[\s|&;<>]|^[A-Za-z_]\w*=", first) or (of_a_shell and command[1:])
+    if not word and shell_only and not code.exists(first):
+        word = first
     if not word:
         return None
-    what, why = f"{word} is for a shell, and no shell reads the command", "a command is words, not a line"
-    if word in _OF_A_SHELL or first == "conda":
+    if word == first and of_a_shell:
         line = shlex.join(command).replace("\\", "\\\\").replace('"', '\\"')
         hint = f'write setup = "{line}" under [job]: a shell reads it before each task'
-    elif last.endswith("&") and not last.endswith("&&"):
-        line = " ".join([*command[:-1], last[:-1].strip()]).removeprefix("nohup ").strip()
-        why, hint = "--detach leaves a run alone", f"`orchestrate launch -- {line}`"
-    elif len(command) == 1 and not re.search(r"[|&;<>$`*='\"]", first):
-        hint = f"`orchestrate launch -- {first.strip()}`"
     else:
         line = " ".join(one if one in _OPERATORS or one == first else shlex.quote(one) for one in command)
         line = f"python {line}" if line.split(" ", maxsplit=1)[0].endswith(".py") else line
+        line = line.removesuffix("&").strip()  # --detach leaves a run alone
         # With pipefail: else the status of `train.py | tee log` is tee's.
         hint = f"`orchestrate launch -- bash -o pipefail -c {shlex.quote(line)}`"
-    return UsageError(what, why=why, hint=hint)
+    what = f"{word} is for a shell, and no shell reads the command"
+    return UsageError(what, why="a command is words, not a line", hint=hint)
 
 
 def _notebook(command: tuple[str, ...], code: Code) -> UsageError | None:
     name = invocation.program(command) or command[0]
     if not name.endswith(".ipynb") or not code.exists(name):
         return None
-    tool = (
-        f"jupyter nbconvert --to script --output {shlex.quote(PurePosixPath(name).name)} {shlex.quote(name)}"
-    )
+    line = shlex.join(["orchestrate", "launch", "--", f"{name}.py"])
+    output = shlex.quote(posixpath.basename(name))  # no import finds it: `keras.py` would hide the package
     return UsageError(
         f"{name} is a notebook, and Python runs scripts",
-        why="its cells have to become a script first, and this machine has no nbconvert",
-        hint=f"`pip install nbconvert`, then `{tool}`, then"
-        f" `orchestrate launch -- {shlex.quote(name + '.py')}`",
+        why="its cells have to become a script first",
+        hint=f"`jupyter nbconvert --to script --output {output} {shlex.quote(name)}`, then `{line}`",
     )
 
 
@@ -101,54 +91,45 @@ def _missing(command: tuple[str, ...], code: Code) -> UsageError | None:
     name = command[0] if script is None and "/" in command[0] and not code.prepared else script
     if name is None:
         return None
-    here, (parent, last) = normal(name), posixpath.split(name)
+    here, (parent, last) = posixpath.normpath(name), posixpath.split(name)
+    why = f"the code in {code.root} is what goes to the hosts"
     if name.startswith(("/", "~")):
         if script is None or code.everywhere(name) or not code.exists(name):
             return None  # a file of the hosts' own
         here = posixpath.relpath(posixpath.join(code.real(parent or "/"), last), code.root)
         if here in code.sent:
-            return UsageError(
-                f"{name} is where the code lies on this machine",
-                why="it is sent, and the tasks run in a copy of it on their hosts",
-                hint=f"`orchestrate launch -- {_with(command, name, here)}`",
-            )
+            what = f"{name} is where the code lies on this machine"
+            why = "it is sent, and the tasks run in a copy of it on their hosts"
+            return UsageError(what, why=why, hint=_line(command, name, here))
     if here in code.sent or any(one.startswith(f"{here}/") for one in code.sent):
         return None
     if not code.exists(name):
-        return UsageError(
-            f"there is no {name} here to launch",
-            why=f"the code in {code.root} is what goes to the hosts",
-            hint=_nearest(command, name, code),
-        )
-    if here.startswith("../"):
-        return UsageError(
-            f"{name} lies outside of the folder that is sent",
-            why=f"the code in {code.root} is what goes to the hosts",
-            hint=f"`cd {shlex.quote(parent)}`, then `orchestrate launch -- {_with(command, name, last)}`",
-        )
-    return UsageError(
-        f"{name} is here, and would not be sent",
-        why="git, .orchestrateignore or `ignore` under [job] leaves it out",
-        hint=f"`git check-ignore -v {shlex.quote(name)}` names git's rule; `git add -f` overrides it",
-    )
+        what, hint = f"there is no {name} here to launch", _nearest(command, name, code)
+    elif here.startswith("../"):
+        what = f"{name} lies outside of the folder that is sent"
+        hint = f"`cd {shlex.quote(parent)}`, then {_line(command, name, last)}"
+    else:
+        what = f"{name} is here, and would not be sent"
+        why = "git, .orchestrateignore or `ignore` under [job] leaves it out"
+        hint = f"`git check-ignore -v {shlex.quote(name)}` names git's rule; `git add -f` overrides it"
+    return UsageError(what, why=why, hint=hint)
 
 
 def _nearest(command: tuple[str, ...], name: str, code: Code) -> str:
     last = PurePosixPath(name).name
     same = (path for path in code.sent if PurePosixPath(path).name in (last, f"{last}.py"))
     meant = sorted(same, key=lambda path: (path.count("/"), path)) or difflib.get_close_matches(
-        normal(name), sorted(code.sent), 1, cutoff=0.8
+        posixpath.normpath(name), sorted(code.sent), 1, cutoff=0.8
     )
-    if not meant:
-        return "change to the folder of your code"
-    return f"`orchestrate launch -- {_with(command, name, meant[0])}`"
+    return _line(command, name, meant[0]) if meant else "change to the folder of your code"
 
 
-def _with(command: tuple[str, ...], name: str, right: str) -> str:
+def _line(command: tuple[str, ...], name: str, right: str) -> str:
     """Write the command line with another path for its file; a program in the folder needs a slash."""
     if name == command[0] and "/" not in right and not right.endswith((".py", ".R", ".r")):
         right = f"./{right}"
-    return shlex.join(right if word == name else word for word in command)
+    words = shlex.join(right if word == name else word for word in command)
+    return f"`orchestrate launch -- {words}`"
 
 
 def _syntax(command: tuple[str, ...], code: Code) -> UsageError | None:
@@ -172,26 +153,9 @@ def _syntax(command: tuple[str, ...], code: Code) -> UsageError | None:
     return None
 
 
-def _module(command: tuple[str, ...], code: Code) -> UsageError | None:
-    """Refuse a module that a package of the code lacks; hosts may have installed any other one."""
-    name = invocation.module_name(command)
-    path = (name or "").replace(".", "/")
-    package = path.partition("/")[0]
-    files = {f"{path}.py", f"{path}/__main__.py"}
-    inside = [one.removesuffix(".py").replace("/", ".") for one in code.sent if one.startswith(f"{package}/")]
-    if name is None or files & code.sent or not inside:
-        return None
-    (meant,) = difflib.get_close_matches(name, sorted(inside), 1, cutoff=0.0)
-    return UsageError(
-        f"there is no module {name} in the code that is sent",
-        why=f"{package} is, and has neither {' nor '.join(sorted(files))}",
-        hint=f"`orchestrate launch -- {_with(command, name, meant)}`",
-    )
-
-
 def _not_a_program(command: tuple[str, ...], code: Code) -> UsageError | None:
     """Refuse `run.sh`, which is looked for on PATH, and a script that is not executable."""
-    name, path = command[0], normal(command[0])
+    name, path = command[0], posixpath.normpath(command[0])
     runs = code.executable(path)
     if path not in code.sent or name.endswith((".py", ".R", ".r", ".ipynb")) or ("/" in name and runs):
         return None

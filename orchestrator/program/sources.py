@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
 from orchestrator.program import invocation
-from orchestrator.program.texts import parsed
 
 MOST = 200  # files
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
 Read: TypeAlias = Callable[[str], str | None]
+
+
+def decoded(data: bytes) -> str:
+    """Decode a text as Python reads it: in the encoding that its first lines declare, else UTF-8."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode(encoding)
+    except (SyntaxError, LookupError, ValueError):
+        text = data.decode("utf-8", "replace")
+    return io.StringIO(text, None).read().removeprefix("\ufeff")
+
+
+def parsed(text: str | bytes, name: str = "<unknown>") -> ast.Module:
+    """Parse a program without its own warnings, such as of an invalid escape."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text, name)
 
 
 @dataclass(frozen=True)
@@ -128,12 +147,9 @@ def read(command: Sequence[str], text_of: Read) -> tuple[SourceFile, ...]:
 
 def imports(content: str) -> Iterator[str]:
     """Yield the names of the packages and modules that a text imports from outside of its own package."""
-    try:
-        nodes = list(ast.walk(parsed(content)))
-    except (MemoryError, RecursionError, SyntaxError, ValueError):
-        # The nodes may run a newer Python than this machine, whose syntax is then no mistake.
+    nodes = SourceFile("", content).nodes
+    if len(nodes) == 1:  # the hosts may run a newer Python than this machine, whose syntax is then no mistake
         yield from (match[1] for match in _IMPORT.finditer(content))
-        return
     for node in nodes:
         match node:
             case ast.Import(names=names):

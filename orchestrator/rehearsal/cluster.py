@@ -13,16 +13,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from orchestrator.errors import ClusterError
 from orchestrator.model import Host
-from orchestrator.node.base import turnstile
-from orchestrator.rehearsal import sshd
-from orchestrator.rehearsal.sshd import SshServer
+from orchestrator.text import endpoint
 
 _WATCHER = Path(__file__).with_name("watcher.py")
 # Without the modules of this package, which take long to import.
@@ -33,27 +32,116 @@ _START_TIMEOUT = 30.0
 _TRIES = 5  # a free port can be taken by somebody else before sshd has it
 
 
+@dataclass(frozen=True)
+class SshServer:
+    """One sshd to be started; everything it reads is in `folder`."""
+
+    folder: Path
+    address: str
+    port: int
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def argv(self) -> list[str]:
+        return [binary(), "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.folder / "sshd.log")]
+
+    @property
+    def known_hosts(self) -> str:
+        """The line that makes it known under its address."""
+        public = (self.folder / "host_key.pub").read_text(encoding="ascii").strip()
+        return f"[{self.address}]:{self.port} {public}\n"
+
+    def log(self) -> str:
+        file = self.folder / "sshd.log"
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+    def complaint(self) -> str:
+        """Return why it does not listen, in its own words; "" while nothing is wrong."""
+        lines = self.log().splitlines()
+        return next(
+            (line for line in lines if "Cannot bind" in line or "fatal" in line or "failed" in line), ""
+        )
+
+
+@cache
+def binary() -> str:
+    """The absolute path of sshd, without which it does not start."""
+    found = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin")
+    if found is None:
+        raise ClusterError(
+            "the embedded cluster needs an SSH server",
+            why="sshd is not installed here",
+            hint="`apt install openssh-server`",
+        )
+    return found
+
+
+def write_key(path: Path, comment: str = "") -> None:
+    """A fresh ed25519 key pair: `path` (0600) and `path`.pub."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path], check=True)
+
+
+def write(server: SshServer, authorized_keys: Path) -> None:
+    """Make the server's folder: host key and configuration."""
+    server.folder.mkdir(mode=0o700, parents=True)
+    write_key(server.folder / "host_key")
+    settings = {
+        "HostKey": f'"{server.folder}/host_key"',
+        "AuthorizedKeysFile": f'"{authorized_keys}"',
+        "PidFile": "none",
+        "PasswordAuthentication": "no",
+        "KbdInteractiveAuthentication": "no",
+        "PermitRootLogin": "prohibit-password",
+        "StrictModes": "no",  # the folder may lie in a world-writable /tmp
+        "MaxStartups": "1000:30:1000",
+        "MaxSessions": "100",
+        "PrintMotd": "no",
+        "UseDNS": "no",
+        **({"UsePAM": "yes"} if os.geteuid() == 0 else {}),  # without it a locked account is refused
+        # All hosts share one source address.
+        **({"PerSourcePenalties": "no"} if _knows("PerSourcePenalties=no") else {}),
+        **server.options,
+    }
+    lines = [f"ListenAddress {endpoint(server.address, server.port)}"]
+    lines += [f"{keyword} {value}" for keyword, value in settings.items()]
+    (server.folder / "sshd_config").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@cache
+def _knows(option: str) -> bool:
+    """Return True if this sshd has an option: those from 9.8 on punish sources that fail to log in."""
+    argv = [binary(), "-T", "-f", "/dev/null", "-h", "/dev/null", "-o", option]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return "Bad configuration option" not in done.stderr
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now; all are held until all are found, so they differ."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+
+
 class Cluster:
     """A context manager; `hosts` are its entries, as an inventory of real machines would have them.
 
-    `servers` sshd's share the hosts out (default: one each; at most 16 hosts to one). With `homes`
-    every sshd gives its logins an empty $HOME of their own: no rc files, no caches. `options` are
-    further sshd settings. Leaving it, or the end of this process however it comes, kills everything
-    that ever ran below the sshd's and removes the folder.
+    Each host has an sshd. With `homes` it gives its logins an empty $HOME of their own: no rc files, no
+    caches. `options` are further sshd settings. Leaving it, or the end of this process however it comes,
+    kills everything that ever ran below the sshd's and removes the folder.
     """
 
     def __init__(
         self,
         count: int,
         *,
-        servers: int | None = None,
         python: str = sys.executable,
         name: str = "rehearsal",
         options: Mapping[str, str] | None = None,
         homes: bool = False,
         parent: Path | None = None,
     ) -> None:
-        self._parts = max(servers or count, -(-count // 16))
         self._count = count
         self._python = python
         self._name = name
@@ -85,7 +173,8 @@ class Cluster:
         return self.folder / "known_hosts"
 
     def __enter__(self) -> Self:
-        sshd.prepare_machine()
+        if os.geteuid() == 0:  # sshd's folder for the separation of privileges
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         for _ in range(_TRIES):
             self.folder = Path(tempfile.mkdtemp(prefix="orchestrate-rehearsal-", dir=self._parent)).resolve()
             try:
@@ -101,12 +190,10 @@ class Cluster:
         raise ClusterError(
             "the embedded cluster did not start",
             why=said or "its sshd's do not listen",
-            hint=f"`{sshd.binary()} -D -e -p 2222` by hand shows more",
+            hint=f"`{binary()} -D -e -p 2222` by hand shows more",
         )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -128,36 +215,30 @@ class Cluster:
     # --- making it ---
 
     def _write(self) -> None:
-        sshd.write_key(self.identity, self._name)
+        write_key(self.identity, self._name)
         keys = self.folder / "authorized_keys"
         keys.write_bytes(Path(f"{self.identity}.pub").read_bytes())
-        addresses = [f"127.0.{number // 250}.{number % 250 + 2}" for number in range(self._count)]
-        ports = sshd.free_ports(self._parts)
         servers = []
-        for number, port in enumerate(ports):
+        for number, port in enumerate(free_ports(self._count)):
             options = self._options
             if self._homes:
                 home = self.folder / f"home-{number + 1}"
                 home.mkdir(mode=0o700)
                 options = {"SetEnv": f"HOME={home}", **options}
-            share = tuple(addresses[number :: self._parts])
-            servers.append(SshServer(self.folder / f"sshd-{number + 1}", share, port, options))
-            sshd.write(servers[-1], keys)
+            address = f"127.0.{number // 250}.{number % 250 + 2}"
+            servers.append(SshServer(self.folder / f"sshd-{number + 1}", address, port, options))
+            write(servers[-1], keys)
         self.servers = tuple(servers)
         self.known_hosts.write_text("".join(server.known_hosts for server in self.servers), encoding="ascii")
         self.hosts = self._entries()
         self.ssh_config.write_text(self._ssh_config(), encoding="utf-8")
 
-    @property
-    def _doors(self) -> list[tuple[str, int]]:
-        return [(address, server.port) for server in self.servers for address in server.addresses]
-
     def _entries(self) -> tuple[Host, ...]:
         width = max(2, len(str(self._count)))
         self._task_ports = TaskPorts(self._count)
         entries = []
-        for number, ((address, _), task_port) in enumerate(
-            zip(self._doors, self._task_ports.first, strict=True), start=1
+        for number, (server, task_port) in enumerate(
+            zip(self.servers, self._task_ports.first, strict=True), start=1
         ):
             name = f"{self._name}-{number:0{width}}"
             home = self.folder / "hosts" / name
@@ -168,7 +249,7 @@ class Cluster:
                     name=name,
                     ssh=name,
                     ssh_config=str(self.ssh_config),
-                    address=address,
+                    address=server.address,
                     python=self._python,
                     agent_python=sys.executable,
                     workdir=str(home / "work"),
@@ -181,8 +262,8 @@ class Cluster:
 
     def _ssh_config(self) -> str:
         entries = [
-            f"Host {host.ssh}\n    HostName {address}\n    Port {port}\n"
-            for host, (address, port) in zip(self.hosts, self._doors, strict=True)
+            f"Host {host.ssh}\n    HostName {server.address}\n    Port {server.port}\n"
+            for host, server in zip(self.hosts, self.servers, strict=True)
         ]
         common = (
             f"Host {self._name}-*\n    User {pwd.getpwuid(os.getuid()).pw_name}\n"
@@ -215,7 +296,7 @@ class Cluster:
         """
         deadline = time.monotonic() + _START_TIMEOUT
         for server in self.servers:
-            while server.log().count("Server listening on") < len(server.addresses):
+            while "Server listening on" not in server.log():
                 if time.monotonic() > deadline or server.complaint():
                     return False
                 time.sleep(0.005)
@@ -224,7 +305,6 @@ class Cluster:
 
 ROOM = 8  # ports of a host: it may have as many tasks, and its neighbour is another one
 _BASES = range(15000, 32000, ROOM)  # below the ephemeral range of Linux
-_KIND = "rehearsal"
 
 
 class TaskPorts:
@@ -232,20 +312,22 @@ class TaskPorts:
 
     def __init__(self, count: int) -> None:
         self.first: list[int] = []
-        self._held: list[int] = []
+        self._held: list[socket.socket] = []
         for port in random.sample(_BASES, len(_BASES)):
             if len(self.first) == count:
                 return
+            claim = socket.socket(socket.AF_UNIX)
             try:
                 with socket.socket() as sock:
                     sock.bind(("", port))  # on every address
-                self._held.append(turnstile.pass_through(_KIND, port))
-            except (OSError, turnstile.Taken):  # another cluster's tasks may bind it at any time
+                claim.bind(f"\0orchestrate/rehearsal/{port}")  # no file: it ends with this process
+            except OSError:  # another cluster's tasks may bind it at any time
+                claim.close()
                 continue
+            self._held.append(claim)
             self.first.append(port)
         raise ClusterError(f"there are no ports for the tasks of {count} hosts", hint="use fewer hosts")
 
     def close(self) -> None:
         for one in self._held:
-            os.close(one)
-        self._held.clear()
+            one.close()

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from orchestrator.node.base import ending, prctl
+from orchestrator.node.base import procs
 
 MARK = "ORCHESTRATE_REHEARSAL"  # its folder, in the environment of what a rehearsal starts here
 
@@ -28,8 +28,8 @@ def main() -> None:
     # A terminal's Ctrl-C and its end are for the controller to answer.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    prctl.adopt_orphans()
-    signal.signal(signal.SIGCHLD, lambda *_: ending.reap())  # as init does on a machine: no zombies gather
+    procs.adopt_orphans()
+    signal.signal(signal.SIGCHLD, lambda *_: procs.reap())  # as init does on a machine: no zombies gather
     order = json.loads(sys.stdin.buffer.readline())
     try:
         for argv in order["commands"]:
@@ -39,7 +39,7 @@ def main() -> None:
         if not sys.stdin.buffer.read():
             kill_keepers(order["folder"])
     finally:
-        while ending.signal_all(signal.SIGKILL) or ending.reap()[1]:
+        while procs.signal_all(signal.SIGKILL) or procs.reap()[1]:
             time.sleep(0.005)
         shutil.rmtree(order["folder"], ignore_errors=True)
 

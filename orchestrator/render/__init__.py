@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Protocol, TextIO
 
-from orchestrator.eventjson import encode
-from orchestrator.events import Stamped
+from orchestrator.events import Stamped, encode
 from orchestrator.render.plain import Look, Plain
 from orchestrator.render.sink import DisplayGoneError, Sink, is_full
 from orchestrator.run.vitals import Vitals
@@ -42,13 +41,11 @@ class Jsonl:
     has_board = False
     takes_blocks = False
 
-    def __init__(self, stdout: TextIO, look: Look = Look()) -> None:  # noqa: B008 - frozen
+    def __init__(self, stdout: TextIO) -> None:
         self._out = Sink(stdout)
-        self._look = look
 
     def handle(self, stamped: Stamped) -> None:
-        if not self._look.leaves_out(stamped):
-            self._out.write(encode(stamped).decode() + "\n")
+        self._out.write(encode(stamped).decode() + "\n")
 
     def tick(self) -> None:
         """Hold nothing."""
@@ -63,7 +60,7 @@ class Jsonl:
 def choose(stdout: TextIO, json: bool, stderr: TextIO, look: Look = Look()) -> Renderer:  # noqa: B008 - frozen
     """JSON lines when asked for, the live display on a terminal, plain lines elsewhere."""
     if json:
-        return Jsonl(stdout, look)
+        return Jsonl(stdout)
     if stdout.isatty() and os.environ.get("TERM", "dumb").lower() not in _DUMB:
         from orchestrator.render.live import Live  # noqa: PLC0415 - not everybody needs it
 

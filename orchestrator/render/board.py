@@ -1,57 +1,63 @@
-"""The tasks of a run as a table that fits a screen: a row each, or a row per state. Pure.
-
-No word and no number is cut: what does not fit is a column that is left out, the least worth first.
-"""
+"""The tasks of a run as a table that fits a screen, and the bottom of a live display. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+from orchestrator import ranges
 from orchestrator.diagnosis.ends import end_after, failed
+from orchestrator.events import HangKind, HangSuspected, Phase
+from orchestrator.groups import grouped
+from orchestrator.names import is_validation
 from orchestrator.render import fold
-from orchestrator.render.wrap import fitting, shortened
-from orchestrator.run.view import TaskState, TaskView, View
+from orchestrator.render.grid import shortened, table, wrapped
+from orchestrator.run.fitlines import Fit
+from orchestrator.run.view import HostState, HostView, TaskState, TaskView, View
 from orchestrator.run.vitals import Vital, Vitals
 from orchestrator.text import count, duration, plain, size
 
-Cell: TypeAlias = tuple[str, str]  # text and the name of a style
-Row: TypeAlias = tuple[Cell, ...]
+Row: TypeAlias = tuple[str, str]  # a line and the name of its style
 
+_RULE = "\u2500"
+_BAR = 24  # cells
 QUIET = 30.0  # seconds without a word after which a task stands out
 
-_GAP = "  "
-_LEFT = ("task", "host", "state")
-_COLUMNS = (*_LEFT, "attempt", "epoch", "step", "loss", "steps/s", "last word", "CPU", "memory", "GPU")
+_NUMBERS = ("attempt", "epoch", "step", "loss", "steps/s", "last word", "CPU", "memory", "GPU")
+_COLUMNS = ("task", "host", "state", *_NUMBERS)
 _LEAST_FIRST = ("memory", "host", "CPU", "GPU", "steps/s", "attempt", "last word", "epoch", "loss")
-_LONGEST_LABEL = 24  # of tasks that share a row
-_STYLES = {
-    TaskState.PLANNED: "dim",
-    TaskState.STARTED: "",
-    TaskState.READY: "",
-    TaskState.TRAINING: "green",
-    TaskState.UNKNOWN: "yellow",
-    TaskState.ENDED: "dim",
-}
 
 
-@dataclass(frozen=True)
-class BoardLine:
-    cells: Mapping[str, Cell]
-    note: Cell = ("", "")  # stands behind the state, in place of numbers
+def task_table(tasks: Sequence[Mapping[str, str]], width: int | None) -> list[str]:
+    """A row for each task, of which the cells are given by column; "" is for words in place of numbers."""
+    rows = [[task.get(name, "") for name in _COLUMNS] for task in tasks]
+    title, *lines = table(_COLUMNS, rows, width, _LEAST_FIRST, _NUMBERS) if rows else [""]
+    for place, words in enumerate(plain(task.get("", "")) for task in tasks):
+        left = len(words) if width is None else width - len(lines[place]) - 2
+        lines[place] = f"{lines[place]}  {shortened(words, left)}".rstrip()
+    return [title, *lines]
 
-    def cell(self, name: str) -> Cell:
-        return self.cells.get(name, ("", ""))
 
-
-def table(view: View, vitals: Vitals, now: float, height: int, width: int) -> list[Row]:
-    """The tasks in at most `height` rows of `width` cells, with their titles."""
-    if len(view.tasks) < height:
-        lines = [_line(view, task, vitals.tasks.get(task.task), now) for task in view.tasks.values()]
-    else:
-        lines = _by_state(view, vitals, now)
-    return rows(lines, width)[:height]
+def board(view: View, vitals: Vitals, now: float, height: int, width: int) -> list[Row]:
+    """The tasks in at most `height` rows of `width` cells, with titles; of too many those in trouble."""
+    known = [
+        (task, state_of(view, task, vital), vital)
+        for task in view.tasks.values()
+        for vital in [vitals.tasks.get(task.task)]
+    ]
+    styles = [_style(*one, now) for one in known]
+    places = list(range(len(known)))
+    if len(known) >= height:
+        places = sorted(places, key=lambda place: ("red", "yellow", "", "green", "dim").index(styles[place]))
+    shown = places[: max(0, height - (2 if len(known) >= height else 1))]
+    title, *lines = task_table([_cells(view, *known[place], now) for place in shown], width)
+    rows = [(title, "dim"), *((line, styles[place]) for line, place in zip(lines, shown, strict=False))]
+    if more := Counter(str(known[place][1]) for place in places[len(shown) :]):
+        words = ", ".join(f"{number} {state}" for state, number in more.items())
+        rows.append((f"and {count(more.total(), 'more task')}: {words}", "dim"))
+    return rows[:height]
 
 
 def state_of(view: View, task: TaskView, vital: Vital | None) -> TaskState:
@@ -62,128 +68,188 @@ def state_of(view: View, task: TaskView, vital: Vital | None) -> TaskState:
     return state
 
 
-def _line(view: View, task: TaskView, vital: Vital | None, now: float) -> BoardLine:
-    state = state_of(view, task, vital)
-    named = {"task": (task.task, "task"), "host": (task.host, ""), "state": (str(state), _STYLES[state])}
+def _style(task: TaskView, state: TaskState, vital: Vital | None, now: float) -> str:
     if task.exited:
-        return BoardLine(named, (end_after(task.exited), "red" if failed(task.exited) else ""))
+        return "red" if failed(task.exited) else "dim"
+    if state is TaskState.UNKNOWN or (vital and now - vital.heard > QUIET):
+        return "yellow"
+    return "green" if state is TaskState.TRAINING else ""
+
+
+def _cells(view: View, task: TaskView, state: TaskState, vital: Vital | None, now: float) -> dict[str, str]:
+    named = {"task": task.task, "host": task.host, "state": str(state)}
+    if task.exited:
+        return {**named, "": end_after(task.exited)}
     if state is TaskState.UNKNOWN:
         host = view.hosts[task.host]
-        return BoardLine(named, (plain(f"no word for {duration(now - host.since)} ({host.why})"), ""))
-    note = (plain(task.ready), "") if state is TaskState.READY and task.ready else ("", "")
-    return BoardLine({**named, **attempt_of(task.attempt), **numbers([(task, vital)], now)}, note)
+        return {**named, "": f"no word for {duration(now - host.since)} ({host.why})"}
+    note = task.ready if state is TaskState.READY and task.ready else ""
+    return {**named, **numbers(facts(task, vital), now), "attempt": later(task.attempt), "": note}
 
 
-def attempt_of(attempt: str) -> dict[str, Cell]:
-    """The cell of an attempt that is not the first."""
-    return {} if attempt in ("", "1") else {"attempt": (attempt, "")}
+def later(attempt: str) -> str:
+    """An attempt that is not the first."""
+    return "" if attempt == "1" else attempt
 
 
-def _by_state(view: View, vitals: Vitals, now: float) -> list[BoardLine]:
-    """A line per state."""
-    groups: dict[TaskState, list[tuple[TaskView, Vital | None]]] = {}
-    for task in view.tasks.values():
-        vital = vitals.tasks.get(task.task)
-        groups.setdefault(state_of(view, task, vital), []).append((task, vital))
-    lines = []
-    for state, members in groups.items():
-        label = fold.names(task.task for task, _ in members)
-        tasks = count(len(members), "task")
-        cells: dict[str, Cell] = {
-            "task": (label if len(label) <= _LONGEST_LABEL else tasks, ""),
-            "host": (tasks if len(label) <= _LONGEST_LABEL else "", "dim"),
-            "state": (str(state), _STYLES[state]),
-        }
-        bad = [task.task for task, _ in members if task.exited and failed(task.exited)]
-        note = (f"{fold.names(bad)} failed", "red") if bad else ("", "")
-        active = state not in (TaskState.ENDED, TaskState.UNKNOWN)
-        lines.append(BoardLine({**cells, **(numbers(members, now) if active else {})}, note))
-    return lines
-
-
-def numbers(members: Sequence[tuple[TaskView, Vital | None]], now: float) -> dict[str, Cell]:
-    """The columns of numbers, each from the least to the most where they differ."""
-    read = [(task, vital.fit) for task, vital in members if vital and vital.fit]
-    fits = [fit for task, fit in read if task.step is None]  # a task's own numbers win
-    vitals = [vital for _, vital in members if vital is not None]
-    tasks = [task for task, _ in members]
-    losses = [task.loss for task in tasks if task.loss is not None]
-    rates = [task.steps_per_second for task in tasks if task.steps_per_second is not None]
-    heard = [max(0.0, now - vital.heard) for vital in vitals]
-    lost = [fit.diverged for fit in fits if fit.diverged]
-    busy = _between([one.gpu_busy for one in vitals], lambda percent: f"{percent:.0f} %")
-    cells = {
-        "epoch": _parts([(fit.epoch, fit.epochs) for _, fit in read]),
-        "step": _parts([(task.step, None) for task in tasks] + [(fit.step, fit.steps) for fit in fits]),
-        "loss": _between([*losses, *(fit.loss for fit in fits if fit.loss is not None)], _loss_word),
-        "steps/s": _between(
-            [*rates, *(fit.steps_per_second for fit in fits)],
-            lambda rate: f"{rate:.1f}" if rate >= 0.095 else f"{rate:.3f}",
-        ),
-        "last word": _between(heard, _ago),
-        "CPU": _between([one.cpu for one in vitals], lambda busy: f"{100 * busy:.0f} %"),
-        "memory": _between([one.memory for one in vitals], size),
-        "GPU": " ".join(filter(None, (busy, _between([one.gpu_memory for one in vitals], size)))),
+def facts(task: TaskView | None, vital: Vital | None) -> dict[str, Any]:
+    """How far a task is (by its reports, else by Keras' lines) and what it uses; None: not known."""
+    fit = vital.fit if vital and vital.fit else Fit()
+    reports = task if task and task.step is not None else None
+    return {
+        "epoch": fit.epoch,
+        "epochs": fit.epochs,
+        "step": reports.step if reports else fit.step,
+        "steps": None if reports else fit.steps,
+        "loss": reports.loss if reports else fit.loss,
+        "diverged": "" if reports else fit.diverged,
+        "steps_per_second": reports.steps_per_second if reports else fit.steps_per_second,
+        "heard": vital.heard if vital else None,
+        "cpu": vital.cpu if vital else None,
+        "memory": vital.memory if vital else None,
+        "gpu_memory": vital.gpu_memory if vital else None,
+        "gpu_busy": vital.gpu_busy if vital else None,
     }
-    shown = {name: (text, "") for name, text in cells.items() if text}
-    if lost:
-        shown["loss"] = (lost[0], "red")
-    if heard and min(heard) > QUIET:
-        shown["last word"] = (shown["last word"][0], "yellow")
-    return shown
 
 
-def _loss_word(loss: float) -> str:
-    """Four digits after the point, or the number's own way when that would show nothing."""
-    return f"{loss:.4f}" if loss == 0 or 0.001 <= abs(loss) < 1e6 else f"{loss:.3e}"
+def numbers(known: Mapping[str, Any], now: float) -> dict[str, str]:
+    """Word `facts` by column."""
+    heard = None if known["heard"] is None else max(0.0, now - known["heard"])
+    loss, rate, busy = known["loss"], known["steps_per_second"], known["gpu_busy"]
+    gpu = ("" if busy is None else f"{busy} %", _size(known["gpu_memory"]))
+    small = loss is not None and (loss == 0 or 0.001 <= abs(loss) < 1e6)
+    return {
+        "epoch": _part(known["epoch"], known["epochs"]),
+        "step": _part(known["step"], known["steps"]),
+        "loss": known["diverged"] or ("" if loss is None else f"{loss:.4f}" if small else f"{loss:.3e}"),
+        "steps/s": "" if rate is None else f"{rate:.1f}" if rate >= 0.095 else f"{rate:.3f}",
+        # In whole seconds, so that the eye is not drawn to it.
+        "last word": "" if heard is None else f"{int(heard)} s" if heard < 9.95 else duration(heard),
+        "CPU": "" if known["cpu"] is None else f"{100 * known['cpu']:.0f} %",
+        "memory": _size(known["memory"]),
+        "GPU": " ".join(filter(None, gpu)),
+    }
 
 
-def _ago(seconds: float) -> str:
-    """Word a time in whole seconds, so that the eye is not drawn to it."""
-    return f"{int(seconds)} s" if seconds < 9.95 else duration(seconds)
+def _size(number: int | None) -> str:
+    return "" if number is None else size(number)
 
 
-def _parts(values: Iterable[tuple[int | None, int | None]]) -> str:
-    """`12/20`, `11..12/20`, `1,240`."""
-    known = [(number, of) for number, of in values if number is not None]
-    if not known:
-        return ""
-    least, most = min(number for number, _ in known), max(number for number, _ in known)
-    whole = {of for _, of in known}
-    of = whole.pop() if len(whole) == 1 else None
-    shown = f"{least:,}" if least == most else f"{least:,}..{most:,}"
-    return shown if of is None else f"{shown}/{of:,}"
+def _part(number: int | None, of: int | None) -> str:
+    """`12/20`, `1,240`."""
+    return "" if number is None else f"{number:,}" if of is None else f"{number:,}/{of:,}"
 
 
-def _between(values: Iterable[float | int | None], word: Callable[[float], str]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return ""
-    least, most = word(min(known)), word(max(known))
-    if least == most:
-        return least
-    number, _, unit = least.partition(" ")
-    return f"{number}..{most}" if unit and most.endswith(f" {unit}") else f"{least}..{most}"
+# --- the bottom of a live display ---
+
+_DONE: dict[Phase, Callable[[HostView], bool]] = {
+    Phase.CONNECT: lambda host: host.state is not HostState.WAITING,
+    Phase.SETUP: lambda host: host.made,
+    Phase.DATA: lambda host: host.placed,
+    Phase.PREFLIGHT: lambda host: bool(host.checks),
+    Phase.STAGE: lambda host: host.synced is not None,
+    Phase.VALIDATE: lambda host: host.validated is not None,
+}
 
 
-def rows(lines: Sequence[BoardLine], width: int) -> list[Row]:
-    """The lines below their titles, with the columns that fit."""
-    used = [name for name in _COLUMNS if any(line.cell(name)[0] for line in lines)]
-    widths = {name: max(len(name), *(len(line.cell(name)[0]) for line in lines)) for name in used}
-    used = fitting({name: widths[name] for name in used}, _LEAST_FIRST, width)
-    titles: Row = tuple((_aligned(name, name, widths), "dim") for name in used)
-    has_numbers = any(name not in _LEFT for name in used)
-    return [*([titles] if has_numbers else []), *(_row(line, used, widths, width) for line in lines)]
+def region(view: View, now: float, height: int, width: int, vitals: Vitals = Vitals()) -> list[Row]:  # noqa: B008
+    """At most `height` rows of `width` cells; none once the run has ended, its summary says it all."""
+    if view.ended or not (view.planned or view.phases):
+        return []
+    started = any(task.started is not None for task in view.tasks.values())
+    if started:
+        vitals = vitals.of({task.attempt for task in view.tasks.values()})
+    elif not is_validation(vitals.attempt):
+        vitals = Vitals()
+    rows = [(_rule(view, now, width), "dim")]
+    rows += [(line, "yellow") for line in wrapped(_troubles(view, now, vitals), width)]
+    if not started:
+        rows += [(line, "") for line in wrapped(_phase(view, now), width)]
+    elif (left := height - len(rows)) > 0:
+        rows += board(view, vitals, now, left, width)
+    return [(plain(text), style) for text, style in rows[:height]]
 
 
-def _row(line: BoardLine, used: Sequence[str], widths: Mapping[str, int], width: int) -> Row:
-    shown = [name for name in used if name in _LEFT or not line.note[0]]
-    cells = [(_aligned(line.cell(name)[0], name, widths), line.cell(name)[1]) for name in shown]
-    if line.note[0]:
-        left = width - sum(len(text) for text, _ in cells)
-        cells.append((shortened(line.note[0], left), line.note[1]))
-    return tuple(cells)
+def _rule(view: View, now: float, width: int) -> str:
+    """The line that sets the board apart from the log, with the run and what it does."""
+    head = f"{_RULE * 2} {f'run {view.planned.run} ' if view.planned else ''}{_doing(view, now)} "
+    return head.ljust(width, _RULE)[:width]
 
 
-def _aligned(text: str, name: str, widths: Mapping[str, int]) -> str:
-    return (f"{text:<{widths[name]}}" if name in _LEFT else f"{text:>{widths[name]}}") + _GAP
+def _doing(view: View, now: float) -> str:
+    phase = view.phase
+    left = sum(not task.exited for task in view.tasks.values())
+    if view.stop and left:
+        return f"stopping, {_since(now - view.stop_asked)}"
+    if phase is None:
+        return duration(now - view.began)
+    if phase.phase in _DONE:
+        return f"{doing(phase.phase)}, {_since(now - phase.started)}"
+    tasks = count(left, "task") if left == len(view.tasks) else f"{left} of {len(view.tasks)} tasks"
+    return f"{doing(phase.phase)}: {tasks}, {_since(now - phase.started)}"
+
+
+def doing(phase: Phase) -> str:
+    """A phase as a state of the run: to us tasks are followed, to a person they run."""
+    return "running" if phase is Phase.FOLLOW else str(phase)
+
+
+def _since(seconds: float) -> str:
+    """The time that a phase takes: whole seconds, so that the eye is not drawn to it."""
+    return duration(max(10.0, seconds)) if seconds >= 9.95 else f"{max(0, int(seconds))} s"
+
+
+def _troubles(view: View, now: float, vitals: Vitals) -> list[str]:
+    """Word what is waited for, and what may be wrong."""
+    left = [task for task in view.tasks.values() if task.started is not None and not task.exited]
+    if view.stop and left:
+        until = view.stop_asked + view.stop.grace - now
+        how = f"KILL in {math.ceil(until)} s" if until > 0 else "waiting for KILL"
+        sooner = "; sooner: Ctrl-C again, or stop --now" if until > 0 else ""
+        return [f"waiting for {ranges.fold(task.task for task in left)}: {how}{sooner}"]
+    if view.hang:
+        seconds = vitals.quiet(now) if vitals.tasks else now - view.hang_since
+        return [hanging(view.hang, seconds, view.planned.run if view.planned else "RUN")]
+    return []
+
+
+def hanging(hang: HangSuspected, seconds: float = 0.0, run: str = "RUN") -> str:
+    """Said until somebody is heard of again."""
+    if hang.kind is HangKind.QUIET:
+        for_long = duration(max(seconds, hang.seconds))
+        return f"no word from anybody for {for_long}; `orchestrate stacks {run}` shows where they stand"
+    how = "behind" if hang.kind is HangKind.LAGGING else "silent"
+    return f"{how}, perhaps hanging: {ranges.fold(hang.tasks)}"
+
+
+def _phase(view: View, now: float) -> list[str]:
+    """The phase that goes on, with a bar, and whom it waits for."""
+    phase = view.phase
+    if phase is None or phase.phase not in _DONE:
+        return []
+    done = _DONE[phase.phase]
+    waiting = [
+        host.name for host in view.hosts.values() if not done(host) and host.state is not HostState.FAILED
+    ]
+    share = 1 - len(waiting) / max(1, phase.hosts)
+    text = f"{phase.hosts - len(waiting)} of {count(phase.hosts, 'host')}"
+    if bytes_ := sum(step.total for step in view.steps.values()):
+        came = sum(step.done for step in view.steps.values())
+        rate = came / max(1.0, now - phase.started)
+        left = f"  {_since((bytes_ - came) / rate)} left" if rate > 0 and bytes_ > came else ""
+        share, text = came / bytes_, f"{size(came)} of {size(bytes_)}  {size(rate)}/s{left}"
+    full = round(max(0.0, min(1.0, share)) * _BAR)
+    bar = f"{phase.phase:<9} [{'=' * full}{' ' * (_BAR - full)}]  {text}"
+    who = _at_what(view, waiting)
+    return [bar, *([f"  {who}"] if who and waiting else [])]
+
+
+def _at_what(view: View, waiting: list[str]) -> str:
+    """`gpu-02: unpack; gpu-[03-04]: starts`, or `waiting for gpu-[02-04]`."""
+    words = {who: step.step for who, step in view.steps.items() if who}
+    if (here := view.steps.get("")) and here.step:
+        return f"this machine {here.step}"
+    if not any(words.get(host) for host in waiting):
+        return f"waiting for {fold.names(waiting)}" if len(waiting) < len(view.hosts) else ""
+    steps = grouped((words.get(host) or "starts", host) for host in waiting)
+    return "; ".join(f"{fold.names(hosts)}: {step}" for step, hosts in steps.items())

@@ -12,7 +12,6 @@ from orchestrator import wire
 from orchestrator.errors import ExitStatus, HostError
 from orchestrator.render import fold
 from orchestrator.render.errors import block
-from orchestrator.render.grid import table
 from orchestrator.store.prune import Pruned
 from orchestrator.text import count, size, utf8
 
@@ -42,19 +41,16 @@ class Cleaning:
         return ExitStatus.RUN_FAILED if self.left else ExitStatus.OK
 
 
-def lines(done: Cleaning, *, json: bool, width: int | None = None) -> list[str]:
+def lines(done: Cleaning, *, json: bool) -> list[str]:
     if json:
         return [msgspec.json.encode(utf8(line)).decode() for line in _facts(done)]
     # What is worth a line of its own; hosts that say the same share it.
     said = [(host, (text,)) for host, reply in done.hosts.items() for text in _texts(reply, done.dry)]
     found = [f"{fold.names(hosts)}: {texts[0]}" for hosts, texts in fold.alike(said)]
     found += [f"run {run} is alive: it is left alone" for run in sorted(done.alive)]
-    # A row per host: what is left of ended runs, and how much of each kind of folder there is and went.
-    rows = [(host, tuple(_cells(reply, done.dry))) for host, reply in done.hosts.items()]
-    cells = [[fold.names(hosts), *cells] for hosts, cells in fold.alike(rows)]
-    head = ["host", "processes", *_KINDS]
-    rows_of_hosts = table(head, cells, width, ("envs", "data", "code", "work"))
-    return [*found, *(["", *rows_of_hosts] if cells else []), *_end(done)]
+    rows = [(host, (_amounts(reply, done.dry),)) for host, reply in done.hosts.items()]
+    found += [f"{fold.names(hosts)}: {texts[0]}" for hosts, texts in fold.alike(rows)]
+    return [*found, *_end(done)]
 
 
 def _left(reply: wire.Cleaned) -> bool:
@@ -73,24 +69,27 @@ def _process(process: wire.Orphan) -> str:
     return f"{process.argv0 or '?'} pid {process.pid}, of {process.task} of run {process.run}"
 
 
-def _cells(reply: wire.Cleaned, dry: bool) -> Iterator[str]:
+def _amounts(reply: wire.Cleaned, dry: bool) -> str:
+    """Word what is left of ended runs, and how much of each kind of folder there is and went."""
     killed, orphans = len(reply.killed), len(reply.orphans)
-    yield f"{orphans} left" if orphans else f"{killed} killed" if killed else "none left"
+    said = [f"processes {f'{orphans} left' if orphans else f'{killed} killed' if killed else 'none left'}"]
     for name in _KINDS:
         kind = getattr(reply.folders, name)
-        yield _amount(kind.count, kind.bytes, len(kind.gone), sum(one.bytes for one in kind.gone), dry)
+        gone = sum(one.bytes for one in kind.gone)
+        if amount := _amount(kind.count, kind.bytes, len(kind.gone), gone, dry):
+            said.append(f"{name} {amount}")
+    return "; ".join(said)
 
 
 def _amount(there: int, total: int, gone: int, gone_bytes: int, dry: bool) -> str:
-    """`12, 3.4 GB`, `gone: 4 of 12, 1.2 GB`; "" for nothing."""
+    """`12 (3.4 GB)`, `4 of 12 gone (1.2 GB)`; "" for nothing."""
     if gone:
-        return f"{'would go' if dry else 'gone'}: {gone} of {there}, {size(gone_bytes)}"
-    return f"{there}, {size(total)}" if there else ""
+        return f"{gone} of {there} {'would go' if dry else 'gone'} ({size(gone_bytes)})"
+    return f"{there} ({size(total)})" if there else ""
 
 
 def _end(done: Cleaning) -> Iterator[str]:
     here = done.here
-    yield ""
     amount = _amount(here.count, here.bytes, len(here.gone), here.gone_bytes, done.dry) or "none"
     yield f"runs on this machine: {amount}"
     if here.unsure:

@@ -13,7 +13,7 @@ from orchestrator.groups import grouped
 from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted, Failed, Word
 from orchestrator.render.fold import names
 from orchestrator.text import count, plain, shell_signal, signal_name
-from orchestrator.wire import Pipe
+from orchestrator.wire import CommandEnd, Pipe
 
 LIMIT = 4 << 20  # bytes of one stream of one host that a line of JSON holds
 _HELD = 64 << 10  # bytes that an answer may have to be compared with others
@@ -78,8 +78,8 @@ class CommandAnswers:
                 answer.add(stream, data, LIMIT if self._json else sys.maxsize)
                 if not self._json and len(answer.out) + len(answer.err) > _HELD:
                     return _stream(answer)
-            case CommandEnded(host):
-                return self._end(self.running.pop(host, Answer(host, now)), word)
+            case CommandEnded(host, end):
+                return self._end(self.running.pop(host, Answer(host, now)), end)
             case Failed(host, error):
                 self.waiting.discard(host)
                 self.errors.append(error)
@@ -101,8 +101,8 @@ class CommandAnswers:
         groups = grouped(((bytes(one.out), bytes(one.err), one.status, one.note), one) for one in whole)
         return [line for alike in groups.values() for line in _folded(alike)]
 
-    def _end(self, answer: Answer, end: CommandEnded) -> StreamLines:
-        self.waiting.discard(end.host)
+    def _end(self, answer: Answer, end: CommandEnd) -> StreamLines:
+        self.waiting.discard(answer.host)
         answer.status = end.status
         self.status = max(self.status, end.status)
         notes = [f"{end.error} (no shell reads the command; `sh -c '...'` is one)"] if end.error else []

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from orchestrator.errors import HostError, OrchestrateError, SeveralErrors
+from orchestrator.events import CheckReported, Level
+from orchestrator.groups import grouped
 from orchestrator.render import fold
+from orchestrator.render.grid import wrapped
 from orchestrator.render.sink import Sink, colours
-from orchestrator.render.wrap import wrapped
 from orchestrator.text import plain
 
 _HEAD = re.compile(r"^(error|warning):")
-# With these words begins what is said of a host; a node may say a sentence of its own.
-_NOW = {
-    "answers",
-    "cannot",
-    "does",
-    "fails",
-    "follows",
-    "has",
-    "is",
-    "logs",
-    "needs",
-    "says",
-    "shows",
-    "wants",
-}
-_PAST = {"broke", "closed", "could", "did", "gave", "had", "hung", "lost", "refused", "sent", "waited", "was"}
-_VERBS = {*_NOW, *_PAST, "will"}
+# A sentence about a host that begins with its verb; a node may say one of its own.
+_VERB = re.compile(r"(?!(?:the|an?|no|its?|not|what)\b)[a-z]+(?:[: ]|$)")
 _COMMAND = re.compile(r"`[^`]+`")
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m"}
 
@@ -41,7 +28,7 @@ def block(what: str, why: str = "", hint: str = "", *, word: str = "error") -> l
 
 def lines(error: OrchestrateError) -> list[str]:
     """One error, or several one after another; hosts that fail alike are folded into one block."""
-    errors = tuple(_flat(error))
+    errors = error.errors if isinstance(error, SeveralErrors) else (error,)
     hosts = [one for one in errors if isinstance(one, HostError)]
     others = [one for one in errors if not isinstance(one, HostError)]
     folded = fold.alike((one.host, (one.what, one.why, one.hint)) for one in hosts)
@@ -53,17 +40,11 @@ def host_block(
     hosts: tuple[str, ...], what: str, why: str = "", hint: str = "", *, word: str = "error"
 ) -> list[str]:
     """`gpu-02 refused the login`, or `gpu-[02-04]: refused the login`."""
-    if len(hosts) == 1 and what.partition(" ")[0].removesuffix(":") in _VERBS:
-        return block(f"{hosts[0]} {what}", why, hint, word=word)
-    return block(f"{fold.names(hosts)}: {what}", why, _for_all(hosts, hint), word=word)
-
-
-def _for_all(hosts: tuple[str, ...], hint: str) -> str:
-    """A hint whose commands name the first of several hosts: it is so for the others."""
-    alone = len(hosts) == 1 or not any(
-        len(fold.parted(hosts[0], text)) > 1 for text in _COMMAND.findall(hint)
-    )
-    return hint if alone else f"{hint} (likewise for the others)"
+    if len(hosts) == 1:
+        return block(f"{hosts[0]}{' ' if _VERB.match(what) else ': '}{what}", why, hint, word=word)
+    # A command that names the first of several hosts is the same for the others.
+    own = any(len(fold.parted(hosts[0], text)) > 1 for text in _COMMAND.findall(hint))
+    return block(f"{fold.names(hosts)}: {what}", why, hint + " (likewise for the others)" * own, word=word)
 
 
 def coloured(text: str) -> str:
@@ -88,12 +69,27 @@ def write(said: Iterable[str], stream: TextIO) -> None:
     Sink(stream).write("".join(f"{coloured(line) if colour else line}\n" for line in said))
 
 
-def _flat(error: OrchestrateError) -> Iterable[OrchestrateError]:
-    if not isinstance(error, SeveralErrors):
-        yield error
-        return
-    for one in error.errors:
-        yield from _flat(one)
+def problems(checks: Sequence[CheckReported]) -> list[str]:
+    """The checks that warn or fail, in blocks; failures last: they are what one looks for first.
+
+    What hosts have alike is said once, what one has stands together.
+    """
+    said: list[str] = []
+    for level, word in ((Level.WARN, "warning"), (Level.FAIL, "error")):
+        of_level = [
+            (check.host, (check.check, check.found, check.why, check.hint))
+            for check in checks
+            if check.level is level
+        ]
+        for hosts, found in grouped(fold.alike(of_level)).items():
+            names, several = fold.names(hosts), len(found) > 1
+            said += block(f"{names}: {len(found)} {word}s", word=word) if several else []
+            for slug, what, why, hint in found:
+                if several:
+                    said += [f"  {line}" for line in block(what, why, hint, word=slug)]
+                else:
+                    said += block(f"{names}: {slug}: {what}", why, hint, word=word)
+    return said
 
 
 def _part(label: str, text: str) -> list[str]:

@@ -4,14 +4,11 @@ The contract of `Folding`:
 1. The lines of one task are shown in the order in which they came.
 2. A line is held for a moment at most, and not at all once every task has said it.
 3. Everything is shown, but for what TensorFlow prints for information; `flush` at the end leaves nothing.
-
-A line costs the same however many tasks there are.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +18,7 @@ from orchestrator.events import Event, LogLine, TaskExited, TaskStarted
 from orchestrator.model import Fold
 
 MOMENT = 0.4  # seconds that a line waits for others
-_MOST_OPEN = 1000  # lines that are held
+_MOST_OPEN = 200  # lines that are held
 
 # `I0000 00:00:1795318895.276187   30788 port.cc:153] ...`, and as it was before TensorFlow 2.17:
 # `2024-01-02 09:35:23.860511: I tensorflow/core/util/port.cc:113] ...`
@@ -74,7 +71,6 @@ class Folding:
         self._wanted = wanted
         self._running: set[str] = set()
         self._open: deque[_Group] = deque()
-        self._by_key: dict[str, list[_Group]] = {}
         self._last: dict[str, int] = {}  # task -> the place of its last line
         self._place = 0
 
@@ -97,16 +93,14 @@ class Folding:
             self._running.add(line.task)
         if is_information(line.text):
             return shown
-        # The first group of its shape after the task's last line, or a new one.
-        key = shape(line.text)
-        groups = self._by_key.setdefault(key, [])
-        at = bisect_right(groups, self._last[line.task], key=lambda group: group.place)
-        if at == len(groups):
-            groups.append(_Group(key, self._place, now, sent))
-            self._open.append(groups[at])
+        key, last = shape(line.text), self._last[line.task]
+        group = next((group for group in self._open if group.key == key and group.place > last), None)
+        if group is None:
+            group = _Group(key, self._place, now, sent)
+            self._open.append(group)
             self._place += 1
-        groups[at].lines.setdefault(line.task, line)
-        self._last[line.task] = groups[at].place
+        group.lines[line.task] = line
+        self._last[line.task] = group.place
         return shown + self._due(now, sent)
 
     def tick(self, now: float) -> list[Shown]:
@@ -115,12 +109,12 @@ class Folding:
 
     def flush(self) -> list[Shown]:
         """Everything that is held."""
-        return [self._pop() for _ in range(len(self._open))]
+        return [self._open.popleft().shown() for _ in range(len(self._open))]
 
     def _due(self, now: float, sent: float) -> list[Shown]:
         shown: list[Shown] = []
         while self._open and self._is_due(self._open[0], now, sent):
-            shown.append(self._pop())
+            shown.append(self._open.popleft().shown())
         return shown
 
     def _is_due(self, group: _Group, now: float, sent: float) -> bool:
@@ -130,14 +124,6 @@ class Folding:
             or sent - group.sent >= MOMENT
             or len(self._open) > _MOST_OPEN
         )
-
-    def _pop(self) -> Shown:
-        group = self._open.popleft()
-        groups = self._by_key[group.key]
-        groups.pop(0)
-        if not groups:
-            del self._by_key[group.key]
-        return group.shown()
 
 
 def is_information(text: str) -> bool:

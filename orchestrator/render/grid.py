@@ -1,70 +1,115 @@
-"""Columns below each other, cut into several blocks where the terminal is too narrow. Pure.
-
-Rich would fold a table that is too wide inside its words, and neither a host's name nor a finding can be
-read, searched or copied then.
-"""
+"""Tables and lines that fit a terminal: broken between words, never inside one. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import textwrap
+import unicodedata
+from collections.abc import Collection, Sequence
 
-from rich.cells import cell_len
-
-from orchestrator.render.wrap import GAP, fitting, shortened
 from orchestrator.text import plain
 
+_GAP = 2  # cells between two columns
 _LAST = 20  # cells that the last column of a table wants
+_COMMAND = re.compile(r"`[^`]*`")
+_BLANK = "\0"  # of a command; no line has one
 
 
 def table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, least: Sequence[str] = ()
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None = None,
+    least: Sequence[str] = (),
+    right: Collection[str] = (),
 ) -> list[str]:
-    """Rows below their titles as lines of at most `width` cells, in which no word is cut.
+    """Rows below their titles as lines in which no word is cut; the columns `right` are aligned there.
 
     Columns without a word are left out, and then those that `least` names, the first one first, until the
-    others fit; of the last column the words that fit are shown.
+    others fit into `width` cells; of the last column the words that fit are shown. What still does not fit
+    follows in further blocks, each of which begins with the first column.
     """
-    used = [place for place in range(len(head)) if any(row[place] for row in rows)]
-    widths = {head[place]: max(cell_len(row[place]) for row in (head, *rows)) for place in used}
-    last = head[used[-1]] if used else ""
-    names = fitting({**widths, last: min(widths.get(last, 0), _LAST)}, least, width)
-    used = [place for place in used if head[place] in names]
-    room = None if width is None else width - sum(widths[name] + GAP for name in names[:-1])
-    cells = [[row[place] for place in used] for row in (head, *rows)]
-    if room is not None and names and names[-1] == last:
-        cells = [[*row[:-1], shortened(row[-1], room)] for row in cells]
-    return grid(cells)
-
-
-def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """The rows (of equal length) as lines. What does not fit into `width` cells follows in further blocks.
-
-    Each block begins with the first column. A column wider than the terminal is not cut: what it says
-    matters more than how it looks.
-    """
-    if not rows:
-        return []
-    columns = [[plain(row[place]).expandtabs() for row in rows] for place in range(len(rows[0]))]
-    widths = [max(map(cell_len, column)) for column in columns]
-    cells = [
-        [cell + " " * (room + GAP - cell_len(cell)) for cell in column]
-        for column, room in zip(columns, widths, strict=True)
-    ]
+    columns = {
+        plain(name): [plain(row[place]).expandtabs() for row in rows]
+        for place, name in enumerate(head)
+        if any(row[place] for row in rows)
+    }
+    widths = {name: max(map(_cells, (name, *texts))) for name, texts in columns.items()}
+    for name in least:
+        if width is not None and name in columns and _wanted(widths) > width:
+            del widths[name], columns[name]
+    last = next(reversed(columns), "")
+    if width is not None and last == head[-1] and _wanted(widths) <= width:
+        left = width - sum(cells + _GAP for name, cells in widths.items() if name != last)
+        columns[last] = [shortened(text, left) for text in columns[last]]
+        widths[last] = max(map(_cells, (last, *columns[last])))
     lines: list[str] = []
     for block in _blocks(widths, width):
         lines += [""] if lines else []
-        lines += ["".join(cells[place][row] for place in block).rstrip() for row in range(len(rows))]
+        for row in zip(*([name, *columns[name]] for name in block), strict=True):
+            cells = (
+                _filled(text, widths[name], name in right) for text, name in zip(row, block, strict=True)
+            )
+            lines.append((" " * _GAP).join(cells).rstrip())
     return lines
 
 
-def _blocks(widths: list[int], width: int | None) -> list[list[int]]:
-    """The columns of each block."""
-    blocks = [[0]]
-    used = widths[0]
-    for place in range(1, len(widths)):
-        if width is not None and used + GAP + widths[place] > width and len(blocks[-1]) > 1:
-            blocks.append([0])
-            used = widths[0]
-        blocks[-1].append(place)
-        used += GAP + widths[place]
+def _wanted(widths: dict[str, int]) -> int:
+    """Return the cells of a line; the last column needs few of its own."""
+    *others, last = widths.values()
+    return sum(cells + _GAP for cells in others) + min(last, _LAST)
+
+
+def _blocks(widths: dict[str, int], width: int | None) -> list[list[str]]:
+    """Share out the columns, of which one wider than the terminal is not cut."""
+    blocks: list[list[str]] = []
+    used = 0
+    for name, cells in widths.items():
+        if not blocks or (width is not None and used + _GAP + cells > width and len(blocks[-1]) > 1):
+            blocks.append([next(iter(widths))])
+            used = widths[blocks[-1][0]]
+        if name not in blocks[-1]:
+            blocks[-1].append(name)
+            used += _GAP + cells
     return blocks
+
+
+def _filled(text: str, width: int, right: bool) -> str:
+    blanks = " " * (width - _cells(text))
+    return blanks + text if right else text + blanks
+
+
+def _cells(text: str) -> int:
+    return len(text) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+
+
+def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
+    """Break each line into as many as it needs, the further ones below the text of the first.
+
+    A word that is wider than the terminal stays whole, and so does a command in backquotes: a path or a
+    command that is cut cannot be copied.
+    """
+    if width is None:
+        return list(lines)
+    return [row for line in lines for row in _rows(line, width)]
+
+
+def _rows(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    head, _, rest = line.partition(": ")
+    rows = textwrap.wrap(
+        _COMMAND.sub(lambda match: match[0].replace(" ", _BLANK), line),
+        width,
+        subsequent_indent=" " * (len(head) + 2) if rest and len(head) < 8 else "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [row.replace(_BLANK, " ") for row in rows]
+
+
+def shortened(text: str, width: int) -> str:
+    """Return the words that fit; an ellipsis stands for the others."""
+    if len(text) <= width:
+        return text
+    words = text[: max(0, width - 1)].rpartition(" ")[0]
+    return f"{words}\u2026" if words else ""

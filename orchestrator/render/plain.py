@@ -12,7 +12,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TextIO
 
 from orchestrator.diagnosis.ends import failed
@@ -37,13 +36,8 @@ class Look:
     fold: Fold | None = None  # None: what suits the place
     timestamps: bool = False
     wanted: Callable[[str], bool] = lambda _task: True  # which tasks' lines
-    since: float = 0.0  # seconds since the epoch; older lines are left out
     brief: bool = False  # of the run's start one line is said
     view: View = field(default_factory=View)  # what happened before, and is not news
-
-    def leaves_out(self, stamped: Stamped) -> bool:
-        """Return True for a line that nobody asked for; only lines are left out."""
-        return stamped.at < self.since and isinstance(stamped.event, LogLine)
 
 
 def when(seconds: float) -> str:
@@ -69,22 +63,15 @@ class Prefixes:
     def of_line(self, line: Shown) -> str:
         if isinstance(line, LogLine):
             return self.of(line.task, line.host)
-        return self.of_several(line.tasks) if len(line.tasks) > 1 else self.of(line.tasks[0], line.host)
+        if len(line.tasks) == 1:
+            return self.of(line.tasks[0], line.host)
+        return f"{fold.names(line.tasks):<{self._task + 1 + self._host}} | "
 
     def of(self, task: str, host: str) -> str:
         made = self._made.get((task, host))
         if made is None:
             made = self._made[task, host] = plain(f"{task:<{self._task}} {host:<{self._host}} | ")
         return made
-
-    def of_several(self, tasks: tuple[str, ...]) -> str:
-        """`worker/[0-3] | `, for a line that they share."""
-        return f"{_names(tasks):<{self._task + 1 + self._host}} | "
-
-
-@lru_cache(maxsize=1000)
-def _names(tasks: tuple[str, ...]) -> str:
-    return fold.names(tasks)
 
 
 class Plain:
@@ -96,9 +83,8 @@ class Plain:
         self._look = look
         self._colour = colours(stderr)
         self._folding = Folding(look.fold or Fold.NONE, look.wanted)
-        self.takes_blocks = not (
-            look.since or look.timestamps or look.fold is Fold.SIMILAR
-        )  # the short way of most lines
+        # The short way of most lines.
+        self.takes_blocks = not (look.timestamps or look.fold is Fold.SIMILAR)
         self._view = look.view
         self._prefixes = Prefixes()
         self._prefixes.learn(self._view)
@@ -113,7 +99,7 @@ class Plain:
                 prefix, text = self._prefixes.of(event.task, event.host), event.text
                 shown = text.replace("\n", f"\n{prefix}") if "\n" in text else plain(text)
                 self._put(f"{prefix}{shown}\n")
-            elif not self._look.leaves_out(stamped):
+            else:
                 self._show(self._folding.add(event, stamped.at, time.monotonic()))
             return
         self._view = apply(self._view, event, stamped.at)

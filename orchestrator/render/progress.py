@@ -3,99 +3,66 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.live import Live
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from orchestrator.groups import grouped
 from orchestrator.ranges import fold
 from orchestrator.text import plain, size
 
 
 @contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while the block runs; call what it gives with each number of bytes that came."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total or None)
-        yield lambda number: bar.advance(task, number)
+def steps(*, quiet: bool = False) -> Iterator[Callable[[str, str, int, int], None]]:
+    """A bar for hosts at the same step, on stderr while the block runs.
 
-
-@contextmanager
-def steps(names: Sequence[str], *, quiet: bool = False) -> Iterator[Callable[[str, str, int, int], None]]:
-    """A row for hosts that do the same, on stderr while the block runs.
-
-    Call the result with (name, step, done, total); what is counted is bytes, but of a step `unpack`.
+    Call the result with (name, step, done, total), in bytes; with "" for who has nothing left to do.
     """
     if quiet or not sys.stderr.isatty():
         yield lambda *_: None
         return
-    table = Steps(names)
-    with Live(get_renderable=table, console=Console(stderr=True), transient=True, refresh_per_second=4):
-        yield table.step
+    now: dict[str, tuple[str, int, int]] = {}
+    tasks: dict[str, TaskID] = {}  # the bar of each step
+    columns = TextColumn("{task.description}", markup=False), BarColumn(bar_width=20)
+    bars = Progress(
+        *columns, TextColumn("{task.fields[figures]}"), console=Console(stderr=True), transient=True
+    )
+    with bars:
+
+        def show(name: str, step: str, done: int, total: int) -> None:
+            now[name] = step, done, total
+            groups = grouped((step, name) for name, (step, *_) in now.items() if step)
+            for gone in tasks.keys() - groups.keys():
+                bars.remove_task(tasks.pop(gone))
+            if not step:
+                return
+            names = groups[step]
+            if step not in tasks:
+                tasks[step] = bars.add_task("", total=None, figures="")
+            done, total = sum(now[name][1] for name in names), sum(now[name][2] for name in names)
+            seconds = next(task.elapsed or 0.0 for task in bars.tasks if task.id == tasks[step])
+            said = f"{size(done)}{f' of {size(total)}' if total else ''}" if done else ""
+            said += f", {size(done / seconds)}/s" if done and seconds >= 1 else ""
+            words = plain(f"{fold(names)} {step}")
+            bars.update(tasks[step], description=words, completed=done, total=total or None, figures=said)
+
+        yield show
 
 
-class Steps:
-    """The rows: names folded, step, figures, bar. A bar needs a total."""
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar for one host; call the result with each number of bytes that came."""
+    done = 0
+    with steps() as show:
 
-    def __init__(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._now = dict.fromkeys(names, ("waits", 0, 0))
-        self._began: dict[str, tuple[float, int]] = {}  # of the step: when, and from how much on
-        self._clock = clock
+        def add(number: int) -> None:
+            nonlocal done
+            done += number
+            show(title, "arrives", done, total)
 
-    def step(self, name: str, step: str, done: int, total: int) -> None:
-        if self._now.get(name, ("", 0, 0))[0] != step:
-            self._began[name] = self._clock(), done
-        self._now[name] = step, done, total
-
-    def __call__(self) -> Table:
-        groups: dict[str, list[str]] = {}
-        for name, (step, *_) in list(self._now.items()):
-            groups.setdefault(step, []).append(name)
-        table = Table.grid(padding=(0, 1))
-        rows = {step: plain(fold(names)) for step, names in groups.items()}
-        table.add_column(overflow="fold", min_width=min(30, max(map(len, rows.values()), default=0)))
-        for _ in range(3):
-            table.add_column(no_wrap=True)
-        for step, names in groups.items():
-            done = sum(self._now[name][1] for name in names)
-            total = sum(self._now[name][2] for name in names)
-            bar = ProgressBar(total, done, width=20) if total else Text("")
-            figures = self._figures(step, names, done, total)
-            table.add_row(Text(rows[step]), Text(plain(step)), Text(figures), bar)
-        return table
-
-    def _figures(self, step: str, names: Sequence[str], done: int, total: int) -> str:
-        if not done:
-            return ""
-        if step == "unpack":
-            return f"{done} of {total} packages"
-        if step == "fetch here":  # once for all of them
-            names = names[:1]
-            done = self._now[names[0]][1]
-        rate = 0.0 if total and done >= total else sum(self._rate(name) for name in names)
-        return (
-            f"{size(done)}{f' of {size(total)}' if total else ''}{f', {size(int(rate))}/s' if rate else ''}"
-        )
-
-    def _rate(self, name: str) -> float:
-        began, first = self._began.get(name, (0.0, 0))
-        seconds = self._clock() - began
-        return (self._now[name][1] - first) / seconds if seconds >= 1 else 0.0
+        yield add
 
 
 @contextmanager

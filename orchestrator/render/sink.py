@@ -5,12 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import Sequence
 from typing import TextIO
 
 from orchestrator.node.base.lenient import FULL
-from orchestrator.render.wrap import shortened, wrapped
-from orchestrator.text import plain
 
 
 class DisplayGoneError(BrokenPipeError):
@@ -42,8 +39,10 @@ class Sink:
         except (OSError, ValueError) as error:  # ValueError: the stream was closed
             if is_full(error):
                 raise
-            if getattr(error, "errno", None) in (errno.EPIPE, errno.EIO):
-                self._silence()
+            if getattr(error, "errno", None) in (errno.EPIPE, errno.EIO) and self._fd is not None:
+                null = os.open(os.devnull, os.O_WRONLY)  # or the flush at exit fails again
+                os.dup2(null, self._fd)
+                os.close(null)
             raise DisplayGoneError from error
         return len(text)
 
@@ -65,42 +64,6 @@ class Sink:
         except OSError:
             return os.terminal_size((80, 24))
         return os.terminal_size((size.columns or 80, size.lines or 24))
-
-    def _silence(self) -> None:
-        """Keep the interpreter from failing once more when it flushes the stream at exit."""
-        if self._fd is not None:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self._fd)
-            os.close(null)
-
-
-class Redraw:
-    """Shows one table after the other, on a terminal in its place, elsewhere when it has changed.
-
-    Raise DisplayGoneError when nobody can see it.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._sink = Sink(stream)
-        self._drawn: list[str] = []
-
-    def show(self, lines: Sequence[str]) -> None:
-        lines = [plain(line) for line in lines]
-        if lines == self._drawn:
-            return
-        if not self._sink.isatty():
-            gap = "\n" if self._drawn else ""
-            self._drawn = lines
-            self._sink.write(gap + "".join(f"{line}\n" for line in lines))
-            return
-        columns, rows = self._sink.size()
-        shown = wrapped(lines, columns - 1)
-        if len(shown) >= rows:  # some of each line is better than all of some
-            shown = lines[: rows - 1]
-        shown = [shortened(line, columns - 1) for line in shown]
-        up = f"\x1b[{len(self._drawn)}A" if self._drawn else ""
-        self._drawn = shown
-        self._sink.write(f"{up}\x1b[J" + "".join(f"{line}\n" for line in shown))
 
 
 def is_full(error: Exception) -> bool:

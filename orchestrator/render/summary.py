@@ -9,6 +9,7 @@ from orchestrator.groups import grouped
 from orchestrator.model import Role, TaskId
 from orchestrator.render import fold
 from orchestrator.render.errors import block
+from orchestrator.render.grid import table
 from orchestrator.run.view import TaskView, View
 from orchestrator.text import duration, plain, size
 
@@ -52,7 +53,10 @@ def summary(view: View) -> list[str]:
 
 def ends(view: View) -> list[str]:
     """Task, host, end and time, aligned; tasks that ended alike share a row."""
-    tasks = sorted(view.tasks.values(), key=_rank)
+    # In the order of TF_CONFIG: a viewer that came late has not seen the plan.
+    places = {task: TaskId.parse(task) for task in view.tasks}
+    order = sorted(places, key=lambda task: (list(Role).index(places[task].role), places[task].index))
+    tasks = [view.tasks[task] for task in order]
     groups = grouped((_end(task), task) for task in tasks)
     if len(tasks) <= len(groups) + 4:  # a row each is short enough, and says more
         rows = [(task.task, task.host, _end(task), _time([task])) for task in tasks]
@@ -66,19 +70,7 @@ def ends(view: View) -> list[str]:
             )
             for how, alike in groups.items()
         ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
-    return [
-        plain(
-            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _rank(task: TaskView) -> tuple[int, int]:
-    """In the order of TF_CONFIG: a viewer that came late has not seen the plan."""
-    parsed = TaskId.parse(task.task)
-    return list(Role).index(parsed.role), parsed.index
+    return table(("task", "host", "end", "time"), rows)[1:] if rows else []
 
 
 def cause(view: View, ended: RunEnded) -> list[str]:

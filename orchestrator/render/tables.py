@@ -11,22 +11,19 @@ from typing import Any, TypeAlias
 import msgspec
 
 from orchestrator import wire
-from orchestrator.events import FailureKind, Outcome, RunEnded, TaskExited
+from orchestrator.events import FailureKind, Outcome
 from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.render import fold
-from orchestrator.render.board import BoardLine, attempt_of, numbers
-from orchestrator.render.board import rows as board_rows
+from orchestrator.render.board import doing, hanging, later, numbers, task_table
+from orchestrator.render.board import facts as numbers_of
 from orchestrator.render.grid import table
-from orchestrator.render.region import doing, hanging
 from orchestrator.render.summary import cause
-from orchestrator.run.fitlines import Fit
-from orchestrator.run.view import TaskView, View
-from orchestrator.run.vitals import Vital, Vitals
+from orchestrator.run.view import View
+from orchestrator.run.vitals import Vitals
 from orchestrator.text import count, cut, duration, plain, signal_name, utf8
 
 _OUTCOMES = {"cluster": "not started"}
 _HOSTS = 30  # characters of the hosts
-_WIDE = 10_000  # cells, where nobody counts them
 # `ann@laptop, pid 4242`: how a keeper introduces itself to the nodes.
 _KEEPER = re.compile(r"(.{1,100})@(.{1,255}), pid (\d{1,10})")
 
@@ -92,8 +89,7 @@ def status_table(
     who = "kept by a process of this machine" if kept else elsewhere
     named = f" ({plan.name})" if plan.name else ""
     head = f"run {plan.run}{named}: {run['state']}" + ("" if view.ended else f", {who}")
-    lines = [_line(task, view, vitals, now) for task in tasks]
-    rows = ["".join(text for text, _ in row).rstrip() for row in board_rows(lines, (width or _WIDE) - 2)]
+    rows = task_table([_cells(task, now) for task in tasks], None if width is None else width - 2)
     if view.hang is not None and not view.ended:
         rows.append(hanging(view.hang))
         rows += [f"{view.stacks.found} ({view.stacks.file})"] if view.stacks else []
@@ -101,34 +97,25 @@ def status_table(
     return [plain(head), *shown, *(cause(view, view.ended) if view.ended else ())]
 
 
-def _line(task: dict[str, Any], view: View, vitals: Vitals, now: float) -> BoardLine:
+def _cells(task: dict[str, Any], now: float) -> dict[str, str]:
     """A task as a row: its numbers while it runs, in their place what is said of it."""
-    named = {name: (str(task[name]), "") for name in ("task", "host", "state")}
-    seen = view.tasks.get(task["task"])
-    vital = vitals.of({task["attempt"]}).tasks.get(task["task"])
-    if task["said"] or task["state"] != wire.TaskPhase.RUNNING or seen is None:
-        return BoardLine({**named, **attempt_of(task["attempt"])}, (plain(task["said"]), ""))
-    return BoardLine({**named, **attempt_of(task["attempt"]), **numbers([(seen, vital)], now)})
+    named = {name: str(task[name]) for name in ("task", "host", "state")}
+    named |= {"attempt": later(task["attempt"]), "": task["said"]}
+    runs = task["state"] == wire.TaskPhase.RUNNING and "step" in task and not task["said"]
+    return {**numbers(task, now), **named} if runs else named
 
 
 def _run_facts(row: RunRow) -> dict[str, Any]:
-    ended = row.view.ended
+    plan, ended = row.plan, row.view.ended  # of which None has no fields
+    words = ("cause", "kind", "cause_task", "cause_host", "hint")
     return {
-        "run": row.plan.run,
-        "name": row.plan.name,
-        "created": row.plan.created,
-        "owner": row.plan.owner,
+        **{name: getattr(plan, name) for name in ("run", "name", "created", "owner")},
         "state": _state(row),
-        "status": ended.status if ended else None,
-        "seconds": ended.seconds if ended else None,
-        "cause": ended.cause if ended else "",
-        "kind": ended.kind if ended else "",
-        "cause_task": ended.cause_task if ended else "",
-        "cause_host": ended.cause_host if ended else "",
-        "last_lines": ended.last_lines if ended else (),
-        "hint": ended.hint if ended else "",
-        "hosts": [host.name for host in row.plan.hosts],
-        "command": row.plan.command,
+        **{name: getattr(ended, name, None) for name in ("status", "seconds")},
+        **{name: getattr(ended, name, "") for name in words},
+        "last_lines": getattr(ended, "last_lines", ()),
+        "hosts": [host.name for host in plan.hosts],
+        "command": plan.command,
     }
 
 
@@ -148,22 +135,17 @@ def _state(row: RunRow) -> str:
 
 def _run_cells(row: RunRow) -> list[str]:
     plan, ended = row.plan, row.view.ended
+    # Of a run that was never started the outcome says as much as the kind.
+    kind = ended.kind if ended and (ended.outcome, ended.kind) != (Outcome.CLUSTER, FailureKind.START) else ""
     return [
         plan.run,
         plan.name,
-        _ended_word(ended) if ended else _state(row),
+        f"{_state(row)}: {kind}" if kind else _state(row),
         duration(ended.seconds) if ended else "",
         str(len(plan.tasks)),
         cut(fold.names(host.name for host in plan.hosts), _HOSTS),
         shlex.join(plan.command) or "(built in)",
     ]
-
-
-def _ended_word(ended: RunEnded) -> str:
-    """`failed: hang`; of a run that was never started the outcome alone, which says as much as `start`."""
-    outcome = state_word(str(ended.outcome))
-    plain_start = ended.outcome is Outcome.CLUSTER and ended.kind == FailureKind.START
-    return outcome if plain_start or not ended.kind else f"{outcome}: {ended.kind}"
 
 
 def _task_facts(
@@ -178,14 +160,21 @@ def _task_facts(
         "task": name,
         "host": seen.host if seen and seen.host else spec.host,
         "attempt": attempt,
-        **_progress(seen, vitals.of({attempt}).tasks.get(name)),
+        **numbers_of(seen, vitals.of({attempt}).tasks.get(name)),
     }
     if node is None:
-        why = unreachable.get(facts["host"], "")
-        if not why and seen is not None and seen.started is not None:
-            return {**facts, "pid": None, **_forgotten(seen.exited)}
-        known = "unknown" if why else "not started"
-        return {**facts, "state": known, "pid": None, "exit_code": None, "exit_signal": None, "said": why}
+        exited = seen.exited if seen else None
+        known, said = "not started", ""
+        if why := unreachable.get(facts["host"], ""):
+            known, said = "unknown", why
+        elif exited is not None:
+            how = exited.lost or _end_words(exited.code, exited.signal)
+            known, said = "lost" if exited.lost else "exited", how
+        elif seen is not None and seen.started is not None:
+            known, said = "lost", "its folder on the node was removed"
+        ends = (exited.code, exited.signal) if exited and not why else (None, None)
+        facts |= {"state": known, "pid": None, "exit_code": ends[0], "exit_signal": ends[1], "said": said}
+        return facts
     state = node[1].state
     lost = f"{count(state.missing, 'byte')} of its log were lost" if state.missing else ""
     end = _end_words(state.exit_code, state.exit_signal) or state.message
@@ -199,35 +188,6 @@ def _task_facts(
         "message": state.message,
         "said": "; ".join(filter(None, (end, lost))),
     }
-
-
-def _progress(seen: TaskView | None, vital: Vital | None) -> dict[str, Any]:
-    """How far a task is (by its reports, else by Keras' lines) and what it uses; None: not known."""
-    fit = vital.fit if vital and vital.fit else Fit()
-    reports = seen is not None and seen.step is not None
-    return {
-        "epoch": fit.epoch,
-        "epochs": fit.epochs,
-        "step": seen.step if seen and reports else fit.step,
-        "steps": None if reports else fit.steps,
-        "loss": seen.loss if seen and reports else fit.loss,
-        "steps_per_second": seen.steps_per_second if seen and reports else fit.steps_per_second,
-        "heard": vital.heard if vital else None,
-        "cpu": vital.cpu if vital else None,
-        "memory": vital.memory if vital else None,
-        "gpu_memory": vital.gpu_memory if vital else None,
-        "gpu_busy": vital.gpu_busy if vital else None,
-    }
-
-
-def _forgotten(exited: TaskExited | None) -> dict[str, Any]:
-    """A task that was started, and of which its node knows nothing any more."""
-    if exited is None:
-        why = "its folder on the node was removed"
-        return {"state": "lost", "exit_code": None, "exit_signal": None, "said": why}
-    end = {"exit_code": exited.code, "exit_signal": exited.signal}
-    how = _end_words(exited.code, exited.signal)
-    return {**end, "state": "lost" if exited.lost else "exited", "said": exited.lost or how}
 
 
 def _end_words(code: int | None, signal: int | None) -> str:

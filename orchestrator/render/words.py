@@ -12,10 +12,9 @@ from orchestrator.diagnosis.ends import end_after
 from orchestrator.events import Event, Phase, StopBy
 from orchestrator.planning.takeover import FOLLOWED
 from orchestrator.render import fold
-from orchestrator.render.errors import block, host_block
-from orchestrator.render.problems import problems
+from orchestrator.render.errors import block, host_block, problems
 from orchestrator.render.summary import summary
-from orchestrator.run.view import View, fetch_words
+from orchestrator.run.view import View
 from orchestrator.text import count, duration, plain, size
 
 _BECAUSE = {
@@ -47,16 +46,19 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
         case ev.PhaseStarted():
             lines = [] if event.phase in _UNSAID else [f"{event.phase}: {count(event.hosts, 'host')}"]
         case ev.PhaseEnded():
-            return [] if event.phase in _UNSAID else _phase_ended(view, event)
+            if event.phase in _UNSAID:
+                return []
+            staged = _staged(view) if event.phase is Phase.STAGE and event.ok else ""
+            how = f"{'ok' if event.ok else 'failed'} after {duration(event.seconds)}"
+            return [*_troubles(view, event), f"{event.phase}: {how}{staged}"]
         case ev.HostLost():
             lines = [f"{event.host}: no word from it ({event.why}); its tasks may well continue"]
         case ev.HostRecovered():
             lines = [f"{event.host}: back after {duration(event.seconds)}"]
         case ev.HostValidated():
             lines = [_validated(event)]
-        case ev.FetchStepped():
-            host = view.tasks[event.task].host if event.task in view.tasks else event.task
-            lines = [f"{host}: {fetch_words(event)}"]
+        case ev.Stepped():  # those of hosts are too many for a log; the live display draws them
+            lines = [f"{_who(view, event.who)}: {event.step}"] if event.who in view.tasks else []
         case ev.ValidationStood():
             lines = [f"{fold.names(event.hosts)}: validated {duration(event.seconds)} ago, unchanged"]
         case ev.TaskStarted(pid=0):
@@ -99,11 +101,9 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
             lines = [] if event.reused else [environment_made(event)]
         case ev.DataPlaced():
             lines = [] if event.reused else [data_placed(event)]
-        case ev.EnvironmentStepped() | ev.DataStepped():
-            return []  # too many for a log; the live display draws them
         case ev.HostConnected() | ev.HostFailed() | ev.CheckReported() | ev.PairReported() | ev.TreeSynced():
             return []  # said for all hosts at once when their phase ends
-        case ev.CodeSending() | ev.TaskProgressed() | ev.TaskReported() | ev.LogLine():
+        case ev.TaskProgressed() | ev.TaskReported() | ev.LogLine():
             return []
         case _:
             assert_never(event)
@@ -158,12 +158,6 @@ def _planned(event: ev.RunPlanned, *, brief: bool) -> list[str]:
     return [head, *(f"  note: {note}" for note in event.notes if not brief or note.startswith(FOLLOWED))]
 
 
-def _phase_ended(view: View, event: ev.PhaseEnded) -> list[str]:
-    how = "ok" if event.ok else "failed"
-    extra = f": {_staged(view)}" if event.phase is Phase.STAGE and event.ok and _staged(view) else ""
-    return [*_troubles(view, event), f"{event.phase}: {how} after {duration(event.seconds)}{extra}"]
-
-
 def _troubles(view: View, event: ev.PhaseEnded) -> list[str]:
     """Word what went wrong in a phase, for all hosts at once: checks, and hosts that could not go on.
 
@@ -182,7 +176,7 @@ def _staged(view: View) -> str:
     if not trees:
         return ""
     files, sent = max(tree.files for tree in trees), sum(tree.sent for tree in trees)
-    return f"{count(files, 'file')}, " + ("nothing to send" if not sent else f"{size(sent)} sent")
+    return f": {count(files, 'file')}, " + ("nothing to send" if not sent else f"{size(sent)} sent")
 
 
 def _validated(event: ev.HostValidated) -> str:
@@ -196,14 +190,13 @@ def _validated(event: ev.HostValidated) -> str:
 
 
 def _hanging(view: View, event: ev.HangSuspected) -> str:
-    who = ranges.fold(event.tasks)
-    if event.kind is ev.HangKind.QUIET:
-        run = f" {view.planned.run}" if view.planned else ""
-        where = f"`orchestrate stacks{run}` shows where they stand"
-        return f"no word from {who} for {duration(event.seconds)}; {where}"
+    who, for_long = ranges.fold(event.tasks), duration(event.seconds)
     if event.kind is ev.HangKind.LAGGING:
-        return f"{who}: behind the others, and silent, for {duration(event.seconds)}; taking all stacks"
-    return f"no word from {who} for {duration(event.seconds)}; taking their stacks"
+        return f"{who}: behind the others, and silent, for {for_long}; taking all stacks"
+    run = f" {view.planned.run}" if view.planned else ""
+    quiet = event.kind is ev.HangKind.QUIET
+    then = f"`orchestrate stacks{run}` shows where they stand" if quiet else "taking their stacks"
+    return f"no word from {who} for {for_long}; {then}"
 
 
 def _stopping(event: ev.StopRequested) -> str:

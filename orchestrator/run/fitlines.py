@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 _LONGEST = 4096  # bytes of a redraw
 _LOOKED_AT = 8192  # of what came at once, the end in which a redraw is looked for
-_TRIES = 16
 _ENDS = re.compile(rb"[\r\n\x08]+")
 _EPOCH = re.compile(rb"(?:^|[\r\n\x08])Epoch (\d{1,9})/(\d{1,9})[ \t]*(?=[\r\n\x08]|$)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -58,31 +57,24 @@ class Lines:
         self.fed = False  # it was given anything
         self._rest = b""  # the redraw that may continue
 
-    def feed(self, data: bytes) -> bool:
-        """Take more of the output; whether it told anything."""
+    def feed(self, data: bytes) -> None:
+        """Take more of the output."""
         text = self._rest + data
-        before = self.fit
         self.fed = True
         begins = max(0, len(text) - _LOOKED_AT)
-        if begins and (earlier := _last_epoch(text, begins)):
-            self._began(earlier)
         pieces = _ENDS.split(text[begins:])
         if b" loss: " in text or b"Epoch " in text:  # a flood of other lines costs next to nothing
             for piece in pieces[begins > 0 :]:
                 if found := _EPOCH.fullmatch(piece):
-                    self._began(found)
+                    # With verbose=2 the loss is told once an epoch: until then the last one is the newest.
+                    known, epoch, epochs = self.fit or Fit(), int(found[1]), int(found[2])
+                    self.fit = replace(known, epoch=epoch, epochs=epochs, step=None, steps=None)
                 elif b"/" in piece[:64]:
                     self._drawn(piece)
         # The end before it stays, so that a line which begins there is still seen to begin.
         self._rest = (b"\n" if len(pieces) > 1 or begins else b"") + pieces[-1]
         if len(self._rest) > _LONGEST:
             self._rest = b"."
-        return self.fit != before
-
-    def _began(self, found: re.Match[bytes]) -> None:
-        # With verbose=2 the loss is told once an epoch: until then the last one is the newest.
-        known = self.fit or Fit()
-        self.fit = replace(known, epoch=int(found[1]), epochs=int(found[2]), step=None, steps=None)
 
     def _drawn(self, piece: bytes) -> None:
         found = _DRAWN.match(_COLOUR.sub("", piece[:_LONGEST].decode("utf-8", "replace")))
@@ -92,6 +84,7 @@ class Lines:
         rest = found["rest"]
         loss = _LOSS.search(rest)
         pace = _PACE.search(rest)
+        seconds = float(pace[1]) * _UNITS[pace[2]] if pace else 0.0  # which may be what a time rounds to
         value = _number(loss[1]) if loss else None
         if value is None:
             return  # of `model.predict`, or of something else
@@ -103,19 +96,8 @@ class Lines:
             steps=None if found["steps"] == "Unknown" else int(found["steps"]),
             loss=known.loss if summed else None if bad else value,
             diverged=known.diverged if summed else bad,
-            steps_per_second=_rate(pace) if pace else known.steps_per_second,
+            steps_per_second=1 / seconds if seconds else known.steps_per_second,
         )
-
-
-def _last_epoch(text: bytes, end: int) -> re.Match[bytes] | None:
-    """The last line that begins an epoch before `end`, in all but what is made to take long."""
-    for _ in range(_TRIES):
-        end = text.rfind(b"Epoch ", 0, end)
-        if end < 0:
-            return None
-        if found := _EPOCH.match(text, max(0, end - 1)):
-            return found
-    return None
 
 
 def _number(text: str) -> float | None:
@@ -123,9 +105,3 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-def _rate(pace: re.Match[str]) -> float | None:
-    """None where the time rounds to nothing."""
-    seconds = float(pace[1]) * _UNITS[pace[2]]
-    return 1 / seconds if seconds else None

@@ -12,9 +12,9 @@ from orchestrator import wire
 from orchestrator.diagnosis.statement import Raised
 from orchestrator.events import (
     Event,
-    FetchStepped,
     Last,
     Loss,
+    Stepped,
     TaskExited,
     TaskProgressed,
     TaskReady,
@@ -45,7 +45,10 @@ def final(at: TaskPlace, state: wire.TaskRecord, clock_offset: float, now: float
     `clock_offset` is how far the node's clock is ahead of ours, in seconds; `now` the time of an end that
     the node did not see.
     """
-    ended = state.ended_ns
+    ended, started = state.ended_ns, state.started_ns
+    seconds = state.seconds  # by a clock that does not jump, where its supervisor saw the end
+    if seconds is None:
+        seconds = max(0.0, (ended - started) / 1e9) if started and ended else 0.0
     lost, loss, oom = "", Loss.NONE, state.oom or wire.Oom()
     if state.state is wire.TaskPhase.LOST:
         lost = state.message or "its supervisor was killed"
@@ -61,7 +64,7 @@ def final(at: TaskPlace, state: wire.TaskRecord, clock_offset: float, now: float
         code=None if lost else state.exit_code,  # what a node makes of both is not a success
         signal=state.exit_signal,
         lost=lost,
-        seconds=_seconds(state),
+        seconds=seconds,
         ended=(ended / 1e9 - clock_offset) if ended else now,
         stopped=state.want is not wire.Want.RUN,
         note="" if lost else state.message,
@@ -96,11 +99,6 @@ class ReportLines:
         self._rest = bytearray()
         self._skips = False
 
-    @property
-    def held(self) -> int:
-        """The bytes that wait for the end of their line."""
-        return len(self._rest)
-
     def feed(self, data: bytes) -> list[bytes]:
         """Return the lines that end in `data`."""
         lines: list[bytes] = []
@@ -115,7 +113,7 @@ class ReportLines:
         return lines
 
     def _keep(self, part: bytes) -> None:
-        if self._skips or self.held + len(part) > LONGEST:
+        if self._skips or len(self._rest) + len(part) > LONGEST:
             self._skips = True
             self._rest.clear()
         else:
@@ -145,8 +143,9 @@ def reported(task: TaskId, line: bytes) -> Event | None:
             return TaskReady(str(task), str(record.get("note", ""))[:_NOTE])
         case _Record.DATA:
             name, what = (str(record.get(key, ""))[:_WORD] for key in ("name", "step"))
-            done, total = (_bytes(record.get(key)) for key in ("done", "total"))
-            return FetchStepped(str(task), name, what, done, total)
+            counts = (record.get(key) for key in ("done", "total"))
+            done, total = (one if isinstance(one, int) and 0 <= one < _MOST else 0 for one in counts)
+            return Stepped(str(task), f"{name}: {what}", done, total)
         case _Record.PROGRESS:
             step = record.get("step")
             return TaskProgressed(
@@ -167,14 +166,6 @@ def reported(task: TaskId, line: bytes) -> Event | None:
     return None
 
 
-def _seconds(state: wire.TaskRecord) -> float:
-    """Return how long a task took: by a clock that does not jump, where its supervisor saw the end."""
-    if state.seconds is not None:
-        return state.seconds
-    started, ended = state.started_ns, state.ended_ns
-    return max(0.0, (ended - started) / 1e9) if started and ended else 0.0
-
-
 def last_error(report: bytes) -> Raised | None:
     """The last error in the lines of a report; whatever is not a record is skipped."""
     for line in reversed(report.splitlines()):
@@ -185,10 +176,6 @@ def last_error(report: bytes) -> Raised | None:
         if record.get("kind") == Last.ERROR:
             return Raised.parse(record)
     return None
-
-
-def _bytes(value: object) -> int:
-    return value if isinstance(value, int) and 0 <= value < _MOST else 0
 
 
 def _not_finite(value: object) -> str:

@@ -50,8 +50,10 @@ def enough(failures: Sequence[FailedAttempt], most: int) -> str | None:
     """Why no other attempt follows these, "" where none was asked for; None when one does."""
     if not most:
         return ""
-    if len(failures) > 1 and _again(failures[-2], failures[-1]):
-        return "the same failure came twice at the same place"
+    if len(failures) > 1:
+        earlier, later = failures[-2:]
+        if later.place and earlier.place == later.place and not _came_further(earlier, later):
+            return "the same failure came twice at the same place"
     if len(failures) > most:
         return f"it was started again {count(most, 'time')}, as allowed"
     return None
@@ -65,10 +67,6 @@ def pause(failures: Sequence[FailedAttempt], pauses: Sequence[float]) -> float:
             break
         stuck += 1
     return pauses[min(stuck, len(pauses)) - 1]
-
-
-def _again(earlier: FailedAttempt, later: FailedAttempt) -> bool:
-    return bool(later.place) and earlier.place == later.place and not _came_further(earlier, later)
 
 
 def _came_further(earlier: FailedAttempt, later: FailedAttempt) -> bool:

@@ -122,9 +122,10 @@ def _odd(stands: Sequence[Stand], completion: Completion) -> list[Stand]:
     if waiting and len(waiting) < len(gang):
         elsewhere = [one for one in gang if not one.together]
         return [one for one in elsewhere if one.frames] or elsewhere
-    place, most = Counter(one.own or one.frames for one in gang).most_common(1)[0]
+    # Of PyTorch and JAX it is not known where they wait for each other.
+    usual, most = Counter(one.own or one.frames for one in gang).most_common(1)[0]
     if len(gang) > most > len(gang) / 2:
-        return [one for one in gang if (one.own or one.frames) != place]
+        return [one for one in gang if (one.own or one.frames) != usual]
     steps = {one.step for one in gang if one.step is not None}
     return [one for one in gang if one.step == min(steps)] if len(steps) > 1 else []
 
@@ -142,30 +143,18 @@ def place(one: Stand) -> str:
 def sentence(finding: StackFinding, *, hang: bool) -> str:
     """One line: which task stands out (hangs, once that is known), where, and what the others do."""
     odd = finding.odd
-    rest = [alike for alike in finding.groups if alike[0] not in odd]
     if not odd:
-        said = "; ".join(f"{_who(alike)} {_verb(alike)} {place(alike[0])}" for alike in rest[:2])
-        more = f"; and {len(rest) - 2} other places" if len(rest) > 2 else ""
-        return f"no task stands out: {said}{more}" if rest else "no task could be looked at"
+        said = "; ".join(f"{_who(alike)} {place(alike[0])}" for alike in finding.groups[:3])
+        return f"no task stands out: {said}" if said else "no task could be looked at"
     more = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
-    who = f"{odd[0].task} on {odd[0].host}{more}"
-    if odd[0].stopped:
-        said = f"{who} is stopped (SIGSTOP)" + (f" {place(odd[0])}" if odd[0].frames else "")
-    else:
-        said = f"{who} {'hangs' if hang else 'stands out'} {place(odd[0])}"
-    together = [one for alike in rest for one in alike if one.together]
-    if together:
-        verb = "waits" if len(together) == 1 else "wait"
-        return f"{said}; {_who(together)} {verb} for it {_at(together[0])}"
-    return f"{said}; {_who(rest[0])} {_verb(rest[0])} {place(rest[0][0])}" if rest else said
-
-
-def _at(one: Stand) -> str:
-    return f"at {next(iter(one.own), one.frames[0])}"
-
-
-def _verb(alike: Sequence[Stand]) -> str:
-    return "stands" if len(alike) == 1 else "stand"
+    how = "is stopped (SIGSTOP)" if odd[0].stopped else "hangs" if hang else "stands out"
+    at = f" {place(odd[0])}" if odd[0].frames or not odd[0].stopped else ""
+    said = f"{odd[0].task} on {odd[0].host}{more} {how}{at}"
+    together = [one for alike in finding.groups for one in alike if one.together and one not in odd]
+    if not together:
+        return said
+    verb = "waits" if len(together) == 1 else "wait"
+    return f"{said}; {_who(together)} {verb} for it at {next(iter(together[0].own), together[0].frames[0])}"
 
 
 def _who(alike: Sequence[Stand]) -> str:

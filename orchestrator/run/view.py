@@ -13,8 +13,7 @@ from functools import reduce
 from typing import Any, assert_never
 
 from orchestrator import events as ev
-from orchestrator.events import Event, FetchStepped, Phase, Stamped
-from orchestrator.text import plain, size
+from orchestrator.events import Event, Phase, Stamped
 
 
 class HostState(StrEnum):
@@ -50,7 +49,8 @@ class HostView:
     since: float = 0.0
     failed: ev.HostFailed | None = None
     checks: tuple[ev.CheckReported, ...] = ()
-    setup: ev.EnvironmentStepped | None = None  # while its environment is being made
+    made: bool = False  # its environment
+    placed: bool = False  # its data
     synced: ev.TreeSynced | None = None
     validated: ev.HostValidated | ev.ValidationStood | None = None
 
@@ -80,8 +80,7 @@ class View:
     hang: ev.HangSuspected | None = None  # and not passed
     hang_since: float = 0.0  # when those tasks were heard of last
     stacks: ev.StacksTaken | None = None  # of that hang
-    sending: ev.CodeSending | None = None  # while the code is sent
-    data: Mapping[str, ev.DataStepped] = field(default_factory=dict)  # on its way to hosts; "" is here
+    steps: Mapping[str, ev.Stepped] = field(default_factory=dict)  # of the present phase, by who does it
     stop: ev.StopRequested | None = None
     stop_asked: float = 0.0
     ended: ev.RunEnded | None = None
@@ -117,7 +116,8 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             return _seated(replace(view, planned=event, began=view.began or at), event.tasks)
         case ev.PhaseStarted():
             begun = PhaseView(event.phase, event.hosts, at)
-            return replace(_afresh(view, event.phase), phases=(*view.phases, begun), began=view.began or at)
+            view = replace(_afresh(view, event.phase), steps={}, began=view.began or at)
+            return replace(view, phases=(*view.phases, begun))
         case ev.PhaseEnded():
             last = max((i for i, one in enumerate(view.phases) if one.phase is event.phase), default=None)
             ended = (
@@ -138,22 +138,16 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.CheckReported():
             checks = view.hosts[event.host].checks if event.host in view.hosts else ()
             return _host(view, event.host, checks=(*checks, event))
-        case ev.PairReported() | ev.RunAdopted() | ev.RunLeft():
-            return view
         case ev.TreeSynced():
             return _host(view, event.host, synced=event)
-        case ev.EnvironmentStepped():
-            return _host(view, event.host, setup=event)
-        case ev.EnvironmentMade():
-            return _host(view, event.host, setup=None)
-        case ev.CodeSending():
-            return replace(view, sending=event)
-        case ev.DataStepped():
+        case ev.Stepped():
             # What is read here comes first.
-            earlier = {host: step for host, step in view.data.items() if host}
-            return replace(view, data={**earlier, event.host: event})
+            steps = {who: step for who, step in view.steps.items() if who}
+            return replace(view, steps={**steps, event.who: event})
+        case ev.EnvironmentMade():
+            return _host(view, event.host, made=True)
         case ev.DataPlaced():
-            return replace(view, data={host: step for host, step in view.data.items() if host != event.host})
+            return _host(view, event.host, placed=True)
         case ev.HostValidated():
             return _host(view, event.host, validated=event)
         case ev.ValidationStood():
@@ -165,7 +159,9 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.TaskProgressed():  # what a report leaves out stays as it was
             told = {"step": event.step, "loss": event.loss, "steps_per_second": event.steps_per_second}
             return _task(view, event.task, **{key: value for key, value in told.items() if value is not None})
-        case ev.Noted() | ev.LogLine() | ev.FetchStepped() | ev.HostReplaced() | ev.TaskReported():
+        case ev.PairReported() | ev.RunAdopted() | ev.RunLeft() | ev.Noted() | ev.LogLine():
+            return view
+        case ev.HostReplaced() | ev.TaskReported():
             return view
         case ev.LogGap():
             if event.where is not ev.GapPlace.NODE:
@@ -233,25 +229,3 @@ def _started(view: View, event: ev.TaskStarted, at: float) -> View:
         view = _host(view, event.host)
     fresh = TaskView(event.task, event.host, attempt=event.attempt, started=at)
     return replace(view, tasks={**view.tasks, event.task: fresh})
-
-
-_PARTS = 10  # of a download: so often its progress is news
-
-
-def fetch_words(event: FetchStepped) -> str:
-    of = f" ({size(event.done)} of {size(event.total)})" if event.total else ""
-    return plain(f"{event.name}: {event.step}{of}")
-
-
-class Fetching:
-    """The last word of each task: a host that waits for minutes is told of once."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[str, str, int]] = {}
-
-    def is_news(self, event: FetchStepped) -> bool:
-        now = event.name, event.step, event.done * _PARTS // event.total if event.total else 0
-        if self._last.get(event.task) == now:
-            return False
-        self._last[event.task] = now
-        return True

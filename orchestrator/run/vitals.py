@@ -19,7 +19,6 @@ class Vital:
 
     heard: float  # when it last printed or reported anything, seconds since the epoch
     fit: Fit | None = None
-    said: str = ""  # how far it is in its local training
     cpu: float | None = None  # processors that it keeps busy
     memory: int | None = None  # bytes
     gpu_memory: int | None = None

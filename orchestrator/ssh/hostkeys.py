@@ -11,7 +11,8 @@ import hashlib
 import hmac
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -43,7 +44,6 @@ class KnownKey:
     """One line: for the host of this name, which may be hashed, this key."""
 
     name: str
-    type: str
     blob: bytes
     where: str  # file:line
 
@@ -74,16 +74,14 @@ class KnownHosts:
 
     def lines_about(self, target: Target) -> list[KnownKey]:
         """Return the lines that speak of this target, by one of its names; raise Beyond."""
-        files, names = (*target.user_known_hosts, *target.global_known_hosts), target.key_names
+        names, tables = target.key_names, []
         with self._lock:
-            self._loaded.update((file, load(file)) for file in files if file not in self._loaded)
-            tables = [self._loaded[file] for file in files]
+            for file in (*target.user_known_hosts, *target.global_known_hosts):
+                if file not in self._loaded:
+                    self._loaded[file] = load(file)
+                tables.append(self._loaded[file])
         near = [key for table in tables for name in (*names, "") for key in table.get(name, ())]
         return [key for key in near if any(key.covers(name) for name in names)]
-
-    def types(self, target: Target) -> tuple[str, ...]:
-        """Return the types of the keys that are known for this target; raise Beyond."""
-        return tuple(dict.fromkeys(key.type for key in self.lines_about(target)))
 
     def remember(self, target: Target, blob: bytes) -> None:
         """Write a new key to the first user file, as `accept-new` promises; /dev/null keeps nothing."""
@@ -104,14 +102,15 @@ class KnownHosts:
 class Policy(paramiko.MissingHostKeyPolicy):
     """Accepts a known key, remembers a new one where the user asked for that, refuses the rest."""
 
-    def __init__(self, target: Target, known: KnownHosts) -> None:
+    def __init__(self, target: Target, known: KnownHosts, lines: Sequence[KnownKey]) -> None:
         self._target = target
         self._known = known
+        self._lines = lines  # about the target
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
         del client, hostname  # our own names decide
         target, blob = self._target, key.asbytes()
-        trust, where = judge(self._known.lines_about(target), target.key_names, blob)
+        trust, where = judge(self._lines, target.key_names[0], blob)
         if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
             raise Beyond(f"RequiredRSASize {target.rsa_bits} in ssh_config")
         if trust is Trust.UNKNOWN and target.accept_new:
@@ -120,18 +119,17 @@ class Policy(paramiko.MissingHostKeyPolicy):
             raise HostKeyRefused(trust, where, blob, target)
 
 
-def judge(known: Iterable[KnownKey], names: Sequence[str], blob: bytes) -> tuple[Trust, str]:
-    """Judge a key shown by the host that has these names (the best first); return the line to blame, too.
+def judge(lines: Sequence[KnownKey], name: str, blob: bytes) -> tuple[Trust, str]:
+    """Judge a key by the lines about its host, whose best name this is; return the line to blame, too.
 
-    A further name counts only when it agrees: as OpenSSH does, a key known for the plain name is
+    A line for a further name counts only when it agrees: as OpenSSH does, a key known for the plain name is
     good for `[name]:port`, and another key known for the plain name says nothing about that port.
     """
-    lines = [key for key in known if any(key.covers(name) for name in names)]
     if any(key.blob == blob for key in lines):
         return Trust.KNOWN, ""
-    first = [key for key in lines if key.covers(names[0])]
-    same_type = [key for key in first if key.type == key_type(blob)]
-    return next(((Trust.CHANGED, key.where) for key in (*same_type, *first)), (Trust.UNKNOWN, ""))
+    others = [key for key in lines if key.covers(name)]
+    others.sort(key=lambda key: key_type(key.blob) != key_type(blob))
+    return (Trust.CHANGED, others[0].where) if others else (Trust.UNKNOWN, "")
 
 
 def load(file: Path) -> dict[str, list[KnownKey]]:
@@ -140,7 +138,7 @@ def load(file: Path) -> dict[str, list[KnownKey]]:
     A file that cannot be read has none, nor has a FIFO, which would be waited for. Lines that make no sense
     are passed over.
     """
-    table: dict[str, list[KnownKey]] = {}
+    table: dict[str, list[KnownKey]] = defaultdict(list)
     try:
         text = file.read_bytes().decode("utf-8", "replace") if file.is_file() else ""
     except OSError:
@@ -156,8 +154,7 @@ def load(file: Path) -> dict[str, list[KnownKey]]:
         if blob and key_type(blob) == words[1]:
             hashed = words[0].startswith("|")
             for name in [words[0]] if hashed else words[0].lower().split(","):
-                key = KnownKey(name, words[1], blob, f"{file}:{number}")
-                table.setdefault("" if hashed else name, []).append(key)
+                table["" if hashed else name].append(KnownKey(name, blob, f"{file}:{number}"))
     return table
 
 

@@ -1,29 +1,31 @@
-"""Keys from files and from agents, each loaded once and shared by all connections; logging in with them."""
+"""Keys from files and agents, loaded once for all connections; their passphrases; logging in with them."""
 
 from __future__ import annotations
 
 import base64
 import os
+import shlex
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 import paramiko
-from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.agent import AgentSSH
 from paramiko.message import Message
 
-from orchestrator.ssh.resolve import Target, reason
-from orchestrator.text import plain
+from orchestrator.errors import ClusterError, HostError
+from orchestrator.model import Host, Way
+from orchestrator.ssh.openssh import open_masters
+from orchestrator.ssh.resolve import Target, reason, resolve
 
 Ask: TypeAlias = Callable[[str], str]  # a prompt -> what was typed, without echo
 
 _AGENT_TIMEOUT = 60.0  # an agent may ask its owner to confirm
-_MOST = 200  # characters of what a host says
-_CERTIFIED = b"-cert-v01@openssh.com"
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,13 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A key that can sign, or why the file holds none: "is encrypted", "cannot be read: ..."."""
+    """A key that can sign, or why the file holds none: "is encrypted", "is no private key: ..."."""
 
     path: Path
     key: paramiko.PKey | None
+    public: bytes | None = None
     problem: str = ""
     locked: bool = False  # a passphrase would help
-    public: bytes | None = None
-    needs: str = ""  # of OpenSSH, which could use it
 
 
 def load(path: Path, passphrase: str | None = None) -> Loaded:
@@ -54,21 +55,15 @@ def load(path: Path, passphrase: str | None = None) -> Loaded:
         if about.st_uid == os.getuid() and about.st_mode & 0o077 and _public_half(path) is None:
             mode = f"{about.st_mode & 0o777:04o}"
             problem = f"can be read by others (mode {mode}), and is not used, as with ssh: chmod 600 {path}"
-            return Loaded(path, None, problem, public=public)
+            return Loaded(path, None, public, problem)
         key = paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)  # type: ignore[arg-type]
-    except OSError as error:
-        return Loaded(path, None, f"cannot be read: {reason(error)}", public=public)
     except (TypeError, paramiko.PasswordRequiredException):  # cryptography's word for it, and paramiko's
-        return Loaded(path, None, "is encrypted", locked=True, public=public)
-    except (paramiko.pkey.UnknownKeyType, paramiko.SSHException, UnsupportedAlgorithm):
-        problem = "is of a type that only the ssh program can use"
-        return Loaded(path, None, problem, public=public, needs=f"{path}")
+        return Loaded(path, None, public, "is encrypted", locked=True)
     except Exception as error:  # anything, for a bad file
-        problem = (
-            "does not open with that passphrase" if passphrase else f"is no private key: {reason(error)}"
-        )
-        return Loaded(path, None, problem, locked=bool(passphrase), public=public)
-    return Loaded(path, key, public=public or key.asbytes())
+        if passphrase and isinstance(error, ValueError):
+            return Loaded(path, None, public, "does not open with that passphrase", locked=True)
+        return Loaded(path, None, public, f"is no private key that we can use: {reason(error)}")
+    return Loaded(path, key, public or key.asbytes())
 
 
 def _public_half(path: Path) -> bytes | None:
@@ -92,48 +87,39 @@ class Keyring:
 
     def files(self, target: Target) -> list[Loaded]:
         """Return the identity files that exist, if only their public half; all hosts use the same objects."""
-        paths = [path for path in dict.fromkeys(target.identities) if _is_there(path)]
         with self._lock:
-            for path in paths:
-                if path not in self._files:
+            for path in target.identities:
+                if path not in self._files and (os.path.isfile(path) or os.path.isfile(f"{path}.pub")):  # noqa: PTH113 - False, too, in a folder that we may not look into
                     self._files[path] = load(path, self._secrets.passphrases.get(str(path)))
-            return [self._files[path] for path in paths]
+            return [self._files[path] for path in dict.fromkeys(target.identities) if path in self._files]
 
-    def agent_keys(self, address: str | None) -> tuple[paramiko.AgentKey, ...]:
-        """Return the keys that the agent at this socket holds; nothing when there is no agent."""
-        if address is None:
-            return ()
+    def agent_keys(self, target: Target) -> Mapping[bytes, paramiko.AgentKey]:
+        """Return the keys that the target's agent holds, by their public half."""
+        if target.agent is None:
+            return {}
         with self._lock:
-            if address not in self._agents:
-                self._agents[address] = _connect_agent(address)
-            agent = self._agents[address]
-        return tuple(agent.get_keys()) if agent else ()
+            if target.agent not in self._agents:
+                self._agents[target.agent] = _connect_agent(target.agent)
+            agent = self._agents[target.agent]
+        return {bytes(key.blob): key for key in agent.get_keys()} if agent else {}
+
+    def unusable(self, target: Target) -> list[Loaded]:
+        """Return the files that hold no key for us, nor does the agent."""
+        held = self.agent_keys(target)
+        return [file for file in self.files(target) if file.problem and file.public not in held]
 
     def offers(self, target: Target) -> Iterator[tuple[str, paramiko.PKey]]:
-        """Yield keys with a person's names for them: chosen ones in the agent, chosen files, then others.
+        """Yield keys with a person's names for them: chosen ones in the agent, files, the agent's others.
 
-        Chosen files come before the agent's other keys, since a host hangs up after a few refusals.
+        Files come before the agent's other keys, since a host hangs up after a few refusals.
         """
-        held = [key for key in self.agent_keys(target.agent) if not _is_certificate(key)]
-        files = self.files(target)
-        chosen = {file.public for file in files if file.public}
-        agents = {bytes(key.blob): (f"{key.comment or key.get_name()} (ssh-agent)", key) for key in held}
-        loaded = [
-            (str(file.path), file.key) for file in files if file.key and file.key.asbytes() not in agents
-        ]
-        yield from (offer for blob, offer in agents.items() if blob in chosen)
-        if not target.default_identities:
-            yield from loaded
+        held, files = self.agent_keys(target), self.files(target)
+        chosen = {file.public for file in files}
+        named = {blob: (f"{key.comment or key.get_name()} (ssh-agent)", key) for blob, key in held.items()}
+        yield from (offer for blob, offer in named.items() if blob in chosen)
+        yield from ((str(file.path), file.key) for file in files if file.key and file.public not in held)
         if not target.identities_only:
-            yield from (offer for blob, offer in agents.items() if blob not in chosen)
-        if target.default_identities:
-            yield from loaded
-
-    def needs(self, target: Target) -> str:
-        """Return what OpenSSH may log in with that paramiko cannot; "" for nothing."""
-        if any(_is_certificate(key) for key in self.agent_keys(target.agent)):
-            return "a certificate in ssh-agent"
-        return next((file.needs for file in self.files(target) if file.needs), "")
+            yield from (offer for blob, offer in named.items() if blob not in chosen)
 
     def close(self) -> None:
         with self._lock:
@@ -141,17 +127,6 @@ class Keyring:
         for agent in agents.values():
             if agent:
                 agent.close()
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.is_file() or Path(f"{path}.pub").is_file()
-    except OSError:  # in a folder that we may not look into
-        return False
-
-
-def _is_certificate(key: paramiko.AgentKey) -> bool:
-    return _CERTIFIED in bytes(key.blob)[:60]
 
 
 class SharedAgent(AgentSSH):
@@ -182,14 +157,77 @@ def _connect_agent(address: str) -> SharedAgent | None:
         return None
 
 
+# --- before the fan-out: what only a person knows is asked for once, one at a time ---
+
+
+def prepare(
+    hosts: Sequence[Host], ask: Ask | None = None, *, tell: Callable[[str], None] = lambda _: None
+) -> Secrets:
+    """Ask for the passphrases these hosts need; OpenSSH asks by itself for the hosts that are its own.
+
+    A key that the agent holds is not asked for, nor one of ssh's own default keys while another key
+    can be offered. Without `ask` nothing is asked. An entry that cannot be resolved is left for
+    `connect` to report.
+    """
+    if ask is None:
+        return Secrets()
+
+    def target_of(host: Host) -> Target | None:
+        try:
+            return resolve(host)
+        except HostError:
+            return None
+
+    over_ssh = [host for host in hosts if host.via in (Way.AUTO, Way.PARAMIKO, Way.OPENSSH)]
+    ours: dict[Target, None] = {}
+    by_openssh: list[Host] = []
+    with ThreadPoolExecutor(8) as pool:
+        for host, target in zip(over_ssh, pool.map(target_of, over_ssh), strict=True):
+            if target and (host.via is Way.OPENSSH or (host.via is Way.AUTO and target.beyond)):
+                by_openssh.append(host)
+            elif target:
+                ours.update({part: None for part in (target.jump, target) if part})
+    masters = open_masters(by_openssh, tell) if by_openssh else None
+    passphrases = {str(path): _passphrase(path, ask) for path in _locked(ours)}
+    return Secrets(passphrases, masters)
+
+
+def _locked(targets: Iterable[Target]) -> list[Path]:
+    """Return the key files whose passphrase is needed."""
+    keyring, needed = Keyring(), dict[Path, None]()
+    try:
+        for target in targets:
+            if not target.default_identities or not any(True for _ in keyring.offers(target)):
+                needed.update({file.path: None for file in keyring.unusable(target) if file.locked})
+    finally:
+        keyring.close()
+    return list(needed)
+
+
+def _passphrase(path: Path, ask: Ask) -> str:
+    for attempt in range(_TRIES):
+        again = "That did not open it. " if attempt else ""
+        passphrase = ask(f"{again}Passphrase for {path}: ")
+        if not load(path, passphrase).locked:
+            return passphrase
+    look = shlex.join(["ssh-keygen", "-y", "-f", str(path)])
+    raise ClusterError(
+        f"{path} stays locked",
+        why=f"{_TRIES} passphrases did not open it",
+        hint=f"`{look}` asks for it, too, and prints the public key; or name another key with `identity`",
+    )
+
+
+# --- logging in ---
+
+
 class LoginRefused(paramiko.AuthenticationException):
     """The host took none of our keys: `offered` are their names, `unusable` the files that hold none."""
 
-    def __init__(self, offered: list[str], unusable: list[Loaded], words: str, needs: str = "") -> None:
+    def __init__(self, offered: list[str], unusable: list[Loaded], words: str) -> None:
         super().__init__(words)
         self.offered = offered
         self.unusable = unusable
-        self.needs = needs  # of OpenSSH, which may get in
 
 
 class Login:
@@ -218,7 +256,7 @@ class Login:
                 if "timeout" in str(error):
                     raise TimeoutError("no answer to the login") from error
                 if not transport.is_active():  # the host had enough
-                    words = f"it hung up: {plain(getattr(transport, 'farewell', ''))[-_MOST:]}"
+                    words = "it hung up"
                     break
         if not offered:
             try:
@@ -229,11 +267,4 @@ class Login:
                 return
         if allowed and "publickey" not in allowed:
             words = f"it takes only {' or '.join(name[:100] for name in allowed[:8])}"
-        held = {bytes(key.blob) for key in self._keyring.agent_keys(self._target.agent)}
-        unusable = [
-            file for file in self._keyring.files(self._target) if file.problem and file.public not in held
-        ]
-        needs = self._keyring.needs(self._target)
-        if self._target.kerberos and any("gssapi" in name for name in allowed):
-            needs = needs or "GSSAPIAuthentication in ssh_config"
-        raise LoginRefused(offered, unusable, words, needs)
+        raise LoginRefused(offered, self._keyring.unusable(self._target), words)

@@ -1,18 +1,17 @@
 """One SSH connection and the byte channels on it, over paramiko's raw channels.
 
-Our channels say nothing after their close, and take no more than they have room for. A message after it makes
-OpenSSH end the whole connection ("referred to nonexistent channel"), and with it every other channel: a
-bastion's with all hosts behind it. paramiko's channels can do that: they decide under a lock what to send,
-but send it without, and another thread's close may overtake it.
+Our channels say nothing after their close. A message after it makes OpenSSH end the whole connection
+("referred to nonexistent channel"), and with it every other channel: a bastion's with all hosts behind it.
+paramiko's channels can do that: they decide under a lock what to send, but send it without, and another
+thread's close may overtake it.
 
-paramiko also believes what a server says of the size of a packet, up to 4 GB, and keeps whatever it sends
-beyond a channel's window: as OpenSSH's client does, we end such a connection.
+paramiko also believes what a server says of the size of a packet, up to 4 GB and before any key was looked
+at, and keeps whatever it sends beyond a channel's window: as OpenSSH's client does, we end such a connection.
 """
 
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,20 +25,15 @@ from paramiko.common import (
     cMSG_CHANNEL_WINDOW_ADJUST,
 )
 
-from orchestrator import quoting
 from orchestrator.errors import HostError
 from orchestrator.ssh.resolve import reason
+from orchestrator.transport import command_line
 
 _TAIL = 4096
 _OPEN_TIMEOUT = 30.0
 MOST_PACKET = 256 * 1024  # bytes, as OpenSSH has it (PACKET_MAX_SIZE)
 _HANDLERS: dict[int, Any] = vars(paramiko.Transport)["_channel_handler_table"]
-_DATA = (MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA)
 _GONE = (OSError, EOFError, paramiko.SSHException)
-
-
-class NoCommand(paramiko.SSHException):
-    """The host opened a channel, and closed it when a command was to run."""
 
 
 @dataclass(eq=False)
@@ -57,13 +51,10 @@ class SshLink:
         except Exception as error:
             raise self._broken(error) from error
         try:
-            channel.exec_command(quoting.join(argv))
+            channel.exec_command(command_line(argv))
         except Exception as error:
             channel.close()
-            if self._transport.is_active():
-                why = "sshd closes the channel when a command is to run: no process is left for that user"
-                raise self._explain(NoCommand(why)) from error
-            raise self._lost() from error
+            raise self._broken(error) from error
         return SshChannel(channel, self._lost)
 
     remark = ""
@@ -91,116 +82,46 @@ class SshChannel:
     def __init__(self, channel: paramiko.Channel, lost: Callable[[], HostError]) -> None:
         self._channel = channel
         self._lost = lost
-        self._tail = bytearray()
-        self._tail_lock = threading.Lock()
-        self._bell = _Bell()
-        channel.in_buffer.set_event(_Side(self._bell, "out"))
-        channel.in_stderr_buffer.set_event(_Side(self._bell, "err"))
+        self._tail = b""
+        self._drainer = threading.Thread(target=self._drain, name="stderr", daemon=True)
+        self._drainer.start()
 
     def send(self, data: bytes) -> None:
         """Send all of it; raise HostError (kind "lost") when the far end or the link is gone."""
         try:
             self._channel.sendall(data)
-        except (OSError, paramiko.SSHException, EOFError) as error:
+        except _GONE as error:
             raise self._lost() from error
 
     def send_eof(self) -> None:
         """Close the command's stdin."""
-        with contextlib.suppress(OSError, paramiko.SSHException, EOFError):
+        with contextlib.suppress(*_GONE):
             self._channel.shutdown_write()
 
     def recv(self, limit: int) -> bytes:
-        """At least one byte, b"" at the end of stdout.
-
-        stderr is drained on the way: left alone it would fill its window and stop the command.
-        """
-        while True:
-            self._bell.wait()
-            self._drain()
-            if self._bell.rang("out"):
-                return self._channel.recv(limit)
+        """At least one byte, b"" at the end of stdout."""
+        return self._channel.recv(limit)
 
     def stderr_tail(self) -> bytes:
         """The last 4 KiB of what arrived on stderr so far."""
-        self._drain()
-        with self._tail_lock:
-            return bytes(self._tail)
+        return self._tail
 
     def wait(self, timeout: float) -> int | None:
         """The exit status once stdout has ended, -1 when there is none, None after the timeout."""
         if not self._channel.status_event.wait(timeout):
             return None
+        self._drainer.join(timeout)
         return self._channel.exit_status
 
     def close(self) -> None:
         """Close the channel; the command sees its pipes close."""
-        with contextlib.suppress(OSError, paramiko.SSHException, EOFError):
+        with contextlib.suppress(*_GONE):
             self._channel.close()
 
     def _drain(self) -> None:
-        with self._tail_lock:
-            while self._channel.recv_stderr_ready():
-                self._tail += self._channel.recv_stderr(65536)
-                del self._tail[:-_TAIL]
-
-
-class _Bell:
-    """Rings while one of a channel's two buffers holds data or is closed."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._ringing: set[str] = set()
-
-    def wait(self) -> None:
-        with self._condition:
-            while not self._ringing:
-                self._condition.wait()
-
-    def rang(self, name: str) -> bool:
-        return name in self._ringing
-
-    def ring(self, name: str) -> None:
-        with self._condition:
-            self._ringing.add(name)
-            self._condition.notify_all()
-
-    def hush(self, name: str) -> None:
-        with self._condition:
-            self._ringing.discard(name)
-
-
-class _Side(threading.Event):
-    """The event that paramiko sets and clears as its buffer fills and empties."""
-
-    def __init__(self, bell: _Bell, name: str) -> None:
-        super().__init__()
-        self._bell = bell
-        self._name = name
-
-    def set(self) -> None:
-        self._bell.ring(self._name)
-
-    def clear(self) -> None:
-        self._bell.hush(self._name)
-
-
-def cut(sock: socket.socket | paramiko.Channel | None) -> None:
-    """Shut the socket down first: closing one that another thread reads does not wake that thread."""
-    if sock is None:
-        return
-    with contextlib.suppress(OSError, EOFError):
-        sock.shutdown(socket.SHUT_RDWR)
-
-
-def _bounded(read_all: Callable[..., bytes]) -> Callable[..., bytes]:
-    """Bound the packets that a server may send."""
-
-    def read(size: int, *args: Any, **options: Any) -> bytes:
-        if size > MOST_PACKET:
-            raise paramiko.SSHException(f"a packet of {size:,} bytes was announced")
-        return read_all(size, *args, **options)
-
-    return read
+        """Take what comes on stderr: left alone it would fill its window and stop the command."""
+        while data := self._channel.recv_stderr(65536):
+            self._tail = (self._tail + data)[-_TAIL:]
 
 
 def _with_room(handler: Callable[[Any, paramiko.Message], None]) -> Callable[[Any, paramiko.Message], None]:
@@ -215,20 +136,23 @@ def _with_room(handler: Callable[[Any, paramiko.Message], None]) -> Callable[[An
 
 
 class Transport(paramiko.Transport):
-    """A transport whose channels send through a gate each; it remembers the far end's last words."""
+    """A transport with bounds on what a server sends, whose channels send through a gate each."""
 
-    farewell = ""  # why the far end ended the connection, in its words
+    _channel_handler_table = _HANDLERS | {
+        kind: _with_room(_HANDLERS[kind]) for kind in (MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA)
+    }
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         packetizer: Any = self.packetizer
-        packetizer.read_all = _bounded(packetizer.read_all)
+        read_all = packetizer.read_all
 
-    _channel_handler_table = {**_HANDLERS, **{kind: _with_room(_HANDLERS[kind]) for kind in _DATA}}  # noqa: RUF012
+        def read(size: int, *args: Any, **options: Any) -> Any:
+            if size > MOST_PACKET:
+                raise paramiko.SSHException(f"a packet of {size:,} bytes was announced")
+            return read_all(size, *args, **options)
 
-    def _parse_disconnect(self, message: paramiko.Message) -> None:
-        message.get_int()
-        self.farewell = message.get_text()
+        packetizer.read_all = read
 
     def open_channel(self, *args: Any, **options: Any) -> paramiko.Channel:
         channel = super().open_channel(*args, **options)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from orchestrator.errors import HostError, Trouble
 from orchestrator.model import Host
-from orchestrator.ssh.resolve import resolve
+from orchestrator.ssh.resolve import line_of, resolve
 from orchestrator.text import plain
 
 
@@ -61,24 +61,17 @@ _ERRORS: tuple[tuple[str, str, str, str], ...] = (
     (r"no matching \S+ .*found|no mutual", "algorithms", "has no algorithm in common with us", "{look}"),
     (r"kex_exchange_identification|Connection (closed|reset)|banner", Trouble.HUNG_UP,
      "hung up at once, every time", "look into its log (MaxStartups? PerSourcePenalties?): {look}"),
-    (r"Bad configuration option|terminating, \d+ bad", "config", "cannot be resolved from ssh_config",
-     "{look}"),
 )  # fmt: skip
 
 
 def command(host: Host, *options: str, masters: Path | None = None) -> list[str]:
     """Return the words of an ssh that forwards nothing; the host is the last of them. Raise HostError."""
-    given = {"-F": host.ssh_config, "-l": host.user, "-p": host.port, "-i": host.identity}
-    words = ["ssh", "-T"]
-    words += [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}={value}")]
+    words = [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}={value}")]
     if resolve(host).accept_new:  # `no` would connect though the key was changed or revoked
         words += ["-o", "StrictHostKeyChecking=accept-new"]
-    for flag, asked in given.items():
-        if asked is not None:
-            words += [flag, str(Path(str(asked)).expanduser())]
     if masters and (options[:1] == ("-f",) or (masters / host.name).exists()):
         words += ["-o", f"ControlPath={masters / host.name}"]
-    return [*words, *options, "--", host.ssh]
+    return line_of(host).words("-T", *words, *options)
 
 
 def client(host: Host, masters: Path | None = None) -> list[str]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from orchestrator.errors import HereError, HostError
 from orchestrator.model import Host
@@ -30,36 +28,25 @@ Options: TypeAlias = Mapping[str, Sequence[str]]  # lower-case keyword -> its va
 
 _FRESH = 20.0  # seconds an answer is good for: from the question for passphrases to the connection
 _PATIENCE = 20.0  # seconds for `ssh -G`, which may run a `Match exec`
-_DEFAULT_IDENTITIES = ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "dsa", "xmss")
-_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 _NO = frozenset({"", "no", "false"})
-# Keywords that paramiko cannot follow, with the values at which they ask for nothing.
+# Keywords that are left to OpenSSH, with the values at which they ask for nothing.
 _BEYOND: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(
         ("KnownHostsCommand", "RevokedHostKeys", "CertificateFile", "PKCS11Provider", "ProxyCommand",
-         "BindAddress", "BindInterface", "SetEnv", "RefuseConnection"), frozenset({"", "none"})
+         "BindAddress", "BindInterface", "SetEnv", "RefuseConnection", "HostKeyAlias"),
+        frozenset({"", "none"}),
     ),
     **dict.fromkeys(("VerifyHostKeyDNS", "NoHostAuthenticationForLocalhost", "HostbasedAuthentication"), _NO),
+    "AddressFamily": frozenset({"", "any"}),
     "PubkeyAuthentication": frozenset({"", "yes", "true", "unbound", "host-bound"}),
 }  # fmt: skip
+_DEFAULT = re.compile(r"(~|/.*)/\.ssh/id_(rsa|dsa|xmss|(ecdsa|ed25519)(_sk)?)")  # looked for by ssh itself
+# Keywords with lists of algorithms: of key exchanges, ciphers, digests, host keys and keys of users.
+ALGORITHMS = ("KexAlgorithms", "Ciphers", "MACs", "HostKeyAlgorithms", "PubkeyAcceptedAlgorithms")
 
 
 class BadConfigError(Exception):
     """ssh_config cannot be read; the text says where and why."""
-
-
-class Algorithms(NamedTuple):
-    """The algorithms that ssh_config allows, by their kind; an empty tuple allows what the client has."""
-
-    kex: tuple[str, ...] = ()
-    ciphers: tuple[str, ...] = ()
-    macs: tuple[str, ...] = ()
-    host_keys: tuple[str, ...] = ()
-    user_keys: tuple[str, ...] = ()
-
-
-# Their keywords, in the same order.
-ALGORITHMS = ("KexAlgorithms", "Ciphers", "MACs", "HostKeyAlgorithms", "PubkeyAcceptedAlgorithms")
 
 
 @dataclass(frozen=True)
@@ -70,28 +57,22 @@ class Target:
     hostname: str
     port: int
     user: str
-    family: socket.AddressFamily = socket.AF_UNSPEC
     identities: tuple[Path, ...] = ()
     default_identities: bool = True  # nobody chose them: those ssh looks for by itself
     identities_only: bool = False
     agent: str | None = None  # path of the agent's socket
-    known_as: str = ""  # HostKeyAlias
     user_known_hosts: tuple[Path, ...] = ()
     global_known_hosts: tuple[Path, ...] = ()
     accept_new: bool = False  # StrictHostKeyChecking accept-new, no or off
-    algorithms: Algorithms = field(default_factory=Algorithms)
+    algorithms: tuple[tuple[str, ...], ...] = ((),) * 5  # as ALGORITHMS; () allows all that we have
     rsa_bits: int = 1024  # of an RSA host key, at least
-    kerberos: bool = False  # GSSAPIAuthentication
-    connect_timeout: float | None = None
     by_hand: str = ""  # how a person logs in there
     beyond: str = ""  # the keyword that only OpenSSH's own client can follow
-    jumps: tuple[Target, ...] = ()  # the last one is next to the target
+    jump: Target | None = None  # the bastion before it
 
     @property
     def key_names(self) -> tuple[str, ...]:
         """The names under which known_hosts may hold its key, the best first."""
-        if self.known_as:
-            return (self.known_as.lower(),)
         name = self.hostname.lower()
         return (name,) if self.port == 22 else (f"[{name}]:{self.port}", name)
 
@@ -112,10 +93,23 @@ class CommandLine:
         return ["ssh", *more, *given, "--", self.alias]
 
 
+def line_of(host: Host) -> CommandLine:
+    """Return the command line of a host entry."""
+    config = Path(host.ssh_config).expanduser() if host.ssh_config else None
+    identity = Path(host.identity).expanduser() if host.identity else None
+    return CommandLine(host.ssh, host.user, host.port, identity, config)
+
+
 def resolve(host: Host) -> Target:
     """Return the target of a host entry; its user, port and identity win over ssh_config. Raise HostError."""
-    config = Path(host.ssh_config).expanduser() if host.ssh_config else None
-    asked = CommandLine(host.ssh, host.user, host.port, _identity(host), config)
+    asked = line_of(host)
+    identity = asked.identity
+    if identity and not identity.is_file():
+        why = "`identity` in the inventory names a file that is not there"
+        make = f"`{shlex.join(['ssh-keygen', '-t', 'ed25519', '-f', str(identity)])}` makes one"
+        raise HostError(
+            host.name, f"has no identity file {host.identity}", kind="identity", why=why, hint=make
+        )
     try:
         target = _resolve(asked)
     except BadConfigError as error:
@@ -127,75 +121,47 @@ def resolve(host: Host) -> Target:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise HereError(host.name, where + reason(error)) from error
-    return replace(
-        target, by_hand=host.by_hand(), default_identities=target.default_identities and not asked.identity
-    )
+    default = target.default_identities and not identity
+    return replace(target, by_hand=host.by_hand(), default_identities=default)
 
 
-def _identity(host: Host) -> Path | None:
-    if host.identity is None:
-        return None
-    file = Path(host.identity).expanduser()
-    if not file.is_file():
-        raise HostError(
-            host.name,
-            f"has no identity file {host.identity}",
-            kind="identity",
-            why="`identity` in the inventory names a file that is not there",
-            hint=f"`{shlex.join(['ls', '-l', str(file.parent)])}`, or make one: "
-            f"`{shlex.join(['ssh-keygen', '-t', 'ed25519', '-f', str(file)])}`",
-        )
-    return file
-
-
-def _resolve(asked: CommandLine, before: tuple[str, ...] = ()) -> Target:
-    target = target_of(asked, options := _options_for(asked))
-    value = first(options, "proxyjump", "none")
-    texts = [] if value.lower() == "none" else [hop for hop in value.split(",") if hop.strip()]
-    hops = [CommandLine(alias, user, port, config=asked.config)
-            for user, alias, port in map(split_destination, texts)]  # fmt: skip
-    if not hops:
+def _resolve(asked: CommandLine) -> Target:
+    """Return the target with its bastion; what lies behind two of them is OpenSSH's."""
+    target, jump = _look_up(asked)
+    if jump.lower() == "none":
         return target
-    # As ssh does: the first hop is reached as its own entry says, the others through the one before.
-    if hops[0].alias in (*before, target.alias):
-        raise BadConfigError(
-            f"ProxyJump runs in a circle: {' -> '.join([*before, target.alias, hops[0].alias])}"
-        )
-    nearest = _resolve(hops[0], (*before, target.alias))
-    others = [target_of(hop, _options_for(hop)) for hop in hops[1:]]
-    jumps = (*nearest.jumps, replace(nearest, jumps=()), *others)
-    beyond = target.beyond or next((f"{jump.beyond} of {jump.alias}" for jump in jumps if jump.beyond), "")
-    return replace(target, jumps=jumps, beyond=beyond)
+    user, alias, port = split_destination(jump.partition(",")[0])
+    bastion, further = _look_up(CommandLine(alias, user, port, config=asked.config))
+    if "," in jump or further.lower() != "none":
+        return replace(target, beyond="ProxyJump over several hosts")
+    beyond = target.beyond or (bastion.beyond and f"{bastion.beyond} of {bastion.alias}")
+    return replace(target, jump=bastion, beyond=beyond)
 
 
 def target_of(asked: CommandLine, options: Options) -> Target:
-    """Return the target that these options describe, without its jumps."""
-    user = first(options, "user")
+    """Return the target that these options describe, without its bastion."""
     identities = [value for value in options.get("identityfile", ()) if value != "none"]
     agent = first(options, "identityagent", "SSH_AUTH_SOCK")
-    algorithms, beyond = _algorithms(options)
     return Target(
         alias=split_destination(asked.alias)[1],
-        by_hand=shlex.join(replace(asked, user=user).words()),
+        by_hand=shlex.join(asked.words()),
         hostname=first(options, "hostname", asked.alias),
         port=int(first(options, "port", "22")),
-        user=user,
-        family=_FAMILIES.get(first(options, "addressfamily"), socket.AF_UNSPEC),
+        user=first(options, "user"),
         identities=tuple(Path(value).expanduser() for value in identities),
-        default_identities=all(value in _default_spellings() for value in identities),
+        default_identities=all(map(_DEFAULT.fullmatch, identities)),
         identities_only=first(options, "identitiesonly") not in _NO,
         agent=None if agent == "none"
         else os.environ.get(agent) if agent == "SSH_AUTH_SOCK"
         else str(Path(agent).expanduser()),
-        known_as=_unless_none(first(options, "hostkeyalias")),
         user_known_hosts=_files(first(options, "userknownhostsfile")),
         global_known_hosts=_files(first(options, "globalknownhostsfile")),
         accept_new=first(options, "stricthostkeychecking", "ask") in {"accept-new", "off", "no", "false"},
-        algorithms=algorithms,
+        algorithms=tuple(
+            tuple(filter(None, first(options, name.lower()).split(","))) for name in ALGORITHMS
+        ),
         rsa_bits=int(first(options, "requiredrsasize", "1024")),
-        kerberos=first(options, "gssapiauthentication") not in _NO,
-        connect_timeout=_seconds(first(options, "connecttimeout")),
-        beyond=_beyond(options) or beyond,
+        beyond=_beyond(options),
     )  # fmt: skip
 
 
@@ -203,38 +169,12 @@ def _beyond(options: Options) -> str:
     for keyword, usual in _BEYOND.items():
         if first(options, keyword.lower()).lower() not in usual:
             return keyword
-    if "publickey" not in first(options, "preferredauthentications", "publickey"):
-        return "PreferredAuthentications"
     for keyword in ("IdentityFile", "IdentityAgent"):  # `ssh -G` leaves what they stand for to the client
         if any(re.search(r"%|\$\{|^\$", value) for value in options.get(keyword.lower(), ())):
             return keyword
     # A master that somebody has opened is used, with whatever was typed for it.
-    master = _unless_none(first(options, "controlpath"))
-    return "ControlPath" if master and Path(master).expanduser().is_socket() else ""
-
-
-def _algorithms(options: Options) -> tuple[Algorithms, str]:
-    """Return the lists, and the keyword of one with OpenSSH's own signs, which `ssh -G` would write out."""
-    values = [first(options, keyword.lower()) for keyword in ALGORITHMS]
-    values[-1] = values[-1] or first(options, "pubkeyacceptedkeytypes")  # its name until OpenSSH 8.4
-    changes = [
-        name for name, value in zip(ALGORITHMS, values, strict=True) if re.search(r"^[-+^]|[*?]", value)
-    ]
-    return Algorithms(*(tuple(filter(None, value.split(","))) for value in values)), "".join(changes[:1])
-
-
-def _seconds(value: str) -> float | None:
-    return float(value) or None if value.isdigit() else None
-
-
-@cache
-def _default_spellings() -> frozenset[str]:
-    homes = ("~/.ssh/", f"{Path.home()}/.ssh/")
-    return frozenset(f"{home}id_{name}" for home in homes for name in _DEFAULT_IDENTITIES)
-
-
-def _unless_none(value: str) -> str:
-    return "" if value.lower() == "none" else value
+    master = first(options, "controlpath", "none")
+    return "ControlPath" if master != "none" and Path(master).expanduser().is_socket() else ""
 
 
 def _files(value: str) -> tuple[Path, ...]:
@@ -242,7 +182,7 @@ def _files(value: str) -> tuple[Path, ...]:
     whole = Path(value).expanduser()
     if " " in value and whole.is_file():
         return (whole,)
-    return tuple(Path(word).expanduser() for word in value.split() if _unless_none(word))
+    return tuple(Path(word).expanduser() for word in value.split() if word.lower() != "none")
 
 
 # --- ssh_config ---
@@ -257,22 +197,23 @@ def first(options: Options, keyword: str, default: str = "") -> str:
 class _Slot:
     lock: threading.Lock = field(default_factory=threading.Lock)
     since: float = float("-inf")
-    options: Options = field(default_factory=dict)
+    answer: tuple[Target, str] | None = None
 
 
 _lock = threading.Lock()
 _slots: dict[CommandLine, _Slot] = {}
 
 
-def _options_for(asked: CommandLine) -> Options:
-    """Return the options in force; raise `BadConfigError` or OSError. Each name is asked for once."""
+def _look_up(asked: CommandLine) -> tuple[Target, str]:
+    """Return the target and its ProxyJump; raise `BadConfigError` or OSError. Each name is asked for once."""
     with _lock:
         slot = _slots.setdefault(asked, _Slot())
     with slot.lock:
-        if time.monotonic() - slot.since > _FRESH:
-            slot.options = _ask_ssh(asked)
+        if slot.answer is None or time.monotonic() - slot.since > _FRESH:
+            options = _ask_ssh(asked)
+            slot.answer = target_of(asked, options), first(options, "proxyjump", "none")
             slot.since = time.monotonic()
-        return slot.options
+        return slot.answer
 
 
 def _ask_ssh(asked: CommandLine) -> Options:

@@ -1,12 +1,15 @@
-"""Where every thread drops its facts: stamped once, handed to each subscriber in one order."""
+"""Events: stamped once, whatever thread they come from, handed to each subscriber in order, and kept."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 
-from orchestrator.events import Event, Stamped
+from orchestrator.events import Event, Stamped, encode
+from orchestrator.plainfile import open_plain
+from orchestrator.store.folder import RunFolder
 
 Subscriber = Callable[[Stamped], None]
 
@@ -35,3 +38,38 @@ class Bus:
         stamped = Stamped(self._clock(), event)
         for subscriber in self._subscribers:
             subscriber(stamped)
+
+
+class EventLog:
+    """Appends events to events.jsonl, so that a reader never takes half of one for a whole.
+
+    On a full disk they wait in memory; logs leave some room for them (`mirror.ROOM`).
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._waiting = b""
+        self._fd = open_plain(folder.events, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        # A keeper killed in mid-write may have left half a line: end it, so that ours stands alone.
+        size = os.fstat(self._fd).st_size
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+            self._waiting = b"\n"
+
+    def __call__(self, stamped: Stamped) -> None:
+        self._waiting += encode(stamped) + b"\n"
+        self.flush()
+
+    def flush(self) -> bool:
+        """Write what waits; False when there is no room for all of it."""
+        try:
+            while self._waiting:
+                self._waiting = self._waiting[os.write(self._fd, self._waiting) :]
+        except OSError:
+            return False
+        return True
+
+    def finish(self) -> None:
+        """No event will come any more: wait for room for the last ones."""
+        deadline = time.monotonic() + 600.0
+        while not self.flush() and time.monotonic() < deadline:
+            time.sleep(1.0)
+        os.close(self._fd)

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
-import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from orchestrator.errors import RunError, UsageError
+from orchestrator.events import validity
 from orchestrator.model import Order, RunPlan
-from orchestrator.names import AttemptName, RunId, TaskSlug
+from orchestrator.names import AttemptName, Digest, NotANameError, RunId, TaskSlug
+from orchestrator.node.base import locks
 from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import (
     make_folder,
-    make_way,
-    move_aside,
     open_plain,
     read_plain,
     write_atomically,
 )
-from orchestrator.store.planfile import MOST, decode_plan, encode_plan
-from orchestrator.text import plain
+from orchestrator.text import plain, utf8
 
+MOST = 64 << 20  # bytes of a plan
 _MOST_VITALS = 8 << 20
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
 NEW = ".new"  # holds the folders that are not whole yet
 
 
@@ -71,7 +73,6 @@ class RunFolder:
 
     def write_vitals(self, data: bytes) -> None:
         """Replace what was written before; raise OSError."""
-        make_way(self.vitals)
         write_atomically(self.vitals, data)
 
     def read_vitals(self) -> bytes:
@@ -94,7 +95,6 @@ class RunFolder:
 
     def write_stacks(self, at: float, text: str) -> Path:
         """Keep what was taken at `at` in a file of its own; return its path."""
-        make_way(self.stacks, folder=True)
         self.stacks.mkdir(mode=0o700, exist_ok=True)
         stem = time.strftime("%Y%m%d-%H%M%S", time.localtime(at))
         path = self.stacks / f"{stem}.{int(at % 1 * 1000):03}.txt"
@@ -123,7 +123,6 @@ class RunFolder:
         try:
             make_folder(self.root)
             make_folder(making.path)
-            making.mend()
             making.logs.mkdir(mode=0o700, exist_ok=True)
             making.path.chmod(0o700)
             making.lock.touch(0o600)
@@ -140,21 +139,10 @@ class RunFolder:
                 hint="set XDG_STATE_HOME to a folder of yours on a disk with space",
             ) from error
 
-    def mend(self) -> None:
-        """Move aside what cannot be the file or folder that it is named like; raise OSError.
-
-        For whoever is about to keep the run: what was there is kept under another name.
-        """
-        for path in (self.plan, self.events, self.debug_log, self.lock):
-            make_way(path)
-        for path in (self.logs, self.stacks):
-            make_way(path, folder=True)
-
     def write_plan(self, plan: RunPlan) -> None:
         """Replace the plan by one that differs; raise RunError when there is no room for it."""
         data = encode_plan(plan)
         try:
-            make_way(self.plan)
             if not self.plan.exists() or read_plain(self.plan, MOST) != data:
                 write_atomically(self.plan, data)
         except OSError as error:
@@ -182,24 +170,16 @@ class RunFolder:
     def take_lock(self) -> int | None:
         """Become the run's keeper on this machine: the descriptor that holds the lock, or None.
 
-        Raise UsageError where the folder cannot be written.
+        Raise UsageError where the folder cannot be written, or its disk has no locks.
         """
         try:
-            make_way(self.lock)  # no keeper of ours holds anything but a file
             fd = open_plain(self.lock, os.O_RDWR | os.O_CREAT)
+            if locks.take(fd):
+                return fd
         except OSError as error:
             raise self._not_ours(self.lock, error) from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
-            return None
-        try:
-            self.mend()
-        except OSError as error:
-            os.close(fd)
-            raise self._not_ours(self.path, error) from error
-        return fd
+        os.close(fd)
+        return None
 
     def _not_ours(self, path: Path, error: OSError) -> UsageError:
         return UsageError(
@@ -229,26 +209,11 @@ class RunFolder:
         Raise UsageError where none can be made.
         """
         try:
-            if not self._is_fifo():
-                move_aside(self.control)
+            if not self.control.is_fifo():
                 os.mkfifo(self.control, 0o600)
             return os.open(self.control, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise self._not_ours(self.control, error) from error
-
-    def _is_fifo(self) -> bool:
-        try:
-            return stat.S_ISFIFO(self.control.lstat().st_mode)
-        except FileNotFoundError:
-            return False
-
-    def _leave_order(self, order: Order) -> bool:
-        """Write an order for a keeper that shares nothing with us but this folder."""
-        try:
-            write_atomically(self.order, json.dumps({"want": order}).encode())
-        except OSError:
-            return False
-        return True
 
     def take_order(self) -> bytes:
         """Return an order that was left here, once; empty when there is none."""
@@ -262,17 +227,67 @@ class RunFolder:
     def ask_keeper(self, order: Order) -> bool:
         """Put one order to the keeper; False when there is none that listens."""
         try:
-            if not self._is_fifo():  # a device may act when it is opened
+            if not self.control.is_fifo():  # a device may act when it is opened
                 return False
             fd = os.open(self.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:  # ENXIO: nobody on this machine reads
-            return order is not Order.VITALS and self.has_keeper() and self._leave_order(order)
-        try:
-            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        except OSError:  # ENXIO: nobody on this machine reads; another one may share this folder with us
+            if order is Order.VITALS or not self.has_keeper():
                 return False
+            with contextlib.suppress(OSError):
+                write_atomically(self.order, json.dumps({"want": order}).encode())
+                return True
+            return False
+        try:
             os.write(fd, json.dumps({"want": order}).encode() + b"\n")
         except OSError:
             return False
         finally:
             os.close(fd)
         return True
+
+
+# --- plan.json ---
+
+
+def encode_plan(plan: RunPlan) -> bytes:
+    try:
+        data = msgspec.json.encode(plan)
+    except UnicodeEncodeError:  # a path or a login name that is no UTF-8
+        data = msgspec.json.encode(utf8(msgspec.to_builtins(plan)))
+    return msgspec.json.format(data) + b"\n"
+
+
+def decode_plan(data: bytes) -> RunPlan:
+    """The inverse; raise `msgspec.ValidationError` for anything that no plan of ours says."""
+    with validity():
+        plan = msgspec.json.decode(data, type=RunPlan)
+    if _NUL.search(data):
+        raise msgspec.ValidationError("a text holds a NUL character")
+    for what in _wrong(plan):
+        raise msgspec.ValidationError(what)
+    return plan
+
+
+def _wrong(plan: RunPlan) -> Iterator[str]:
+    """Name what fits the types and makes no sense; of a stranger's plan `takeover.incoherent` says more."""
+    names = {host.name for host in plan.members}
+    try:
+        RunId(plan.run)
+        AttemptName(str(plan.attempt))
+        if plan.tree:
+            Digest(plan.tree)
+    except NotANameError as error:
+        yield str(error)
+    for host in plan.members:
+        if not host.name or not host.ssh or not host.address or host.ssh.startswith("-"):
+            yield f"host {host.name[:80]!r} cannot be reached by any name"
+        ports = (host.task_port, 22 if host.port is None else host.port)
+        if not all(0 < port < 65_536 for port in ports) or host.tasks < 1:
+            yield f"host {host.name[:80]!r} has an impossible port or number of tasks"
+    if not all(spec.argv or plan.hearsay for spec in plan.tasks):
+        yield "`tasks` has one with no command"
+    if plan.attempt < 1 or plan.restarts.most < 0:
+        yield f"`attempt` is {plan.attempt}, with {plan.restarts.most} restarts"
+    for name in plan.preparing.stands_in:
+        if name not in names:
+            yield f"`preparing` names {name[:80]!r}, which is none of its hosts"

@@ -1,21 +1,28 @@
-"""The runs that this machine knows: where they are kept, what a new one is called, and which one is meant."""
+"""Runs that this machine knows, by their names, and what else it keeps from one command to the next."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestrator.errors import OrchestrateError, UsageError
+from orchestrator.model import Host, TaskSpec
 from orchestrator.names import NotANameError, RunId
 from orchestrator.node.base.fault import reason
+from orchestrator.plainfile import make_folder, read_plain, write_atomically
 from orchestrator.store.folder import RunFolder
 
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # none that look alike; in the order in which they sort
+_MOST_LOCK = 16 << 20  # bytes of the lock of an environment
 _NAMED = 8  # runs, the newest, when a word means too many
+DAY = 86_400.0  # seconds that a validation counts
 
 
 def runs_root() -> Path:
@@ -83,7 +90,12 @@ def find(wanted: str | None, root: Path | None = None) -> RunFolder | None:
 
 def named(name: str, root: Path | None = None) -> list[RunFolder]:
     """The runs of a --name, the newest first."""
-    return [folder for folder in runs(root) if _name(folder) == name]
+    found = []
+    for folder in runs(root):
+        with contextlib.suppress(OrchestrateError):  # one that cannot be read has no name
+            if folder.read_plan().name == name:
+                found.append(folder)
+    return found
 
 
 def ambiguous(wanted: str, runs: Sequence[str]) -> UsageError:
@@ -99,8 +111,80 @@ def matches_run(run: str, wanted: str) -> bool:
     return run.startswith(wanted) or run.rsplit("-", 1)[-1] == wanted
 
 
-def _name(folder: RunFolder) -> str:
+def read_lock(name: str) -> str | None:
+    """Read the lock of an environment that this machine has resolved; None where there is none."""
     try:
-        return folder.read_plan().name
-    except OrchestrateError:
-        return ""
+        return read_plain(_lock_path(name), _MOST_LOCK).decode()
+    except (OSError, ValueError):
+        return None
+
+
+def write_lock(name: str, text: str) -> None:
+    """Keep the lock of an environment; raise UsageError when it cannot be written."""
+    path = _lock_path(name)
+    try:
+        make_folder(path.parent)
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise UsageError(
+            f"cannot keep the lock of the environment in {path.parent}",
+            why=reason(error),
+            hint="set XDG_STATE_HOME to a folder of yours on a disk with space",
+        ) from error
+
+
+def _lock_path(name: str) -> Path:
+    return state_root() / "locks" / f"{name}.txt"
+
+
+# --- validated hosts ---
+
+
+def subject(spec: TaskSpec, tree: str, state: str) -> str:
+    """Digest what is validated: program, options, environment and host.
+
+    `tree` is the digest of the program, `state` the host's own.
+    """
+    return _digest([spec.argv, sorted(spec.env.items()), spec.setup, tree, state])
+
+
+class Validations:
+    """Hosts that were validated: an empty file for each host and subject; other commands may use it, too.
+
+    It is a convenience: what cannot be read is not remembered, and a full disk forgets.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def age(self, host: Host, subject: str) -> float | None:
+        """How many seconds ago this was validated on a host; None: not within a day."""
+        try:
+            age = time.time() - self._path(host, subject).lstat().st_mtime
+        except OSError:
+            return None
+        return age if 0 <= age < DAY else None  # a clock may have been set back
+
+    def write(self, host: Host, subject: str) -> None:
+        """Remember it, and remove what is too old to count."""
+        with contextlib.suppress(OSError):
+            make_folder(self._folder)
+            for entry in self._folder.iterdir():
+                with contextlib.suppress(OSError):
+                    if not 0 <= time.time() - entry.lstat().st_mtime < DAY:
+                        entry.unlink()
+            self._path(host, subject).touch(0o600)
+
+    def forget(self, host: Host) -> None:
+        """Forget all validations of a host; raise OSError when one cannot be removed."""
+        for path in self._folder.glob(self._path(host, "*").name):
+            path.unlink(missing_ok=True)
+
+    def _path(self, host: Host, subject: str) -> Path:
+        """Name it by the way to the host, so that no other host can speak for it."""
+        way = _digest([host.ssh, host.user, host.port, host.ssh_config, host.via, host.state])
+        return self._folder / f"{way}-{subject}"
+
+
+def _digest(parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -10,8 +10,9 @@ from itertools import starmap
 from pathlib import Path
 
 from orchestrator.node.base.descriptors import write_all
+from orchestrator.node.base.paths import free_bytes
 from orchestrator.node.task.output import RECORD
-from orchestrator.plainfile import make_way, open_plain
+from orchestrator.plainfile import open_plain
 from orchestrator.store.folder import RunFolder
 
 ROOM = 256 << 10  # bytes that logs leave free on the disk: the run's story and its end need some
@@ -124,9 +125,7 @@ class _File:
     def _open(self) -> None:
         if self._fd < 0:
             for folder in (self.path.parent.parent, self.path.parent):
-                make_way(folder, folder=True)
                 folder.mkdir(mode=0o700, exist_ok=True)
-            make_way(self.path)
             self._fd = open_plain(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             self.size = os.fstat(self._fd).st_size
 
@@ -146,7 +145,6 @@ def _last_record(times: Path) -> int:
 def has_room(folder: Path) -> bool:
     """Return True where a disk has room for more than the end of a run's story."""
     try:
-        found = os.statvfs(folder)
+        return free_bytes(str(folder)) >= ROOM
     except OSError:
         return True
-    return found.f_bavail * found.f_frsize >= ROOM

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,13 +11,13 @@ from pathlib import Path
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.events import RunEnded
+from orchestrator.node.disk.removing import measure
 from orchestrator.store.folder import NEW, RunFolder
 from orchestrator.store.known import run_folders, runs_root
 from orchestrator.store.reader import events_of
 
 _FRESH = 10.0  # seconds; younger than this, a launch may be making it
 _GONE = ".gone-"
-_BRIDGE = "orch-"  # sockets of a sync whose keeper was killed
 _DAY = 86_400.0
 
 
@@ -48,13 +46,14 @@ def prune(
     `alive` are the runs that live on a node, `asked` the hosts that said so.
     """
     base = root or runs_root()
-    found = sorted((*_usage(one.path), one.run, one) for one in run_folders(base))
-    total = left = sum(size for _, size, _, _ in found)
+    found = [(measure(str(folder.path)), folder) for folder in run_folders(base)]
+    total = left = sum(measured.size for measured, _ in found)
     gone: list[str] = []
     unsure: list[str] = []
     failed: list[str] = []
-    for used, size, run, folder in found:
-        if time.time() - used < max(older, _FRESH) or run in alive or folder.has_keeper():
+    for measured, folder in sorted(found, key=lambda pair: pair[0].used):
+        run, age = folder.run, time.time() - measured.used
+        if age < max(older, _FRESH) or run in alive or folder.has_keeper():
             continue
         if not _is_over(folder, asked):
             unsure.append(run)
@@ -65,7 +64,7 @@ def prune(
         except (OSError, OrchestrateError) as error:
             failed.append(f"{folder.path}: {error}")
             continue
-        left -= size
+        left -= measured.size
         gone.append(run)
     if not dry:
         _remove_scraps(base)
@@ -108,24 +107,7 @@ def _remove(folder: RunFolder) -> bool:
 
 
 def _remove_scraps(base: Path) -> None:
-    """Remove what a crash interrupted: folders half removed, sockets of nobody."""
-    for path in base.glob(f"{_GONE}*"):
+    """Remove what a crash interrupted: folders half removed, and half made a day ago."""
+    half_made = (path for path in (base / NEW).glob("*") if time.time() - measure(str(path)).used > _DAY)
+    for path in (*base.glob(f"{_GONE}*"), *half_made):
         shutil.rmtree(path, ignore_errors=True)
-    for path in (*(base / NEW).glob("*"), *Path(tempfile.gettempdir()).glob(f"{_BRIDGE}*")):
-        try:
-            found = path.lstat()
-        except OSError:
-            continue
-        if found.st_uid == os.getuid() and time.time() - found.st_mtime > _DAY and path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _usage(path: Path) -> tuple[float, int]:
-    """When something in a folder was last written, and the bytes that it takes on the disk."""
-    found: list[os.stat_result] = []
-    for folder, _, files in os.walk(path):
-        for name in files:
-            with contextlib.suppress(FileNotFoundError):
-                found.append((Path(folder) / name).lstat())
-    newest = max((one.st_mtime for one in found), default=path.stat().st_mtime)
-    return newest, sum(one.st_blocks * 512 for one in found)

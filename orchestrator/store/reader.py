@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,7 +22,6 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.errors import UsageError
-from orchestrator.eventjson import decode
 from orchestrator.events import (
     GapPlace,
     HostConnected,
@@ -34,6 +34,7 @@ from orchestrator.events import (
     Stamped,
     TaskExited,
     TaskStarted,
+    decode,
 )
 from orchestrator.model import TaskId
 from orchestrator.node.task.output import RECORD
@@ -44,7 +45,6 @@ from orchestrator.store.folder import RunFolder
 WINDOW = 65_536  # bytes from the end that are looked at
 _CHUNK = 1 << 18  # bytes of a log that are read at once
 _LONGEST = 16 << 20  # bytes of an event
-_MOST_TIMES = 1 << 20  # bytes of an index that are read at once
 _FEW = 4096  # bytes of a log that are still shown to who wants the end
 _HURRIED = "the end was asked for"
 _AT_ONCE = 20_000  # lines between two looks at the events
@@ -80,7 +80,6 @@ class RunReader:
     left: bool = False  # the last keeper could not keep it
     hurried: bool = False
     damage: str = ""  # what of events.jsonl could not be read first
-    _inside: bool = False  # a line that is too long goes on
     _polls: int = 0
     _offset: int = 0
     _logs: dict[tuple[str, str], _Log] = field(default_factory=dict)
@@ -136,35 +135,32 @@ class RunReader:
                 self._offset = 0
             file.seek(self._offset)
             while line := file.readline(_LONGEST):
-                begins, whole = self._offset, line.endswith(b"\n")
-                if not whole and len(line) < _LONGEST:
+                begins = self._offset
+                if not line.endswith(b"\n") and len(line) < _LONGEST:
                     return  # the rest of it is being written
                 self._offset += len(line)
-                inside, self._inside = self._inside, not whole
                 try:
-                    if inside or not whole:
-                        raise msgspec.ValidationError(f"it is longer than {_LONGEST:,} bytes")
                     yield decode(line)
                 except msgspec.ValidationError as error:
                     # Half a line that a killed keeper left, ended by the next one, is no damage.
-                    if not (line.startswith(b'{"at":') and not line.endswith(b"}\n") and not inside):
-                        yield from self._damaged(begins, str(error))
-
-    def _damaged(self, offset: int, why: str) -> Iterator[Stamped]:
-        """Say once that something of the run's story cannot be read."""
-        if self.damage:
-            return
-        self.damage = f"{self.folder.events}: what stands at byte {offset:,} is not an event: {why}"
-        yield Stamped(time.time(), Noted(f"{self.damage}; it is left out, and so is all like it"))
+                    half = line.startswith(b'{"at":') and not line.endswith(b"}\n") and len(line) < _LONGEST
+                    if not half and not self.damage:  # it is said once
+                        self.damage = f"{self.folder.events}: at byte {begins:,} is no event: {error}"
+                        words = f"{self.damage}; it is left out, and so is all like it"
+                        yield Stamped(time.time(), Noted(words))
 
     def _begin(self, task: str, host: str, attempt: str) -> None:
         if (attempt, task) in self._logs or not self.wanted(task):
             return
         slug = TaskId.parse(task).slug
         path, times = self.folder.log(attempt, slug), self.folder.times(attempt, slug)
-        offset = _start_of_last(path, self.last) if self.last is not None else 0
+        offset = 0
+        if self.last is not None:  # where its last lines begin, as far as they are looked for
+            data, begins = _end(path, _LONGEST)
+            lines = re.findall(rb"[^\n]*\n|[^\n]+", data)
+            offset = begins + len(data) - (sum(map(len, lines[-self.last :])) if self.last else 0)
         splitter = self._splitter(task, host, offset)
-        self._logs[attempt, task] = _Log(task, host, path, times, splitter, offset, _record_of(times, offset))
+        self._logs[attempt, task] = _Log(task, host, path, times, splitter, offset)
 
     def _splitter(self, task: str, host: str, offset: int) -> Splitter:
         return Splitter(task, host, offset=offset, clock=self._clocks.get(host, 0.0))
@@ -206,14 +202,9 @@ class RunReader:
             if log.fd < 0:
                 try:
                     log.fd = open_plain(log.path, os.O_RDONLY)
-                except FileNotFoundError:
+                except OSError:  # mostly since there is none yet
                     log.dry = self._polls
                     return False
-                except OSError as error:
-                    log.ended = True
-                    note = Noted(f"the log of {log.task} cannot be shown: {log.path}: {error.strerror}")
-                    log.waiting.append(Stamped(0.0, note))
-                    return True
             self._skip(log)
             data = os.pread(log.fd, _CHUNK, log.offset)
             if not data:
@@ -245,10 +236,9 @@ class RunReader:
             data = os.pread(log.fd, min(1 << 20, target - log.offset), log.offset)
             dropped += data.count(b"\n")
             log.offset += len(data)
-        start = _next_line(log.fd, log.offset)
-        log.offset = start
-        log.splitter = self._splitter(log.task, log.host, start)
-        log.times_offset = _record_of(log.times, start)
+        log.offset += os.pread(log.fd, 1 << 16, log.offset).find(b"\n") + 1
+        log.splitter = self._splitter(log.task, log.host, log.offset)
+        log.times_offset = 0
         why = _HURRIED if self.hurried else "the terminal is slower than the log; the file has all"
         gap = LogGap(log.task, GapPlace.DISPLAY, dropped + 1, why)
         log.waiting.append(Stamped(time.time(), gap))
@@ -264,65 +254,12 @@ def _new_times(log: _Log) -> list[tuple[int, int]]:
     try:
         with os.fdopen(open_plain(log.times, os.O_RDONLY), "rb") as file:
             file.seek(log.times_offset)
-            data = file.read(_MOST_TIMES)
+            data = file.read()
     except OSError:  # without it the lines have no times
         return []
     whole = len(data) - len(data) % RECORD.size
     log.times_offset += whole
     return [(offset, when) for offset, when in RECORD.iter_unpack(data[:whole])]
-
-
-def _record_of(times: Path, offset: int) -> int:
-    """Where in an index the record stands that covers a byte of the log."""
-    if not offset:
-        return 0
-    try:
-        fd = open_plain(times, os.O_RDONLY)
-    except OSError:
-        return 0
-    try:
-        low, high = 0, os.fstat(fd).st_size // RECORD.size
-        while high - low > 1:
-            middle = (low + high) // 2
-            record = os.pread(fd, RECORD.size, middle * RECORD.size)
-            low, high = (middle, high) if RECORD.unpack(record)[0] <= offset else (low, middle)
-        return low * RECORD.size
-    finally:
-        os.close(fd)
-
-
-def _next_line(fd: int, offset: int) -> int:
-    """The offset after the next newline; `offset` itself where none is near."""
-    data = os.pread(fd, 1 << 16, offset)
-    newline = data.find(b"\n")
-    return offset if newline < 0 else offset + newline + 1
-
-
-def _start_of_last(path: Path, count: int) -> int:
-    """The offset where the last `count` lines of a file begin."""
-    try:
-        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            if count == 0:
-                return size
-            position, needed = size, count + 1
-            while position > 0 and needed > 0:
-                step = min(_CHUNK, position)
-                position -= step
-                file.seek(position)
-                block = file.read(step)
-                if position + step == size and not block.endswith(b"\n"):
-                    needed -= 1  # the last line has no newline yet
-                found = block.count(b"\n")
-                if found >= needed:
-                    index = len(block)
-                    for _ in range(needed):
-                        index = block.rindex(b"\n", 0, index)
-                    return position + index + 1
-                needed -= found
-            return 0
-    except OSError:
-        return 0
 
 
 def events_of(folder: RunFolder) -> list[Stamped]:
@@ -332,8 +269,8 @@ def events_of(folder: RunFolder) -> list[Stamped]:
 
 def last_lines(path: Path, count: int, window: int = WINDOW) -> tuple[str, ...]:
     """The last display lines of a log that are not blank; empty when there is no log."""
-    data, whole = _end(path, window)
-    if not whole:
+    data, begins = _end(path, window)
+    if begins:
         # A progress bar that redraws itself for an hour is one line: of it the end is better than nothing.
         lines = data.partition(b"\n")[2]
         data = lines if lines.strip() else data
@@ -344,16 +281,15 @@ def last_lines(path: Path, count: int, window: int = WINDOW) -> tuple[str, ...]:
 
 def last_bytes(path: Path) -> bytes:
     """The whole lines at the end of a file; empty when there is no file."""
-    data, whole = _end(path, WINDOW)
-    return data if whole else data.partition(b"\n")[2]
+    data, begins = _end(path, WINDOW)
+    return data.partition(b"\n")[2] if begins else data
 
 
-def _end(path: Path, window: int) -> tuple[bytes, bool]:
-    """The last bytes of a file, and whether they are all of it; nothing where there is none."""
+def _end(path: Path, window: int) -> tuple[bytes, int]:
+    """The last bytes of a file, and where they begin; nothing where there is none."""
     try:
         with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - window))
-            return file.read(), size <= window
+            begins = file.seek(max(0, file.seek(0, os.SEEK_END) - window))
+            return file.read(), begins
     except OSError:
-        return b"", True
+        return b"", 0

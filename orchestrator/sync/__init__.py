@@ -11,4 +11,4 @@ from orchestrator.sync.contents import (
 )
 from orchestrator.sync.conversation import Throttle, one_time_key
 from orchestrator.sync.files import fetch
-from orchestrator.sync.sending import Delivery, Meter, Sending, push, remove
+from orchestrator.sync.sending import Delivery, Sending, push

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.node.disk.removing import remove as discard
-from orchestrator.sync.contents import Contents, read_folder
+from orchestrator.sync.contents import read_folder
 from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import fetch, our_disk
-from orchestrator.sync.sending import Delivery, push, remove
+from orchestrator.sync.sending import Delivery, push
 
 _AT_ONCE = 8  # hosts; the line of this machine is shared by all of them
+_PATIENCE = 3600.0  # seconds for a folder to be removed
 
 
 class BackupOrigin(StrEnum):
@@ -59,7 +61,9 @@ def carry(
     Raise ClusterError when this machine's own disk is the trouble.
     """
     groups = shared or {}
-    giver = source if source in sessions else _mate(sessions, source, remote, groups)
+    giver, mates = source, groups.get(source)
+    if source not in sessions:  # a host that sees its disk
+        giver = next((name for name in remote if name in sessions and groups.get(name, name) == mates), "")
     left_out: tuple[str, ...] = ()
     try:
         if giver:
@@ -72,17 +76,19 @@ def carry(
         giver = ""
     if not giver and not copy.exists():
         return Carried(BackupOrigin.NOWHERE, "", {}, {})
-    others = _others(sessions, giver or source, remote, groups)
-    origin = BackupOrigin.HOST if giver else BackupOrigin.COPY
-    return Carried(origin, giver, *_spread(sessions, others, read_folder(copy)), left_out)
+    paths, contents = _others(sessions, giver or source, remote, groups), read_folder(copy)
+    sent: dict[str, Delivery] = {}
+    failed: dict[str, HostError] = {}
 
+    def spread(name: str) -> None:
+        try:
+            sent[name] = push(sessions[name], contents, paths[name], mutable=True)
+        except HostError as error:
+            failed[name] = error
 
-def _mate(
-    sessions: Mapping[str, Conversation], lost: str, remote: Mapping[str, str], shared: Mapping[str, str]
-) -> str:
-    """A host that sees the disk of the lost one; "" for none."""
-    group = shared.get(lost)
-    return next((name for name in remote if name in sessions and shared.get(name, name) == group), "")
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(spread, paths))
+    return Carried(BackupOrigin.HOST if giver else BackupOrigin.COPY, giver, sent, failed, left_out)
 
 
 def _forget(sessions: Mapping[str, Conversation], others: Mapping[str, str], copy: Path) -> Carried:
@@ -96,12 +102,13 @@ def _forget(sessions: Mapping[str, Conversation], others: Mapping[str, str], cop
     contents = read_folder(copy)
     for name, path in others.items():
         try:
-            remove(sessions[name], path, contents)
+            drop = wire.StoreDrop(path=path, remove=True)
+            sessions[name].request(drop, contents.encoded, timeout=_PATIENCE)
         except HostError as error:
             failed[name] = error
     if not failed:  # else it is asked for again, and has to be known then
         aside = copy.with_name(f"{copy.name}.removed")
-        with our_disk(copy, writes=True):
+        with our_disk(copy):
             discard(str(aside))
             copy.rename(aside)
     return Carried(BackupOrigin.REMOVED, "", {}, failed)
@@ -119,18 +126,3 @@ def _others(
             served.add(group)
             others[name] = path
     return others
-
-
-def _spread(
-    sessions: Mapping[str, Conversation], paths: Mapping[str, str], contents: Contents
-) -> tuple[dict[str, Delivery], dict[str, HostError]]:
-    def one(name: str) -> Delivery | HostError:
-        try:
-            return push(sessions[name], contents, paths[name], mutable=True)
-        except HostError as error:
-            return error
-
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        outcomes = dict(zip(paths, pool.map(one, paths), strict=True))
-    sent = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Delivery)}
-    return sent, {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, HostError)}

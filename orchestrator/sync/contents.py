@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import io
+import importlib
+import itertools
 import json
 import os
-import shlex
 import stat
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import orchestrator
 from orchestrator.errors import ClusterError, UsageError
 from orchestrator.node.base.fault import reason
 from orchestrator.node.serve.frames import MAX_PAYLOAD
 from orchestrator.node.stock.manifest import BLOB, Blob, Manifest, blobs_of
-from orchestrator.plainfile import make_folder, read_plain, write_atomically
+from orchestrator.plainfile import cache, make_folder, read_plain, write_atomically
 from orchestrator.sync import private
-from orchestrator.sync.listing import CodeListing, list_files, unreadable
+from orchestrator.sync.listing import CodeListing, CodeRoot, list_files, unreadable
 from orchestrator.sync.private import Reason
 
 MOST_FILES = 100_000  # what one message to a node can name
 _MOST_NAMED = MAX_PAYLOAD - (1 << 20)  # bytes of a manifest, which a few pieces accompany
-_KEPT = 16 << 20  # bytes of small files that are held as they were read: later edits change nothing
+_SMALL = 1 << 20  # bytes of a file that is looked at for a key, and held as it was read while there is room:
+_KEPT = 16 << 20  # later edits of it change nothing
 _HASHERS = 4  # hashlib lets go of the interpreter
 _MOST_MEMORY = 64 << 20  # bytes of digests that are kept
 
@@ -35,15 +38,12 @@ _MOST_MEMORY = 64 << 20  # bytes of digests that are kept
 class ChangedError(ClusterError):
     """Files are no longer what they were when they were read; the same for every host."""
 
-    def __init__(self, paths: Sequence[str], what: str = "the code") -> None:
+    def __init__(self, paths: Sequence[str]) -> None:
         more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-        is_code = what == "the code"
         super().__init__(
-            f"{what} changed while it was sent",
-            why=f"{', '.join(paths[:3])}{more}: not what was read a moment ago",
-            hint="list what changes all the time in .orchestrateignore"
-            if is_code
-            else "try again when nothing writes there",
+            f"{', '.join(paths[:3])}{more} changed while it was sent",
+            why="it is not what was read a moment ago",
+            hint="list what changes all the time in .orchestrateignore; send data when nobody writes it",
         )
         self.paths = tuple(paths)
 
@@ -104,50 +104,50 @@ class Contents:
         kept = self.kept.get(blob.file)
         if kept is not None:
             return kept[blob.at : blob.at + blob.size]
+        path = self.paths[blob.file]
         try:
-            with self.paths[blob.file].open("rb", buffering=0) as file:
+            with path.open("rb", buffering=0) as file:
                 file.seek(blob.at)
                 data = file.read(blob.size)
         except OSError:
             data = b""
         if hashlib.sha256(data).hexdigest() != self.manifest.sha256(blob):
-            raise self._changed(blob.file)
+            raise ChangedError([self.manifest.files[blob.file].path if self.root else str(path)])
         return data
 
-    def _changed(self, number: int) -> ChangedError:
-        if self.root is None:
-            return ChangedError([str(self.paths[number])], "what is sent")
-        return ChangedError([self.manifest.files[number].path])
+
+def _check(subject: str, files: int, length: int, hint: str) -> None:
+    """Raise UsageError for more files than one message to a node can name."""
+    if files > MOST_FILES or length > _MOST_NAMED:
+        why = f"at most {MOST_FILES:,} can be sent, with names of {_MOST_NAMED / 1e6:,.0f} MB"
+        raise UsageError(f"{subject} {files:,} files", why=why, hint=hint)
 
 
 # --- code ---
 
 
-def read_tree(
-    root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = (), *, listing: CodeListing | None = None
-) -> Contents:
-    """Read the code at `root`; raise UsageError for what cannot be read.
+@dataclass(frozen=True)
+class CodeSource:
+    """The user's code as it lies here; listed once, for the checks of a launch and for the keeper."""
 
-    `own` are folders of ours in it. A `listing` of a moment ago saves another one; what has gone since is not
-    part of the code.
-    """
+    root: CodeRoot
+    listing: CodeListing
+
+    def read(self) -> Contents:
+        """Read what is sent, without what has gone since it was listed."""
+        return _read(self.root.path, self.listing)
+
+
+def read_tree(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ()) -> Contents:
+    """Read the code at `root`; raise UsageError for what cannot be read. `own` are folders of ours in it."""
     root = root.resolve()
-    files = list_files(root, ignore, own) if listing is None else listing
-    tree = _read(root, files)
-    if files.paths and not tree.files and not any(os.path.lexists(root / path) for path in files.paths):
-        raise UsageError(
-            f"the code at {root} has been removed",
-            why="it was there when the launch began, and is sent only after all hosts have answered",
-            hint="launch it again, and leave the folder in place until `stage` is over",
-        )
-    return tree
+    return _read(root, list_files(root, ignore, own))
 
 
 def read_folder(folder: Path) -> Contents:
     """Read everything in a folder: what is left out of code is part of what was fetched from a host."""
     folder = folder.resolve()
-    paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
-    return read_paths(folder, paths)
+    return read_paths(folder, (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()))
 
 
 def read_paths(root: Path, paths: Iterable[Path]) -> Contents:
@@ -157,102 +157,97 @@ def read_paths(root: Path, paths: Iterable[Path]) -> Contents:
 
 
 def _read(root: Path, listing: CodeListing) -> Contents:
-    reader = _Reader(root, listing.named)
     subject, hint = f"the code at {root} has", "list data and environments in .orchestrateignore"
-    _check_number(subject, len(listing.paths), hint)
+    _check(subject, len(listing.paths), 0, hint)
+    rows, kept, room = list[list[object]](), dict[str, bytes](), _KEPT
+    left_out = dict(listing.left_out)
     with ThreadPoolExecutor(_HASHERS) as pool:
-        rows = [row for row in pool.map(reader.row, listing.paths) if row is not None]
+        found = pool.map(lambda path: _row(root, path, is_named=path in listing.named), listing.paths)
+        for path, (row, content) in zip(listing.paths, found, strict=True):
+            if row is not None:
+                rows.append(row)
+            elif content is not None:
+                left_out[path] = Reason.KEY
+            if row is not None and content is not None and len(content) <= room:
+                kept[path] = content
+                room -= len(content)
     manifest = Manifest(sorted(rows, key=lambda row: str(row[0])))
-    left_out = {**listing.left_out, **dict.fromkeys(sorted(reader.keys), Reason.KEY)}
-    notes = (
-        *listing.notes,
-        *private.special(sorted(reader.special)),
-        *private.remarks(left_out),
-        *private.quoted_keys(sorted(reader.quoted)),
-        *private.weight(manifest),
-    )
-    places = {file.path: number for number, file in enumerate(manifest.files)}
-    kept = {places[path]: content for path, content in reader.kept.items()}
-    made = Contents(manifest, [root / path for path in places], root, kept, notes, left_out)
-    _check_length(subject, made, hint)
-    return made
+    notes = (*listing.notes, *private.remarks(left_out), *private.weight(manifest))
+    places = {number: kept[one.path] for number, one in enumerate(manifest.files) if one.path in kept}
+    contents = Contents(manifest, [root / one.path for one in manifest.files], root, places, notes, left_out)
+    _check(subject, contents.files, len(contents.encoded), hint)
+    return contents
 
 
-def _check_number(subject: str, files: int, hint: str) -> None:
-    if files > MOST_FILES:
-        raise UsageError(f"{subject} {files:,} files", why=f"at most {MOST_FILES:,} can be sent", hint=hint)
+def _row(root: Path, path: str, *, is_named: bool) -> tuple[list[object] | None, bytes | None]:
+    """Make a row of the manifest, and the content of a small file; no row of a private key.
 
-
-def _check_length(subject: str, made: Contents, hint: str) -> None:
-    if (length := len(made.encoded)) > _MOST_NAMED:
-        why = f"the list of their names has {length / 1e6:,.1f} MB, and may have {_MOST_NAMED / 1e6:,.1f}"
-        raise UsageError(f"{subject} {made.files:,} files", why=why, hint=hint)
-
-
-class _Reader:
-    """Reads the files of one tree, from several threads."""
-
-    def __init__(self, root: Path, named: Collection[str]) -> None:
-        self._root = root
-        self._named = named
-        self._lock = threading.Lock()
-        self._room = _KEPT
-        self.kept: dict[str, bytes] = {}
-        self.keys: list[str] = []
-        self.quoted: list[str] = []  # programs and pages with a key in them, which are sent
-        self.special: list[str] = []
-
-    def row(self, path: str) -> list[object] | None:
-        """Make a row of the manifest; None for sockets, pipes, devices, keys, and what is gone by now."""
-        full = self._root / path
-        try:
-            status = full.lstat()
-            if stat.S_ISLNK(status.st_mode):
-                return [path, os.readlink(full)]
-            if not stat.S_ISREG(status.st_mode):
-                self.special.append(path)
-                return None
-            return self._file(path, full, status)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise unreadable(path, error) from error
-
-    def _file(self, path: str, full: Path, status: os.stat_result) -> list[object] | None:
-        with self._lock:
-            keep = status.st_size <= self._room
-            self._room -= status.st_size if keep else 0
+    Neither of sockets, pipes, devices, and what is gone by now.
+    """
+    full, digests, size = root / path, [], 0
+    try:
+        status = full.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            return [path, os.readlink(full)], None
+        if not stat.S_ISREG(status.st_mode):
+            return None, None
+        content: bytes | None = b""
         with full.open("rb", buffering=0) as file:
-            content = file.read(status.st_size if keep else private.KEY_SIZE)
-            is_small = status.st_size <= private.KEY_SIZE and path not in self._named
-            if is_small and private.holds_key(path, content):
-                (self.quoted if private.is_text(path) else self.keys).append(path)
-                if not private.is_text(path):
-                    return None
-            if keep:
-                self.kept[path] = content
-            else:
-                file.seek(0)
-            stream = io.BytesIO(content) if keep else file
-            digests, size = [], 0
-            while data := stream.read(BLOB):  # the size that is hashed: it may grow while we read
+            # Not beyond a piece that was cut short: the file may have grown behind it since.
+            while size % BLOB == 0 and (data := file.read(BLOB)):
                 digests.append(hashlib.sha256(data).hexdigest())
                 size += len(data)
-        return [path, 0o755 if status.st_mode & 0o111 else 0o644, size, "".join(digests)]
+                content = data if size <= _SMALL else None
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if content and not is_named and private.holds_key(path, content):
+        return None, content
+    return [path, 0o755 if status.st_mode & 0o111 else 0o644, size, "".join(digests)], content
+
+
+def read_builtin() -> Contents:
+    """Read worker_entry, the training program that comes along, as a tree to be sent."""
+    home = _builtin_home()
+    paths = (home / "worker_entry").rglob("*")
+    return read_paths(home, (path for path in paths if path.is_file() and "__pycache__" not in path.parts))
+
+
+def check_builtin(arguments: Sequence[str]) -> None:
+    """Let worker_entry judge its options; a wrong one ends this program with status 2."""
+    home = str(_builtin_home())
+    sys.path.insert(0, home)
+    try:
+        options = importlib.import_module("worker_entry.options")
+    finally:
+        sys.path.remove(home)
+    options.parse(arguments)
+
+
+def _builtin_home() -> Path:
+    """The folder that holds it: beside our package in a clone, within it where a wheel was installed.
+
+    There it is no top-level package: another distribution may have one of that name.
+    """
+    package = Path(orchestrator.__file__).resolve().parent
+    shipped = package / "_shipped"
+    return shipped if shipped.is_dir() else package.parent
 
 
 # --- data ---
 
 
 def read_data(
-    sources: Sequence[DataPath], cache: Path, on_bytes: Callable[[int, int], None] = lambda _done, _all: None
+    sources: Sequence[DataPath], on_bytes: Callable[[int, int], None] = lambda _done, _all: None
 ) -> Contents:
     """Read what the sources name; raise UsageError for what is not there or cannot be read.
 
-    `cache` is a folder where digests are kept by size and time of each file. `on_bytes` is called with how
-    much of all has been read.
+    Digests are kept in the user's cache by size and time of each file. `on_bytes` is called with how much of
+    all has been read.
     """
-    found = sorted((entry for source in sources for entry in _walk(source)), key=lambda entry: entry.name)
+    entries = (entry for source in sources for entry in _walk(source))
+    found = sorted(itertools.islice(entries, MOST_FILES + 1), key=lambda entry: entry.name)
     if not found:
         raise UsageError(
             "[data] names nothing but empty folders",
@@ -260,20 +255,22 @@ def read_data(
             hint="name folders that hold the data",
         )
     hint = "pack them into larger files, as TFRecords"
-    _check_number("[data] names", len(found), hint)
+    _check("[data] names", len(found), 0, hint)
     key = hashlib.sha256(json.dumps([BLOB, *(entry.identity for entry in found)]).encode()).hexdigest()[:32]
-    memory = cache / f"{key}.json"
+    memory = cache("data") / "digests" / f"{key}.json"
     digests = _recall(memory, len(found))
     if digests is None:
         digests = _hash(found, on_bytes)
-        _remember(memory, digests)
+        with contextlib.suppress(OSError):  # it is read again the next time
+            make_folder(memory.parent)
+            write_atomically(memory, json.dumps(digests).encode())
     rows = [
         [entry.name, 0o755 if entry.executable else 0o644, entry.size, text]
         for entry, text in zip(found, digests, strict=True)
     ]
-    made = Contents(Manifest(rows), [entry.path for entry in found])
-    _check_length("[data] names", made, hint)
-    return made
+    contents = Contents(Manifest(rows), [entry.path for entry in found])
+    _check("[data] names", contents.files, len(contents.encoded), hint)
+    return contents
 
 
 @dataclass(frozen=True)
@@ -292,18 +289,13 @@ def _walk(source: DataPath) -> Iterator[_Entry]:
             f"[data] names {source.path}, which is not there",
             hint="correct the path in hosts.toml; relative ones are meant beside it",
         )
-    waiting: list[tuple[str, Path, tuple[tuple[int, int], ...]]] = [(source.name, source.path, ())]
+    waiting = [(source.name, source.path)]
     while waiting:
-        name, path, above = waiting.pop()
+        name, path = waiting.pop()
         try:
-            found = path.stat()
+            found = path.stat()  # of a link that leads back to where it is: too many of them
             if stat.S_ISDIR(found.st_mode):
-                place = (found.st_dev, found.st_ino)
-                if place in above:
-                    raise UsageError(
-                        f"{path} leads back to a folder that it is in", hint=f"`rm {shlex.quote(str(path))}`"
-                    )
-                waiting += [(f"{name}/{child}", path / child, (*above, place)) for child in os.listdir(path)]
+                waiting += [(f"{name}/{child}", path / child) for child in os.listdir(path)]
             elif stat.S_ISREG(found.st_mode):
                 name.encode()
                 identity = (name, os.path.realpath(path), found.st_size, found.st_mtime_ns, found.st_ino)
@@ -336,7 +328,7 @@ def _blob(place: tuple[_Entry, int]) -> str:
     except OSError as error:
         raise _unreadable(entry.path, error) from error
     if len(data) != min(BLOB, entry.size - at):
-        raise ChangedError([str(entry.path)], "part of [data]")
+        raise ChangedError([str(entry.path)])
     return hashlib.sha256(data).hexdigest()
 
 
@@ -347,14 +339,6 @@ def _recall(path: Path, files: int) -> list[str] | None:
         return None
     right = isinstance(told, list) and len(told) == files and all(isinstance(one, str) for one in told)
     return told if right else None
-
-
-def _remember(path: Path, digests: list[str]) -> None:
-    try:
-        make_folder(path.parent)
-        write_atomically(path, json.dumps(digests).encode())
-    except OSError:
-        pass  # it is read again the next time
 
 
 def _unreadable(path: Path, error: OSError) -> UsageError:

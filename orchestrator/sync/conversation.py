@@ -10,10 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
 from orchestrator.model import Host
 from orchestrator.transport import Link
 from orchestrator.wire import Reply, Request
@@ -83,27 +79,20 @@ class Throttle:
     What a single thread needs to read and to hand over between two pieces does not make it slower.
     """
 
-    def __init__(
-        self,
-        limit: float | None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, limit: float | None) -> None:
         self._limit = limit
-        self._clock = clock
-        self._sleep = sleep
         self._lock = threading.Lock()
-        self._next = clock()
+        self._next = time.monotonic()
 
     def wait(self, size: int) -> None:
         """Return when so many bytes may leave."""
         if self._limit is None:
             return
         with self._lock:
-            now = self._clock()
+            now = time.monotonic()
             self._next = max(self._next, now - _CREDIT) + size / self._limit
             left = self._next - now
-        self._sleep(max(0.0, left))
+        time.sleep(max(0.0, left))
 
 
 def one_time_key() -> str:
@@ -111,7 +100,14 @@ def one_time_key() -> str:
 
     The certificate has no time in which it is valid, so to say: nodes' clocks may be anything.
     """
-    from cryptography import x509  # noqa: PLC0415 - 10 ms of every command, and few make a key
+    from cryptography import x509  # noqa: PLC0415 - 20 ms of every command, and few make a key
+    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "orchestrate")])

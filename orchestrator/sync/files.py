@@ -7,7 +7,6 @@ link of its listing is looked at in `admit`, once, and nothing else of it is use
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 import os
@@ -16,7 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
@@ -25,6 +24,8 @@ from msgspec import Meta
 
 from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError, Trouble
+from orchestrator.node.base import locks
+from orchestrator.node.base.descriptors import write_all
 from orchestrator.node.base.fault import NodeError, reason
 from orchestrator.node.disk import listing
 from orchestrator.node.disk.below import Below, is_no_folder, parts_of, shortened, stays_inside
@@ -32,15 +33,19 @@ from orchestrator.node.disk.listing import CHUNK, FILE, FOLDER, LINK, ODD, Entry
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.node.stock.manifest import BLOB
 from orchestrator.sync.conversation import Conversation, ahead, batches
-from orchestrator.wire.request import read
+from orchestrator.wire.message import read
 
 _PATIENCE = 600.0
 _TOGETHER = 500  # files in one question
 _SHOWN = 8  # names
 _SPARE = 512 << 20  # bytes that stay free on our disk: other programs write, too
 _MOST_ROW = 64 << 10  # bytes; names and targets have 4,095 each, and escapes
+_MOST_TARGET = 4095
 # git executes what lies in such a folder, wherever it is found; some file systems know no upper case.
 _EXECUTED = ".git"
+_EVENTS = "tfevents"  # TensorBoard reads whatever has it in its name
+_MOST_EVENT_FILES = 4096  # of one host
+MOST_EVENT_BYTES = 4 << 30
 LEFT_OUT = "links that lead out of the folder, folders named .git, FIFOs, sockets, devices"
 
 Told: TypeAlias = Callable[[int], None]  # bytes that have come, part by part
@@ -103,24 +108,22 @@ def admit(
     left_out: dict[str, None] = {}
     for number, line in enumerate(io.BytesIO(payload)):  # one by one: what is made up takes no more memory
         if len(line) > _MOST_ROW or number >= listing.MOST_ENTRIES:
-            most = f"{listing.MOST_ENTRIES:,}"
-            raise garbled(host, f"a list of more than {most} files, or of names without end")
+            raise unasked(host, "a list", f"of more than {listing.MOST_ENTRIES:,} names, or one without end")
         try:
             one = Entry(*read(json.loads(line), _Row, "a row of its list of files"))
-        except (ValueError, RecursionError) as error:
-            raise garbled(host, wire.printable(str(error), 300)) from None
-        try:
-            parts = parts_of(one.path)
+            parts, target = parts_of(one.path), os.fsencode(one.target)
         except NodeError as error:
-            raise unasked(host, one.path, error.why) from None
+            raise unasked(host, error.what, error.why) from None
+        except (ValueError, RecursionError) as error:
+            raise unasked(host, "a list", wire.printable(str(error), 300)) from None
         if one.path in entries or one.path in left_out:
             raise unasked(host, one.path, "it is listed twice")
-        above = one.path.rpartition("/")[0]
         if not left_out.keys().isdisjoint(parents(one.path)):
             continue
+        above = one.path.rpartition("/")[0]
         if above and (above not in entries or entries[above].kind != FOLDER):
             raise unasked(host, one.path, "it is listed below something that is not a folder")
-        if one.kind == LINK and not _is_target(one.target):
+        if one.kind == LINK and (not 0 < len(target) <= _MOST_TARGET or b"\0" in target):
             raise unasked(host, one.path, "no link has such a target")
         leads_out = one.kind == LINK and not any_link and not stays_inside(parts, one.target)
         if one.kind == ODD or leads_out or (not any_link and parts[-1].casefold() == _EXECUTED):
@@ -133,31 +136,14 @@ def admit(
     return taken, tuple(left_out)
 
 
-def _is_target(text: str) -> bool:
-    try:
-        return 0 < len(os.fsencode(text)) <= 4095 and "\0" not in text
-    except UnicodeEncodeError:
-        return False
-
-
 def unasked(host: str, name: str, why: str) -> HostError:
-    """The one error for names and files that an honest host does not send."""
+    """The one error for lists, names and files that an honest host does not send."""
     return HostError(
         host,
         "sent files that were not asked for",
         kind="unasked",
         why=f"{shortened(name)}: {why}",
         hint="take nothing more from that machine before you know who controls it",
-    )
-
-
-def garbled(host: str, why: str) -> HostError:
-    return HostError(
-        host,
-        "does not speak our protocol",
-        kind="protocol",
-        why=why,
-        hint="look at what answers there: the agent is sent anew with each connection",
     )
 
 
@@ -172,7 +158,7 @@ def fetch(session: Conversation, remote: str, local: Path, *, any_link: bool = F
     if there.kind != FOLDER:
         raise HostError(session.host.name, f"has a file at {remote}", kind="files", why="a folder was meant")
     local = Path(os.path.realpath(local))
-    with our_disk(local, writes=True):
+    with our_disk(local):
         have = {one.path: one for one in listing.entries(str(local))} if local.is_dir() else {}
         differ = [one for one in there.entries if one.path not in have or not one.same(have[one.path])]
         if not differ and len(have) == len(there.entries):
@@ -180,9 +166,8 @@ def fetch(session: Conversation, remote: str, local: Path, *, any_link: bool = F
         local.parent.mkdir(parents=True, exist_ok=True)
         with Staging(local.with_name(f".{local.name}.incoming")) as staging:
             staging.keep_only(there.entries)
-            unchanged = {one.path for one in there.entries} - {one.path for one in differ}
-            for one in there.entries:
-                if one.path in unchanged and one.kind == FILE and staging.size_of(one) != one.size:
+            for one in set(there.entries).difference(differ):
+                if one.kind == FILE and staging.size_of(one) != one.size:
                     staging.link(local, one)
             gone = receive(session, there.root, there.entries, staging)
             if gone:
@@ -200,8 +185,7 @@ def fetch(session: Conversation, remote: str, local: Path, *, any_link: bool = F
             staging.path.rename(local)
             discard(str(aside))
     files = [one for one in differ if one.kind != FOLDER]
-    size = sum(one.size for one in files)
-    return Fetched(len(files), size, time.monotonic() - began, there.left_out)
+    return Fetched(len(files), sum(one.size for one in files), time.monotonic() - began, there.left_out)
 
 
 def missing(session: Conversation, remote: str, names: Collection[str] = ()) -> HostError:
@@ -235,13 +219,11 @@ class Staging:
     def __enter__(self) -> Self:
         self.path.mkdir(exist_ok=True)
         self.top = Below(str(self.path), made=True)
-        try:
-            fcntl.flock(self.top.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locks.take(self.top.fd):
             self.top.__exit__(None, None, None)
             raise ClusterError(
                 f"{self.path} is being filled by another command", hint="try again when that is over"
-            ) from None
+            )
         return self
 
     def __exit__(
@@ -294,10 +276,8 @@ class Staging:
         fd = os.open(last, flags, one.mode & 0o777 | 0o600, dir_fd=folder)
         with os.fdopen(fd, "wb", buffering=0) as file:
             file.seek(at)
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
-            os.utime(file.fileno(), ns=(one.mtime_ns, one.mtime_ns))
+            write_all(fd, data)
+            os.utime(fd, ns=(one.mtime_ns, one.mtime_ns))
 
     def link(self, local: Path, one: Entry) -> None:
         """Take an unchanged file from what is there; where that cannot be, it is fetched."""
@@ -326,25 +306,38 @@ def receive(
     is taken as was listed. Not a byte more is taken than was asked for. Raise HostError, ClusterError, or
     OSError of our disk.
     """
-    sizes = [(one, (here or staging.size_of)(one)) for one in wanted if one.kind == FILE]
-    files = [(one, max(0, size)) for one, size in sizes if size != one.size]
-    _check_room(session.host.name, sum(one.size - size for one, size in files), staging.path)
+    host = session.host.name
+    parts: list[_Section] = []
+    for one in wanted:
+        if one.kind == FILE and (size := (here or staging.size_of)(one)) != one.size:
+            starts = range(max(0, size), one.size, BLOB) if one.size else (0,)
+            parts += [_Section(one, at, min(BLOB, one.size - at)) for at in starts]
+    _check_room(host, sum(part.length for part in parts), staging.path)
     gone: dict[str, None] = {}
+
+    def questions() -> Iterator[tuple[wire.FilesGet, bytes]]:
+        for some in together:
+            named = [(one.path, at, length, one.size, one.mtime_ns) for one, at, length in some]
+            yield wire.FilesGet(root=root, parts=len(some), growing=growing), json.dumps(named).encode()
+
     try:
         for one in wanted:
             staging.make(one)
-        parts = [
-            _Section(one, at, min(BLOB, one.size - at))
-            for one, size in files
-            for at in (range(size, one.size, BLOB) if one.size else (0,))
-        ]
         together = list(batches(parts, lambda part: part.length, CHUNK, _TOGETHER))
-        questions = (_question(root, some, growing=growing) for some in together)
-        for some, reply in zip(together, ahead(session, questions, _PATIENCE), strict=True):
-            told(_take(session.host.name, reply, some, staging, gone))
+        for some, reply in zip(together, ahead(session, questions(), _PATIENCE), strict=True):
+            gone.update({some[place].file.path: None for place in reply.gone})
+            came = [part for place, part in enumerate(some) if place not in set(reply.gone)]
+            if len(reply.payload) != sum(part.length for part in came):
+                raise unasked(host, "a part of a file", "it is not as long as what was asked for")
+            start = 0
+            for one, at, length in came:
+                if one.path not in gone:
+                    staging.write(one, at, reply.payload[start : start + length])
+                start += length
+            told(start)
     except OSError as error:
         if isinstance(error, FileExistsError) or is_no_folder(error):
-            raise unasked(session.host.name, str(error.filename), "something else is in its place") from None
+            raise unasked(host, str(error.filename), "something else is in its place") from None
         raise
     return sorted(gone)
 
@@ -355,31 +348,6 @@ class _Section(NamedTuple):
     file: Entry
     at: int
     length: int
-
-
-def _question(root: str, parts: Sequence[_Section], *, growing: bool) -> tuple[wire.FilesGet, bytes]:
-    named = [(one.path, at, length, one.size, one.mtime_ns) for one, at, length in parts]
-    return wire.FilesGet(root=root, parts=len(parts), growing=growing), json.dumps(named).encode()
-
-
-def _take(
-    host: str,
-    reply: wire.Parts,
-    parts: Sequence[_Section],
-    staging: Staging,
-    gone: dict[str, None],
-) -> int:
-    """Write what came; return its size."""
-    gone.update({parts[place][0].path: None for place in reply.gone})
-    came = [part for place, part in enumerate(parts) if place not in set(reply.gone)]
-    if len(reply.payload) != sum(length for _, _, length in came):
-        raise unasked(host, "a part of a file", "it is not as long as what was asked for")
-    start = 0
-    for one, at, length in came:
-        if one.path not in gone:
-            staging.write(one, at, reply.payload[start : start + length])
-        start += length
-    return start
 
 
 def _check_room(host: str, size: int, target: Path) -> None:
@@ -393,7 +361,7 @@ def _check_room(host: str, size: int, target: Path) -> None:
 
 
 @contextmanager
-def our_disk(local: Path, *, writes: bool) -> Iterator[None]:
+def our_disk(local: Path) -> Iterator[None]:
     """An error of this machine's disk is one of ours, not of a host's."""
     try:
         yield
@@ -401,7 +369,35 @@ def our_disk(local: Path, *, writes: bool) -> Iterator[None]:
         raise ClusterError(f"this machine {error.what}", why=error.why, hint=error.hint) from error
     except OSError as error:
         raise ClusterError(
-            f"cannot {'write' if writes else 'read'} {error.filename or local}",
+            f"cannot write {error.filename or local}",
             why=reason(error),
-            hint="make room here, or look at who may write" if writes else "",
+            hint="make room here, or look at who may write",
         ) from error
+
+
+@dataclass
+class EventMirror:
+    """Copy of what the tasks of one host wrote for TensorBoard: files grow here as they grow there."""
+
+    folder: Path
+    root: str  # on the host
+    sizes: dict[str, int] = field(default_factory=dict)  # of each path, here
+
+    def catch_up(self, session: Conversation, most: int = MOST_EVENT_BYTES) -> None:
+        """Take what is new; raise HostError, or ClusterError when it cannot be written here."""
+        there = look(session, self.root, holding=_EVENTS)
+        files = [one for one in there.entries if one.kind == FILE and _EVENTS in Path(one.path).name]
+        grown = [one for one in files if self.sizes.get(one.path) != one.size]
+        sizes = {**self.sizes, **{one.path: one.size for one in files}}
+        if len(sizes) > _MOST_EVENT_FILES or sum(sizes.values()) > most:
+            what = "has more event files than are shown"
+            why = f"shown are at most {_MOST_EVENT_FILES:,} of them, and {most >> 20} MB"
+            raise HostError(session.host.name, what, kind="files", why=why)
+
+        def here(one: Entry) -> int:
+            size = self.sizes.get(one.path, -1)
+            return size if size <= one.size else -1  # it was written anew
+
+        with our_disk(self.folder), Staging(self.folder) as staging:
+            gone = receive(session, there.root, grown, staging, growing=True, here=here)
+        self.sizes.update({one.path: one.size for one in grown if one.path not in gone})

@@ -7,29 +7,27 @@ named (`private`), and, where there is no git, .gitignore. The ignore files are 
 from __future__ import annotations
 
 import os
-import pwd
-import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import pathspec
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import UsageError
 from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import at_home
 from orchestrator.sync.private import ALWAYS, ENVIRONMENT_MARKS, Reason, by_name
 
+if TYPE_CHECKING:
+    import pathspec
+
 OURS = ".orchestrateignore"
-DEEPEST = 200  # folders in each other; recursion on both sides, and the length of paths, have bounds
 # Folders of the system; whoever stands in one of them has forgotten to change to a project.
 _SYSTEM = (
     "/ /bin /boot /dev /etc /home /lib /lib64 /opt /proc /root /run /sbin /srv /sys /tmp /usr /var /var/tmp"
 )
-_LONGEST = 2048  # bytes of a path: a host adds the folder of the tree, and 4,096 is the most
 
 
 @dataclass
@@ -54,86 +52,52 @@ def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ())
             hint="run orchestrate from the folder of your code",
         )
     listing = CodeListing()
+    in_git = _git(root, "rev-parse", "--is-inside-work-tree") == b"true\n"
     # git shows nothing of a folder that its repository ignores: a project in a home kept with git.
-    if _in_git(root) and (shown := list(_git_paths(root, listing))):
+    if in_git and (shown := list(_git_paths(root, listing))):
         rules = _Rules(root, ignore, own, listing, gitignore=False)
         listing.paths = [path for path in shown if not rules.ignored(path)]
-        if rules.names_something():  # also what git ignores, as .env and data/ usually are
+        if rules.naming:  # also what git ignores, as .env and data/ usually are
             hidden = (path for path in _git_paths(root, CodeListing(), ignored=True) if rules.named(path))
             listing.paths = list(dict.fromkeys([*listing.paths, *hidden]))
     else:
-        rules = _Rules(root, ignore, own, listing, gitignore=True)
-        listing.paths = list(_walk(root, "", rules))
-    for path in listing.paths:
-        _check_depth(path)
+        listing.paths = list(_walk(root, _Rules(root, ignore, own, listing, gitignore=True)))
     return listing
 
 
-def _check_depth(path: str) -> None:
-    depth = path.count("/")
-    if depth <= DEEPEST and len(os.fsencode(path)) <= _LONGEST:
-        return
-    raise UsageError(
-        f"the code has folders {depth:,} deep: {path[:40]}...",
-        why=f"at most {DEEPEST} levels and paths of {_LONGEST:,} bytes can be sent",
-        hint=f"list {path.partition('/')[0]}/ in {OURS}, or move it out of the code",
-    )
+def _git(folder: Path, *words: str) -> bytes | None:
+    """Ask git about a folder; None where there is no git, no repository, or the answer is no.
 
-
-# --- git ---
-
-
-def _in_git(folder: Path) -> bool:
-    done = git(folder, "rev-parse", "--is-inside-work-tree")
-    if done is not None:
-        check_refusal(folder, done)
-    return done is not None and done.returncode == 0 and done.stdout.strip() == b"true"
-
-
-def git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes] | None:
-    """Ask git about a folder; None where there is no git."""
+    Raise UsageError for a repository that git does not open: nobody else knows what it leaves out.
+    """
     if shutil.which("git") is None:
         return None
     # GIT_DIR and its kin are set in hooks and would answer for another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment["LC_ALL"] = "C"  # what it says is read
-    return subprocess.run(
+    done = subprocess.run(
         ["git", "-C", str(folder), *words],
         capture_output=True,
         check=False,
-        env=environment,
+        env={**environment, "LC_ALL": "C"},  # what it says is read
         stdin=subprocess.DEVNULL,
     )
-
-
-def check_refusal(folder: Path, done: subprocess.CompletedProcess[bytes]) -> None:
-    """Raise UsageError for a repository that git does not open: nobody else knows what it leaves out.
-
-    That there is none is no refusal, nor that this is the inside of one.
-    """
-    said = done.stderr.decode("utf-8", "replace").strip()
-    if done.returncode == 0 or "(or any" in said or "must be run in a work tree" in said:
-        return
-    trust = re.search(r"git config --global --add safe\.directory .+", said)
-    command = trust[0] if trust else f"git -C {shlex.quote(str(folder))} status"
+    words_of_git = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode == 0:
+        return done.stdout
+    if not words_of_git or "(or any" in words_of_git or "must be run in a work tree" in words_of_git:
+        return None
     raise UsageError(
         f"git does not open the repository of {folder}",
-        why=said.partition("\n")[0].removeprefix("fatal: "),
-        hint=f"`{command}`{', if you trust it' if trust else ''}",
+        why=words_of_git.partition("\n")[0].removeprefix("fatal: "),
+        hint=f"`git -C {shlex.quote(str(folder))} status` says more",
     )
 
 
 def _git_paths(root: Path, listing: CodeListing, below: str = "", *, ignored: bool = False) -> Iterator[str]:
     """Tracked files that exist and untracked ones that are not ignored, or the `ignored` ones."""
-    folder = root / below
     which = ("-oi",) if ignored else ("-co",)
-    done = git(folder, "ls-files", *which, "--exclude-standard", "-z")
-    assert done is not None
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip()
-        hint = f"`git -C {shlex.quote(str(folder))} status`"
-        raise UsageError(f"git cannot list the files of {folder}", why=said, hint=hint)
-    names = dict.fromkeys(os.fsdecode(name).rstrip("/") for name in done.stdout.split(b"\0") if name)
+    output = _git(root / below, "ls-files", *which, "--exclude-standard", "-z") or b""
+    names = dict.fromkeys(os.fsdecode(name).rstrip("/") for name in output.split(b"\0") if name)
     for name in names:  # in a conflict git says a name three times
         path = f"{below}{name}"
         full = root / path
@@ -148,22 +112,21 @@ def _git_paths(root: Path, listing: CodeListing, below: str = "", *, ignored: bo
             )
 
 
-# --- no git ---
-
-
-def _walk(root: Path, below: str, rules: _Rules) -> Iterator[str]:
-    _check_depth(below)
-    try:
-        entries = sorted(os.scandir(root / below), key=lambda entry: entry.name)
-    except OSError as error:
-        raise unreadable(below or str(root), error) from error
-    for entry in entries:
-        path = f"{below}{entry.name}"
-        if entry.is_dir(follow_symlinks=False):
-            if not rules.ignored(f"{path}/"):
-                yield from _walk(root, f"{path}/", rules)
-        elif not rules.ignored(path):
-            yield path
+def _walk(root: Path, rules: _Rules) -> Iterator[str]:
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        try:
+            entries = sorted(os.scandir(root / below), key=lambda entry: entry.name)
+        except OSError as error:
+            raise unreadable(below or str(root), error) from error
+        for entry in entries:
+            path = f"{below}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                if not rules.ignored(f"{path}/"):
+                    waiting.append(f"{path}/")
+            elif not rules.ignored(path):
+                yield path
 
 
 class _Rules:
@@ -174,29 +137,33 @@ class _Rules:
     ) -> None:
         self._root = root
         self._listing = listing
-        self._user = [_Patterns(pathspec.GitIgnoreSpec.from_lines(job)), _Patterns(_spec(root / OURS))]
-        self._git = _Patterns(_spec(root / ".gitignore")) if gitignore else None
+        self._user = _spec(root / OURS, job)
+        self._git = _spec(root / ".gitignore") if gitignore else None
         self._own = {real(path) for path in own}
         self._folders: dict[str, bool] = {}
+        # `!*/` or `!*.*` name nothing: what they bring back is not a decision about a secret.
+        self.naming = {
+            index
+            for index, pattern in enumerate(self._user.patterns)
+            if (text := str(pattern.pattern)).startswith("!") and text.strip("!*/?.")
+        }
 
     def ignored(self, path: str) -> bool:
         """Return True if a path is ignored, itself or with a folder above it."""
-        folder = path.rstrip("/").rpartition("/")[0] + "/"
-        if folder != "/":
-            if folder not in self._folders:
-                self._folders[folder] = self.ignored(folder)
-            if self._folders[folder]:
+        above, _, name = path.rstrip("/").rpartition("/")
+        if above:
+            if above not in self._folders:
+                self._folders[above] = self.ignored(f"{above}/")
+            if self._folders[above]:
                 return True
-        if path.rstrip("/").rpartition("/")[2] in ALWAYS:
+        if name in ALWAYS:
             return True
         if path.endswith("/") and self._own and real(self._root / path) in self._own:
             self._listing.left_out[path] = Reason.OURS
             return True
-        verdict, named = self._of_user(path)
-        if named:
-            self._listing.named.add(path)
-        if verdict or named:
-            return not named
+        verdict = self._user.check_file(path).include
+        if verdict or (verdict is False and self.named(path)):
+            return bool(verdict)
         marks = ENVIRONMENT_MARKS if path.endswith("/") else ()
         is_environment = any((self._root / path / mark).is_file() for mark in marks)
         if reason := Reason.ENVIRONMENT if is_environment else by_name(path):
@@ -206,46 +173,23 @@ class _Rules:
             return False
         if path.endswith("/") and "*" in _lines(self._root / path / ".gitignore"):  # a pull's results, say
             return True
-        return bool(self._git.check(path)[0])
-
-    def names_something(self) -> bool:
-        """Return True if a pattern brings something back by name."""
-        return any(patterns.naming for patterns in self._user)
+        return self._git.match_file(path)
 
     def named(self, path: str) -> bool:
-        """Return True if the user wants a file that git ignores, by a pattern for it or a folder above it."""
-        named = self._of_user(path)[1] and path.rpartition("/")[2] not in ALWAYS
-        if named:
+        """Return True if the user wants a path, by a pattern for it or for a folder above it."""
+        result = self._user.check_file(path)
+        is_named = result.include is False and result.index in self.naming
+        is_named &= path.rpartition("/")[2] not in ALWAYS
+        if is_named:
             self._listing.named.add(path)
-        return named
-
-    def _of_user(self, path: str) -> tuple[bool | None, bool]:
-        """(whether it is ignored, whether it is named as wanted)."""
-        words = (patterns.check(path) for patterns in self._user)
-        return next((word for word in words if word[0] is not None), (None, False))
+        return is_named
 
 
-class _Patterns:
-    """The gitignore patterns of one place."""
+def _spec(file: Path, more: Sequence[str] = ()) -> pathspec.GitIgnoreSpec:
+    import pathspec  # noqa: PLC0415 - 15 ms of every command, and git knows its own rules
 
-    def __init__(self, spec: pathspec.GitIgnoreSpec) -> None:
-        self._spec = spec
-        # `!*/` or `!*.*` name nothing: what they bring back is not a decision about a secret.
-        self.naming = {
-            index
-            for index, pattern in enumerate(spec.patterns)
-            if (text := str(pattern.pattern)).startswith("!") and text.strip("!*/?.")
-        }
-
-    def check(self, path: str) -> tuple[bool | None, bool]:
-        """(whether it is ignored; None: not a word about it, whether it is named as wanted)."""
-        result = self._spec.check_file(path)
-        return result.include, result.include is False and result.index in self.naming
-
-
-def _spec(file: Path) -> pathspec.GitIgnoreSpec:
     try:
-        return pathspec.GitIgnoreSpec.from_lines(_lines(file))
+        return pathspec.GitIgnoreSpec.from_lines([*_lines(file), *more])
     except ValueError as error:
         raise UsageError(
             f"cannot use {file}",
@@ -294,6 +238,7 @@ def find_root(here: Path, wish: str | None, state: Path) -> CodeRoot:
         raise UsageError(
             f"cannot launch from {here}", why="its name is not UTF-8", hint="rename it"
         ) from None
+    root, from_git = here, False
     if wish is not None:
         root = real(here / at_home(wish))
         if not root.is_dir():
@@ -307,13 +252,16 @@ def find_root(here: Path, wish: str | None, state: Path) -> CodeRoot:
                 why="the tasks run in the folder that corresponds to the current one",
                 hint=f"`cd {shlex.quote(str(root))}`, or name a folder above this one",
             )
-        _refuse(root, state)
-        return CodeRoot(root, _below(here, root))
-    top = _top_of_git(here)
-    if top is not None and _why_not(top, state) is None:
-        return CodeRoot(top, _below(here, top), from_git=True)
-    _refuse(here, state)
-    return CodeRoot(here)
+    elif (top := _top_of_git(here)) is not None and not _why_not(top, state):
+        root, from_git = top, True
+    if why := _why_not(root, state):
+        raise UsageError(
+            f"{root} cannot be sent as code",
+            why=why,
+            hint="`mkdir` a folder for the project, move the code there and launch from it",
+        )
+    below = here.relative_to(root).as_posix()
+    return CodeRoot(root, "" if below == "." else below, from_git)
 
 
 def real(path: Path) -> Path:
@@ -326,53 +274,21 @@ def own_folders(state: Path, workdirs: Iterable[str]) -> tuple[Path, ...]:
     return (state.parent, *(Path(workdir).expanduser() for workdir in workdirs))
 
 
-def _below(here: Path, root: Path) -> str:
-    below = here.relative_to(root).as_posix()
-    return "" if below == "." else below
-
-
 def _top_of_git(here: Path) -> Path | None:
     """The top of a repository; None also for a folder that it ignores: git would show nothing of it."""
-    done = git(here, "rev-parse", "--show-toplevel")
-    if done is not None:
-        check_refusal(here, done)
-    if done is None or done.returncode != 0:
+    output = _git(here, "rev-parse", "--show-toplevel")
+    if output is None:
         return None
-    top = Path(os.fsdecode(done.stdout.rstrip(b"\n"))).resolve()
-    ignored = git(here, "check-ignore", "-q", str(here)) if top != here else None
-    if not here.is_relative_to(top) or (ignored is not None and ignored.returncode == 0):
+    top = Path(os.fsdecode(output.rstrip(b"\n"))).resolve()
+    if top != here and _git(here, "check-ignore", "-q", str(here)) is not None:
         return None
-    return top
+    return top if here.is_relative_to(top) else None
 
 
-def _refuse(root: Path, state: Path) -> None:
-    if why := _why_not(root, state):
-        raise UsageError(
-            f"{root} cannot be sent as code",
-            why=why,
-            hint="`mkdir` a folder for the project, move the code there and launch from it",
-        )
-
-
-def _why_not(root: Path, state: Path) -> str | None:
-    for home in _homes():
-        if root == home:
-            return "it is a home folder, with everything else that is in it"
-        if home.is_relative_to(root):
-            return f"the home folder {home} is in it"
+def _why_not(root: Path, state: Path) -> str:
+    home, kept = real(Path.home()), real(state).parent
+    if home.is_relative_to(root):
+        return f"the home folder {home} is in it" if root != home else "it is a home folder"
     if str(root) in _SYSTEM.split():
         return "it is a folder of the system"
-    kept = real(state).parent
-    if root == kept or root.is_relative_to(kept):
-        return "orchestrate keeps its runs there"
-    return None
-
-
-def _homes() -> Iterable[Path]:
-    """The home that programs are told, and the one of the account."""
-    homes = [Path.home()]
-    try:
-        homes.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
-    except KeyError:  # a uid without a name
-        pass
-    return dict.fromkeys(real(home) for home in homes if home.is_absolute() and home != Path("/"))
+    return "orchestrate keeps its runs there" if root.is_relative_to(kept) else ""

@@ -1,18 +1,19 @@
-"""Files that stay at home unless they are named (secrets, what is of one machine), and remarks. Pure."""
+"""Files that stay at home unless they are named (secrets, what is of one machine), and remarks."""
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache
-
-import pathspec
+from typing import TYPE_CHECKING
 
 from orchestrator.node.stock.manifest import Manifest
 from orchestrator.text import size
+
+if TYPE_CHECKING:
+    import pathspec
 
 
 class Reason(StrEnum):
@@ -25,8 +26,9 @@ class Reason(StrEnum):
     OURS = "orchestrate's own files"
 
 
-# In the places and under the names in which programs keep logins, tokens and histories.
-_SECRETS = """
+_PATTERNS = {
+    # In the places and under the names in which programs keep logins, tokens and histories.
+    Reason.SECRET: """
 .ssh/ .aws/ .azure/ .oci/ .gnupg/ .kube/ .password-store/ .gsutil/
 .config/gcloud/ .config/gh/ .config/hub .config/rclone/ .config/doctl/ .config/op/
 .config/containers/auth.json
@@ -39,36 +41,28 @@ id_rsa id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk
 *.ppk *.p12 *.pfx *.jks *.keystore *.kdbx *.agekey *.tfstate *.tfstate.backup *.ovpn
 .bash_history .zsh_history .sh_history .python_history .node_repl_history .psql_history .mysql_history
 .sqlite_history .Rhistory .Renviron .Xauthority .ICEauthority
-"""
-
-# What was built for, or installed on, one machine.
-_ENVIRONMENTS = """
+""",
+    # What was built for, or installed on, one machine.
+    Reason.ENVIRONMENT: """
 .venv/ node_modules/ .tox/ .nox/ .pixi/ .direnv/ .eggs/ .conda/ .Rproj.user/ renv/library/
 .vagrant/ .terraform/
-"""
-
-_CACHES = """
+""",
+    Reason.CACHE: """
 __pycache__/ .mypy_cache/ .ruff_cache/ .pytest_cache/ .hypothesis/ .pytype/ .pyre/ .ipynb_checkpoints/
 .hg/ .svn/ .bzr/ .jj/ CVS/ .DS_Store ._* Thumbs.db desktop.ini .Trash/ lost+found/ .nfs* *.swp *.swo .#*
-"""
-
-_OURS = "/.cluster/ .orchestrate-*"
+""",
+    Reason.OURS: "/.cluster/ .orchestrate-*",
+}
 
 ALWAYS = (".git",)  # nobody names it: a repository is no part of its own code
 
 
 @cache
-def _rules() -> tuple[tuple[Reason, pathspec.GitIgnoreSpec], ...]:
+def _rules() -> dict[Reason, pathspec.GitIgnoreSpec]:
     """Compile the patterns, at the first look: a keeper is handed a listing, and mostly needs none."""
-    return tuple(
-        (reason, pathspec.GitIgnoreSpec.from_lines(patterns.split()))
-        for reason, patterns in (
-            (Reason.SECRET, _SECRETS),
-            (Reason.ENVIRONMENT, _ENVIRONMENTS),
-            (Reason.CACHE, _CACHES),
-            (Reason.OURS, _OURS),
-        )
-    )
+    import pathspec  # noqa: PLC0415
+
+    return {reason: pathspec.GitIgnoreSpec.from_lines(text.split()) for reason, text in _PATTERNS.items()}
 
 
 # A folder with one of these is an environment, whatever its name.
@@ -78,49 +72,33 @@ WARN_SIZE = 50 * 1000 * 1000
 _NAMED = 4  # paths of one kind in one line
 _LARGEST = 3
 _SAID = (Reason.SECRET, Reason.KEY, Reason.ENVIRONMENT)  # nobody misses the rest; a dry run names it
-KEY_SIZE = 256 * 1024  # no key file is larger
-# The armour line wherever it stands (indented, quoted, behind a byte order mark), and how a key begins.
+# The armour line wherever it stands (indented, quoted), and how a key begins; PuTTY's and age's first words.
 _ARMOUR = re.compile(
     rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
     rb"(?:\s|\\[rn]|[\"'>#*])*(?:[A-Za-z0-9+/=]{16,}|[A-Za-z-]+: )"
+    rb"|PuTTY-User-Key-File-[0-9]: |AGE-SECRET-KEY-1[A-Z0-9]{16}"
 )
-_OTHERS = (b"PuTTY-User-Key-File-", b"AGE-SECRET-KEY-1")
-_PUBLIC = re.compile(
-    rb"-----BEGIN (?:[A-Z0-9]+ )*(?:CERTIFICATE|PUBLIC KEY|X509 CRL|DH PARAMETERS|EC PARAMETERS)"
-)
-_KEY_NAMES = (".pem", ".key")
 # A key that stands in a program or a page is part of that: without it the program would not run.
-_TEXTS = ".py .pyi .ipynb .r .rmd .sh .bash .c .cc .cpp .h .hpp .go .rs .js .ts .java .md .rst .html"
+_TEXTS = (".py", ".ipynb", ".r", ".rmd", ".sh", ".c", ".cc", ".cpp", ".h", ".md", ".rst", ".html")
 
 
 def by_name(path: str) -> Reason | None:
     """Why a path (a folder's ends with a slash) is left out by its name."""
-    return next((reason for reason, spec in _rules() if spec.match_file(path)), None)
+    return next((reason for reason, spec in _rules().items() if spec.match_file(path)), None)
 
 
 def holds_key(path: str, content: bytes) -> bool:
-    """Return True if a file is a private key, by what is in it; where that is silent, by its name."""
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        content = content.decode("utf-16", "replace").encode("utf-8", "replace")
-    content = content.removeprefix(codecs.BOM_UTF8)
-    if (
-        (b"PRIVATE KEY" in content and _ARMOUR.search(content))
-        or content.startswith(_OTHERS)
-        or b"\nAGE-SECRET-KEY-1" in content
-    ):
-        return True
-    return path.lower().endswith(_KEY_NAMES) and bool(content) and not _PUBLIC.search(content)
-
-
-def is_text(path: str) -> bool:
-    """Return True if it is a program or a page, which may quote a key."""
-    return path.lower().endswith(tuple(_TEXTS.split()))
+    """Return True if a file is a private key, by what is in it; UTF-16 is read without its zeros."""
+    return not path.lower().endswith(_TEXTS) and bool(_ARMOUR.search(content.replace(b"\0", b"")))
 
 
 def remarks(paths: Mapping[str, Reason]) -> Iterator[str]:
     """One line, for secrets and environments, with the way to send one all the same."""
     kinds = {reason: found for reason, found in by_reason(paths) if reason in _SAID}
-    named = [f"{_some(found)} ({reason})" for reason, found in kinds.items()]
+    named = []
+    for reason, found in kinds.items():
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        named.append(f"{', '.join(found[:_NAMED])}{more} ({reason})")
     if named:
         yield f"left out of the code: {', '.join(named)}; {how_to_send(next(iter(kinds.values()))[0])}"
 
@@ -134,16 +112,6 @@ def by_reason(paths: Mapping[str, Reason]) -> Iterator[tuple[Reason, list[str]]]
     for reason in Reason:
         if found := sorted(path for path, why in paths.items() if why is reason):
             yield reason, found
-
-
-def quoted_keys(paths: Sequence[str]) -> Iterator[str]:
-    if paths:
-        yield f"{_some(paths)}: sent, though it contains a private key"
-
-
-def special(paths: Iterable[str]) -> Iterator[str]:
-    for path in paths:
-        yield f"{path} is not a file (a socket, a pipe or a device) and was left out"
 
 
 def weight(manifest: Manifest) -> Iterator[str]:
@@ -166,9 +134,3 @@ def folders(manifest: Manifest) -> list[tuple[str, int, int]]:
         sizes[head + slash] += entry.size
         counts[head + slash] += 1
     return sorted(((path, sizes[path], counts[path]) for path in sizes), key=lambda row: (-row[1], row[0]))
-
-
-def _some(paths: Collection[str]) -> str:
-    first = list(paths)[:_NAMED]
-    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return ", ".join(first) + more

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from orchestrator.node.disk import listing
 from orchestrator.node.disk.below import Below, is_no_folder, parts_of
 from orchestrator.node.disk.listing import FOLDER, LINK, Entry
 from orchestrator.node.disk.removing import remove as discard
-from orchestrator.plainfile import make_way, read_plain, write_atomically
+from orchestrator.plainfile import read_plain, write_atomically
 from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import (
     Fetched,
@@ -56,18 +56,6 @@ class Part:
     @property
     def size(self) -> int:
         return sum(entry.size for entry in self.entries)
-
-
-def _local(top: Below, parts: Sequence[str]) -> Entry | None:
-    """Return what is at a path here; None for nothing, and below what is no folder."""
-    try:
-        return listing.entry_at(parts[-1], top.folder(parts[:-1]), "/".join(parts))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if is_no_folder(error):
-            return None
-        raise
 
 
 def choose(
@@ -114,24 +102,17 @@ def take(session: Conversation, parts: Sequence[Part], to: Path, run: str, told:
     was changed, or HostError, or ClusterError for our own disk.
     """
     began = time.monotonic()
-    with our_disk(to, writes=True):
-        fresh = not to.exists()
+    with our_disk(to):
         to.mkdir(parents=True, exist_ok=True)
-        try:
-            with Below(str(to)) as top:
-                files, size = Taking(session, to, top, run, told).take(parts)
-        except BaseException:
-            if fresh:
-                with contextlib.suppress(OSError):
-                    to.rmdir()
-            raise
+        with Below(str(to)) as top:
+            files, size = Taking(session, to, top, run, told).take(parts)
     return Fetched(files, size, time.monotonic() - began)
 
 
 def keep_from_launches(to: Path, run: str) -> None:
     """Have git, and so the next launch, take the folder for results and not for code."""
     path = to / ".gitignore"
-    with our_disk(to, writes=True):
+    with our_disk(to):
         if os.path.lexists(path):
             return
         path.write_text("*\n", encoding="ascii")
@@ -169,11 +150,14 @@ class Taking:
     def take(self, parts: Sequence[Part]) -> tuple[int, int]:
         """The files that came and their bytes. Nothing is in its place before everything is here."""
         differing = [(part, [one for one in part.entries if self._differs(part, one)]) for part in parts]
-        self._refuse_to_overwrite(differing)
+        self._refuse(part.below + one.path for part, entries in differing for one in entries)
         brought = []
         with contextlib.ExitStack() as stack:
             for part, entries in (pair for pair in differing if pair[1]):
-                staging = stack.enter_context(Staging(self._place_of(part)))
+                # The same place each time, so that an interrupted pull goes on.
+                source = f"{self._run} {self._session.host.name} {part.source} {part.below}"
+                name = hashlib.sha256(source.encode(errors="surrogateescape")).hexdigest()[:16]
+                staging = stack.enter_context(Staging(self._to / f"{STAGING}{name}"))
                 brought.append((part, staging, self._bring(part, entries, staging)))
             try:
                 for part, staging, came in brought:
@@ -187,19 +171,12 @@ class Taking:
         everything = [one for _, _, came in brought for one in came]
         return len(everything), sum(one.size for one in everything)
 
-    def _place_of(self, part: Part) -> Path:
-        """Where a part is filled: the same place each time, so that an interrupted pull goes on."""
-        source = f"{self._run} {self._session.host.name} {part.source} {part.below}"
-        return (
-            self._to / f"{STAGING}{hashlib.sha256(source.encode(errors='surrogateescape')).hexdigest()[:16]}"
-        )
-
     def _differs(self, part: Part, one: Entry) -> bool:
         name = part.below + one.path
         # A file of that name on a host (a pulled folder, sent along as code) is not to replace the record.
         if name.casefold() == RECORD or name.casefold().startswith(STAGING):
             return False
-        found = _local(self._top, parts_of(name))
+        found = self._at(name)
         return found is None or not one.same(found)
 
     def _bring(self, part: Part, entries: Sequence[Entry], staging: Staging) -> list[Entry]:
@@ -213,46 +190,48 @@ class Taking:
             came += [one for one in again if one.path not in left]
         return came
 
-    def _refuse_to_overwrite(self, differing: Sequence[tuple[Part, list[Entry]]]) -> None:
-        wrong = {
-            place
-            for part, entries in differing
-            for one in entries
-            if (place := self._in_the_way(part.below + one.path)) is not None and not self._is_ours(place)
-        }
-        if wrong:
-            raise self._refusal(wrong)
-
-    def _refusal(self, wrong: Collection[str]) -> UsageError:
-        shown = [plain(name) for name in sorted(wrong)[:_SHOWN]]
-        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        return UsageError(
-            f"will not overwrite what is in {self._to}",
-            why=f"not of this run, or changed since it was pulled: {', '.join(shown)}{more}",
-            hint="name another folder with --to, or move them away",
-        )
+    def _at(self, name: str) -> Entry | None:
+        """Return what is at a path here; None for nothing, and below what is no folder."""
+        parts = parts_of(name)
+        try:
+            return listing.entry_at(parts[-1], self._top.folder(parts[:-1]), name)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or is_no_folder(error):
+                return None
+            raise
 
     def _in_the_way(self, name: str) -> str | None:
         """Name what would be overwritten, or written through: the file itself, or no folder above it."""
         for above in parents(name):
-            found = _local(self._top, parts_of(above))
+            found = self._at(above)
             if found is not None and found.kind != FOLDER:
                 return above
-        return None if _local(self._top, parts_of(name)) is None else name
+        return None if self._at(name) is None else name
 
-    def _is_ours(self, name: str) -> bool:
-        found = _local(self._top, parts_of(name))
-        return found is not None and [found.size, found.mtime_ns] == self._record.get(name)
+    def _refuse(self, names: Iterable[str]) -> None:
+        """Raise UsageError where something would be overwritten that no pull of this run put here."""
+        wrong: set[str] = set()
+        for name in names:
+            place = self._in_the_way(name)
+            found = self._at(place) if place else None
+            if place and found and [found.size, found.mtime_ns] != self._record.get(place):
+                wrong.add(place)
+        if wrong:
+            shown = ", ".join(map(plain, sorted(wrong)[:_SHOWN]))
+            raise UsageError(
+                f"will not overwrite what is in {self._to}",
+                why=f"not of this run, or changed since it was pulled: {shown}",
+                hint="name another folder with --to, or move them away",
+            )
 
     def _place(self, new: Below, one: Entry, name: str) -> None:
         """Give it its place; what an earlier pull put there, or in a folder's place above, goes."""
+        self._refuse([name])
         place = self._in_the_way(name)
         if place is not None:
-            if not self._is_ours(place):
-                raise self._refusal([place])
             *above, last = parts_of(place)
             os.unlink(last, dir_fd=self._top.folder(above))
-            del self._record[place]
+            self._record.pop(place, None)
         source, parts = parts_of(one.path), parts_of(name)
         os.rename(
             source[-1],
@@ -260,7 +239,7 @@ class Taking:
             src_dir_fd=new.folder(source[:-1]),
             dst_dir_fd=self._top.folder(parts[:-1], make=True),
         )
-        found = _local(self._top, parts)
+        found = self._at(name)
         if found is not None:
             self._record[name] = [found.size, found.mtime_ns]
 
@@ -275,5 +254,4 @@ def read_record(to: Path, run: str) -> dict[str, list[int]]:
 
 
 def write_record(to: Path, run: str, files: dict[str, list[int]]) -> None:
-    make_way(to / RECORD)
     write_atomically(to / RECORD, json.dumps({"run": run, "files": files}).encode(), 0o666)

@@ -14,11 +14,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from orchestrator.errors import HostError
 from orchestrator.node.base.descriptors import write_all
@@ -30,6 +29,9 @@ _STALLED = 60  # seconds without a byte after which rsync gives up
 _LAST_WORDS = 5.0
 _READ = 262144
 _NOT_FOUND = 127
+_NETWORK = "check that the machine is up, and the network"
+# Words of rsync that say no cause.
+_CLOSING = ("rsync error:", "rsync: connection unexpectedly closed", "sent ", "total size")
 _MOST_WORDS = 1 << 16  # bytes
 
 
@@ -53,22 +55,14 @@ def here() -> str | None:
     return found if version and (int(version[1]), int(version[2])) >= (3, 4) else None
 
 
-def send(
-    host: str,
-    link: Link,
-    root: Path,
-    paths: Iterable[str],
-    *,
-    incoming: str,
-    base: str,
-    on_bytes: Callable[[int], object] = lambda _: None,
-) -> int:
+def send(host: str, link: Link, root: Path, paths: Iterable[str], *, incoming: str, base: str) -> int:
     """Bring these files into `incoming` on the host, as changes to those in `base`; return the bytes sent.
 
     Raise `NoRsyncError`, or HostError when rsync failed.
     """
     program = here()
     assert program is not None
+    words, channel, sent = bytearray(), None, 0
     with contextlib.ExitStack() as stack:
         names = stack.enter_context(tempfile.TemporaryFile())
         names.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
@@ -76,31 +70,38 @@ def send(
         ours, theirs = socket.socketpair()
         stack.enter_context(ours)
         with theirs:
-            process = subprocess.Popen(
-                _argv(program, theirs.fileno(), root, incoming, base),
-                stdin=names,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                pass_fds=[theirs.fileno()],
+            process = stack.enter_context(
+                subprocess.Popen(
+                    _argv(program, theirs.fileno(), root, incoming, base),
+                    stdin=names,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=[theirs.fileno()],
+                )
             )
-        words, channel, sent = _Words(process.stderr), None, 0
-        stack.callback(words.close)
-        stack.callback(process.wait)
+
+        def listen() -> None:
+            """Keep the beginning of rsync's words: the far end may have it speak without end."""
+            assert process.stderr is not None
+            while data := os.read(process.stderr.fileno(), _READ):
+                words.extend(data[: max(0, _MOST_WORDS - len(words))])
+
+        listener = threading.Thread(target=listen, daemon=True)
+        listener.start()
+        stack.callback(listener.join)
         stack.callback(process.kill)
         command, pipes, _, _ = socket.recv_fds(ours, _MOST_WORDS, 2)
         if pipes:
             with os.fdopen(pipes[0], "rb", 0) as source, os.fdopen(pipes[1], "wb", 0) as target:
                 channel = link.open(command.decode("utf-8", "surrogateescape").split("\0"))
-                sent = _join(channel, source, target, ours, on_bytes)
+                sent = _join(channel, source, target, ours)
         code = process.wait()
-        if code == 0:
-            return sent
-        raise _failure(host, code, channel, words.close())
+    if code:
+        raise _failure(host, code, channel, words.decode("utf-8", "replace"))
+    return sent
 
 
-def _join(
-    channel: Channel, source: FileIO, target: FileIO, bridge: socket.socket, on_bytes: Callable[[int], object]
-) -> int:
+def _join(channel: Channel, source: FileIO, target: FileIO, bridge: socket.socket) -> int:
     """Carry bytes both ways until the far end has no more to say; return how many went there."""
     sent = 0
 
@@ -110,7 +111,6 @@ def _join(
             while data := source.read(_READ):
                 channel.send(data)
                 sent += len(data)
-                on_bytes(len(data))
             channel.send_eof()
         except (OSError, HostError):
             channel.close()
@@ -133,7 +133,8 @@ def _join(
 
 
 def _argv(program: str, fd: int, root: Path, incoming: str, base: str) -> list[str]:
-    shell = " ".join(_word(word) for word in (sys.executable, "-S", "-E", str(_BRIDGE), str(fd)))
+    words = [sys.executable, "-S", "-E", str(_BRIDGE), str(fd)]
+    shell = " ".join("'" + word.replace("'", "''") + "'" for word in words)  # quotes as rsync reads them
     return [
         program,
         "-s",  # arguments travel in the protocol, past the far end's shell
@@ -153,59 +154,19 @@ def _argv(program: str, fd: int, root: Path, incoming: str, base: str) -> list[s
     ]
 
 
-def _word(text: str) -> str:
-    """A word of --rsh: rsync knows quotes, doubled inside themselves."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-class _Words:
-    """The beginning of rsync's words. The far end may have it say whatever it likes, without end."""
-
-    def __init__(self, stream: IO[bytes] | None) -> None:
-        assert stream is not None
-        self._stream = stream
-        self._kept = bytearray()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        with contextlib.suppress(ValueError):  # closed
-            while data := os.read(self._stream.fileno(), _READ):
-                self._kept += data[: max(0, _MOST_WORDS - len(self._kept))]
-
-    def close(self) -> str:
-        """All of it, once rsync has ended."""
-        self._reader.join(_LAST_WORDS)
-        self._stream.close()
-        return self._kept.decode("utf-8", "replace")
-
-
-def _failure(host: str, code: int, channel: Channel | None, said: str) -> Exception:
+def _failure(host: str, code: int, channel: Channel | None, words: str) -> Exception:
     """Return what to raise when rsync ended with `code`."""
     status = channel.wait(_LAST_WORDS) if channel else None
-    remote = channel.stderr_tail().decode("utf-8", "replace") if channel else ""
     if status == _NOT_FOUND:
         return NoRsyncError()
     if status == -1:
         return HostError(
-            host,
-            "was lost",
-            kind="lost",
-            why="the connection ended while the code was sent",
-            hint="check that the machine is up, and the network",
+            host, "was lost", kind="lost", why="the connection ended while the code was sent", hint=_NETWORK
         )
-    lines = [line.strip() for line in (said + remote).splitlines() if line.strip()]
+    remote = channel.stderr_tail().decode("utf-8", "replace") if channel else ""
+    lines = [line.strip() for line in (words + remote).splitlines() if line.strip()]
+    causes = [line.removeprefix("rsync: ") for line in lines if not line.startswith(_CLOSING)]
+    why = f"rsync: {printable((causes or [*lines, f'exit {code}'])[0])}"
     return HostError(
-        host,
-        "did not take the code",
-        kind="rsync",
-        why=f"rsync: {printable(_telling(lines)) or f'exit {code}'}",
-        hint="look at the disk and the workdir there",
+        host, "did not take the code", kind="rsync", why=why, hint="look at the disk and the workdir there"
     )
-
-
-def _telling(lines: list[str]) -> str:
-    """The line that says why: the first with a cause, not rsync's closing words."""
-    closing = ("rsync error:", "rsync: connection unexpectedly closed", "sent ", "total size")
-    causes = [line.removeprefix("rsync: ") for line in lines if not line.startswith(closing)]
-    return (causes or [*lines, ""])[0]

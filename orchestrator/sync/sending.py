@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import CodeSending
 from orchestrator.sync import rsync
 from orchestrator.sync.contents import ChangedError, Contents
 from orchestrator.sync.conversation import Conversation, ahead, batches
@@ -19,32 +18,7 @@ from orchestrator.sync.conversation import Conversation, ahead, batches
 RSYNC_FROM = 2_000_000  # bytes
 _TOGETHER = 1 << 20  # bytes of small pieces in one message
 _FLYING = threading.Semaphore(32)  # messages that are on their way to all hosts
-_TOLD = 1.0  # seconds between two words about it
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
-
-
-class Meter:
-    """Counts what many threads send; the first word comes after a second, so small trees say nothing."""
-
-    def __init__(self, emit: Callable[[CodeSending], None]) -> None:
-        self._emit = emit
-        self._lock = threading.Lock()
-        self._began = self._told = time.monotonic()
-        self._sent = self._total = 0
-
-    def expect(self, size: int) -> None:
-        with self._lock:
-            self._total += size
-
-    def add(self, size: int) -> None:
-        with self._lock:
-            self._sent += size
-            now = time.monotonic()
-            if now - self._told < _TOLD:
-                return
-            self._told = now
-            event = CodeSending(self._sent, max(self._sent, self._total), self._sent / (now - self._began))
-        self._emit(event)
 
 
 @dataclass(frozen=True)
@@ -58,12 +32,7 @@ class Sending:
     """The folder `path` of one host, which is to become what `contents` say."""
 
     def __init__(
-        self,
-        session: Conversation,
-        contents: Contents,
-        path: str,
-        *,
-        mutable: bool = False,
+        self, session: Conversation, contents: Contents, path: str, *, mutable: bool = False
     ) -> None:
         self.session = session
         self.lacks: set[int] = set()
@@ -116,17 +85,17 @@ class Sending:
         for _ in ahead(self.session, messages(), _LIMIT, _FLYING.release):
             pass
 
-    def rsync(self, begun: wire.StoreBegun, on_bytes: Callable[[int], object]) -> set[int]:
-        """Send large files of which the host has earlier versions by rsync; return the pieces that came."""
-        contents = self._contents
+    def rsync(self, begun: wire.StoreBegun) -> None:
+        """Send large files of which the host has earlier versions by rsync, where both have one."""
+        contents, pieces = self._contents, self._contents.manifest.pieces
         files = contents.manifest.files
         if begun.base is None or begun.incoming is None or contents.root is None or rsync.here() is None:
-            return set()
-        missing = {blob.file for piece in self.lacks for blob in contents.manifest.pieces[piece]}
+            return
+        missing = {blob.file for piece in self.lacks for blob in pieces[piece]}
         large = {one for one in missing if files[one].size > RSYNC_FROM and one not in contents.kept}
         if not large:
-            return set()
-        try:
+            return
+        with contextlib.suppress(rsync.NoRsyncError):
             self.sent += rsync.send(
                 self.session.host.name,
                 self.session.link,
@@ -134,31 +103,12 @@ class Sending:
                 [files[number].path for number in sorted(large)],
                 incoming=begun.incoming,
                 base=begun.base,
-                on_bytes=on_bytes,
             )
-        except rsync.NoRsyncError:
-            return set()
-        except HostError as error:
-            self.blame_changes(error)
-            raise
-        return {
-            piece
-            for piece in self.lacks
-            if all(blob.file in large for blob in contents.manifest.pieces[piece])
-        }
+            self.lacks = {one for one in self.lacks if any(blob.file not in large for blob in pieces[one])}
 
     def seal(self) -> None:
-        """Have it get its name; raise ChangedError when files have changed since they were read."""
-        try:
-            self.session.request(wire.StoreSeal(path=self._path), timeout=_LIMIT)
-        except HostError as error:
-            self.blame_changes(error)
-            raise
-
-    def blame_changes(self, error: HostError) -> None:
-        """If files changed here meanwhile, that is the error, and the same for every host."""
-        if error.kind in (Trouble.RSYNC, Trouble.INCOMPLETE) and (changed := self._contents.changed()):
-            raise ChangedError(changed) from error
+        """Have it get its name."""
+        self.session.request(wire.StoreSeal(path=self._path), timeout=_LIMIT)
 
     def drop(self) -> None:
         """End the transfer there; an agent that loses us does it by itself."""
@@ -166,41 +116,24 @@ class Sending:
             self.session.submit(wire.StoreDrop(path=self._path))
 
 
-def push(
-    session: Conversation,
-    contents: Contents,
-    path: str,
-    *,
-    mutable: bool = False,
-    progress: Meter | None = None,
-) -> Delivery:
+def push(session: Conversation, contents: Contents, path: str, *, mutable: bool = False) -> Delivery:
     """Make `path` on a host what `contents` say; raise HostError, or ChangedError for all hosts.
 
     Delivery is what no folder beside it has: in pieces, or by rsync large files of which a version is there.
     """
     began = time.monotonic()
     sending = Sending(session, contents, path, mutable=mutable)
-
-    def count(size: int) -> None:
-        if progress is not None:
-            progress.add(size)
-
     try:
         begun = sending.begin()
-        if progress is not None:
-            progress.expect(sum(map(contents.manifest.length, sending.lacks)))
         if not begun.present:
-            by_rsync = sending.rsync(begun, count)
-            sending.put(sending.lacks - by_rsync, count)
+            sending.rsync(begun)
+            sending.put(sending.lacks)
             sending.seal()
-    except BaseException:
+    except BaseException as error:
         sending.drop()
+        # If files changed here meanwhile, that is the error, and the same for every host.
+        blames_us = isinstance(error, HostError) and error.kind in (Trouble.RSYNC, Trouble.INCOMPLETE)
+        if blames_us and (changed := contents.changed()):
+            raise ChangedError(changed) from error
         raise
     return Delivery(sending.sent, time.monotonic() - began, reused=begun.present)
-
-
-def remove(session: Conversation, path: str, only: Contents | None = None) -> None:
-    """Take away a folder, if it is there (and exactly what `only` says); raise HostError."""
-    session.request(
-        wire.StoreDrop(path=path, remove=True), only.encoded if only is not None else b"", timeout=3600.0
-    )

@@ -1,27 +1,99 @@
-"""Facts of a machine that preflight judges, its ports and who reaches them, and its environments."""
+"""A machine: its agent's first word, what preflight judges, ports, environments, and commands of `exec`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from orchestrator.wire.fields import (
+from orchestrator.wire.message import (
     Code,
     Count,
     Digest,
+    Failure,
     Folder,
     Lines,
+    Moment,
     Name,
+    Nothing,
     Port,
+    ProtocolError,
     Reply,
+    Request,
     Seconds,
     Signal,
     Size,
     Words,
+    expect,
 )
-from orchestrator.wire.request import Nothing, Request, expect
+
+PROTOCOL = 1
+
+
+class Hello(Reply, frozen=True):
+    protocol: int
+    python: Words
+    user: Words
+    boot_id: Words
+    netns: Words
+    time_ns: Moment
+    state: Folder | None
+    state_error: Failure | None
+    state_place: Words = ""  # one folder under two names has the same
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.protocol != PROTOCOL:
+            raise ProtocolError(f"it speaks version {self.protocol} of our protocol, not {PROTOCOL}")
+
+
+class Time(Reply, frozen=True):
+    time_ns: Moment
+
+
+class Ping(Request[Time], frozen=True):
+    OP = "ping"
+
+
+class Beats(Request[Nothing], frozen=True):
+    """Ask for a sign of life every `every` seconds."""
+
+    OP = "beats"
+    every: float
+
+
+Status = Annotated[int, Meta(ge=0, le=255)]
+
+
+class CommandEnd(Reply, frozen=True):
+    """How it ended; nothing of it runs any more but what `left` names."""
+
+    status: Status
+    stopped: bool
+    ended: Count  # processes that it had left running
+    left: tuple[Words, ...]
+    error: Words = ""  # why it could not be started
+
+
+class Pipe(StrEnum):
+    """The stream that a command printed on."""
+
+    OUT = "out"
+    ERR = "err"
+
+
+class Exec(Request[CommandEnd], frozen=True):
+    OP = "exec"
+    PAYLOAD = 64 << 10  # of a frame of its output
+
+    argv: tuple[str, ...]
+
+
+class ExecEnd(Request[Nothing], frozen=True):
+    OP = "exec_end"
+
 
 _MANY = Meta(max_length=10_000)  # addresses of one machine
 
@@ -48,10 +120,6 @@ class R(Reply, frozen=True):
     error: Words
 
 
-class Disk(Reply, frozen=True):
-    free: Size
-
-
 class Workdir(Reply, frozen=True):
     path: Words
     writable: bool
@@ -60,7 +128,7 @@ class Workdir(Reply, frozen=True):
 
 
 class Disks(Reply, frozen=True):
-    state: Disk | None
+    state: Size | None  # bytes that are free there
     workdir: Workdir
 
 
@@ -145,45 +213,31 @@ class Fingerprint(Request[HostFingerprint], frozen=True, kw_only=True):
     env: Mapping[str, str]
 
 
-class ShareWrite(Request[Nothing], frozen=True, kw_only=True):
-    """Leave the host's name in the working folder, for all that see the same one."""
-
-    OP = "share_write"
-    workdir: str
-    nonce: str
-    host: str
-
-
 class Sharers(Reply, frozen=True):
     hosts: tuple[Words, ...]
 
 
-class ShareRead(Request[Sharers], frozen=True, kw_only=True):
-    OP = "share_read"
+class Share(Request[Sharers], frozen=True, kw_only=True):
+    """Have the host leave its name in the working folder, read the names there, or take all away."""
+
+    OP = "share"
     workdir: str
     nonce: str
-
-
-class ShareClean(Request[Nothing], frozen=True, kw_only=True):
-    OP = "share_clean"
-    workdir: str
-    nonce: str
+    host: str
+    step: Literal["write", "read", "clean"]
 
 
 class Lessee(Reply, frozen=True):
-    """Whose lease it is; None: its holder has not written it yet, or it is another user's."""
+    """Whose lease it is; None: its holder has not written it yet."""
 
     run: Words | None
     task: Words | None
     owner: Words | None
-    since: Seconds | None = None
 
     @property
     def words(self) -> str:
         """`worker/0 of run r1 (ada@home)`."""
-        if self.run is None:
-            return f"a run of user {self.owner}" if self.owner else "another run"
-        return f"{self.task} of run {self.run} ({self.owner})"
+        return f"{self.task} of run {self.run} ({self.owner})" if self.run else "another run"
 
 
 class Busy(Reply, frozen=True):
@@ -191,7 +245,6 @@ class Busy(Reply, frozen=True):
 
     port: Port
     holder: Lessee | Words | None
-    passes: bool = False  # a preflight looks at it, and will be over in a moment
 
     @property
     def words(self) -> str:
@@ -312,7 +365,6 @@ class EnvLook(Request[EnvLooked], frozen=True, kw_only=True):
 class Interpreter(Reply, frozen=True):
     path: Folder
     version: _Version
-    implementation: Words
 
 
 class EnvFind(Request[Interpreter], frozen=True, kw_only=True):

@@ -1,19 +1,30 @@
-"""The store of a node: folders by their manifests, looked for, filled from here and from peers, and dropped.
+"""Folders of a node: its store, a run's working folder, and files that are fetched.
 
-`path` is where the folder is made: `<workdir>/trees/<digest>`, `<workdir>/data/<digest>`, or one that tasks
-write (`mutable`), which is replaced as a whole.
+The `path` of the store is where a folder is made: `<workdir>/trees/<digest>`, `<workdir>/data/<digest>`, or
+one that tasks write (`mutable`), which is replaced as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from orchestrator.wire.fields import Folder, Port, Reply, Size, Words
-from orchestrator.wire.request import Nothing, Request, expect
+from orchestrator.node.disk.listing import MOST_LISTED
+from orchestrator.node.stock.manifest import BLOB
+from orchestrator.wire.message import (
+    Count,
+    Digest,
+    Folder,
+    Nothing,
+    Port,
+    Reply,
+    Request,
+    Words,
+    expect,
+)
 
 _Bits = Annotated[str, Meta(max_length=1 << 19, pattern=r"\A[0-9a-f]+\Z")]
 
@@ -22,24 +33,20 @@ class StoreState(StrEnum):
     """A node's knowledge of a folder."""
 
     WHOLE = "whole"
-    DAMAGED = "damaged"  # a file is gone, or is not what was verified
-    ABSENT = "absent"
+    ABSENT = "absent"  # or damaged: a file is gone, or is not what was verified
     UNSURE = "unsure"  # it is there, and another machine or nobody has verified it
 
 
 class StoreLooked(Reply, frozen=True):
     path: Folder
     state: StoreState
-    wrong: tuple[Words, ...]  # the first files that are damaged
-    free: Size  # bytes on that disk
 
 
 class StoreLook(Request[StoreLooked], frozen=True, kw_only=True):
-    """Ask whether a folder is there, by sizes and times; with `thorough` by all its bytes."""
+    """Ask whether a folder is there, by the sizes and times of its files."""
 
     OP = "store_look"
     path: str
-    thorough: bool
 
 
 class StoreBegun(Reply, frozen=True):
@@ -129,3 +136,92 @@ class StoreDrop(Request[Nothing], frozen=True, kw_only=True):
     OP = "store_drop"
     path: str
     remove: bool = False
+
+
+class JobNeeds(Struct, frozen=True, kw_only=True):
+    """A job's program (None: not asked), and paths among its arguments."""
+
+    program: str | None
+    python: str
+    setup: str | None
+    paths: Sequence[str] = ()
+
+
+class Had(Reply, frozen=True):
+    """Tells if the program is there, and which paths, by their places, are not."""
+
+    program: bool
+    paths: tuple[Count, ...]
+
+
+class Work(Reply, frozen=True):
+    work: Folder
+    missing: tuple[Digest, ...]
+    made: bool
+    had: Had | None = None
+
+
+class WorkMake(Request[Work], frozen=True, kw_only=True):
+    """Make the run's working folder from the tree `digest`, where those in `also` are there too.
+
+    With `needs` the host says what it has of them; where the program or a package is missing, or without
+    `makes`, it looks for no tree and makes nothing.
+    """
+
+    OP = "work_make"
+    workdir: str
+    run: str
+    digest: str
+    also: Sequence[str]
+    data: Sequence[str] = ()  # that the run reads: `clean` leaves it alone while the run lives
+    needs: JobNeeds | None = None
+    makes: bool = True
+
+    def check(self, reply: Work) -> None:
+        expect(set(reply.missing) <= {self.digest, *self.also}, "it misses trees that nobody asked for")
+        expect((reply.had is None) == (self.needs is None), "it tells what it has, or not, as nobody asked")
+        if self.needs is not None and reply.had is not None:
+            _check_had(self.needs, reply.had)
+
+
+def _check_had(needs: JobNeeds, had: Had) -> None:
+    expect(all(place < len(needs.paths) for place in had.paths), "it names paths that it was not asked for")
+
+
+class Listed(Reply, frozen=True):
+    kind: Literal["file", "folder", ""]
+    root: Folder
+    payload: bytes  # everything below `root`, as the host lists it: `sync.files` reads it
+
+
+class FilesList(Request[Listed], frozen=True, kw_only=True):
+    """Ask what is at a path (`~` is expanded there); of files only those with `holding` in their names."""
+
+    OP = "files_list"
+    PAYLOAD = MOST_LISTED
+    path: str
+    holding: str = ""
+
+
+class Parts(Reply, frozen=True):
+    """Parts of files, one after the other, but for those that are not what was listed any more."""
+
+    gone: tuple[Count, ...]
+    payload: bytes
+
+
+class FilesGet(Request[Parts], frozen=True, kw_only=True):
+    """Ask for parts of files below `root`: a JSON list of name, offset, length, and size and time as listed.
+
+    With `growing` a file may be longer by now.
+    """
+
+    OP = "files_get"
+    PAYLOAD = BLOB
+    root: str
+    parts: int
+    growing: bool
+
+    def check(self, reply: Parts) -> None:
+        expect(all(place < self.parts for place in reply.gone), "it has lost what it was not asked for")
+        expect(len(set(reply.gone)) == len(reply.gone), "it has lost something twice")

@@ -1,4 +1,4 @@
-"""Tasks on a node: keeping a run, starting, following and stopping its tasks, and what is known of them."""
+"""Tasks of a run on a node: kept, started, followed, looked at, stopped, and what is left of them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from orchestrator.wire.fields import (
+from orchestrator.wire.message import (
+    LARGE,
     Attempt,
     Code,
     Count,
+    Dump,
+    Failure,
     Moment,
     Name,
+    Nothing,
     Offset,
+    Percent,
     Pid,
+    ProtocolError,
     Reply,
+    Request,
     Seconds,
     Signal,
     Size,
     TaskName,
     Words,
+    expect,
+    read,
 )
-from orchestrator.wire.request import LARGE, Nothing, ProtocolError, Request, expect, read
 
 
 class TaskPhase(StrEnum):
@@ -130,8 +138,6 @@ class Stop(Request[Stopped], frozen=True, kw_only=True):
 
     OP = "stop"
     run: str
-    attempt: str | None = None
-    tasks: Sequence[str] | None = None
     grace: float
     kill: bool
     final: bool
@@ -257,11 +263,6 @@ class RunStatus(Reply, frozen=True):
     stopped: bool  # a user has stopped it
     tasks: tuple[TaskStatus, ...]
 
-    @property
-    def active(self) -> bool:
-        """Return True if it has a keeper or a living task."""
-        return (self.keeper is not None and self.keeper.alive) or any(task.alive for task in self.tasks)
-
 
 class Runs(Reply, frozen=True):
     runs: tuple[RunStatus, ...]
@@ -284,3 +285,125 @@ class States(Request[Runs], frozen=True, kw_only=True):
         names = [one.run for one in reply.runs]
         expect(self.run is None or set(names) <= {self.run}, "it tells of another run")
         expect(len(set(names)) == len(names), "it tells of a run twice")
+
+
+class StackProcess(Reply, frozen=True):
+    pid: Pid
+    argv0: Words
+    python: bool
+    state: Words
+    waits: Words
+    cpu: Seconds
+    cwd: Words
+    text: Dump
+    why: Words
+
+
+class TaskStacks(Reply, frozen=True):
+    attempt: Attempt
+    task: TaskName
+    processes: tuple[StackProcess, ...]
+    more: Count
+
+
+class StacksOf(Reply, frozen=True):
+    tasks: tuple[TaskStacks, ...]
+
+
+class Stacks(Request[StacksOf], frozen=True, kw_only=True):
+    """Ask where the living tasks stand; of one attempt, where it is given."""
+
+    OP = "stacks"
+    HEAD = LARGE
+    run: str
+    attempt: str | None = None
+
+
+class TaskVitals(Reply, frozen=True):
+    attempt: Attempt
+    task: TaskName
+    processes: Count
+    cpu: Seconds  # by all its processes, so far
+    memory: Size
+    gpu_memory: Size | None = None  # None: no GPU was asked for, or none answers
+    gpu_busy: Percent | None = None
+
+
+class Measured(Reply, frozen=True):
+    tasks: tuple[TaskVitals, ...]
+
+
+class VitalsAsk(Request[Measured], frozen=True, kw_only=True):
+    """Ask what the living tasks of an attempt use."""
+
+    OP = "vitals"
+    run: str
+    attempt: str
+
+    def check(self, reply: Measured) -> None:
+        expect(all(task.attempt == self.attempt for task in reply.tasks), "it tells of another attempt")
+
+
+class RunsHere(Reply, frozen=True):
+    alive: tuple[Name, ...]
+    known: tuple[Name, ...]
+
+
+class CleanLook(Request[RunsHere], frozen=True):
+    OP = "clean_look"
+
+
+class Orphan(Reply, frozen=True):
+    """A process that an ended task has left."""
+
+    pid: Pid
+    argv0: Words
+    run: Words
+    task: Words
+
+
+class Gone(Reply, frozen=True):
+    name: Words
+    bytes: Size
+
+
+class FolderKind(Reply, frozen=True):
+    """The folders of one kind: how many there are, what went or would go, what could not."""
+
+    count: Count
+    bytes: Size
+    gone: tuple[Gone, ...]
+    failed: tuple[Words, ...]
+
+
+class Folders(Reply, frozen=True):
+    state: FolderKind
+    work: FolderKind
+    code: FolderKind
+    data: FolderKind
+    envs: FolderKind
+    scraps: FolderKind
+
+    def each(self) -> tuple[FolderKind, ...]:
+        return (self.state, self.work, self.code, self.data, self.envs, self.scraps)
+
+
+class Cleaned(Reply, frozen=True):
+    orphans: tuple[Orphan, ...]
+    killed: tuple[Orphan, ...]
+    trouble: tuple[Failure, ...]
+    folders: Folders
+
+
+class Clean(Request[Cleaned], frozen=True, kw_only=True):
+    """Remove what may go; `alive` and `known` are runs as all hosts together know them."""
+
+    OP = "clean"
+    HEAD = 16 << 20
+    workdir: str
+    alive: Sequence[str]
+    known: Sequence[str]
+    older: float
+    shared: bool
+    work: bool
+    dry: bool

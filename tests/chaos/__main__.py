@@ -10,12 +10,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.chaos.faults import FAULTS
+from tests.chaos.faults import BY_NAME
 from tests.chaos.play import Result, play
 from tests.chaos.rounds import plan
 from tests.cluster.machines import described
 
-_NAMES = tuple(fault.name for fault in FAULTS)
+_NAMES = tuple(BY_NAME)
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.timings import VARIABLE
-from tests.processes import opened
+from tests.processes import holder
 
 ROOT = Path(__file__).parents[2]
 
@@ -114,20 +114,8 @@ class Controller:
 
     def keeper(self, run: str) -> int:
         """The pid of the process that holds the run's lock; 0 when there is none."""
-        lock = self.run_folder(run) / "keeper.lock"
-        try:
-            inode = lock.stat().st_ino
-        except FileNotFoundError:
-            return 0
-        launchers = {process.pid for process in self._started}
-        for line in Path("/proc/locks").read_text().splitlines():
-            words = line.split()
-            if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
-                # The lock was taken before the fork: whoever has the file open now holds it.
-                for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-                    if pid not in launchers and _has_open(pid, lock):
-                        return pid
-        return 0
+        launchers = (process.pid for process in self._started)
+        return holder(self.run_folder(run) / "keeper.lock", *launchers)
 
     def close(self) -> None:
         """Kill what a failed round may have left."""
@@ -139,7 +127,3 @@ class Controller:
             while keeper := self.keeper(folder.name):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(keeper, 9)
-
-
-def _has_open(pid: int, path: Path) -> bool:
-    return str(path) in opened(pid)

@@ -55,21 +55,18 @@ CHECKED = (Ending(3, "cluster", "(connect|preflight|stage): {host}"), UNTRIED)
 # Whether the others or the controller notice first.
 HOST_LOST = failed(r"{host}: the host stopped answering at .*, and {task} is lost with it$", kind="host-lost")
 FALLS_SILENT = by(r"stopped answering, says worker/\d+ on node\d", kind="peer")
-CUT = failed(r"node.* and node.* do not reach each other since ", "", "peer")
 
 TRAINING: dict[str, tuple[Ending, ...]] = {
     "none": (OK,),
     "task-kill": (by("was killed by SIGKILL", "signal"),),
     "task-stop": (FALLS_SILENT,),
     "task-hang": (STOPPED,),
-    "supervisor-stop": (STOPPED,),
-    "guard-stop": (STOPPED,),
     "folder-gone": (by("is lost.*: its folder on this machine was removed", "lost"),),
     "task-exit": (by(r"exited with 1 after .*: ValueError: told to fail$", "exception"),),
     # Until the memory of its first victim is counted as free the kernel may take another: the supervisor.
     "oom": (by("ran out of memory(?: after .*)?: the kernel killed (?:it|a process)", "out-of-memory"),),
     "supervisor-kill": (by("is lost.*: its supervisor was killed by signal 9", "lost"),),
-    "guard-kill": (by(".*: its guard was killed", "lost"),),
+    "guard-kill": (OK,),
     "agent-kill": (OK,),
     "sshd-kill": (OK,),
     "keeper-kill": (OK,),
@@ -87,13 +84,15 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     "pair-cut": (OK,),
     # Each side says that the other fell silent; the tasks beside them, that both did.
     "pair-cut-long": (
-        CUT,
         FALLS_SILENT,
         failed(r"{peer} on .* stopped answering, says", "{peer}", "peer"),
         failed(r"worker/\d on node\d exited with 1 after .*: UnavailableError: ", ANY, "peer"),
     ),
     "split": (OK,),
-    "split-long": (CUT,),
+    "split-long": (
+        failed(r"worker/\d on .* stopped answering, says", ANY, "peer"),
+        failed(r"worker/\d on node\d exited with 1 after .*: UnavailableError: ", ANY, "peer"),
+    ),
     "keeper-cut": (OK,),
     "disk-full": (OK,),
     "controller-full": (OK,),

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -48,7 +48,6 @@ class Scene:
 class Fault:
     """Does nothing, which is what a run must survive first of all."""
 
-    name: ClassVar[str] = "none"
     scene: Scene
 
     def strike(self) -> bool:
@@ -65,61 +64,64 @@ class Fault:
             self.heal()
 
 
-def _found(scene: Scene, look: Callable[[], list[Process]]) -> list[Process]:
-    """What `look` finds, as soon as it finds something; nothing when the run is over before."""
-    deadline = time.monotonic() + _FIND
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        if scene.over():
-            break
-        time.sleep(0.005)
-    return []
-
-
-def _signal(processes: list[Process], number: int) -> bool:
-    struck = False
-    for process in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, number)
-            struck = True
-    return struck
-
-
 # --- processes ---
 
 
 class TaskKilled(Fault):
-    name = "task-kill"
+    """A signal to processes of the victim, as soon as there are some, unless the run is over before."""
+
     number: ClassVar[int] = signal.SIGKILL
 
+    def processes(self) -> list[Process]:
+        return self.scene.victim.tasks(self.scene.run)
+
     def strike(self) -> bool:
-        victim, run = self.scene.victim, self.scene.run
-        return _signal(_found(self.scene, lambda: victim.tasks(run)), self.number)
+        deadline = time.monotonic() + _FIND
+        while not (found := self.processes()) and time.monotonic() < deadline and not self.scene.over():
+            time.sleep(0.005)
+        struck = False
+        for process in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, self.number)
+                struck = True
+        return struck
 
 
 class TaskStopped(TaskKilled):
     """It hangs: alive, and silent."""
 
-    name = "task-stop"
     number = signal.SIGSTOP
 
 
-class TaskHangs(TaskStopped):
-    """The same, where no peer looks for heartbeats: the whole gang hangs with it."""
-
-    name = "task-hang"
-
-
 class TaskRaises(TaskKilled):
-    name = "task-exit"
     number = STUB_RAISES
+
+
+class SupervisorKilled(TaskKilled):
+    def processes(self) -> list[Process]:
+        return self.scene.victim.supervisors(self.scene.run)
+
+
+class GuardKilled(TaskKilled):
+    def processes(self) -> list[Process]:
+        return self.scene.victim.guards(self.scene.run)
+
+
+class AgentKilled(TaskKilled):
+    def processes(self) -> list[Process]:
+        return self.scene.victim.agents()
+
+
+class SshdKilled(TaskKilled):
+    """The listener and all sessions; the machine starts another one a second later."""
+
+    def processes(self) -> list[Process]:
+        return self.scene.victim.sshds()
 
 
 class OutOfMemory(TaskKilled):
     """The task wants more memory than its machine has."""
 
-    name = "oom"
     number = STUB_EATS
 
     def strike(self) -> bool:
@@ -149,44 +151,8 @@ def _number(path: str) -> int:
         return int(file.read())
 
 
-class SupervisorKilled(Fault):
-    name = "supervisor-kill"
-
-    def strike(self) -> bool:
-        victim, run = self.scene.victim, self.scene.run
-        return _signal(_found(self.scene, lambda: victim.supervisors(run)), signal.SIGKILL)
-
-
-class GuardKilled(Fault):
-    name = "guard-kill"
-
-    def strike(self) -> bool:
-        victim, run = self.scene.victim, self.scene.run
-        return _signal(_found(self.scene, lambda: victim.guards(run)), signal.SIGKILL)
-
-
-class SupervisorStopped(Fault):
-    """It hears nothing any more, and its task goes on; then a user stops the run."""
-
-    name = "supervisor-stop"
-
-    def strike(self) -> bool:
-        victim, run = self.scene.victim, self.scene.run
-        return _signal(_found(self.scene, lambda: victim.supervisors(run)), signal.SIGSTOP)
-
-
-class GuardStopped(Fault):
-    name = "guard-stop"
-
-    def strike(self) -> bool:
-        victim, run = self.scene.victim, self.scene.run
-        return _signal(_found(self.scene, lambda: victim.guards(run)), signal.SIGSTOP)
-
-
 class FolderRemoved(Fault):
     """Somebody makes room in the node's state folder, while the task runs."""
-
-    name = "folder-gone"
 
     def strike(self) -> bool:
         victim = self.scene.victim
@@ -197,25 +163,7 @@ class FolderRemoved(Fault):
         return True
 
 
-class AgentKilled(Fault):
-    name = "agent-kill"
-
-    def strike(self) -> bool:
-        return _signal(_found(self.scene, self.scene.victim.agents), signal.SIGKILL)
-
-
-class SshdKilled(Fault):
-    """The listener and all sessions; the machine starts another one a second later."""
-
-    name = "sshd-kill"
-
-    def strike(self) -> bool:
-        return _signal(self.scene.victim.sshds(), signal.SIGKILL)
-
-
 class KeeperKilled(Fault):
-    name = "keeper-kill"
-
     def strike(self) -> bool:
         keeper = self.scene.controller.keeper(self.scene.run)
         if keeper:
@@ -229,8 +177,6 @@ class KeeperKilled(Fault):
 
 
 class Paused(Fault):
-    name = "pause"
-
     def strike(self) -> bool:
         self.scene.victim.docker("pause")
         return True
@@ -239,14 +185,8 @@ class Paused(Fault):
         self.scene.victim.start()
 
 
-class PausedLong(Paused):
-    name = "pause-long"
-
-
 class Stopped(Fault):
     """Power off."""
-
-    name = "node-stop"
 
     def strike(self) -> bool:
         self.scene.victim.docker("kill")
@@ -257,8 +197,6 @@ class Stopped(Fault):
 
 
 class Restarted(Fault):
-    name = "node-restart"
-
     def strike(self) -> bool:
         self.scene.victim.docker("restart", "--time", "0")
         return True
@@ -291,22 +229,14 @@ class Rules(Fault):
 class LinkCut(Rules):
     """Nothing comes in and nothing goes out."""
 
-    name = "link-cut"
-
     def strike(self) -> bool:
         self.rule(self.scene.victim, "INPUT", "!", "-i", "lo", "-j", "DROP")
         self.rule(self.scene.victim, "OUTPUT", "!", "-o", "lo", "-j", "DROP")
         return True
 
 
-class LinkCutLong(LinkCut):
-    name = "link-cut-long"
-
-
 class Lossy(Rules):
     """One packet in twenty is lost, both ways."""
-
-    name = "lossy"
 
     def strike(self) -> bool:
         random = ("-m", "statistic", "--mode", "random", "--probability", "0.05", "-j", "DROP")
@@ -318,21 +248,13 @@ class Lossy(Rules):
 class PairCut(Rules):
     """The victim does not hear its peer; the peer hears the victim."""
 
-    name = "pair-cut"
-
     def strike(self) -> bool:
         self.rule(self.scene.victim, "INPUT", "-s", self.scene.peer.node.address, "-j", "DROP")
         return True
 
 
-class PairCutLong(PairCut):
-    name = "pair-cut-long"
-
-
 class Split(Rules):
     """Two halves that both live, and both hear the keeper."""
-
-    name = "split"
 
     def strike(self) -> bool:
         machines = list(self.scene.machines.values())
@@ -344,14 +266,8 @@ class Split(Rules):
         return True
 
 
-class SplitLong(Split):
-    name = "split-long"
-
-
 class KeeperCut(Rules):
     """The controller's own link: no node hears it, nor the bastion."""
-
-    name = "keeper-cut"
 
     def strike(self) -> bool:
         for machine in (*self.scene.machines.values(), self.scene.bastion):
@@ -362,8 +278,6 @@ class KeeperCut(Rules):
 
 class Slow(Fault):
     """512 kbit/s."""
-
-    name = "slow"
 
     def strike(self) -> bool:
         shape = "tbf rate 512kbit burst 8kb latency 400ms"
@@ -381,8 +295,6 @@ class Slow(Fault):
 class NodeDiskFull(Fault):
     """The disk of the node's state: logs, locks, state.json."""
 
-    name = "disk-full"
-
     def strike(self) -> bool:
         self.scene.victim.fill()
         return True
@@ -394,8 +306,6 @@ class NodeDiskFull(Fault):
 class ControllerDiskFull(Fault):
     """The disk of the runs' folders."""
 
-    name = "controller-full"
-
     def strike(self) -> bool:
         fill(self.scene.controller.state)
         return True
@@ -406,8 +316,6 @@ class ControllerDiskFull(Fault):
 
 class ClockJumped(Fault):
     """The wall clock of the controller, an hour forward or back; the one that only counts goes on."""
-
-    name = "clock-jump"
 
     def strike(self) -> bool:
         back = int(self.scene.victim.name[-1]) % 2
@@ -422,7 +330,6 @@ class ClockJumped(Fault):
 class StopAsked(Fault):
     """`orchestrate stop`, at any moment."""
 
-    name: ClassVar[str] = "stop"
     words: ClassVar[tuple[str, ...]] = ("stop",)
     asked: subprocess.Popen[bytes] | None = None
 
@@ -436,25 +343,14 @@ class StopAsked(Fault):
 
 
 class KillAsked(StopAsked):
-    name = "stop-now"
     words = ("stop", "--now")
 
 
 # --- a host that is lost for good, with what the run may do about it ---
 
 
-class SpareForStopped(Stopped):
-    name = "spare-stop"
-
-
-class SpareForCut(LinkCut):
-    name = "spare-cut"
-
-
 class SpareGone(Stopped):
     """Power off, of the spare as well."""
-
-    name = "spare-gone"
 
     def strike(self) -> bool:
         assert self.scene.spare is not None
@@ -467,69 +363,11 @@ class SpareGone(Stopped):
         super().heal()
 
 
-class SpareAndBack(Paused):
-    """Frozen until the spare trains; then it is back, with its old tasks."""
-
-    name = "spare-back"
-
-
-class SpareAndBackLater(LinkCut):
-    """The same, cut off: its old tasks have gone on meanwhile, alone."""
-
-    name = "spare-rejoin"
-
-
-class FewerAfterStopped(Stopped):
-    name = "fewer-stop"
-
-
-class FewerAfterCut(LinkCut):
-    name = "fewer-cut"
-
-
-class TooFew(Stopped):
-    """The run may go on with fewer hosts, but not with so few."""
-
-    name = "too-few"
-
-
-class SpareForAway(Fault):
-    """Power off before the launch; the round sees to that."""
-
-    name = "spare-away"
-
-
-class FewerForAway(Fault):
-    name = "fewer-away"
-
-
 # --- while the hosts are examined ---
-
-
-class CheckUndisturbed(Fault):
-    name = "check-none"
-
-
-class CheckSshdKilled(SshdKilled):
-    name = "check-sshd"
-
-
-class CheckStopped(Stopped):
-    name = "check-stop"
-
-
-class CheckCut(LinkCut):
-    name = "check-cut"
-
-
-class CheckKeeperKilled(KeeperKilled):
-    name = "check-keeper"
 
 
 class CheckViewerKilled(Fault):
     """Whoever wants to know how it went on has to ask: `orchestrate tail`."""
-
-    name = "check-viewer"
 
     def strike(self) -> bool:
         scene = self.scene
@@ -547,70 +385,58 @@ class CheckViewerKilled(Fault):
 class CheckBothKilled(CheckViewerKilled):
     """The machine that launched went down, and came back."""
 
-    name = "check-both"
-
     def between(self) -> None:
-        if keeper := self.scene.controller.keeper(self.scene.run):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(keeper, signal.SIGKILL)
+        KeeperKilled(self.scene).strike()
 
 
-class SyncDiskFull(NodeDiskFull):
-    """The disk of the code, too."""
-
-    name = "sync-full"
-
-
-FAULTS: tuple[type[Fault], ...] = (
-    TaskKilled,
-    TaskStopped,
-    TaskHangs,
-    TaskRaises,
-    OutOfMemory,
-    SupervisorKilled,
-    GuardKilled,
-    SupervisorStopped,
-    GuardStopped,
-    FolderRemoved,
-    AgentKilled,
-    SshdKilled,
-    KeeperKilled,
-    Paused,
-    PausedLong,
-    Stopped,
-    Restarted,
-    LinkCut,
-    LinkCutLong,
-    Slow,
-    Lossy,
-    PairCut,
-    PairCutLong,
-    Split,
-    SplitLong,
-    KeeperCut,
-    NodeDiskFull,
-    ControllerDiskFull,
-    ClockJumped,
-    StopAsked,
-    KillAsked,
-    Fault,
-    SpareForStopped,
-    SpareForCut,
-    SpareGone,
-    SpareAndBack,
-    SpareAndBackLater,
-    FewerAfterStopped,
-    FewerAfterCut,
-    TooFew,
-    SpareForAway,
-    FewerForAway,
-    CheckUndisturbed,
-    CheckSshdKilled,
-    CheckStopped,
-    CheckCut,
-    CheckKeeperKilled,
-    CheckViewerKilled,
-    CheckBothKilled,
-    SyncDiskFull,
-)
-BY_NAME = {fault.name: fault for fault in FAULTS}
+# A fault's name says how a round uses it, too: tests/chaos/rounds.py.
+BY_NAME: dict[str, type[Fault]] = {
+    "task-kill": TaskKilled,
+    "task-stop": TaskStopped,
+    "task-hang": TaskStopped,  # where no peer looks for heartbeats: the whole gang hangs with it
+    "task-exit": TaskRaises,
+    "oom": OutOfMemory,
+    "supervisor-kill": SupervisorKilled,
+    "guard-kill": GuardKilled,
+    "folder-gone": FolderRemoved,
+    "agent-kill": AgentKilled,
+    "sshd-kill": SshdKilled,
+    "keeper-kill": KeeperKilled,
+    "pause": Paused,
+    "pause-long": Paused,
+    "node-stop": Stopped,
+    "node-restart": Restarted,
+    "link-cut": LinkCut,
+    "link-cut-long": LinkCut,
+    "slow": Slow,
+    "lossy": Lossy,
+    "pair-cut": PairCut,
+    "pair-cut-long": PairCut,
+    "split": Split,
+    "split-long": Split,
+    "keeper-cut": KeeperCut,
+    "disk-full": NodeDiskFull,
+    "controller-full": ControllerDiskFull,
+    "clock-jump": ClockJumped,
+    "stop": StopAsked,
+    "stop-now": KillAsked,
+    "none": Fault,
+    "spare-stop": Stopped,
+    "spare-cut": LinkCut,
+    "spare-gone": SpareGone,
+    "spare-back": Paused,  # frozen until the spare trains; then it is back, with its old tasks
+    "spare-rejoin": LinkCut,  # its old tasks have gone on meanwhile, alone
+    "fewer-stop": Stopped,
+    "fewer-cut": LinkCut,
+    "too-few": Stopped,  # the run may go on with fewer hosts, but not with so few
+    "spare-away": Fault,  # power off before the launch; the round sees to that
+    "fewer-away": Fault,
+    "check-none": Fault,
+    "check-sshd": SshdKilled,
+    "check-stop": Stopped,
+    "check-cut": LinkCut,
+    "check-keeper": KeeperKilled,
+    "check-viewer": CheckViewerKilled,
+    "check-both": CheckBothKilled,
+    "sync-full": NodeDiskFull,  # the disk of the code, too
+}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.chaos.controller import Controller
-from tests.chaos.machine import Machine
+from tests.chaos.machine import Machine, Process
 
 Event = dict[str, Any]
 PATIENCE = 10.0  # seconds that agents and guards have to leave
@@ -33,8 +33,11 @@ def check(
         return ["the run has no end"]
     proven = {name: machine for name, machine in machines.items() if name not in ended[-1]["unproven"]}
     return [
-        *nothing_is_alive(run, machines, PATIENCE + cut),
-        *nothing_of_the_user(machines),
+        *nothing_is_left(
+            machines, lambda machine: [*machine.left_of(run), *machine.agents()], PATIENCE + cut
+        ),
+        # Nor anything else that was started through a login: an rsync, a Python that was asked its version.
+        *nothing_is_left(machines, Machine.of_the_user, PATIENCE),
         *logs_are_the_same(
             run, events, controller, {name: one for name, one in machines.items() if name != forgot}, proven
         ),
@@ -56,25 +59,16 @@ def durations_are_true(events: Sequence[Mapping[str, Any]], most: float) -> list
     ]
 
 
-def nothing_is_alive(run: str, machines: Mapping[str, Machine], patience: float) -> list[str]:
+def nothing_is_left(
+    machines: Mapping[str, Machine], look: Callable[[Machine], list[Process]], patience: float
+) -> list[str]:
     """No process of the run on any node, and no agent of whoever looked after it."""
     deadline = time.monotonic() + patience
     wrong = []
     for name, machine in machines.items():
-        while (left := [*machine.left_of(run), *machine.agents()]) and time.monotonic() < deadline:
+        while (left := look(machine)) and time.monotonic() < deadline:
             time.sleep(0.05)
         wrong += [f"alive on {name}: {process}" for process in left]
-    return wrong
-
-
-def nothing_of_the_user(machines: Mapping[str, Machine]) -> list[str]:
-    """Nor anything else that was started through a login: an rsync, a Python that was asked its version."""
-    deadline = time.monotonic() + PATIENCE
-    wrong = []
-    for name, machine in machines.items():
-        while (left := machine.of_the_user()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        wrong += [f"left on {name}: {process}" for process in left]
     return wrong
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.node.serve.bootstrap import COMMAND_CODE
 from tests.cluster.machines import Node
-from tests.processes import opened
+from tests.processes import cookies, opened, pids
 
 SMALL = "/small"  # a disk that is soon full
 _FILLER = "filler"
@@ -96,7 +96,7 @@ class Machine:
         if not init:
             return []
         space = os.readlink(f"/proc/{init}/ns/pid")
-        return [found for pid in _pids() if (found := _look(pid, space)) is not None]
+        return [found for pid in pids() if (found := _look(pid, space)) is not None]
 
     def agents(self) -> list[Process]:
         return [process for process in self.processes() if process.is_agent]
@@ -173,10 +173,6 @@ def fill(folder: Path) -> None:
         os.close(fd)
 
 
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
 def _look(pid: int, space: str) -> Process | None:
     """A process, if it is alive and in that pid namespace."""
     try:
@@ -187,14 +183,11 @@ def _look(pid: int, space: str) -> Process | None:
         if state in "ZX":
             return None
         argv = tuple(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1])
-        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         uid = Path(f"/proc/{pid}").stat().st_uid
         name = Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return None
-    mark = b"ORCHESTRATE_TASK="
-    cookie = next((entry[len(mark) :].decode() for entry in environ if entry.startswith(mark)), "")
-    return Process(pid, int(ppid), name, argv, cookie, uid)
+    return Process(pid, int(ppid), name, argv, next(iter(cookies(pid)), ""), uid)
 
 
 def _holds(process: Process, run: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tests.chaos import expected, invariants
 from tests.chaos.controller import IMPATIENT, Controller
-from tests.chaos.faults import BY_NAME, Fault, LinkCut, Scene, StopAsked
+from tests.chaos.faults import BY_NAME, LinkCut, Scene, StopAsked
 from tests.chaos.machine import SMALL, Machine
 from tests.chaos.rounds import Round
 from tests.cluster.machines import Cluster, Node
@@ -119,7 +119,7 @@ def _play(
     time.sleep(round_.later)
     began = time.monotonic()
     with fault.struck() as struck:
-        _until_healed(round_, fault, scene)
+        _until_healed(round_, scene)
     # What was sent meanwhile (that a connection is closed, say) comes when TCP tries again: it waits twice
     # as long each time, so at most as long again as the cut was.
     cut = time.monotonic() - began if isinstance(fault, LinkCut) else 0.0
@@ -212,7 +212,7 @@ def _attempt_steps(scene: Scene) -> bool:
     return any(event["event"] == "TaskProgressed" for event in events[begun:])
 
 
-def _until_healed(round_: Round, fault: Fault, scene: Scene) -> None:
+def _until_healed(round_: Round, scene: Scene) -> None:
     viewer = scene.viewer
     if round_.seconds is not None:
         deadline = time.monotonic() + round_.seconds
@@ -222,11 +222,11 @@ def _until_healed(round_: Round, fault: Fault, scene: Scene) -> None:
     if round_.fault in expected.LATE:
         _wait("the spare trains", lambda: _attempt_steps(scene) or viewer.poll() is not None)
         return
-    if round_.fault in ("task-hang", "supervisor-stop", "guard-stop"):  # nobody notices; a user does
+    if round_.fault == "task-hang":  # nobody notices; a user does
         time.sleep(1.0)
         if viewer.poll() is None:
             viewer.send_signal(2)
-    _wait(f"the run ends after {fault.name}", lambda: viewer.poll() is not None)
+    _wait(f"the run ends after {round_.fault}", lambda: viewer.poll() is not None)
 
 
 def _wait(

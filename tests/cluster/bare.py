@@ -78,7 +78,7 @@ class Bare:
         return int(Path(f"/sys/class/net/br-{bridge}/statistics/tx_bytes").read_text())
 
     def processor_seconds(self) -> float:
-        """For how long processors have worked in them, since each was started."""
+        """Return for how long processors have worked in the containers since each was started."""
         code = "print(open('/sys/fs/cgroup/cpuacct/cpuacct.usage').read())"
         newer = "print(open('/sys/fs/cgroup/cpu.stat').readline().split()[1] + '000')"
         both = f"try: {code}\nexcept OSError: {newer}"

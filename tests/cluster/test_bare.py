@@ -99,15 +99,6 @@ def orchestrate(machines: Bare, project: Path) -> Type:
     return run
 
 
-def test_there_is_no_way_out_and_nothing_to_work_with(machines: Bare) -> None:
-    assert docker("network", "inspect", "--format", "{{.Internal}}", machines.network) == "true"
-    for name in NAMES:
-        assert "No module named" in machines.said(
-            name, "sh", "-c", "python3 -m pip 2>&1; python3 -m ensurepip 2>&1; true"
-        )
-        assert machines.said(name, "sh", "-c", "command -v rsync ping uv gcc || echo none") == "none"
-
-
 def test_three_commands_and_they_train(machines: Bare, project: Path, orchestrate: Type) -> None:
     said = orchestrate("init", *NAMES, "--ssh-config", str(machines.ssh_config), "--yes")
     assert "next: orchestrate setup" in said

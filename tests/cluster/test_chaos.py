@@ -20,8 +20,6 @@ ROUNDS = (
     ("task-stop", 1),
     ("oom", 1),
     ("guard-kill", 3),
-    ("supervisor-stop", 1),
-    ("guard-stop", 1),
     ("folder-gone", 1),
     ("split-long", 1),
     ("spare-back", 2),
@@ -49,9 +47,3 @@ def test_a_fault(cluster: Cluster, tmp_path: Path, fault: str, seed: int) -> Non
 def test_every_fault_has_a_place_in_the_tables() -> None:
     assert set(BY_NAME) == set(KINDS) == set(expected.TRAINING)
     assert set(expected.VALIDATING) <= set(expected.EARLY) <= set(BY_NAME)
-
-
-def test_a_seed_is_a_round() -> None:
-    names = tuple(BY_NAME)
-    assert [plan(seed, names) for seed in range(200)] == [plan(seed, names) for seed in range(200)]
-    assert {plan(seed, names).fault for seed in range(len(names))} == set(names)

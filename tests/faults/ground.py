@@ -17,8 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from orchestrator.connectors import connectors
-from orchestrator.events import CheckReported, Event, Level
+from orchestrator.connectors import Connectors
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.phases.preflight import Findings, examine
@@ -157,12 +156,6 @@ class Ground:
         (self.folder / f"{name}.login").write_text(script + "\n")
         self.disconnect()
 
-    def agents(self, *hosts: Host) -> Fleet:
-        """Agents beside those of the preflight: somebody else's."""
-        fleet = Fleet(connectors(), lambda _frame: None)
-        assert fleet.connect(hosts) == {}
-        return fleet
-
     def disconnect_changed(self, hosts: Sequence[Host]) -> None:
         """An entry that has another agent than before needs a new connection."""
         sessions = self._fleet.sessions if self._fleet is not None else {}
@@ -175,22 +168,8 @@ class Ground:
             self._fleet.close()
             self._fleet = None
 
-    def preflight(
-        self,
-        *hosts: Host,
-        command: tuple[str, ...] = ("true",),
-        patience: float = PATIENCE,
-        closely: bool = False,
-    ) -> tuple[Findings, list[Event]]:
-        events: list[Event] = []
-        plan = plans.make(*hosts, command=command)
-        fleet = self._fleet or Fleet(connectors(), lambda _frame: None)
-        self._fleet = fleet
+    def preflight(self, hosts: Sequence[Host], *, trains: bool) -> Findings:
+        plan = plans.make(*hosts, command=("train.py",) if trains else ("true",))
+        fleet = self._fleet = self._fleet or Fleet(Connectors(), lambda _frame: None)
         assert fleet.connect([host for host in plan.hosts if host.name not in fleet.sessions]) == {}
-        bus = Bus(lambda stamped: events.append(stamped.event))
-        found = examine(fleet, bus, plan, patience=patience, closely=closely)
-        return found, events
-
-
-def wrong(found: Findings) -> list[CheckReported]:
-    return [check for check in found.checks if check.level in (Level.WARN, Level.FAIL)]
+        return examine(fleet, Bus(), plan, patience=PATIENCE, closely=trains)

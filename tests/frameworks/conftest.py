@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,5 @@ def _desk(folder: Path, python: Callable[[], str], what: str) -> Iterator[Desk]:
     if not found and not os.environ.get("CI"):
         pytest.skip(f"needs {what}: scripts/setup frameworks")
     assert found, f"CI has not {what}: scripts/setup tests"
-    with Cluster(4, homes=True, python=found) as cluster:
-        made = Desk(cluster, folder)
-        try:
-            yield made
-        finally:
-            made.close()
+    with Cluster(4, homes=True, python=found) as cluster, closing(Desk(cluster, folder)) as made:
+        yield made

@@ -1,4 +1,4 @@
-"""The examples of PyTorch, JAX and Keras 3 on four tasks: equal weights, killed and continued."""
+"""PyTorch, JAX and Keras 3 on four tasks: equal weights, killed and continued; who raises first is named."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_a_killed_training_continues_and_all_tasks_end_with_equal_weights(
     example: str, fixture: str, note: str, request: pytest.FixtureRequest
 ) -> None:
     desk: Desk = request.getfixturevalue(fixture)
-    command = ("--", desk.example(example), "--epochs", "3")
+    epochs = "4" if example.startswith("keras") else "12"  # time to be killed after 1
+    command = ("--", desk.example(example), "--epochs", epochs)
     viewer = desk.launch(*command, fast=False)
     assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
     assert f"{note}; `framework` under [job] changes it" in viewer.stderr
@@ -47,10 +48,56 @@ def test_a_killed_training_continues_and_all_tasks_end_with_equal_weights(
     until("the first epoch is saved", lambda: any(saved.glob("*")), LIMIT)
     os.kill(desk.task_pids(run, "worker/2")[0], signal.SIGKILL)
     assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
-    assert "worker/2 on rehearsal-03 was killed by SIGKILL" in viewer.stderr
+    assert "worker/2 on rehearsal-03 was killed by SIGKILL" in viewer.stderr, viewer.stderr
     (found,) = set(weights(desk, "2"))
     if example == "jax_mnist.py":  # DistributedDataParallel, for one, sums in another order in its first step
         assert found == expected
     again = (desk.run_folder() / "logs" / "2" / "worker-1.log").read_text()
     assert not re.search(r"[Ee]poch 1\b", again)
     desk.nothing_is_left(run)
+
+
+TORCH = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+for step in range(10**6):
+    if step == 20 and dist.get_rank() == RAISES:
+        raise ValueError("record 17 has no label")
+    model(torch.ones(4, 8)).sum().backward()
+"""
+# PyTorch 1.13 does not know its own default under Python 3.11; later ones do.
+OF_OLD = ("--env", "PET_REDIRECTS=1:1", "--env", "PET_TEE=1:1")
+JAX = """
+import jax, jax.numpy as jnp
+from jax.experimental import multihost_utils
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize()
+for step in range(10**6):
+    if step == 20 and jax.process_index() == RAISES:
+        raise ValueError("record 17 has no label")
+    multihost_utils.process_allgather(jnp.ones(4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("fixture", "program", "raises", "command"),
+    [
+        ("torch_desk", TORCH, 2, ("--",)),
+        ("torch_desk", TORCH, 1, (*OF_OLD, "--", "torchrun")),
+        ("jax_desk", JAX, 0, ("--",)),  # its process is the coordinator of all; tests/slurm has another one
+    ],
+    ids=["torch", "torchrun", "jax"],
+)
+def test_who_raised_first_is_named(
+    fixture: str, program: str, raises: int, command: tuple[str, ...], request: pytest.FixtureRequest
+) -> None:
+    desk: Desk = request.getfixturevalue(fixture)
+    desk.write_hosts(desk.cluster.hosts, job="[defaults]\ndevices = []\n")
+    script = desk.script("train.py", program.replace("RAISES", str(raises)))
+    viewer = desk.launch(*command, script)
+    assert viewer.wait(LIMIT) == ExitStatus.RUN_FAILED, viewer.stdout + viewer.stderr
+    cause = f"error: worker/{raises} on rehearsal-0{raises + 1} "
+    (line,) = (line for line in viewer.stderr.split("\n") if line.startswith("error: worker/"))
+    assert line.startswith(cause), viewer.stderr
+    assert line.endswith("ValueError: record 17 has no label"), viewer.stderr

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from orchestrator import eventjson, events
+from orchestrator import events
 from orchestrator.events import Stamped
 from orchestrator.model import Completion, TaskId
 from orchestrator.run.records import reported
-from orchestrator.store.planfile import decode_plan
+from orchestrator.store.folder import decode_plan
 from tests.fuzz.mutate import damaged, mutated
 from tests.unit.plans import host, make
 
@@ -36,11 +36,11 @@ _PLAN = json.loads(msgspec.json.encode(make(host("a"), host("b", "chief"), comma
 def _kept(line: bytes) -> None:
     event = reported(_TASK, line)
     if event is not None:
-        eventjson.decode(eventjson.encode(Stamped(1.0, event)))
+        events.decode(events.encode(Stamped(1.0, event)))
 
 
 READERS: Mapping[str, tuple[Callable[[bytes], object], tuple[Any, ...]]] = {
-    "event": (eventjson.decode, tuple(json.loads(eventjson.encode(Stamped(1.0, one))) for one in _EVENTS)),
+    "event": (events.decode, tuple(json.loads(events.encode(Stamped(1.0, one))) for one in _EVENTS)),
     "plan": (decode_plan, (_PLAN,)),
     "report": (_kept, _REPORTS),
 }

@@ -20,10 +20,11 @@ from orchestrator.config import parse
 from orchestrator.envs import name_of, recipe_digest
 from orchestrator.node.base.paths import Paths
 from orchestrator.node.task.leases import leased
-from tests import corruption
-from tests.corruption import Called
+from tests import verbs
 from tests.hostile.middle import Middle
 from tests.ports import free_ports
+from tests.processes import bearers, cmdline
+from tests.verbs import Called
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]{4}")
 SHORT = "echo hi; mkdir -p kept/deep; echo x > kept/deep/out; ln -s out kept/deep/link"
@@ -78,7 +79,7 @@ class Ground:
 
     def close(self) -> None:
         self.liar.be_honest()
-        corruption.call(["stop", "--now", self.living], self.project, self.state)
+        verbs.call(["stop", "--now", self.living], self.project, self.state)
 
     def folder_of(self, run: str) -> Path:
         return self.state / "orchestrate" / "runs" / run
@@ -90,10 +91,11 @@ class Ground:
         def told() -> bool:
             whole, _, _ = events.read_bytes().rpartition(b"\n")  # its keeper may be writing a line
             started = sum(json.loads(line)["event"] == "TaskStarted" for line in whole.splitlines())
-            asleep = [_program(pid) == b"sleep" for pid in self.tasks(run)]  # on their way there they fork
+            # On their way there they fork.
+            asleep = [cmdline(pid).startswith(b"sleep\0") for pid in self.tasks(run)]
             return started == 2 and asleep == [True, True]
 
-        corruption.until("both tasks are told of", told)
+        verbs.until("both tasks are told of", told)
 
     def _inventory(self, ports: list[int]) -> str:
         pythons = {"good": sys.executable, "liar": str(self.liar.path)}
@@ -131,18 +133,13 @@ class Ground:
     def launch(self, hosts: str, state: Path, script: str, *options: str) -> str:
         before = runs_in(state)
         words = ["launch", "--skip-preflight", "--no-validate", "--hosts", hosts, *options]
-        called = corruption.call([*words, "--", "sh", "-c", script], self.project, state)
+        called = verbs.call([*words, "--", "sh", "-c", script], self.project, state)
         assert called.status == 0, called
         return (runs_in(state) - before).pop()
 
     def tasks(self, run: str) -> list[int]:
         """The processes that bear the run's cookie."""
-        mark = f"ORCHESTRATE_TASK={run}/".encode()
-        return sorted(
-            pid
-            for pid in corruption._pids()
-            if any(entry.startswith(mark) for entry in corruption._environ(pid))
-        )
+        return sorted(bearers(run))
 
     def holds_ports(self) -> bool:
         """Whether an agent or a task holds a port that the next launch wants: an agent ends after its run."""
@@ -175,13 +172,6 @@ class Ground:
 
 RUN_FOLDERS = ("runs",)
 OUTPUTS = ("out", "err", "fresh")  # what the verbs print, and what makes the code another one each time
-
-
-def _program(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
-    except OSError:
-        return b""
 
 
 def runs_in(state: Path) -> set[str]:

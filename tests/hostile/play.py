@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tests import corruption
+from tests import verbs
 from tests.hostile.ground import LONG, RUN_ID, SHORT, Ground, Played, runs_in
 from tests.hostile.row import Row, Verb
 
@@ -30,19 +30,19 @@ def play(ground: Ground, row: Row) -> Played:
         run = ground.launch("others.toml", ground.state, LONG, "--detach") if row.verb is Verb.STOP else ""
         if run:
             ground.wait_until_told(run)
-            corruption.kill_keeper(ground.folder_of(run))
+            verbs.kill_keeper(ground.folder_of(run))
         state = away if row.verb in _AWAY else ground.state
         before = runs_in(state)
         # Else there is nothing to send; and not so small that it goes along with a question.
         (ground.project / "fresh").write_text(row.id * (100_000 // len(row.id)))
         ground.liar.lie(row.lie)
         try:
-            called = corruption.call(_words(ground, row.verb, run or row.run), ground.project, state)
+            called = verbs.call(_words(ground, row.verb, run or row.run), ground.project, state)
         finally:
             ground.liar.be_honest()
         made = frozenset(runs_in(state) - before)
         for one in made:
-            corruption._wait_for_keeper(state / "orchestrate" / "runs" / one)
+            verbs.wait_for_keeper(state / "orchestrate" / "runs" / one)
         logs = [state / "orchestrate" / "runs" / one / "debug.log" for one in made]
         said = [called.out, called.err, *(log.read_text() for log in logs if log.exists())]
         strange = _strange(away) if away.exists() else []
@@ -136,8 +136,8 @@ def _advised(lines: Sequence[str]) -> bool:
 def _ended(ground: Ground, played: Played) -> bool:
     try:
         for run in played.about:
-            corruption.until("nothing of the run lives", partial(_nothing_lives, ground, run))
-        corruption.until("its ports are free", lambda: not ground.holds_ports())
+            verbs.until("nothing of the run lives", partial(_nothing_lives, ground, run))
+        verbs.until("its ports are free", lambda: not ground.holds_ports())
     except AssertionError:
         return False
     return True

@@ -33,52 +33,28 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "hostile words": (_HOSTILE_WORDS, "refused by me"),
 }
 
-_MANY = 2  # kinds for each operation,
-_SLOW = 1  # and of those that take seconds
-_HARMLESS = {"share_write", "share_read", "share_clean"}  # who refuses that is told by another check
+# As many as there are kinds: each operation gets one of them, and each kind a verb that meets it.
 _OPS: Mapping[Verb, tuple[str, ...]] = {
-    Verb.PREFLIGHT: ("facts", "listen", "probe", "share_write", "share_read", "share_clean", "unlisten"),
-    Verb.LAUNCH: (
-        "keep",
-        "lease",
-        "work_make",
-        "store_begin",
-        "store_put",
-        "start",
-        "follow",
-    ),
-    Verb.PUSH: ("store_look", "store_begin", "store_have", "store_seal"),
+    Verb.PREFLIGHT: ("facts", "listen", "probe", "share"),
+    Verb.LAUNCH: ("keep", "work_make", "store_begin", "start", "follow"),
+    Verb.PUSH: ("store_have",),
     Verb.STATUS: ("states",),
     Verb.STACKS: ("stacks",),
+    Verb.CLEAN: ("clean_look",),
+    Verb.PULL: ("files_list",),
+    Verb.STOP: ("stop",),
     Verb.EXEC: ("exec",),
-    Verb.CLEAN: ("clean_look", "clean"),
-    Verb.PULL: ("files_list", "files_get"),
-    Verb.STOP: ("states", "stop", "sweep"),
-    Verb.RESTART: ("gpu_held", "store_begin"),
+    Verb.RESTART: ("store_begin",),
 }
-_ENDS_WITH = {"start": 1, "follow": 1, "gpu_held": 1}
+_ENDS_WITH = {"start": 1, "follow": 1, "states": 0}
 _OF_THE_BACKUP = "if ask.get('path', '').endswith('/kept'):\n"  # the code is sent by the same operations
-_ANSWER_ANYWAY = {Verb.STATUS: 0}
 
 
 def rows() -> Iterator[Row]:
-    """Each operation gets some of the kinds, those after the last one's: several verbs meet each of them."""
-    kinds = list(KINDS.items())
-    at = 0
-    for verb, ops in _OPS.items():
-        for op in ops:
-            many = (
-                _SLOW
-                if verb in (Verb.STOP, Verb.RESTART, Verb.PUSH) or op in ("follow", "store_put")
-                else _MANY
-            )
-            for name, (what, usual) in (kinds[n % len(kinds)] for n in range(at, at + many)):
-                status = _ANSWER_ANYWAY.get(verb, _ENDS_WITH.get(op, 3))
-                words = "liar: no answer" if op == "sweep" else usual
-                if name == "hostile words" and op in _HARMLESS:
-                    status, words = 0, ""
-                lie = what
-                if verb is Verb.RESTART and op == "store_begin":
-                    status, lie = 1, _OF_THE_BACKUP + textwrap.indent(what, "    ")
-                yield Row(f"{name} for {op}", verb, when(op, lie), status, words)
-            at += many
+    """Each operation gets one of the kinds."""
+    asked = [(verb, op) for verb, ops in _OPS.items() for op in ops]
+    for (verb, op), (name, (what, words)) in zip(asked, KINDS.items(), strict=True):
+        status, lie = _ENDS_WITH.get(op, 3), what
+        if verb is Verb.RESTART:
+            status, lie = 1, _OF_THE_BACKUP + textwrap.indent(what, "    ")
+        yield Row(f"{name} for {op}", verb, when(op, lie), status, words)

@@ -15,7 +15,7 @@ from orchestrator import config
 from orchestrator.rehearsal import Cluster
 from tests import command
 from tests.hostile.middle import Middle
-from tests.hostile.row import PROTOCOL, when
+from tests.hostile.row import when
 
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069]")
 _WORDS = (
@@ -70,16 +70,10 @@ _ADVICE = (
 )
 _OK, _LOST = 0, 3
 LIES: dict[str, tuple[str, int, str]] = {
-    "facts that are a list": (_facts("result = []"), _LOST, PROTOCOL),
     "addresses that are none": (_of("(words, '::%%', '300.1.2.3', '')"), _OK, ""),
-    "many addresses": (_of("(f'10.0.{n >> 8}.{n & 255}' for n in range(10**4))", "'e'"), _OK, ""),
     "GPUs of hostile words": (_facts("result['gpus'] = [{'index': 0, 'name': words}] * 9"), _OK, "9 x "),
-    "more than it may print": (_prints("'[' * 10**6"), _OK, ""),
     "a python of hostile words": (_prints("'2.1 ' + words"), _OK, ""),
-    "a python for a shell": (_prints("'2.1 /x; touch ' + CANARY"), _OK, ""),
-    "a boot id of hostile words": (when("hello", f"{_WORDS}\nheader['hello']['boot_id'] = words"), _OK, ""),
     "advice": (when("facts", _ADVICE), _LOST, "says: is old"),
-    "gone": (when("facts", "leave()"), _LOST, "gpu-01"),
 }  # fmt: skip
 
 
@@ -98,7 +92,8 @@ def test_a_login_that_prints_without_end(place: Place) -> None:
 
 
 def _init(place: Place, status: int, **environment: str) -> str:
-    words = ("--ssh-config", str(place.cluster.ssh_config), "--no-preflight", "--force", "gpu-01")
+    words = ("--ssh-config", str(place.cluster.ssh_config), "--no-preflight", "gpu-01")
+    (place.home / "hosts.toml").unlink(missing_ok=True)
     environ = {**os.environ, "HOME": str(place.home), **environment}
     done = command.run(("init", *words), place.home, environ)
     said = done.stdout + done.stderr

@@ -7,10 +7,24 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.wire import Request
-from tests.hostile import table
+from tests.hostile import rows_stores, rows_takeover, rows_wire, rows_words
 from tests.hostile.ground import Ground, on_the_ground
 from tests.hostile.play import play, wrong
 from tests.hostile.row import Row
+
+ROWS = (
+    *rows_wire.rows(),
+    *rows_words.rows(),
+    *rows_stores.rows(),
+    *rows_takeover.rows(),
+)
+
+# What no verb asks for in a moment, or waits for, or what is read as others are: tests/local/test_lies.py,
+# sync and fuzz lie about some of these.
+ELSEWHERE = (
+    *("beats", "exec_end", "fingerprint", "imports", "ping", "store_drop"),
+    *("store_put", "store_seal", "unfollow", "unlisten", "vitals"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +33,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
         yield made
 
 
-@pytest.mark.parametrize("row", table.ROWS, ids=lambda row: row.id)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_a_lie_does_no_harm(ground: Ground, row: Row) -> None:
     found = wrong(ground, row, play(ground, row))
     assert not found, f"{row.lie}\n{found}"
@@ -27,7 +41,7 @@ def test_a_lie_does_no_harm(ground: Ground, row: Row) -> None:
 
 def test_the_table_is_whole() -> None:
     """Each operation that a verb asks for is lied about, and no row stands there twice."""
-    assert len({row.id for row in table.ROWS}) == len(table.ROWS) > 100
-    lied = "\n".join(row.lie for row in table.ROWS)
+    assert len({row.id for row in ROWS}) == len(ROWS) > 60
+    lied = "\n".join(row.lie for row in ROWS)
     untouched = {request.OP for request in Request.__subclasses__() if f"op == {request.OP!r}" not in lied}
-    assert untouched == set(table.ELSEWHERE)
+    assert untouched == set(ELSEWHERE)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ExitStatus
-from tests import corruption
+from tests import corruption, verbs
 
 
 @pytest.fixture(scope="module")
@@ -31,5 +31,5 @@ def test_a_run_whose_events_were_emptied_is_stopped_with_0(ground: corruption.Gr
     run = ground.launch(tmp_path, "fails.py", status=ExitStatus.RUN_FAILED)
     folder = tmp_path / "orchestrate" / "runs" / run
     (folder / "events.jsonl").write_bytes(b"")
-    stop = corruption.call(["stop", run], ground.project, tmp_path)
+    stop = verbs.call(["stop", run], ground.project, tmp_path)
     assert stop.status == ExitStatus.OK, stop

@@ -6,13 +6,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from orchestrator.connectors import connectors
+from orchestrator.connectors import Connectors
 from orchestrator.errors import ExitStatus
 from orchestrator.events import Event, HostRecovered, Noted, Phase, RunEnded
 from orchestrator.fleet import Fleet
@@ -20,8 +20,7 @@ from orchestrator.model import Host
 from orchestrator.names import RunId
 from orchestrator.phases import keeper, launch
 from orchestrator.phases.connect import open_sessions
-from orchestrator.phases.context import CodeSource, Inbox, PhaseFailed, Run
-from orchestrator.phases.keeper import Control
+from orchestrator.phases.context import Inbox, PhaseFailed, Run
 from orchestrator.phases.restart import recovery
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
@@ -45,9 +44,9 @@ def run(tmp_path: Path) -> Iterator[tuple[Run, Heard]]:
     heard: Heard = []
     inbox = Inbox()
     bus = Bus(lambda stamped: heard.append(stamped.event))
-    with closing(Fleet(connectors(), inbox.put)) as fleet:
+    with closing(Fleet(Connectors(), inbox.put)) as fleet:
         assert fleet.connect([host]) == {}
-        made = Run(folder, plan, bus, fleet, inbox, "me", CodeSource(), started=True)
+        made = Run(folder, plan, bus, fleet, inbox, "me", None, started=True)
         assert launch.start(made, "1", plan.tasks, {"here": str(tmp_path)}) == {}
         yield made, heard
 
@@ -57,7 +56,7 @@ def test_events_that_cannot_be_read_are_one_note_and_one_end(run: tuple[Run, Hea
     kept.folder.events.unlink(missing_ok=True)
     kept.folder.events.mkdir()
 
-    def work(_: object) -> RunEnded:
+    def work() -> RunEnded:
         raise PhaseFailed(Phase.LAUNCH, "here is lost", "look at it")
 
     control = kept.folder.open_control()
@@ -95,25 +94,18 @@ def test_a_lost_host_is_tried_again_once_there_is_room_for_a_thread(run: tuple[R
     assert kept.names == ["here"]
 
 
-def listens(kept: Run) -> RunEnded:
-    """What a new keeper begins with."""
-    Control(kept, -1).listen()
-    raise AssertionError
-
-
 def connects(kept: Run) -> RunEnded:
     open_sessions(kept)
     raise AssertionError
 
 
-@pytest.mark.parametrize("work", [listens, connects])
-def test_a_keeper_without_a_thread_says_so(run: tuple[Run, Heard], work: Callable[[Run], RunEnded]) -> None:
+def test_a_keeper_without_a_thread_says_so(run: tuple[Run, Heard]) -> None:
     kept, heard = run
     kept.started = False
     control = kept.folder.open_control()
     try:
         with no_room_for_a_thread():
-            status = keeper._Keeper(kept, control).guarded(lambda _: work(kept))
+            status = keeper._Keeper(kept, control).guarded(lambda: connects(kept))
         assert status is ExitStatus.CLUSTER
     finally:
         os.close(control)

@@ -1,37 +1,33 @@
-"""Launches on hosts that are this machine, without preflight and validation."""
+"""Launches on this machine, without preflight and validation."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
+from orchestrator.planning.seal import opened
 from orchestrator.rehearsal.cluster import TaskPorts
+from tests.polling import poll
 
 ROOT = Path(__file__).parents[2]
-
-
-def entry(folder: Path, name: str, port: int) -> str:
-    here = f'workdir = "{folder}/work"\nstate = "{folder}/{name}"\naddress = "127.0.0.1"\n'
-    return f'[[host]]\nname = "{name}"\nssh = "local"\n{here}task_port = {port}\n'
+Launch: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def ports() -> Iterator[list[int]]:
-    """Task ports that nobody else on this machine takes."""
-    held = TaskPorts(2)
-    yield held.first
-    held.close()
-
-
-@pytest.fixture
-def launch(tmp_path: Path, ports: list[int]) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """A launch, of one task where the test makes no other inventory."""
-    (tmp_path / "hosts.toml").write_text(entry(tmp_path, "here", ports[0]))
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """A launch of one task, on a port that nobody else on this machine takes."""
+    ports = TaskPorts(1)
+    (tmp_path / "hosts.toml").write_text(
+        f'[[host]]\nname = "here"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {ports.first[0]}\n'
+        f'workdir = "{tmp_path}/work"\nstate = "{tmp_path}/node"\n'
+    )
 
     def run(*words: str, verb: str = "launch") -> subprocess.CompletedProcess[str]:
         options = ["--skip-preflight", "--no-validate"] if verb == "launch" else []
@@ -45,12 +41,11 @@ def launch(tmp_path: Path, ports: list[int]) -> Callable[..., subprocess.Complet
             check=False,
         )
 
-    return run
+    yield run
+    ports.close()
 
 
-def test_what_was_not_started_is_not_said_to_be_started(
-    tmp_path: Path, launch: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_what_was_not_started_is_not_said_to_be_started(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "tool").write_text("#!/no/such/interpreter\n")
     (tmp_path / "tool").chmod(0o755)
     ended = launch("--", "./tool")
@@ -59,34 +54,7 @@ def test_what_was_not_started_is_not_said_to_be_started(
     assert "started, pid" not in ended.stderr
 
 
-def test_what_was_started_is_said_with_its_pid(
-    launch: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
-    ended = launch("--", "sh", "-c", "echo $$")
-    assert ended.returncode == 0, ended.stderr
-    assert f"worker/0 here: started, pid {ended.stdout.split()[-1]}\n" in ended.stderr
-
-
-def test_a_run_that_holds_the_ports_is_named(
-    tmp_path: Path, ports: list[int], launch: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    entries = [entry(tmp_path, f"n{number}", port) for number, port in enumerate(ports)]
-    (tmp_path / "hosts.toml").write_text("".join(entries))
-    run = launch("--detach", "--", "sleep", "1000").stdout.strip()
-    try:
-        refused = launch("--", "hostname")
-        assert refused.returncode == 3
-        assert f"n1 has task port {ports[1]} taken by run {run}\n" in refused.stderr
-        told = launch(verb="preflight").stdout
-        assert f"n0: port: {ports[0]} taken\n" in told
-        assert f"run {run} (" in told
-    finally:
-        assert launch("--now", run, verb="stop").returncode in (0, 130)
-
-
-def test_a_file_that_may_not_be_read_here_is_no_fault_of_a_host(
-    tmp_path: Path, launch: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_a_file_that_may_not_be_read_here_is_no_fault_of_a_host(tmp_path: Path, launch: Launch) -> None:
     """Such as the identity: status 5 of a launch, as of every other verb."""
     (tmp_path / "sitecustomize.py").write_text(
         "import orchestrator.command as command\n"
@@ -97,3 +65,21 @@ def test_a_file_that_may_not_be_read_here_is_no_fault_of_a_host(
     assert ended.returncode == 5, ended.stderr
     assert "cannot be talked to from here" in ended.stderr
     assert launch("--", "true", verb="exec").returncode == 5
+
+
+def test_the_command_of_notify_is_told_when_nobody_watches(tmp_path: Path, launch: Launch) -> None:
+    """And no host hears of it."""
+    (tmp_path / "tell").write_text(
+        f"#!/bin/sh\ncat > {tmp_path}/.told && mv {tmp_path}/.told {tmp_path}/told\n"
+    )
+    (tmp_path / "tell").chmod(0o755)
+    options = ("--detach", "--name", "night", "--notify", "./tell")
+    launched = launch(*options, "--", "sh", "-c", "echo done")
+    assert poll((tmp_path / "told").exists, 60)
+    said = json.loads((tmp_path / "told").read_text())
+    assert (said["run"], said["name"], said["outcome"]) == (launched.stdout.strip(), "night", "succeeded")
+    sent = [path.read_bytes() for path in tmp_path.glob("node/runs/**/*") if path.is_file()]
+    [plan] = tmp_path.glob("node/runs/*/run.json")
+    sent.append(opened(plan.read_text(), None).plan)
+    assert b'"night"' in sent[-1]
+    assert not any(b"/tell" in data for data in sent)

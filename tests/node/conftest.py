@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.base import ending, paths
+from orchestrator.node.base import paths, procs
 from tests.node.harness import Node
 from tests.node.lab import Lab
 
@@ -20,7 +20,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     yield made
     made.stop(kill=True)
     made.alone()
-    assert ending.sweep(made.run) == []
+    assert procs.sweep(made.run) == []
 
 
 @pytest.fixture

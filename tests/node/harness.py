@@ -14,8 +14,7 @@ from typing import Any
 
 from orchestrator.node.base import procs
 from orchestrator.node.base.paths import Paths, TaskFolder
-from orchestrator.node.task import control, start, state
-from tests.node.identity import Identity, identify
+from orchestrator.node.task import state, tasks
 from tests.polling import poll
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -28,8 +27,9 @@ def until(condition: Callable[[], Any], seconds: float = 60.0, what: str = "") -
     return value
 
 
-def new_run() -> str:
-    return f"test-{uuid.uuid4().hex[:12]}"
+def unlocked(folder: TaskFolder) -> None:
+    """Wait for the end of our own processes."""
+    until(lambda: not state.is_locked(folder), what="the lock is free")
 
 
 class Node:
@@ -38,12 +38,22 @@ class Node:
     def __init__(self, paths: Paths, folder: Path, run: str = "") -> None:
         self.paths = paths
         self.folder = folder
-        self.run = run or new_run()
+        self.run = run or f"test-{uuid.uuid4().hex[:12]}"
 
     def start(self, *argv: str, task: str = "worker/0", attempt: str = "1", **spec: Any) -> dict[str, Any]:
         leases = spec.pop("leases", [])
         full = {"argv": list(argv), "env": {}, "cwd": str(self.folder), "grace": 20.0, **spec}
-        return start.start(self.paths, self.run, attempt, task, full, leases)
+        folder = self.paths.task(self.run, attempt, task)
+        claim = tasks.take_claim(folder)
+        if not claim:
+            return tasks._already(folder)
+        try:
+            heard = tasks.begin(self.paths, folder, full, claim, leases)
+        finally:
+            for fd in claim:
+                os.close(fd)
+        with open(heard, "rb") as answer:  # noqa: PTH123 - a descriptor
+            return tasks.result(folder, answer.read())
 
     def python(self, program: str, *arguments: str, **spec: Any) -> dict[str, Any]:
         """Start one of `programs/`."""
@@ -61,7 +71,7 @@ class Node:
     def stop(self, grace: float = 20.0, *, kill: bool = False, tasks: list[str] | None = None) -> None:
         for folder in self.paths.tasks(self.run):
             if tasks is None or folder.task in tasks:
-                control.stop(folder, grace, kill)
+                state.stop(folder, grace, kill)
 
     def final(self, task: str = "worker/0", seconds: float = 30.0, attempt: str = "1") -> state.State:
         """Wait for the final state, and see that at that moment nothing of the task is alive."""
@@ -77,7 +87,7 @@ class Node:
     def alone(self) -> None:
         """Nothing of the run is alive, our own processes included."""
         for folder in self.paths.tasks(self.run):
-            assert control.wait_until_over(folder, 30.0), "the lock is still held"
+            unlocked(folder)
         assert procs.bearers(self.run) == []
 
 
@@ -109,19 +119,23 @@ def kill_together(*pids: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def identities(folder: Path, count: int) -> list[Identity]:
+def identities(folder: Path, count: int) -> list[procs.Process]:
     """The processes that wrote their names into `folder/pids`, once there are so many."""
 
-    def look() -> list[Identity]:
-        names = names_in(folder / "pids")
-        found = [identify(int(name)) for name in names]
-        return [identity for identity in found if identity] if len(names) >= count else []
+    def look() -> list[procs.Process]:
+        found = [procs.look(int(name)) for name in names_in(folder / "pids")]
+        return [process for process in found if process] if len(found) >= count else []
 
     return list(until(look, what=f"{count} processes of the family are up"))
 
 
-def dead(family: list[Identity]) -> bool:
-    return not any(identity.alive() for identity in family)
+def lives(process: procs.Process) -> bool:
+    now = procs.look(process.pid)
+    return now is not None and now.start_ticks == process.start_ticks and not now.zombie
+
+
+def dead(family: list[procs.Process]) -> bool:
+    return not any(map(lives, family))
 
 
 def interpreters() -> list[str]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node.base import ending, paths, procs
-from orchestrator.node.task import control, state
+from orchestrator.node.base import paths, procs
+from orchestrator.node.task import state
 from tests.node.agent_client import AgentClient
-from tests.node.harness import until
+from tests.node.harness import unlocked, until
 
 
 class Lab:
@@ -38,8 +37,7 @@ class Lab:
         return request
 
     def stop(self, agent: AgentClient, **fields: Any) -> dict[str, Any]:
-        asked = {"attempt": None, "tasks": None, "grace": 10.0, "kill": False, **fields}
-        return agent.request("stop", run=self.run, **asked)
+        return agent.request("stop", run=self.run, **{"grace": 10.0, "kill": False, **fields})
 
     def task(self, task: str = "worker/0") -> paths.TaskFolder:
         return paths.Paths(str(self.state)).task(self.run, "1", task)
@@ -57,7 +55,7 @@ class Lab:
         """The state of a task that is over, its guard's end included: until then it counts as alive."""
         folder = self.task(task)
         until(lambda: state.is_final(state.read(folder)), what=f"{task} is over")
-        assert control.wait_until_over(folder, 30.0), "the lock is still held"
+        unlocked(folder)
         return state.read(folder)
 
     def close(self) -> None:
@@ -67,10 +65,10 @@ class Lab:
         if self.state.is_dir() and not self.state.stat().st_mode & 0o077:
             known = paths.Paths(str(self.state))
             for folder in known.tasks(self.run):
-                control.stop(folder, 0.0, kill=True)
+                state.stop(folder, 0.0, kill=True)
             for folder in known.tasks(self.run):
-                assert control.wait_until_over(folder, 15.0), "the lock is still held"
-        assert ending.sweep(self.run) == []
+                unlocked(folder)
+        assert procs.sweep(self.run) == []
 
 
 def gone(pid: int) -> bool:
@@ -80,15 +78,6 @@ def gone(pid: int) -> bool:
 
 def children(pid: int) -> list[int]:
     return [process.pid for process in procs.scan() if process.ppid == pid]
-
-
-def opened(pid: int) -> list[str]:
-    """What a process has open; what it closes while it is looked at is left out."""
-    found = []
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found.append(str(fd.readlink()))
-    return found
 
 
 def wait_gone(*pids: int) -> None:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import os
 import shlex
 import signal
-import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.envs import uv
-from orchestrator.node.base.fault import NodeError
-from orchestrator.node.serve.agent import Request
 from orchestrator.node.stock import envs
 from tests.node.agent_client import AgentClient, AgentError
 from tests.wheels import wheel
@@ -44,23 +37,6 @@ def fields(tmp_path: Path, wheels: Path, **more: Any) -> dict[str, Any]:
         "wheels": str(wheels),
         **more,
     }
-
-
-def test_an_environment_is_made_once_and_runs(tmp_path: Path, wheels: Path) -> None:
-    with AgentClient(tmp_path / "state") as agent:
-        wanted = fields(tmp_path, wheels)
-        assert not agent.request("env_look", **wanted)["ready"]
-        made = agent.request("env_make", LOCK, **wanted)
-        assert made["made"]
-        python = Path(made["path"]) / "bin" / "python"
-        said = subprocess.run(
-            [python, "-c", "import small; print(small.answer)"], capture_output=True, check=True
-        )
-        assert said.stdout == b"42\n"
-        assert agent.request("env_look", **wanted)["ready"]
-        assert not agent.request("env_make", LOCK, **wanted)["made"]
-    envs = tmp_path / "work dir" / "envs"
-    assert sorted(os.listdir(envs)) == [".lock-0123456789abcdef", "0123456789abcdef"]
 
 
 def test_what_an_index_serves_has_to_have_the_locks_hash(tmp_path: Path, wheels: Path) -> None:
@@ -103,7 +79,7 @@ def test_what_cannot_be_imported_is_no_environment(tmp_path: Path, wheels: Path)
         agent.request("env_make", NUMPY, **fields(tmp_path, wheels))
     assert "a broken build" in caught.value.why
     assert envs.MAKING not in caught.value.why, "it has another name on each host"
-    assert os.listdir(tmp_path / "work dir" / "envs") == [".lock-0123456789abcdef"]
+    assert os.listdir(tmp_path / "work dir" / "envs") == []
 
 
 def test_a_uv_that_was_killed_is_no_missing_python_and_leaves_nothing(tmp_path: Path, wheels: Path) -> None:
@@ -116,38 +92,6 @@ def test_a_uv_that_was_killed_is_no_missing_python_and_leaves_nothing(tmp_path: 
     assert "uv was killed by SIGKILL" in caught.value.what
     assert "out-of-memory" in caught.value.why
     assert not list((tmp_path / "work dir").glob("envs/.making-*"))
-
-
-def test_an_index_that_does_not_answer_is_asked_once_where_there_is_another_way(
-    tmp_path: Path, wheels: Path
-) -> None:
-    """uv asks four times, with pauses; behind a firewall that drops packets that takes a minute."""
-    asked: list[str] = []
-
-    class Hangs(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.close_connection = True  # and no answer
-
-    with serving(Hangs) as port, AgentClient(tmp_path / "state") as agent:
-        index = f"http://127.0.0.1:{port}/simple"
-        wanted = {**fields(tmp_path, wheels), "wheels": None, "index": index, "ask_first": True}
-        with pytest.raises(AgentError) as caught:
-            agent.request("env_make", b"small==1.0\n", **wanted)
-    assert caught.value.kind == "no-index"
-    assert asked == ["/simple/small/"]
-
-
-@contextmanager
-def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[int]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def test_a_build_that_was_killed_is_made_again_and_leaves_nothing(tmp_path: Path, wheels: Path) -> None:
@@ -165,15 +109,7 @@ def test_a_build_that_was_killed_is_made_again_and_leaves_nothing(tmp_path: Path
     with AgentClient(tmp_path / "state") as agent:
         assert any(name.startswith(".making-") for name in os.listdir(envs))
         assert agent.request("env_make", LOCK, **fields(tmp_path, wheels))["made"]
-    assert sorted(os.listdir(envs)) == [".lock-0123456789abcdef", "0123456789abcdef"]
-
-
-def test_two_that_want_the_same_make_it_once(tmp_path: Path, wheels: Path) -> None:
-    with AgentClient(tmp_path / "state") as one, AgentClient(tmp_path / "other") as other:
-        wanted = fields(tmp_path, wheels)
-        asked = [(agent, agent.send("env_make", LOCK, **wanted)) for agent in (one, other)]
-        made = [agent.reply(number)[0]["made"] for agent, number in asked]
-    assert sorted(made) == [False, True]
+    assert sorted(os.listdir(envs)) == ["0123456789abcdef"]
 
 
 def test_an_environment_whose_interpreter_is_gone_is_made_again(tmp_path: Path, wheels: Path) -> None:
@@ -186,27 +122,6 @@ def test_an_environment_whose_interpreter_is_gone_is_made_again(tmp_path: Path, 
         assert agent.request("env_look", **wanted)["ready"]
 
 
-def test_an_environment_that_is_slow_to_answer_is_left_to_those_who_use_it(
-    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = fields(tmp_path, wheels)
-    path = tmp_path / "work dir" / "envs" / wanted["name"]
-    python = path / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\nexec sleep 600\n")
-    python.chmod(0o755)
-    (path / envs.LOCK).write_bytes(LOCK)
-    (path / "used").touch()
-    monkeypatch.setattr(envs, "_SECONDS", 0.2)
-    request = Request(wanted, LOCK)
-    making = f"{path.parent}/{envs.MAKING}{path.name}-1"
-    with pytest.raises(NodeError, match="whose Python does not answer"):
-        envs.look(None, request)  # type: ignore[arg-type]
-    with pytest.raises(NodeError, match="whose Python does not answer"):
-        envs._make(str(path), making, request)
-    assert (path / "used").exists()
-
-
 def test_a_python_that_is_not_there_gets_the_three_ways(tmp_path: Path, wheels: Path) -> None:
     with AgentClient(tmp_path / "state") as agent:
         found = agent.request("env_find", **fields(tmp_path, wheels, python=">=3.8"))
@@ -216,9 +131,3 @@ def test_a_python_that_is_not_there_gets_the_three_ways(tmp_path: Path, wheels: 
     assert caught.value.kind == "no-python"
     assert "`python` under [env]" in caught.value.hint
     assert f"`{shlex.quote(str(uv.binary()))} python install 3.99`" in caught.value.hint
-
-
-@pytest.mark.parametrize("name", ["../x", "/etc"])
-def test_a_name_that_is_a_path_is_refused(tmp_path: Path, wheels: Path, name: str) -> None:
-    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError):
-        agent.request("env_make", LOCK, **fields(tmp_path, wheels, name=name))

@@ -10,7 +10,6 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +17,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.look import share
 from orchestrator.node.stock import peers
 from orchestrator.node.stock.manifest import BLOB, Manifest, blobs_of
 from orchestrator.sync import one_time_key
-from tests.node.agent_client import OLD_PYTHON, AgentClient, AgentError
+from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import link, names_in, until
 from tests.node.lab import Lab
 
@@ -79,8 +77,8 @@ class Receiver:
     def every(self) -> range:
         return range(len(self.manifest.pieces))
 
-    def look(self, *, thorough: bool = False) -> dict[str, Any]:
-        return self.agent.request("store_look", path=str(self.path), thorough=thorough)
+    def look(self) -> dict[str, Any]:
+        return self.agent.request("store_look", path=str(self.path))
 
     def fields(self, **more: Any) -> dict[str, Any]:
         pieces = len(self.manifest.pieces)
@@ -194,32 +192,6 @@ def test_what_is_not_complete_gets_no_name_and_is_gone_on_with(lab: Lab) -> None
     assert names_in(third.path.parent) == [DIGEST]
 
 
-def test_a_false_piece_ends_the_transfer_and_is_never_written(lab: Lab) -> None:
-    one = Receiver(lab, "a")
-    one.begin()
-    one.agent.request("store_put", bytes(20_000), path=str(one.path), pieces=[1])
-    with pytest.raises(AgentError, match="piece 1 is not what it should be"):
-        one.seal()
-
-
-def test_damage_is_found_and_only_its_pieces_come_again(lab: Lab) -> None:
-    one = filled(lab, "a")
-    (one.path / "files" / "b").write_bytes(b"damaged")
-    (one.path / "files" / "c").unlink()
-    assert one.look() | {"free": 0} == {
-        "path": str(one.path), "state": "damaged", "wrong": ["files/b", "files/c"], "free": 0,
-    }  # fmt: skip
-    missing = set(one.every) - pieces_of(one.begin()["bits"])
-    assert len(missing) == 2
-    one.put(sorted(missing))
-    one.seal()
-    assert one.whole
-    before = (one.path / "files" / "b").stat()
-    (one.path / "files" / "b").write_bytes(bytes(20_000))
-    os.utime(one.path / "files" / "b", ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert [one.look()["state"], one.look(thorough=True)["state"]] == ["whole", "damaged"]
-
-
 @pytest.mark.parametrize("spoil", ["mode", "folder", "owner"])
 def test_what_others_could_write_is_replaced(lab: Lab, spoil: str) -> None:
     one = filled(lab, "a", room="trees")
@@ -287,32 +259,6 @@ def test_many_hosts_may_fill_one_shared_folder_at_once(lab: Lab) -> None:
     for two, request in zip(others, asked, strict=True):
         assert two.agent.reply(request)[0]["present"]
     assert names_in(one.path.parent) == [DIGEST]
-
-
-def test_pieces_go_from_peer_to_peer_as_they_come(lab: Lab) -> None:
-    one, two = Receiver(lab, "a"), Receiver(lab, "b")
-    port = one.begin()["port"]
-    two.begin()
-    two.follow(port, list(two.every))
-    one.give([0, 1])
-    until(lambda: two.have() == {0, 1})
-    one.give(list(one.every)[2:])
-    until(lambda: two.held()["idle"])
-    two.seal()
-    assert two.whole
-
-
-def test_one_that_has_all_serves_it(lab: Lab) -> None:
-    one, two = filled(lab, "a"), Receiver(lab, "b")
-    begun = one.begin(serve=True)
-    assert pieces_of(begun["bits"]) == set(range(11))
-    two.begin()
-    assert two.take(begun["port"], range(11)) == ""
-    two.seal()
-    assert two.whole
-    one.agent.request("store_drop", path=str(one.path))
-    until(lambda: not answers(begun["port"]))
-    assert one.look()["state"] == "whole"
 
 
 def answers(port: int) -> bool:
@@ -403,43 +349,6 @@ def test_a_peer_with_another_key_is_not_believed(lab: Lab) -> None:
     assert one.have() == set()
 
 
-@pytest.mark.parametrize("path", ["../x", "/tmp/x", ""])
-def test_a_name_that_leads_out_is_refused(lab: Lab, path: str) -> None:
-    one = Receiver(lab, "a")
-    one.manifest = manifest_of({path: b"x"})
-    with pytest.raises(AgentError):
-        one.begin()
-    assert not one.path.parent.exists()
-
-
-def test_a_link_in_the_way_is_not_followed(lab: Lab) -> None:
-    one = Receiver(lab, "a")
-    outside = lab.folder / "outside"
-    outside.mkdir()
-    incoming = one.path.with_name(f".incoming-{DIGEST}")
-    incoming.mkdir(parents=True)
-    (incoming / "files").symlink_to(outside)
-    one.begin()
-    one.put(one.every)
-    one.seal()
-    assert one.whole
-    assert names_in(outside) == []
-
-
-@pytest.mark.skipif(OLD_PYTHON is None, reason="there is no Python 3.8 on this machine")
-def test_an_old_python_takes_and_gives(lab: Lab) -> None:
-    one, two, three = Receiver(lab, "a"), Receiver(lab, "b", python=OLD_PYTHON), Receiver(lab, "c")
-    port = one.begin()["port"]
-    one.give(range(11))
-    given = two.begin()["port"]
-    assert two.take(port, range(11)) == ""
-    three.begin()
-    assert three.take(given, range(11)) == ""
-    three.seal()
-    two.seal()
-    assert (two.whole, three.whole) == (True, True)
-
-
 def two_trees(lab: Lab, agent: AgentClient) -> None:
     for digest, files in (
         ("aa", {"a": b"1", "both": b"first", "sub/x": b"x"}),
@@ -459,84 +368,3 @@ def test_work_is_a_copy_of_the_tree(lab: Lab) -> None:
     assert (tree(lab, "aa") / "a").read_bytes() == b"1"
     assert make(lab, lab.agent(), "bb") == work  # nothing in it is touched again
     assert (work / "a").read_bytes() == b"changed by the run"
-
-
-def test_many_hosts_may_make_one_work_folder_at_once(lab: Lab) -> None:
-    agents = [lab.agent() for _ in range(4)]
-    two_trees(lab, agents[0])
-    fields: dict[str, Any] = {"workdir": str(lab.workdir), "run": lab.run, "digest": "aa"}
-    asked = [agent.send("work_make", **fields) for agent in agents]
-    assert len({agent.reply(request)[0]["work"] for agent, request in zip(agents, asked, strict=True)}) == 1
-    assert names_in(lab.workdir / "runs" / lab.run) == ["trees", "work"]
-
-
-def test_no_work_is_made_while_a_tree_is_missing(lab: Lab) -> None:
-    agent = lab.agent()
-    two_trees(lab, agent)
-    fields: dict[str, Any] = {"workdir": str(lab.workdir), "run": lab.run}
-    made = agent.request("work_make", digest="aa", also=["bb", "cc"], **fields)
-    assert made["missing"] == ["cc"]
-    assert not Path(made["work"]).exists()
-    assert agent.request("work_make", digest="aa", also=["bb"], **fields)["missing"] == []
-    assert Path(made["work"]).is_dir()
-
-
-def test_hosts_that_share_a_folder_see_each_others_names(lab: Lab, tmp_path: Path) -> None:
-    a, b = lab.agent(), lab.agent()
-    fields: dict[str, Any] = {"workdir": str(lab.workdir), "nonce": "n1"}
-    other: dict[str, Any] = {"workdir": str(tmp_path / "elsewhere"), "nonce": "n1"}
-    a.request("share_write", host="gpu-01", **fields)
-    b.request("share_write", host="gpu-02", **fields)
-    b.request("share_write", host="gpu-03", **other)
-    assert a.request("share_read", **fields) == {"hosts": ["gpu-01", "gpu-02"]}
-    assert b.request("share_read", **other) == {"hosts": ["gpu-03"]}
-    assert b.request("share_read", workdir=str(lab.workdir), nonce="n2") == {"hosts": []}
-    a.request("share_clean", **fields)
-    b.request("share_clean", **fields)
-    assert names_in(lab.workdir) == []
-
-
-def test_a_clock_that_is_ahead_takes_no_look_for_an_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wrong time zone: neither our own mark nor that of another host is removed."""
-    share.write(None, {"workdir": str(tmp_path), "nonce": "n1", "host": "gpu-01"})  # type: ignore[arg-type]
-    now = time.time() + 7200
-    monkeypatch.setattr(time, "time", lambda: now)
-    for nonce in ("n1", "n2"):
-        share.write(None, {"workdir": str(tmp_path), "nonce": nonce, "host": "gpu-02"})  # type: ignore[arg-type]
-    assert names_in(tmp_path / ".share-n1") == ["gpu-01", "gpu-02"]
-    assert names_in(tmp_path / ".share-n2") == ["gpu-02"]
-
-
-def test_what_was_given_up_long_ago_is_removed(lab: Lab) -> None:
-    """By whoever comes next: an agent that was killed could not clean up."""
-    one = Receiver(lab, lab.workdir.name, {"a": b"1"}, room="trees")
-    for name, hours in (
-        ("trees/.incoming-aa-1", 25),
-        ("trees/.incoming-bb-1", 23),
-        (".share-x", 2),
-        (".share-y", 0.5),
-    ):
-        (lab.workdir / name).mkdir(parents=True)
-        then = time.time() - hours * 3600
-        os.utime(lab.workdir / name, (then, then))
-    incoming = one.begin()["incoming"]
-    one.agent.request("share_write", workdir=str(lab.workdir), nonce="z", host="h")
-    assert names_in(lab.workdir / "trees") == sorted(
-        [".incoming-bb-1", Path(incoming).name, f".lock-{DIGEST}"]
-    )
-    assert names_in(lab.workdir) == [".share-y", ".share-z", "trees"]
-
-
-@pytest.mark.parametrize("field", ["digest", "also"])
-def test_a_tree_is_a_digest_and_no_way_out_of_the_folder(lab: Lab, field: str) -> None:
-    agent, outside = lab.agent(), lab.folder / "outside"
-    outside.mkdir()
-    for name in ("../../outside", str(outside), "..", "", "7E", "aa\n", 7):
-        asked: dict[str, Any] = {"digest": name, "also": []}
-        if field == "also":
-            asked = {"digest": "aa", "also": [name]}
-        with pytest.raises(AgentError, match="not a digest"):
-            agent.request("work_make", workdir=str(lab.workdir), run=lab.run, **asked)
-    assert not (lab.workdir / "runs").exists()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.node.task import control, state
+from orchestrator.node.task import state
 from tests.node.harness import Node, dead, identities, until
 
 
@@ -35,15 +34,6 @@ def test_exit_code_and_signal_are_two_facts(
     assert found["started_ns"] < found["ended_ns"] < time.time_ns()
 
 
-def test_a_stop_lets_the_task_save_and_reports_its_own_exit(node: Node) -> None:
-    node.python("saves.py")
-    until(lambda: node.log() == b"up\n")
-    assert control.stop(node.task(), 20.0, kill=False)
-    found = node.final()
-    assert (found["exit_code"], found["want"], node.log()) == (42, state.WANT_STOP, b"up\nsaved\n")
-    assert not control.stop(node.task(), 20.0, kill=False)
-
-
 def test_a_task_that_swallows_term_is_killed_after_the_grace_with_its_family(node: Node) -> None:
     node.python("family.py", "deaf")
     family = identities(node.folder, 5)
@@ -53,19 +43,6 @@ def test_a_task_that_swallows_term_is_killed_after_the_grace_with_its_family(nod
     found = node.final()
     assert 0.4 <= time.monotonic() - begun < 10.0
     assert (found["exit_signal"], found["want"]) == (9, state.WANT_STOP)
-    assert dead(family)
-
-
-def test_a_kill_does_not_wait_and_overtakes_a_stop(node: Node) -> None:
-    node.python("family.py", "deaf")
-    family = identities(node.folder, 5)
-    node.stop(600.0)
-    until(lambda: node.state_of()["state"] == state.STOPPING)
-    begun = time.monotonic()
-    node.stop(kill=True)
-    found = node.final()
-    assert time.monotonic() - begun < 10.0
-    assert (found["exit_signal"], found["want"]) == (9, state.WANT_KILL)
     assert dead(family)
 
 
@@ -120,17 +97,6 @@ def test_the_lifeline_ends_who_depends_on_a_keeper(
 def _lifelines(node: Node, task: str, count: int) -> Any:
     over = node.state_of(task)["started_ns"] + count * 300_000_000
     return lambda: time.time_ns() > over
-
-
-def test_a_keeper_that_speaks_keeps_a_parameter_server_alive(node: Node) -> None:
-    keeper = Path(node.paths.keeper(node.run))
-    node.start("sleep", "600", task="ps/0", endless=True, lifeline=2.0)
-    over = time.monotonic() + 3.0
-    while time.monotonic() < over:
-        keeper.touch()
-        time.sleep(0.02)
-    assert node.state_of("ps/0")["state"] == state.RUNNING
-    assert node.final("ps/0")["message"] == "no keeper for 2 s"
 
 
 @pytest.mark.parametrize(

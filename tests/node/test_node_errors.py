@@ -90,34 +90,5 @@ def test_what_does_not_end_the_program_is_not_told(node: Node, tmp_path: Path, t
     assert run(node, tmp_path, text) == []
 
 
-GROUP = """
-def fail(error):
-    raise error
-found = []
-for one in (ValueError("shard 3 is short"), OSError("no shard 4"), KeyError("never told")):
-    try: fail(one)
-    except Exception as error: found.append(error)
-raise ExceptionGroup("outer", [ExceptionGroup("inner", found)])
-"""
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with 3.11")
-def test_a_group_is_told_with_what_it_holds(node: Node, tmp_path: Path) -> None:
-    (error,) = run(node, tmp_path, GROUP)
-    assert error["message"] == "outer (1 sub-exception)"
-    told = [(one["how"], one["type"], one["message"], one["line"]) for one in error["chain"]]
-    assert told == [("part", "ValueError", "shard 3 is short", 3), ("part", "OSError", "no shard 4", 3)]
-
-
-def test_a_hook_of_the_users_sitecustomize_is_called(node: Node, tmp_path: Path) -> None:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(
-        "import sys\nsys.excepthook = lambda *_: print('theirs')\n"
-    )
-    (error,) = run(node, tmp_path, "1/0", env={"PYTHONPATH": str(tmp_path / "site")})
-    assert error["type"] == "ZeroDivisionError"
-    assert node.log() == b"theirs\n"
-
-
 def test_it_is_off_with_the_rest(node: Node, tmp_path: Path) -> None:
     assert run(node, tmp_path, "1/0", stacks=False) == []

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,34 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.base import paths
-from orchestrator.node.task import state
-from orchestrator.node.task.output import RECORD
 from tests.node.harness import Node, until
-
-
-def test_any_bytes_arrive_byte_for_byte(node: Node) -> None:
-    rng = random.Random(7)
-    data = b"".join(
-        (
-            b"plain\n\x00NUL\x00\n",
-            b"\xff\xfe invalid \xc3\n",
-            b"x" * (1 << 20) + b"\n",
-            b"".join(b"\r%3d%%" % i for i in range(100)),
-            b"\x1b[2J\x1b]0;title\x07\n",
-            rng.randbytes(3 << 20),
-        )
-    )
-    (node.folder / "data").write_bytes(data)
-    node.start("cat", "data")
-    node.final()
-    assert node.log() == data
-
-
-def test_both_streams_share_one_order(node: Node) -> None:
-    node.start("sh", "-c", "seq 1 100000; seq 1 9 >&2; seq 100001 200000")
-    node.final()
-    numbers = [*range(1, 100_001), *range(1, 10), *range(100_001, 200_001)]
-    assert node.log() == b"".join(b"%d\n" % number for number in numbers)
 
 
 def test_a_task_that_closes_its_output_goes_on_quietly(node: Node) -> None:
@@ -61,29 +32,6 @@ def _ticks(leader: int) -> int:
 
     fields = Path(f"/proc/{supervisor_of(leader)}/stat").read_text().rsplit(")", 1)[1].split()
     return int(fields[11]) + int(fields[12])
-
-
-def test_the_index_tells_when_bytes_came(node: Node) -> None:
-    for name in ("go1", "go2"):  # one each: the task may open it again while our end is not closed yet
-        os.mkfifo(node.folder / name)
-    node.start("sh", "-c", "echo one; read x < go1; echo two; read x < go2; echo three")
-    index = Path(node.task().idx)
-
-    def records() -> list[tuple[int, int]]:
-        return list(RECORD.iter_unpack(index.read_bytes()))
-
-    def later(count: int) -> bool:
-        found = records()
-        return len(found) == count and time.time_ns() > found[-1][1] + 200_000_000
-
-    for count in (1, 2):
-        until(functools.partial(later, count), what=f"some time after line {count} was read")
-        (node.folder / f"go{count}").write_text("\n")
-    found = node.final()
-    assert [offset for offset, _ in records()] == [0, 4, 8]
-    times = [found["started_ns"], *(ns for _, ns in records()), found["ended_ns"]]
-    assert times == sorted(times)
-    assert times[2] - times[1] > 150_000_000
 
 
 def test_beyond_the_cap_the_task_goes_on_and_the_gap_is_said(node: Node) -> None:
@@ -120,17 +68,6 @@ def small(tmp_path: Path) -> Iterator[Node]:
         made.alone()
     finally:
         libc.umount2(os.fsencode(place), 2)
-
-
-def test_a_full_disk_stops_no_training_and_the_end_is_told_all_the_same(small: Node) -> None:
-    small.start("sh", "-c", "yes | head -c 2500000; echo end; exit 7")
-    found = small.final()
-    assert (found["exit_code"], found["state"]) == (7, state.EXITED)
-    assert small.log() == (b"y\n" * 600_000)[: len(small.log())]
-    (gap,) = found["gaps"]
-    assert gap["offset"] == len(small.log())
-    assert gap["offset"] + gap["bytes"] == 2_500_000 + len("end\n")
-    assert gap["why"] == "No space left on device"
 
 
 def test_with_room_again_the_log_goes_on_after_a_said_gap(small: Node) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.node.base import procs
-from orchestrator.node.hook import site
 from orchestrator.node.look import stacks as op
-from orchestrator.node.task import state
+from orchestrator.node.task import environ, state
 from tests.node.harness import Node, until
 
 DEADLOCK = """
@@ -65,7 +62,6 @@ def test_a_python_deadlock_shows_where_it_stands(node: Node) -> None:
         return [one for one in stacks(node) if "in helper" in one["text"] and one["state"] == "S"]
 
     (found,) = until(there, what="it stands where it stays, and sleeps")
-    assert found["how"] == "signal"
     places = [line.strip() for line in found["text"].splitlines() if "File" in line]
     assert places == [
         'File "<string>", line 8 in helper',
@@ -81,7 +77,7 @@ def test_a_stopped_task_is_named_so_and_not_signalled(node: Node) -> None:
     os.kill(pid, signal.SIGSTOP)
     until(lambda: procs.status(pid) == "T")
     (found,) = stacks(node)
-    assert (found["state"], found["how"], found["text"]) == ("T", "none", "")
+    assert (found["state"], found["text"]) == ("T", "")
     assert "stopped" in found["why"]
     assert not procs.signals(pid)["ShdPnd"]
     os.kill(pid, signal.SIGCONT)
@@ -92,20 +88,9 @@ def test_a_stopped_task_is_named_so_and_not_signalled(node: Node) -> None:
 def test_a_task_that_is_no_python_is_told_of_and_lives_on(node: Node, argv: tuple[str, ...]) -> None:
     pid = node.start(*argv)["pid"]
     until(lambda: len(stacks(node)) == len(argv) - 1)
-    assert {one["how"] for one in stacks(node)} == {"none"}
-    assert not any(one["python"] for one in stacks(node))
-    assert not procs.signals(pid)["SigCgt"] & (1 << (site.SIGNAL - 1))
+    assert not any(one["python"] or one["text"] for one in stacks(node))
+    assert not procs.signals(pid)["SigCgt"] & (1 << (environ.SIGNAL - 1))
     assert not state.is_final(node.state_of())
-
-
-def test_it_can_be_turned_off(node: Node) -> None:
-    node.start(
-        sys.executable, "-c", "import os; print(os.environ.get('PYTHONPATH'), 'up', flush=True)" + SLEEP,
-        stacks=False, env={"PYTHONPATH": "/mine"},
-    )  # fmt: skip
-    up(node)
-    assert b"/mine up" in node.log()
-    assert "not made ready" in stacks(node)[0]["why"]
 
 
 def test_a_forked_child_and_a_spawned_one_are_shown_too(node: Node) -> None:
@@ -133,38 +118,11 @@ if __name__ == "__main__":
 # --- the chained sitecustomize ---
 
 
-def last_line(node: Node, code: str, *options: str, **spec: Any) -> str:
-    """What a Python of a task prints."""
-    node.start(sys.executable, *options, "-c", code, task="worker/7", attempt=f"{time.time_ns()}", **spec)
-    attempt = node.paths.attempts(node.run)[-1]
-    node.final("worker/7", attempt=attempt)
-    return Path(node.paths.task(node.run, attempt, "worker/7").log).read_text().strip()
-
-
-def user_site(node: Node, text: str) -> dict[str, Any]:
-    folder = node.folder / "users own"
-    folder.mkdir(exist_ok=True)
-    (folder / "sitecustomize.py").write_text(text)
-    return {"env": {"PYTHONPATH": str(folder)}}
-
-
-def test_the_users_own_sitecustomize_runs_and_is_the_one_that_is_imported(node: Node) -> None:
-    spec = user_site(node, "import builtins; builtins.mine = __file__")
-    said = last_line(
-        node, "import sitecustomize, sys; print(mine == sitecustomize.__file__, sys.path[1] in mine)", **spec
-    )
-    assert said == "True True"
-
-
 def test_a_handler_that_was_there_first_wins(node: Node) -> None:
-    spec = user_site(
-        node, f"import signal; signal.signal({site.SIGNAL}, lambda *_: print('mine', flush=True))"
-    )
-    pid = node.start(sys.executable, "-c", SLEEP, **spec)["pid"]
+    handler = f"import signal; signal.signal({environ.SIGNAL}, lambda *_: print('mine', flush=True))"
+    (node.folder / "sitecustomize.py").write_text(handler)
+    pid = node.start(sys.executable, "-c", SLEEP, env={"PYTHONPATH": str(node.folder)})["pid"]
     up(node)
     assert "not made ready" in stacks(node)[0]["why"]
-    os.kill(pid, site.SIGNAL)
+    os.kill(pid, environ.SIGNAL)
     until(lambda: b"mine" in node.log())
-
-
-# --- py-spy ---

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import signal
 import sys
-import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -33,11 +31,11 @@ PLAN = '{"name": "é"}'
 
 # What is sent and not read by the controller: a task's state file goes as it is, and the rest is for those
 # who look at a node itself.
-_STATE = ("schema", "run", "attempt", "task", "start_ticks", "incarnation")
+_STATE = ("run", "attempt", "task", "start_ticks", "incarnation")
 NOT_READ = {
     *(f"{place}.{field}" for place in ("news.state", "states.runs[].tasks[].state") for field in _STATE),
     *(f"start.{field}" for field in ("already", "started", "state")),
-    *("lease.taken", "news.kind", "stop.gone"),
+    *("lease.taken", "news.kind"),
     "hello.pid",
 }
 
@@ -137,11 +135,11 @@ def _tasks(ask: Asker) -> None:
     ask.news(wire.ReportNews)
     (task,) = ask(wire.Stacks(run=run)).tasks
     assert any("write" in one.text or "<module>" in one.text for one in task.processes)
-    (lives,) = ask(wire.VitalsAsk(run=run, attempt="1", gpus=True, closely=True)).tasks
-    assert (lives.task, lives.processes, lives.tensorflow) == ("worker/0", 1, False)
+    (lives,) = ask(wire.VitalsAsk(run=run, attempt="1")).tasks
+    assert (lives.task, lives.processes) == ("worker/0", 1)
     assert lives.memory > 1_000_000
     (known,) = ask(wire.States(run=run)).runs
-    assert (known.plan, known.active, known.tasks[0].state.state) == (PLAN, True, wire.TaskPhase.RUNNING)
+    assert (known.plan, known.tasks[0].state.state) == (PLAN, wire.TaskPhase.RUNNING)
     assert ask(wire.CleanLook()).alive == (run,)
     assert ask(wire.Stop(run=run, grace=5.0, kill=True, final=True)).asked == ("worker/0",)
     ask.agent.until(lambda: ask.agent.states("worker/0")[-1]["state"] == "exited")
@@ -153,7 +151,6 @@ def _tasks(ask: Asker) -> None:
     )
     assert [one.pid for one in ask(wire.Sweep(run=run)).killed] == [stray]
     os.waitpid(stray, 0)
-    ask(wire.GpuHeld(run=run))
     with exclusive("clean"):
         ask(wire.Clean(**_clean(ask)))
 
@@ -178,9 +175,8 @@ def _look(ask: Asker) -> None:
     assert ask(asked).python.ok
     state = wire.Fingerprint(python=sys.executable, setup=None, env={"A": "b"})
     assert ask(state) == ask(state)
-    ask(wire.ShareWrite(workdir=workdir, nonce=nonce, host="a"))
-    assert ask(wire.ShareRead(workdir=workdir, nonce=nonce)).hosts == ("a",)
-    ask(wire.ShareClean(workdir=workdir, nonce=nonce))
+    ask(wire.Share(workdir=workdir, nonce=nonce, host="a", step="write"))
+    assert ask(wire.Share(workdir=workdir, nonce=nonce, host="a", step="read")).hosts == ("a",)
     listen = wire.Listen(run=ask.lab.run, ports=[port], nonce=nonce, host="a", large=1 << 16)
     assert ask(listen).listening == (port,)
     target = wire.ProbeTarget("a", "127.0.0.1", port)
@@ -220,7 +216,7 @@ def _store(ask: Asker) -> None:
     workdir, digest = str(ask.lab.workdir), "ab" * 16
     manifest = Manifest([["a.py", 0o644, 1, hashlib.sha256(b"1").hexdigest()]])
     path, text = f"{workdir}/trees/{digest}", manifest.encode()
-    look = wire.StoreLook(path=path, thorough=True)
+    look = wire.StoreLook(path=path)
     assert ask(look).state is wire.StoreState.ABSENT
     begin = _begin(path, manifest, key=one_time_key())
     begun = ask(begin, text)
@@ -247,10 +243,8 @@ def _store(ask: Asker) -> None:
 
 
 def _needs(ask: Asker, workdir: str, digest: str) -> None:
-    def work(
-        run: str, needs: wire.JobNeeds, digest: str = digest, *, makes: bool = True
-    ) -> tuple[wire.Work, wire.Had]:
-        reply = ask(wire.WorkMake(workdir=workdir, run=run, digest=digest, also=[], needs=needs, makes=makes))
+    def work(run: str, needs: wire.JobNeeds) -> tuple[wire.Work, wire.Had]:
+        reply = ask(wire.WorkMake(workdir=workdir, run=run, digest=digest, also=[], needs=needs))
         assert reply.had is not None
         return reply, reply.had
 
@@ -262,10 +256,6 @@ def _needs(ask: Asker, workdir: str, digest: str) -> None:
     assert (had.program, had.paths) == (True, ())
     made, had = work("r4", program("no-such", setup="true"))
     assert (made.made, made.missing, had.program) == (False, (), False)
-    made, had = work("r4", program("sh"), makes=False)
-    assert (made.made, made.missing, had.program) == (False, (), True)
-    made, had = work("r4", program("sh"), "cd")
-    assert (made.made, made.missing, had.program) == (False, ("cd",), True)
     assert not (ask.lab.workdir / "runs" / "r4" / "work").exists()
     paths = (workdir, "/no such/file", "/", "/no-such", "~/", "~/no such")
     asked = wire.JobNeeds(program=None, python=sys.executable, setup=None, paths=paths)
@@ -295,17 +285,7 @@ def _command(ask: Asker) -> None:
     assert ask(wire.Exec(argv=("sh", "-c", "exit 3"))).status == 3
     missing = ask(wire.Exec(argv=("/none",)))
     assert (missing.status, missing.error) == (127, "/none: No such file or directory")
-    assert not ask(wire.ExecEnd()).running
-
-
-def _tar(files: Mapping[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return out.getvalue()
+    ask(wire.ExecEnd())
 
 
 def _envs(ask: Asker) -> None:
@@ -322,8 +302,7 @@ def _envs(ask: Asker) -> None:
     assert made.made
     assert not ask(make, b"small==1.0\n").made
     steps = ask(wire.EnvProgress(workdir=workdir, name=name))
-    assert steps.step in {"fetch", "unpack", "import"}
-    assert steps.done >= 0
+    assert (steps.step, steps.done) == ("", 0)  # nobody is at it any more
     assert ask(wire.EnvLook(workdir=workdir, name=name)).ready
 
 

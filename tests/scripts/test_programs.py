@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,14 +30,13 @@ def machines() -> Iterator[Cluster]:
 @pytest.fixture
 def desk(machines: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
     one: Launched = request.param
-    made = Desk(machines, tmp_path)
-    made.write_hosts(machines.hosts[: len(one.roles)], job=one.job)
-    made.give_roles(*one.roles)
-    shutil.copytree(PROGRAMS, made.project, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    try:
+    with closing(Desk(machines, tmp_path)) as made:
+        made.write_hosts(machines.hosts[: len(one.roles)], job=one.job)
+        made.give_roles(*one.roles)
+        shutil.copytree(
+            PROGRAMS, made.project, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
         yield made
-    finally:
-        made.close()
 
 
 def losses(desk: Desk) -> list[float]:
@@ -73,6 +73,7 @@ def test_a_program_is_launched_unchanged(desk: Desk, one: Launched) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("desk", [Launched(("worker",), ())], indirect=True)
+@pytest.mark.soak
 def test_a_training_that_diverged_is_no_plain_success(desk: Desk) -> None:
     viewer = desk.launch("--", "diverges.py")
     assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
@@ -97,8 +98,3 @@ def test_a_path_that_hosts_would_share_is_said(machines: Cluster, tmp_path: Path
     desk.close()
     assert "O105 train.py, line 7: all tasks write model.h5" in viewer.stderr
     assert "these hosts share their working folder" in viewer.stderr
-
-
-def test_there_are_enough() -> None:
-    assert len(ALL) >= 40
-    assert set(ALL) >= IN_THE_SUITE

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,7 @@ ALL = [
     )
     for many in (1, 4)
 ]
-# Each of another part of ours: one file for four workers; Keras 2 on one host; TF_CONFIG of one task.
-IN_THE_SUITE = [("workers", 4), ("keras_fit", 1)]
+IN_THE_SUITE = [("workers", 4)]  # the four-worker tutorial itself, with one file for all
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +66,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def desk(machines: Cluster, tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(machines, tmp_path)
-    try:
+    with closing(Desk(machines, tmp_path)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def text_of(name: str) -> str:

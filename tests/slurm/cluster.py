@@ -15,6 +15,7 @@ from typing import Any
 
 from orchestrator.timings import VARIABLE
 from tests.polling import poll
+from tests.processes import cmdline, environ, pids
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 90.0  # seconds; a bound on what must happen, never a wait
@@ -169,11 +170,5 @@ class Job:
 
 
 def processes() -> Iterator[tuple[int, str, str]]:
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            command, environ = (
-                (path / name).read_bytes().decode(errors="replace") for name in ("cmdline", "environ")
-            )
-        except OSError:
-            continue
-        yield int(path.name), command, f"\0{environ}"
+    for pid in pids():
+        yield pid, cmdline(pid).decode(errors="replace"), f"\0{environ(pid).decode(errors='replace')}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pty
 import re
 import shutil
 import signal
@@ -36,6 +34,10 @@ for step in range(int(sys.argv[1])):
     print("step", step, flush=True)
     time.sleep(0.2)
 """
+# What the second task does in its second attempt, before the first one saves.
+RAISE = r"""\1if (rank, __import__("os").environ["ORCHESTRATE_ATTEMPT"]) == (1, "2"):
+\1    raise ValueError("record 17 has no label")
+\g<0>"""
 
 
 @pytest.fixture
@@ -84,23 +86,28 @@ def test_exported_batch_files_train_to_the_same_weights(slurm: Slurm) -> None:
     ("example", "python"),
     [("torch_ddp.py", torch_python), ("jax_mnist.py", jax_python), ("keras_jax.py", jax_python)],
 )
-def test_a_killed_example_continues_and_all_tasks_end_with_equal_weights(
+def test_an_example_is_killed_raises_and_continues_until_all_have_equal_weights(
     slurm: Slurm, example: str, python: Callable[[], str]
 ) -> None:
     if not (found := python()):
         assert not os.environ.get("CI"), "a framework is missing: scripts/setup tests"
         pytest.skip("needs PyTorch and JAX: scripts/setup frameworks")
-    for name in (example, "digits.csv.gz"):
-        shutil.copy(EXAMPLES / name, slurm.project)
+    shutil.copy(EXAMPLES / "digits.csv.gz", slurm.project)
+    at_the_end_of_an_epoch = re.compile(r"^( +)if rank == 0:$", re.MULTILINE)
+    slurm.script(example, at_the_end_of_an_epoch.sub(RAISE, (EXAMPLES / example).read_text()))
     slurm.script("hosts.toml", f'[defaults]\npython = "{found}"\n')
-    job = slurm.submit("-N4", *FAST, "--max-restarts", "1", "--", example, "--epochs", "8")
+    job = slurm.submit("-N4", *FAST, "--max-restarts", "2", "--", example, "--epochs", "6")
     job.prints("poch 2")
     (program,) = (pid for pid, command in slurm.alive("ORCHESTRATE_RANK=2\0").items() if example in command)
     os.kill(program, signal.SIGKILL)
-    ends = dict(re.findall(r"rank (\d) of 4: weights (\w{16})", job.wait(2 * LIMIT)))
+    ends = dict(re.findall(r"rank (\d) of 4: weights (\w{16})", job.wait(3 * LIMIT)))
     assert sorted(ends) == ["0", "1", "2", "3"], job.output
     assert len(set(ends.values())) == 1
-    again = (slurm.runs()[-1] / "logs" / "2" / "worker-0.log").read_text()
+    killed, raised = (one["cause"] for one in slurm.events() if one["event"] == "AttemptFailed")
+    assert killed.startswith("worker/2 on n3 was killed by SIGKILL")
+    assert raised.startswith("worker/1 on n2 "), raised
+    assert raised.endswith("ValueError: record 17 has no label")
+    again = (slurm.runs()[-1] / "logs" / "3" / "worker-0.log").read_text()
     assert not re.search(r"[Ee]poch 1\b", again)
 
 
@@ -140,17 +147,6 @@ def test_scancel_is_the_verdict_and_leaves_nothing(slurm: Slurm, count: str) -> 
     assert (slurm.runs()[-1] / "logs").exists()
     job.wait()
     assert not slurm.alive()
-
-
-def test_a_node_that_is_set_down_ends_the_job_and_is_named(slurm: Slurm, count: str) -> None:
-    job = slurm.submit("-N2 --no-requeue", *FAST, "--", count, "900")
-    job.prints("step 3")
-    slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=a fan is dead")
-    ended = slurm.ended()
-    assert ended["kind"] == "allocation", ended
-    assert "n2 is DOWN" in ended["cause"]
-    assert "a fan is dead" in ended["cause"]
-    slurm.until("nothing is left", lambda: not slurm.alive())
 
 
 @pytest.mark.parametrize(("left", "hosts"), [("--spares", ["n1", "n3"]), ("--min-hosts", ["n1", "n3"])])
@@ -206,42 +202,3 @@ def test_two_runs_in_one_allocation_outlive_their_terminals(slurm: Slurm, count:
         ports |= set(re.findall(r'"port": (\d+)', (run / "plan.json").read_text()))
     assert len(ports) == 2
     slurm.run("scancel", job.number)
-
-
-@pytest.mark.soak
-def test_salloc_whose_terminal_is_closed_takes_the_nodes_back(slurm: Slurm, count: str) -> None:
-    pid, terminal = pty.fork()
-    if pid == 0:  # the shell of a terminal
-        os.chdir(slurm.project)
-        words = ["salloc", "-N2", "orchestrate", "launch", "--hosts", "slurm", *FAST, "--", count, "900"]
-        os.execvpe("salloc", words, slurm.environment)
-    shown = b""
-    with contextlib.suppress(OSError):
-        while b"step 3" not in shown:
-            shown += os.read(terminal, 65536)
-    os.close(terminal)
-    os.waitpid(pid, 0)
-    ended = slurm.ended()
-    assert ended["kind"] == "allocation", (ended, shown)
-    assert "Slurm job" in ended["cause"]
-    slurm.until("nothing is left", lambda: not slurm.alive())
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("options", "outcome", "cause"),
-    [
-        ("--signal=B:USR1@20", "stopped", "before the time limit of Slurm job"),
-        ("", "failed", "reached its time limit (00:01:00)"),
-    ],
-)
-def test_a_time_limit_ends_with_a_checkpoint(
-    slurm: Slurm, count: str, options: str, outcome: str, cause: str
-) -> None:
-    job = slurm.submit(f"-N2 --time=1 {options}", *FAST, "--", count, "900")
-    job.prints("step 3")
-    ended = slurm.ended()
-    assert ended["outcome"] == outcome, ended
-    assert cause in ended["cause"]
-    slurm.run("orchestrate", "pull", "--to", "results")
-    assert (slurm.project / "results" / "saved").exists()

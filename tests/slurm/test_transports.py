@@ -14,7 +14,6 @@ from tests.slurm.cluster import Slurm, processes
 from tests.ssh.test_transports import (  # noqa: F401 - collected here once more, with this file's host
     connector,
     link,
-    test_32_hosts_at_once,
     test_a_command_answers_and_says_its_status,
     test_a_far_end_that_is_killed_ends_the_stream,
     test_a_million_lines_arrive_while_stderr_is_flooded_and_its_tail_is_kept,

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted
 from orchestrator.rehearsal import Cluster
-from orchestrator.render.commands import LIMIT, CommandAnswers
-from orchestrator.wire import Pipe
 from tests.polling import poll
+from tests.processes import cmdline, pids
 
 ROOT = Path(__file__).parents[2]
 CODE = "import sys; sys.argv[0] = 'orchestrate'; from orchestrator.cli.main import run; run()"
@@ -26,7 +22,7 @@ CODE = "import sys; sys.argv[0] = 'orchestrate'; from orchestrator.cli.main impo
 
 @pytest.fixture(scope="module")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with Cluster(3, servers=1, homes=True, name="gpu") as cluster:
+    with Cluster(3, homes=True, name="gpu") as cluster:
         file = tmp_path_factory.mktemp("exec") / "hosts.toml"
         keys = ("name", "ssh", "address", "agent_python", "workdir", "state", "ssh_config", "task_port")
         entries = [
@@ -49,18 +45,9 @@ def until(condition: Callable[[], object], seconds: float = 30) -> None:
     assert poll(condition, seconds)
 
 
-def processes(mark: str) -> list[str]:
+def processes(mark: str) -> list[int]:
     """Those of which the mark is a word of their own, on this machine, which is all hosts."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if mark.encode() in words:
-                found.append(entry.name)
-    return found
+    return [pid for pid in pids() if mark.encode() in cmdline(pid).split(b"\0")]
 
 
 def test_equal_answers_are_shown_once(inventory: Path) -> None:
@@ -128,7 +115,7 @@ def test_nothing_is_left_when_it_is_interrupted_or_killed(inventory: Path, end: 
         stderr=subprocess.PIPE,
         start_new_session=True,
     ) as process:
-        until(lambda: len([pid for pid in processes(mark) if _runs(pid, b"sleep")]) == 6)
+        until(lambda: len([pid for pid in processes(mark) if cmdline(pid).startswith(b"sleep")]) == 6)
         process.send_signal(end)
         _, errors = process.communicate(timeout=60)
         if end is signal.SIGINT:
@@ -136,50 +123,3 @@ def test_nothing_is_left_when_it_is_interrupted_or_killed(inventory: Path, end: 
             assert errors.decode().splitlines()[-1] == "nothing of it is left"
             assert process.returncode == 130
     until(lambda: processes(mark) == [])
-
-
-def _runs(pid: str, program: bytes) -> bool:
-    try:
-        return Path("/proc", pid, "cmdline").read_bytes().startswith(program)
-    except OSError:
-        return False
-
-
-def test_an_endless_answer_takes_little_memory_and_ends_at_once(inventory: Path) -> None:
-    words = argv(inventory, "--", "cat", "/dev/zero")
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        until(lambda: _written(process.pid) > 2 << 20, 60)
-        process.send_signal(signal.SIGINT)
-        began = time.monotonic()
-        peaks = [0]
-
-        def ended() -> bool:
-            peaks.append(_peak(process.pid))
-            return process.poll() is not None
-
-        until(ended, 60)
-    assert process.returncode == 130
-    assert time.monotonic() - began < 10
-    assert 0 < max(peaks) < 300_000  # kB
-
-
-def _peak(pid: int) -> int:
-    """The most memory that a process has had, in kB; 0 once it is dead.
-
-    Not `ru_maxrss`: that begins with what the process that started it had, which is our own.
-    """
-    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(match[1]) if match else 0
-
-
-def _written(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/io").read_text().split("wchar: ")[1].split()[0])
-
-
-def test_a_line_of_json_is_bounded() -> None:
-    answers = CommandAnswers(["gpu-01"], as_json=True)
-    answers.take(CommandStarted("gpu-01"), 0.0)
-    for _ in range(80):
-        answers.take(CommandOutput("gpu-01", Pipe.OUT, bytes(1 << 16)), 1.0)
-    ((_, line),) = answers.take(CommandEnded("gpu-01", 0), 2.0)
-    assert (len(json.loads(line)["stdout"]), json.loads(line)["dropped"]) == (LIMIT, 1 << 20)

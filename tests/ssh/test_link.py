@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import struct
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import paramiko
 import pytest
-from paramiko.common import cMSG_CHANNEL_CLOSE, cMSG_CHANNEL_DATA, cMSG_CHANNEL_EOF
+from paramiko.common import MSG_CHANNEL_DATA, cMSG_CHANNEL_CLOSE, cMSG_CHANNEL_DATA, cMSG_CHANNEL_EOF
 
-from orchestrator.model import Host
-from orchestrator.rehearsal import Cluster
-from orchestrator.ssh.connect import SshConnector
-from orchestrator.transport import Channel, Link
+from orchestrator.ssh.link import MOST_PACKET, Transport
+from orchestrator.transport import Link
 from tests.ssh.runs.desk import until
-
-
-def read_all(channel: Channel) -> bytes:
-    return b"".join(iter(lambda: channel.recv(65536), b""))
-
-
-def run(link: Link, *argv: str) -> tuple[bytes, int | None]:
-    channel = link.open(argv)
-    return read_all(channel), channel.wait(10)
+from tests.ssh.test_transports import read_all, run
 
 
 @pytest.mark.parametrize("error", [EOFError, ConnectionResetError, paramiko.SSHException])
 def test_a_connection_that_goes_while_it_is_read_loses_nothing_that_came(
-    cluster: Cluster, connect: Callable[[Host], Link], monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+    link: Link, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     """Whoever reads much makes room for more, by a message that finds nobody."""
     size = 6_000_000  # less than a channel has room for, and more than it takes to make room
     code = f"import sys, time; sys.stdout.buffer.write(bytes({size})); sys.stdout.flush(); time.sleep(600)"
-    channel: Any = connect(cluster.hosts[0]).open([sys.executable, "-c", code])
+    channel: Any = link.open([sys.executable, "-c", code])
     until("all of it is here", lambda: len(channel._channel.in_buffer) == size)
     reader = threading.current_thread()
     transport: Any = paramiko.Transport
@@ -49,17 +41,6 @@ def test_a_connection_that_goes_while_it_is_read_loses_nothing_that_came(
         patch.setattr(transport, "_send_user_message", gone)
         assert sum(len(channel.recv(65536)) for _ in range(size // 65536 + 1)) == size
     channel.close()
-
-
-def test_a_server_that_dies_ends_the_stream() -> None:
-    with Cluster(1, homes=True) as doomed:
-        own = SshConnector()
-        channel = own.connect(doomed.hosts[0], 20).open(["sh", "-c", "echo up; exec sleep 600"])
-        assert channel.recv(10) == b"up\n"
-        doomed.close()
-        assert channel.recv(10) == b""
-        assert channel.wait(5) == -1
-        own.close()
 
 
 @pytest.mark.parametrize("late", ["EOF", "data", "close"])
@@ -89,3 +70,41 @@ def test_what_a_close_overtakes_does_not_end_the_connection(
     way: Any = channel.transport
     way._send_user_message(message)
     assert run(link, "echo", "here") == (b"here\n", 0)
+
+
+@pytest.mark.parametrize("size", [MOST_PACKET + 1024, 2**32 - 8])
+def test_a_packet_of_any_size_is_not_waited_for(size: int) -> None:
+    """paramiko takes as many bytes as are announced, before it has looked at a key."""
+    ours, theirs = socket.socketpair()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            theirs.sendall(b"SSH-2.0-OpenSSH_9.9\r\n" + struct.pack(">IB", size - 4, 4) + bytes(64 << 20))
+
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
+    with (
+        contextlib.closing(Transport(ours)) as transport,
+        ours,
+        theirs,
+        pytest.raises(paramiko.SSHException, match="was announced"),
+    ):
+        transport.start_client(timeout=30)
+    server.join(30)
+
+
+def test_data_beyond_a_channels_window_ends_the_connection() -> None:
+    """A reader that waits, for our own disk say, must not become a buffer without a bound."""
+    channel: Any = paramiko.Channel(1)
+    channel._set_window(10_000, 10_000)
+    data = paramiko.Message()
+    data.add_string(bytes(5000))
+
+    def flood() -> None:
+        for _ in range(100):
+            data.rewind()
+            Transport._channel_handler_table[MSG_CHANNEL_DATA](channel, data)
+
+    with pytest.raises(paramiko.SSHException, match="window"):
+        flood()
+    assert len(channel.in_buffer) <= 3 * 10_000

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.connectors import connectors
+from orchestrator.connectors import Connectors
 from orchestrator.errors import HostError
 from orchestrator.model import LOCAL, Host, Way
 from orchestrator.rehearsal import Cluster
@@ -52,7 +52,7 @@ def host(
 
 @pytest.fixture
 def connector() -> Iterator[Connector]:
-    opened = connectors()
+    opened = Connectors()
     yield opened
     opened.close()
 
@@ -109,10 +109,11 @@ def test_a_million_lines_arrive_while_stderr_is_flooded_and_its_tail_is_kept(lin
 
 
 def test_a_far_end_that_is_killed_ends_the_stream(link: Link) -> None:
-    channel = link.open(
-        [sys.executable, "-c", "import os; print(os.getpid(), flush=True); os.kill(os.getpid(), 9)"]
-    )
-    assert read_all(channel).strip().isdigit()
+    code = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read(1); os.kill(os.getpid(), 9)"
+    channel = link.open([sys.executable, "-c", code])
+    assert channel.recv(20).strip().isdigit()
+    channel.send(b"x")  # not before: srun drops what it has not passed on
+    assert read_all(channel) == b""
     assert channel.wait(10) not in (None, 0)
 
 
@@ -137,18 +138,6 @@ def test_a_close_wakes_a_reader_and_a_sender_and_leaves_nothing(
         link.open(["true"])
 
 
-def test_32_hosts_at_once(connector: Connector, host: Host) -> None:
-    def answer(number: int) -> tuple[bytes, int | None]:
-        link = connector.connect(host, 60)
-        try:
-            return run(link, "echo", str(number))
-        finally:
-            link.close()
-
-    with ThreadPoolExecutor(8 if host.via is Way.PARAMIKO else 32) as pool:
-        assert list(pool.map(answer, range(32))) == [(f"{number}\n".encode(), 0) for number in range(32)]
-
-
 def test_rsync_goes_over_it(link: Link, host: Host, tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "big").write_bytes(os.urandom(3_000_000))
@@ -169,12 +158,3 @@ def test_a_client_that_is_killed_ends_the_stream_and_the_far_end(link: Link) -> 
     assert channel.recv(20) == b""
     link.close()
     assert poll(lambda: not Path(f"/proc/{pid}").exists(), 10)
-
-
-def test_srun_outside_of_a_job_is_an_error(
-    connector: Connector, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(HostError) as refused:
-        connector.connect(dataclasses.replace(cluster.hosts[0], via=Way.SRUN), 5)
-    assert refused.value.kind == "config"

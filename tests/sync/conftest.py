@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.connectors import connectors
+from orchestrator.connectors import Connectors
 from orchestrator.fleet import Session
 from orchestrator.rehearsal import Cluster
 
@@ -24,7 +24,7 @@ def cluster() -> Iterator[Cluster]:
 def sessions(cluster: Cluster) -> Iterator[Callable[[int], Session]]:
     """Open a session with the n-th host."""
     with ExitStack() as stack:
-        connector = connectors()
+        connector = Connectors()
         stack.callback(connector.close)
 
         def open_session(number: int) -> Session:

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import HostError
 from orchestrator.fleet import Session
-from orchestrator.sync.eventfiles import EventMirror
+from orchestrator.sync.files import EventMirror
 from tests.sync.liar import Liar, file, folder
 
 NAME = "events.out.tfevents.1.gpu-01"
@@ -43,21 +43,6 @@ def test_what_grows_there_grows_here(session: Session, tmp_path: Path) -> None:
     (there / "worker/validation" / NAME).write_bytes(b"anew")
     mirror.catch_up(session)
     assert (here / "worker/validation" / NAME).read_bytes() == b"anew"
-
-
-def test_a_host_with_more_than_there_may_be(tmp_path: Path) -> None:
-    mirror = EventMirror(tmp_path, "/there")
-    for rows in ([file(NAME, 3 << 20)], [file(f"{number}.{NAME}", 0) for number in range(4097)]):
-        with pytest.raises(HostError, match="more event files"):
-            mirror.catch_up(Liar(rows).session, most=2 << 20)
-    assert not everything(tmp_path)
-
-
-def test_bytes_that_were_not_asked_for_are_refused(tmp_path: Path) -> None:
-    liar = Liar([file(NAME, 3)], says=({"gone": []}, b"four"))
-    with pytest.raises(HostError, match="not asked for"):
-        EventMirror(tmp_path, "/there").catch_up(liar.session)
-    assert not everything(tmp_path)
 
 
 @pytest.mark.parametrize("name", [NAME, f"link/{NAME}", "link.tfevents"])

@@ -67,16 +67,6 @@ def hidden(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if name.startswith(".")]
 
 
-def test_a_folder_comes_as_it_is_and_once(session: Session, there: Path, tmp_path: Path) -> None:
-    local = tmp_path / "run" / "backup"
-    first = fetch(session, str(there), local)
-    assert seen(local) == seen(there)
-    assert (local / "private").stat().st_mode & 0o777 == 0o600
-    assert first.bytes > 6_000_000
-    again = fetch(session, str(there), local)
-    assert (again.files, again.bytes) == (0, 0)
-
-
 def test_links_that_lead_out_what_git_would_execute_and_pipes_stay_where_they_are(
     session: Session, there: Path, tmp_path: Path
 ) -> None:
@@ -111,21 +101,6 @@ def test_only_what_changed_crosses_and_what_is_gone_goes(
     assert hidden(tmp_path) == []
 
 
-def test_a_folder_goes_as_it_is_and_replaces_what_was_there(
-    session: Session, there: Path, tmp_path: Path
-) -> None:
-    target = tmp_path / "node" / "backup"
-    target.mkdir(parents=True)
-    (target / "old").write_text("of an earlier attempt")
-    assert put(session, there, str(target))
-    assert content(target) == content(there)
-    assert hidden(target.parent) == []
-    assert not put(session, there, str(target))
-    (there / "empty").write_text("no more")
-    assert put(session, there, str(target))
-    assert content(target) == content(there)
-
-
 def test_a_named_link_is_followed_and_stays(session: Session, there: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(there)
     fetch(session, str(tmp_path / "link"), tmp_path / "local")
@@ -155,6 +130,14 @@ def test_a_file_that_shrinks_or_vanishes_changes_nothing_here(
         fetch(session, str(there), local)
     assert caught.value.kind == "changed"
     assert seen(local) == before
+
+
+def test_folders_deeper_than_are_taken_are_no_lie_of_the_host(
+    session: Session, there: Path, tmp_path: Path
+) -> None:
+    (there / "/".join("d" * 201)).mkdir(parents=True)
+    with pytest.raises(HostError, match="than one list can name"):
+        fetch(session, str(there), tmp_path / "backup")
 
 
 def test_a_log_that_grows_while_it_is_pulled_comes_as_it_was_listed_last(

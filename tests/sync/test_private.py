@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from orchestrator.sync import Contents, read_tree
+from orchestrator.sync import read_tree
 from orchestrator.sync.private import Reason
 from tests.sync.test_listing import git, paths, write
 
@@ -110,46 +109,30 @@ def test_private_keys_are_known_by_their_content(tmp_path: Path) -> None:
     key(tmp_path / "locked", "-t", "rsa", "-b", "2048", "-m", "PKCS8")
     account = '{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----\\nMIIEvQIBADANBgkq"}'
     (tmp_path / "account.json").write_text(account)
-    (tmp_path / "putty").write_text("PuTTY-User-Key-File-3: ssh-ed25519\n")
     (tmp_path / "bundle.crt").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-    (tmp_path / "binary.key").write_bytes(bytes(range(200)))
     write(tmp_path, "a.py")
     tree = read_tree(tmp_path)
     sent = ["a.py", "bundle.crt", "ca.pem", "data/old.txt.pub", "deploy.pub", "locked.pub"]
     assert paths(tree) == sent
     keys = {path for path, why in tree.left_out.items() if why is Reason.KEY}
-    assert keys == {"deploy", "data/old.txt", "locked", "account.json", "putty", "binary.key"}
+    assert keys == {"deploy", "data/old.txt", "locked", "account.json"}
     (tmp_path / ".orchestrateignore").write_text("!/deploy\n")
     assert paths(read_tree(tmp_path)) == sorted([".orchestrateignore", "deploy", *sent])
 
 
-@pytest.mark.parametrize(
-    "dress",
-    [
-        lambda text: text.encode("utf-8-sig"),
-        lambda text: text.encode("utf-16"),
-        lambda text: ("key: |\n" + "".join(f"    {line}\n" for line in text.splitlines())).encode(),
-        lambda text: json.dumps({"a": {"b": text}}, indent=2).encode(),
-        lambda text: text.replace("\n", "\r\n").encode(),
-    ],
-    ids=["BOM", "UTF-16", "YAML", "JSON", "CRLF"],
-)
-def test_a_private_key_is_known_in_any_dress(tmp_path: Path, dress: Callable[[str], bytes]) -> None:
+def test_a_program_that_quotes_a_key_is_a_program_and_a_key_in_a_table_is_a_key(tmp_path: Path) -> None:
     key(tmp_path / "k", "-t", "ed25519")
-    (tmp_path / "x").write_bytes(dress((tmp_path / "k").read_text()))
-    (tmp_path / "k").unlink()
-    assert paths(read_tree(tmp_path)) == ["k.pub"]
-
-
-def test_a_program_that_quotes_a_key_is_a_program(tmp_path: Path) -> None:
-    key(tmp_path / "k", "-t", "ed25519")
-    (tmp_path / "a.py").write_text(f'KEY = """\n{(tmp_path / "k").read_text()}"""\n')
-    (tmp_path / "b.py").write_text('if "-----BEGIN PRIVATE KEY-----" in text:\n    pass\n')
-    tree = read_tree(tmp_path)
-    assert paths(tree) == ["a.py", "b.py", "k.pub"]
-    assert "a.py: sent, though it contains a private key" in tree.notes
-    assert not any("b.py" in note for note in tree.notes)
+    text = (tmp_path / "k").read_text()
+    (tmp_path / "a.py").write_text(f'KEY = """\n{text}"""\n')
+    (tmp_path / "b").write_text('if "-----BEGIN PRIVATE KEY-----" in text:\n    pass\n')
+    (tmp_path / "c.yaml").write_text("key: |\n" + "".join(f"    {line}\r\n" for line in text.splitlines()))
+    (tmp_path / "d.json").write_text(json.dumps({"a": {"b": text}}))
+    for encoding in ("utf-16", "utf-16-be", "utf-8-sig"):
+        (tmp_path / encoding).write_text(text, encoding=encoding)
+    (tmp_path / "age.txt").write_text("# public key: age1\nAGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4H\n")
+    (tmp_path / "putty").write_text("PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: none\n")
+    assert paths(read_tree(tmp_path)) == ["a.py", "b", "k.pub"]
 
 
 def test_our_own_state_is_never_part_of_it(tmp_path: Path) -> None:
@@ -157,36 +140,3 @@ def test_our_own_state_is_never_part_of_it(tmp_path: Path) -> None:
     (tmp_path / ".orchestrateignore").write_text("!state/orchestrate/\n")
     tree = read_tree(tmp_path, own=[tmp_path / "state" / "orchestrate"])
     assert paths(tree) == [".orchestrateignore", "a.py", "state/other"]
-
-
-def nested(root: Path, levels: int) -> None:
-    root.mkdir()
-    folder = root
-    for _ in range(levels):
-        folder = folder / "d"
-    folder.mkdir(parents=True)
-    (folder / "x").write_text("deep")
-
-
-def test_folders_that_are_too_deep_are_refused_with_a_word(tmp_path: Path) -> None:
-    from orchestrator.errors import UsageError
-
-    nested(tmp_path / "fine", 150)
-    assert read_tree(tmp_path / "fine").files == 1
-    deep: list[Contents] = []
-    nested(tmp_path / "deep", 400)
-    with pytest.raises(UsageError, match="deep") as caught:
-        deep.append(read_tree(tmp_path / "deep"))
-    assert "d/ in .orchestrateignore" in caught.value.hint
-
-
-def test_the_largest_folders_of_a_large_tree_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.sync.private.WARN_SIZE", 5000)
-    for path, size in {"a/x": 3000, "b/x": 2000, "b/y": 2000, "c/x": 500, "d.bin": 100}.items():
-        write(tmp_path, path)
-        (tmp_path / path).write_bytes(b"x" * size)
-    (note,) = read_tree(tmp_path).notes
-    assert "7.6 kB, sent to every host: b/ 4.0 kB, a/ 3.0 kB, c/ 500 B;" in note
-    assert ".orchestrateignore" in note

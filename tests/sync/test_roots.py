@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -84,16 +83,6 @@ def test_a_repository_that_git_does_not_open_is_no_plain_folder(tmp_path: Path) 
             ask()
         assert "not a git repository: /nowhere" in caught.value.why
         assert caught.value.hint.startswith(f"`git -C '{project}")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_repository_of_somebody_else_is_told_with_the_command_of_git(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    os.chown(tmp_path, 65534, 65534)
-    os.chown(tmp_path / ".git", 65534, 65534)
-    with pytest.raises(UsageError, match="git does not open the repository") as caught:
-        find_root(tmp_path, None, tmp_path / "state")
-    assert caught.value.hint == f"`git config --global --add safe.directory {tmp_path}`, if you trust it"
 
 
 def test_names_that_are_not_utf8_are_listed_or_refused_with_a_word(

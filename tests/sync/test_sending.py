@@ -127,23 +127,6 @@ def test_a_small_tree_is_sent_as_it_was_read(session: Session, root: Path, workd
     assert arrived(workdir, tree)
 
 
-@pytest.mark.parametrize("side", ["here", "there"])
-def test_without_rsync_on_a_side_pieces_go(
-    session: Session, root: Path, workdir: str, monkeypatch: pytest.MonkeyPatch, side: str
-) -> None:
-    monkeypatch.setattr("orchestrator.sync.contents._KEPT", 0)
-    monkeypatch.setattr(sends, "RSYNC_FROM", 0)
-    send(session, read_tree(root), workdir)
-    tree = edit(root)
-    opened = session.link.open
-    if side == "here":
-        monkeypatch.setattr(rsync, "here", lambda: None)
-    else:
-        monkeypatch.setattr(session.link, "open", lambda argv: opened(["no-such-rsync", *argv[1:]]))
-    assert send(session, tree, workdir).bytes > 100_000
-    assert arrived(workdir, tree)
-
-
 @pytest.mark.parametrize(
     ("says", "usable"),
     [
@@ -160,30 +143,6 @@ def test_an_rsync_that_a_lying_host_can_take_over_is_not_used(
     (tmp_path / "rsync").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert bool(rsync.here.__wrapped__()) is usable
-
-
-def test_a_workdir_that_cannot_be_written(session: Session, root: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(HostError) as caught:
-        send(session, read_tree(root), str(tmp_path / "file" / "work"))
-    assert caught.value.kind == "workdir"
-    assert caught.value.host == session.host.name
-
-
-def test_an_rsync_that_fails_says_why(
-    session: Session, root: Path, workdir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.sync.contents._KEPT", 0)
-    monkeypatch.setattr(sends, "RSYNC_FROM", 0)
-    send(session, read_tree(root), workdir)
-    tree = edit(root)
-    opened = session.link.open
-    script = "echo 'rsync: write failed: No space left on device (28)' >&2; exit 11"
-    monkeypatch.setattr(session.link, "open", lambda _: opened(["sh", "-c", script]))
-    with pytest.raises(HostError) as caught:
-        send(session, tree, workdir)
-    assert caught.value.kind == "rsync"
-    assert "No space left on device" in caught.value.why
 
 
 def everything(folder: Path) -> dict[str, bytes]:

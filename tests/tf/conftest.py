@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,14 @@ def three(tmp_path: Path) -> Iterator[Desk]:
     yield from _desk(tmp_path, 3)
 
 
+@pytest.fixture
+def four(tmp_path: Path) -> Iterator[Desk]:
+    yield from _desk(tmp_path, 4)
+
+
 def _desk(tmp_path: Path, hosts: int) -> Iterator[Desk]:
-    with Cluster(hosts, homes=True, python=training_python()) as cluster:
-        made = Desk(cluster, tmp_path)
-        try:
-            yield made
-        finally:
-            made.close()
+    with (
+        Cluster(hosts, homes=True, python=training_python()) as cluster,
+        closing(Desk(cluster, tmp_path)) as made,
+    ):
+        yield made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import signal
@@ -15,14 +16,20 @@ from typing import Any, Self
 
 import pytest
 
+from tests.command import Forked, Nursery
 from tests.polling import poll
 from tests.ports import free_ports
-from tests.tf.nursery import Forked, nursery
-from tests.tf.zygote import ENVIRONMENT
+from tests.tf.zygote import ENVIRONMENT, PROGRAM
 from tests.training import training_python
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 150.0  # of one gang; the machine may be busy
+
+
+@functools.cache
+def nursery() -> Nursery:
+    """The one of this process: it has 400 MB, and it is made when the first task is asked for."""
+    return Nursery(training_python(), PROGRAM, {**os.environ, **ENVIRONMENT})
 
 
 class Trainee:
@@ -33,21 +40,19 @@ class Trainee:
         self.log = folder / f"{name.replace('/', '-')}.log"
         self.reports = folder / f"{name.replace('/', '-')}.jsonl"
         env = {**env, "ORCHESTRATE_REPORT": str(self.reports)}
-        self.log.write_bytes(b"")
         self.process: subprocess.Popen[bytes] | Forked
         as_it_is = env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")
-        if argv[1] == "-m" and as_it_is and not env.keys() & (ENVIRONMENT.keys() - {"TF_CPP_MIN_LOG_LEVEL"}):
-            self.process = nursery().start(argv[2], argv[3:], env, ROOT, self.log)
-            return
-        with self.log.open("wb") as out:
+        with Path(os.devnull).open("rb") as null, self.log.open("ab") as out:
+            if (
+                argv[1] == "-m"
+                and as_it_is
+                and not env.keys() & (ENVIRONMENT.keys() - {"TF_CPP_MIN_LOG_LEVEL"})
+            ):
+                streams = (null.fileno(), out.fileno(), out.fileno())
+                self.process = nursery().start(argv[2:], ROOT, env, streams)
+                return
             self.process = subprocess.Popen(
-                argv,
-                env=env,
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                argv, env=env, cwd=ROOT, stdin=null, stdout=out, stderr=out, start_new_session=True
             )
 
     @property
@@ -92,7 +97,6 @@ class Gang:
         *,
         jobs: Mapping[str, int] | None = None,
         start: Sequence[str] | None = None,
-        evaluator: bool = False,
         per_task: Callable[[str], Sequence[str]] = lambda _task: (),
         env: Mapping[str, str] | None = None,
     ) -> None:
@@ -109,7 +113,6 @@ class Gang:
             kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in counts.items()
         }
         names = [f"{kind}/{i}" for kind, count in counts.items() for i in range(count)]
-        names += ["evaluator/0"] if evaluator else []
         self.tasks: dict[str, Trainee] = {}
         for name in start if start is not None else names or ["alone"]:
             self.start(name)

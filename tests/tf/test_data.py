@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.tf import mnist_files
-from tests.tf.gang import Gang, Trainee, words, worker_entry
-from tests.training import training_python
+from tests.tf.gang import Gang, words, worker_entry
 
 OPTIONS = words("--optimizer adam --epochs 2")
 
@@ -57,7 +55,7 @@ def test_missing_data_are_fetched_once_for_each_disk_before_training(tmp_path: P
     mnist_files.make(files)
     asked = ["--data-dir", str(tmp_path / "data"), "--validate"]
     with mnist_files.served(files) as server:
-        program = ["-m", "tests.tf.small_mnist", "worker_entry.__main__", str(files), server.url, *asked]
+        program = ["-m", "tests.tf.small_mnist", str(files), server.url, *asked]
         with Gang(tmp_path / "gang", program, jobs={"worker": 2}) as gang:
             both = gang.tasks.values()
             gang.until("one fetches, and one waits", lambda: all(task.records("data") for task in both))
@@ -74,17 +72,3 @@ def test_missing_data_are_fetched_once_for_each_disk_before_training(tmp_path: P
     (first,) = [task[0] for task in steps if task[0]["step"] == "downloads"]
     assert first["name"] == "mnist"
     assert first["total"] > 300_000
-
-
-def prepare(program: list[str], folder: Path, *options: str, **env: str) -> tuple[int, str]:
-    """Its exit status, and what it printed."""
-    argv = [training_python(), *program, "mnist", "--data-dir", str(folder), *options]
-    asked = Trainee("prepare", argv, {**os.environ, **env}, folder)
-    return asked.process.wait(), asked.text
-
-
-def small_mnist(folder: Path) -> list[str]:
-    """A program that prepares a small set from files that the user has put into the folder."""
-    manual = folder / "downloads" / "manual"
-    mnist_files.make(manual)
-    return ["-m", "tests.tf.small_mnist", "worker_entry.prepare", str(manual), "-"]

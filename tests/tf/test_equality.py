@@ -41,7 +41,9 @@ def trained(factory: pytest.TempPathFactory, case: str) -> tuple[list[dict[str, 
         return json.loads(kept.read_text()), checkpoints
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if "2 workers" in case else pytest.mark.soak) for case in CASES]
+)
 def test_the_weights_are_those_of_one_process(tmp_path_factory: pytest.TempPathFactory, case: str) -> None:
     ((reference, *_), expected), (results, checkpoints) = (
         trained(tmp_path_factory, name) for name in (REFERENCE, case)

@@ -26,6 +26,7 @@ def accuracies(text: str) -> list[str]:
     return re.findall(r"accuracy:? (0\.\d{4})$", text, re.MULTILINE)
 
 
+@pytest.mark.soak
 def test_the_custom_loop_unchanged_under_launch(desk: Desk) -> None:
     viewer = desk.launch("--", desk.example("custom_loop.py"))
     assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
@@ -35,6 +36,7 @@ def test_the_custom_loop_unchanged_under_launch(desk: Desk) -> None:
     assert float(one[-1]) > 0.7
 
 
+@pytest.mark.soak
 def test_mirrored_on_one_machine(tmp_path: Path) -> None:
     with Gang(tmp_path, ["examples/mirrored.py"], env=GIVEN) as gang:
         assert gang.wait() == {"alone": 0}, gang.tails()

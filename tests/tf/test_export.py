@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,12 @@ import yaml
 from orchestrator.errors import ExitStatus
 from orchestrator.export.common import RANK_FILE
 from orchestrator.export.orchestrate_rank import expand
-from orchestrator.rehearsal import Cluster
 from tests.ports import free_ports
 from tests.ssh.runs.desk import Desk
 from tests.tf.gang import PATIENCE
 from tests.training import short, training_python
 
 KUBERNETES = '\n[export.kubernetes]\nimage = "train"\n'
-
-
-@pytest.fixture
-def four(tmp_path: Path) -> Iterator[Desk]:
-    with Cluster(4, homes=True, python=training_python()) as cluster:
-        made = Desk(cluster, tmp_path)
-        try:
-            yield made
-        finally:
-            made.close()
 
 
 def digests(text: str) -> list[str]:

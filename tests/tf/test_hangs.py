@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, until
 
@@ -38,30 +36,25 @@ for step in range(1000):
 """
 
 
-@pytest.fixture
-def desk(three: Desk) -> Desk:
-    return three
-
-
-def test_a_gang_in_a_collective_waits_for_one_that_sleeps(desk: Desk) -> None:
-    desk.script("t.py", SLEEPER)
-    viewer = desk.launch("--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", "t.py")
+def test_a_gang_in_a_collective_waits_for_one_that_sleeps(three: Desk) -> None:
+    three.script("t.py", SLEEPER)
+    viewer = three.launch("--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", "t.py")
     until("three steps are done", lambda: viewer.stdout.count("step 2 ") == 3, LIMIT)
 
     expected = (
-        f"worker/1 on {desk.cluster.hosts[1].name} stands out at t.py:19 in look_at_the_data;"
+        f"worker/1 on {three.cluster.hosts[1].name} stands out at t.py:19 in look_at_the_data;"
         " worker/[0,2] wait for it at t.py:24 in <module>"
     )
 
     def found() -> bool:
-        asked = desk.start("stacks", "--json")
+        asked = three.start("stacks", "--json")
         assert asked.wait() == ExitStatus.OK, asked.stderr
         said = json.loads(asked.stdout)["found"]
         print(said)  # what a failure is read by
         return bool(said == expected)
 
     until("all have come to where they stay", found)
-    stop = desk.start("stop", "--now")
+    stop = three.start("stop", "--now")
     assert stop.wait() == ExitStatus.OK, stop.stderr
     viewer.wait()
-    desk.nothing_is_left(desk.run_id())
+    three.nothing_is_left(three.run_id())

@@ -20,6 +20,7 @@ def results(desk: Desk) -> list[dict[str, Any]]:
     return [event["data"] for event in desk.named("TaskReported") if event["kind"] == "result"]
 
 
+@pytest.mark.soak
 def test_the_tutorials_parameters_with_all_phases(desk: Desk) -> None:
     """Global batch 64 x 2, SGD 0.001, 3 epochs of 5 steps; preflight and validation included."""
     viewer = desk.launch("--", *words("--dataset digits --epochs 3 --steps-per-epoch 5"), fast=False)

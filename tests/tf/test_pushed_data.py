@@ -1,4 +1,4 @@
-"""From original idx files on this machine to a training that finds its data by itself, on every host."""
+"""From a prepared set of this machine to a training that finds its data by itself, on every host."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.ssh.runs.desk import Desk
-from tests.tf import mnist_files
-from tests.tf.gang import ROOT
 from tests.training import training_python
 
 LIMIT = 240.0
@@ -33,25 +31,14 @@ print("TRAINED on", train.num_examples, "examples in", train.num_shards, "files"
 
 
 @pytest.mark.soak
-def test_an_unchanged_script_trains_on_what_was_made_of_idx_files(desk: Desk) -> None:
-    mnist_files.make(desk.folder / "originals")
-    python = desk.program(
-        "python",
-        f"""#!/bin/sh
-[ "$2" != worker_entry.prepare ] || {{ shift 2; set -- "{ROOT}/tests/tf/prepare_idx.py" "$@"; }}
-exec {training_python()} "$@"
-""",
-    )
-    job = '[data]\nmnist = "originals"'
-    desk.write_hosts(desk.cluster.hosts, job=job, python=str(python))
+def test_an_unchanged_script_trains_on_a_set_that_was_sent(desk: Desk, prepared: Path) -> None:
+    job = f'[data]\nsets = ["mnist"]\ntfds_dir = "{prepared}"'
+    desk.write_hosts(desk.cluster.hosts, job=job, python=training_python())
     cache = str(desk.folder / "cache")
     script = desk.script("train.py", SCRIPT)
     viewer = desk.launch("--fold", "none", "--", script, XDG_CACHE_HOME=cache)
     assert viewer.wait(LIMIT) == 0, viewer.stdout + viewer.stderr
-    assert viewer.stdout.count(f"TRAINED on {mnist_files.TRAIN} examples in 1 files") == 2, viewer.stdout
-    assert not [
-        path for host in desk.cluster.hosts for path in Path(host.workdir).glob("data/.incoming-prepare*")
-    ]
+    assert viewer.stdout.count("TRAINED on 1437 examples in 1 files") == 2, viewer.stdout
 
     # The program that comes along finds it too, and nothing is sent again.
     again = desk.launch("--json", "--", "--epochs", "1", "--batch-size", "32", XDG_CACHE_HOME=cache)

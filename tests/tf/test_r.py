@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,14 +27,10 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     assert r_python(), "CI has no R: scripts/setup r"
-    with Cluster(2, homes=True, python=r_python()) as cluster:
-        made = Desk(cluster, tmp_path)
+    with Cluster(2, homes=True, python=r_python()) as cluster, closing(Desk(cluster, tmp_path)) as made:
         for name in ("mnist.R", "fit.py"):
             made.example(name)
-        try:
-            yield made
-        finally:
-            made.close()
+        yield made
 
 
 def ended_with(text: str) -> dict[str, tuple[str, float]]:
@@ -42,6 +39,7 @@ def ended_with(text: str) -> dict[str, tuple[str, float]]:
     return {task: (digest, float(accuracy)) for task, digest, accuracy in found}
 
 
+@pytest.mark.soak
 def test_two_r_tasks_share_a_data_set_of_one_file(desk: Desk, prepared: Path) -> None:
     """One file for two tasks is what the R tutorial fails on ("error when consuming dataset")."""
     viewer = desk.start("launch", "--hosts", str(desk.hosts), "--no-validate", "--", "mnist.R", str(prepared))

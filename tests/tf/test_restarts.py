@@ -6,7 +6,6 @@ import os
 import random
 import re
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ExitStatus
-from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk, kill_all, until
 from tests.tf.gang import Gang, words, worker_entry
-from tests.training import training_python
 
 LIMIT = 150.0  # seconds
 STEPS = 120
@@ -27,16 +24,11 @@ FAST = {"pauses": [0.05], "host_return": 1.0}
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def desk(three: Desk) -> Desk:
     """Two hosts that train, and a spare one; no folder is shared."""
-    with Cluster(3, homes=True, python=training_python()) as cluster:
-        made = Desk(cluster, tmp_path)
-        hosts = [replace(host, spare=number == 2) for number, host in enumerate(cluster.hosts)]
-        made.write_hosts(hosts, job="[job]\nhost_timeout = 2\n")
-        try:
-            yield made
-        finally:
-            made.close()
+    hosts = [replace(host, spare=number == 2) for number, host in enumerate(three.cluster.hosts)]
+    three.write_hosts(hosts, job="[job]\nhost_timeout = 2\n")
+    return three
 
 
 def results(desk: Desk, run: str) -> list[dict[str, Any]]:

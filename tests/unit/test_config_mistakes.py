@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,22 +20,13 @@ TWO = ONE + '[[host]]\nssh = "gpu-02"\n'
 # Under [[host]], after ssh = "gpu-01"
 IN_A_HOST = (
     "task_prot = 3000",
-    "task-port = 3000",
     "grace = 1",
     "task_port = 80",
     "task_port = 65530\ntasks = 10",
     'python = "venv/bin/python"',
-    'python = "python3 -u"',
-    'python = "/usr/bin/"',
-    'agent_python = "-c"',
-    'workdir = "orchestrate"',
     'workdir = "/"',
     'workdir = "$HOME/o"',
     'workdir = ""',
-    'workdir = "~/../x"',
-    'workdir = "~"',
-    'workdir = ["/a"]',
-    'identity = "~/.ssh/id_ed25519.pub"',
     'user = "a@b"',
     "tasks = 0",
     'role = "cheif"',
@@ -44,10 +36,8 @@ IN_A_HOST = (
     'spare = "yes"',
     'devices = "0,1"',
     'devices = [0, "0"]',
-    "devices = [-1]",
     "devices = [0, 1, 2]\ntasks = 2",
     "env = { A = 1 }",
-    'env = { A = "\\u0000" }',
     'env = { TOKEN = "abc" }\n[job]\nsecrets = ["TOKEN"]',
 )
 IN_THE_JOB = (
@@ -56,23 +46,11 @@ IN_THE_JOB = (
     'env = { TF_CONFIG = "{}" }',
     'env = { ORCHESTRATE_RUN = "a" }',
     'secrets = ["TOKEN=abc"]',
-    'forward = "A"',
-    'forward = ["A", "A"]',
-    'forward = ["WANDB_*"]',
     'command = "train.py --name \'a"',
-    'command = ["train.py", 3]',
-    'command = ""',
     "command = true",
     'command = "cd src && python train.py"',
-    'command = "train.py && echo ok"',
     'command = "train.py --out $SCRATCH/x"',
-    'command = "train.py --data ~/data"',
-    'setup = " "',
     'grace = "30s"',
-    "grace = -1",
-    'ignore = "*.ckpt"',
-    'ignore = [""]',
-    "validate = false",
     'on_hang = "restrat"',
     'legacy_keras = "false"',
 )
@@ -82,60 +60,51 @@ OF_A_TARGET = (
     'name = "g[01-8]"',
     'name = "g[1-4,3]"',
     'ssh = "gpu-01:99999"',
-    'ssh = "ssh://gpu-01"',
     'ssh = "-oProxyCommand=reboot"',
-    'ssh = "gpu-01 -p 22"',
-    'ssh = "train@"',
     'ssh = "fd00::5:22"',
-    'ssh = "[fd00::5"',
     'address = "10.0.0.1:10090"',
-    'address = "http://10.0.0.1"',
     'address = "172.17.0.256"',
     'address = "gpu_01!"',
-    'address = "0.0.0.0"',
-    'address = "[2001:db8::1]:10090"',
-    'address = "fe80::1%eth0"',
+)
+IN_THE_DATA = (
+    "",
+    'sets = ["Mnist"]',
+    'sets = ["mnist", "mnist"]',
+    'paths = ["a/x", "b/x"]',
+    'paths = [".."]',
+    'path = ["x"]',
+)
+IN_THE_ENVIRONMENT = (
+    'package = ["a"]',
+    'packages = ["a b c"]',
+    "python = 3.11",
+    'index = "packages.example"',
+    '[defaults]\npython = "/opt/python"',
 )
 # Whole files
 IN_A_FILE = (
     "",
     b'[[host]]\nssh = "caf\xe9"\n',
-    b"\xff\xfe[\x00[\x00h\x00o\x00s\x00t\x00]\x00]\x00\n\x00",
-    '[[host]]\nssh = "gpu-01\n',
     "[[host]]\nssh = “gpu-01”\n",
     ONE + "spare = True\n",
-    '[[host]]\nssh = "gpu-01,gpu-02"\n',
     "[[host]]\nssh = gpu-01\n",
-    '[[host]]\nssh = "a"\ndevices = [1,',
-    '[[host]]\nssh = "a"\nssh = "b"\n',
     '[host]\nssh = "a"\n',
     'host = "gpu-01"\n',
     '[[hosts]]\nssh = "a"\n',
-    "[default]\n" + ONE,
     "[[defaults]]\n" + ONE,
-    'job = "train.py"\n' + ONE,
-    ONE + "[cluster]\n",
     "task_port = 3000\n" + ONE,
     '[defaults]\nname = "a"\n' + ONE,
     '[env]\nNCCL_DEBUG = "INFO"\n' + ONE,
-    '[env]\nPYTHON = "3.11"\n' + ONE,
     '[env]\nindex = "https://me:hunter2@packages.example/simple"\n' + ONE,
     "[[host]]\n",
-    "[[host]]\ntask_port = 3000\n",
-    "[[host]]\nname = 1\n",
-    '[[host]]\nname = "gpu 1"\naddress = "10.0.0.1"\n',
     '[[host]]\nname = "\\u001b[2J"\naddress = "10.0.0.1"\n',
     '[[host]]\nname = "a"\n[[host]]\nname = "a"\naddress = "10.0.0.2"\nssh = "b"\n',
     '[[host]]\nname = "g[1-4]"\n[[host]]\nname = "g[3-6]"\ntask_port = 3000\n',
-    '[[host]]\nname = "g[1-4"\naddress = "10.0.0.1"\n',
     '[[host]]\nname = "g[1-4]"\naddress = "10.0.0.[1-5]"\n',
-    '[[host]]\nname = "g[1-4]"\naddress = "10.0.0.1"\n',
     '[[host]]\nname = "g"\nssh = "10.0.0.[1-4]"\n',
-    '[[host]]\nssh = "my+gpu"\n',
     '[[host]]\nssh = "local"\n',
     '[[host]]\nname = "me"\naddress = "127.0.0.1"\nssh = "local"\n' + ONE,
     '[defaults]\nworkdir = "/data/o"\nstate = "/data//o"\n' + ONE,
-    "[defaults]\ntask_port = 65535\ntasks = 2\n" + TWO,
     '[[host]]\nname = "a"\nssh = "gpu-01"\n[[host]]\nname = "b"\nssh = "gpu-01"\n',
     '[[host]]\nname = "a"\nssh = "gpu"\ntasks = 4\n[[host]]\nname = "b"\nssh = "gpu"\ntask_port = 2224\ntasks = 4\n',
     '[[host]]\nname = "a"\nssh = "local"\naddress = "127.0.0.1"\n[[host]]\nname = "b"\nssh = "local"\naddress = "127.0.0.2"\n',
@@ -144,18 +113,12 @@ IN_A_FILE = (
     '[defaults]\nrole = "chief"\n' + TWO,
     TWO + 'role = "evaluator"\n[[host]]\nssh = "c"\nrole = "evaluator"\n',
     TWO + 'role = "ps"\n',
-    TWO + 'spare = true\nrole = "ps"\n',
     ONE + "spare = true\n",
-    "[defaults]\ndevices = [0]\ntasks = 2\n" + TWO,
     ONE + 'devices = [0]\n[job.env]\nCUDA_VISIBLE_DEVICES = "0"\n',
-    ONE + 'devices = [0]\nenv = { CUDA_VISIBLE_DEVICES = "0" }\n',
     ONE + '[host.env]\nA = 1.5\n"B C" = "x"\n',
     ONE + '[job]\nsecrets = ["TOKEN"]\nenv = { TOKEN = "abc" }\n',
     '[defaults.env]\nTOKEN = "abc"\n[[host]]\nssh = "gpu-01"\n[job]\nsecrets = ["TOKEN"]\n',
-    ONE + '[job]\nsecrets = ["A"]\nforward = ["A"]\n',
-    ONE + '[job]\nforward = ["A"]\nenv = { A = "1" }\n',
     "a = " + "[" * 5000,
-    "a = " + "1" * 5000,
     """
 [job]
 comand = "train.py"
@@ -191,6 +154,8 @@ def mistakes(text: str | bytes) -> str:
         ("host", ONE, IN_A_HOST),
         ("job", ONE + "[job]\n", IN_THE_JOB),
         ("target", "[[host]]\n", OF_A_TARGET),
+        ("data", ONE + "[data]\n", IN_THE_DATA),
+        ("env", ONE + "[env]\n", IN_THE_ENVIRONMENT),
         ("file", "", IN_A_FILE),
     ],
 )
@@ -202,40 +167,20 @@ def test_mistakes(name: str, before: str, texts: tuple[str | bytes, ...]) -> Non
     matches_golden(f"config/{name}.txt", "".join(map(row, texts)))
 
 
-def test_a_folder_may_have_a_dollar_in_its_name() -> None:
-    (host,) = config.parse(ONE + 'workdir = "/data/a user\'s $(folder)"\n').hosts
-    assert host.workdir == "/data/a user's $(folder)"
-
-
-@pytest.mark.parametrize(
-    "name", ["localhost", "LocalHost", "ip6-localhost", "node1.localhost", "127.8.8.8", "::1"]
-)
-def test_every_name_of_the_loopback_is_known(name: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        config.parse(f'[[host]]\nname = "me"\nssh = "gpu-02"\naddress = "{name}"\n' + ONE)
-    assert f"{name} means every machine itself" in caught.value.why
-
-
-def test_what_is_missing_is_not_asked_for_while_something_could_not_be_read() -> None:
-    text = ONE + 'role = "ps"\n[[host]]\nname = "boss"\nrole = "cheif"\n'
-    with pytest.raises(UsageError) as caught:
-        config.parse(text)
-    assert caught.value.why.count("\n") == 0
-
-
 def test_a_secret_in_a_broken_line_is_not_shown() -> None:
     assert "hunter2" not in mistakes('[job.env]\nTOKEN = "hunter2\n')
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    missing, folder, other = tmp_path / "missing.toml", tmp_path / "folder", tmp_path / "other"
-    for made in (folder, other):
-        made.mkdir()
-    (folder / "hosts.toml").touch()
+    missing, folder, fifo, zero = (tmp_path / name for name in ("missing.toml", "folder", "fifo", "zero"))
+    folder.mkdir()
+    os.mkfifo(fifo)
+    zero.symlink_to("/dev/zero")
     rows = {
-        missing: (f"there is no {missing}", "", "write two lines, [[host]] and ssh ="),
-        folder: (f"{folder} is a folder", "", f"`--hosts {folder}/hosts.toml`"),
-        other: (f"{other} is a folder", "", "name a file with --hosts"),
+        missing: (f"cannot read {missing}", "No such file or directory", ""),
+        folder: (f"cannot read {folder}", "it is no regular file", ""),
+        fifo: (f"cannot read {fifo}", "it is no regular file", ""),
+        zero: (f"cannot read {zero}", "it is no regular file", ""),
         missing / "x\0": (f"cannot read {missing}/x\0", "its name holds a NUL character", ""),
     }
     for path, (what, why, hint) in rows.items():

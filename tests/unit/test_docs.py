@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import pairwise
@@ -104,12 +102,6 @@ def test_every_role_is_explained() -> None:
     assert all(f'`"{role.value}"`' in page("inventory") for role in Role)
 
 
-def test_the_example_names_every_key() -> None:
-    example = (ROOT / "hosts.example.toml").read_text(encoding="utf-8")
-    named = set(re.findall(r"^#? *([a-z_]+) = ", example, re.MULTILINE))
-    assert named >= {*HOST_KEYS, *JOB_KEYS, *DATA_KEYS, *KUBERNETES_KEYS}
-
-
 def test_every_key_of_data_is_in_its_table() -> None:
     assert first_codes(section(page("inventory"), "Keys of `[data]`")) == list(DATA_KEYS)
     assert first_codes(section(page("inventory"), "Keys of `[export.kubernetes]`")) == list(KUBERNETES_KEYS)
@@ -140,21 +132,6 @@ def test_every_option_is_on_the_page_of_its_verb(verb: str) -> None:
     assert "`--debug`" in page("troubleshooting")
 
 
-def commands() -> Iterator[tuple[str, str]]:
-    """Every command of ours that a page shows as a line of code, and where."""
-    for file in PAGES:
-        for line in file.read_text(encoding="utf-8").splitlines():
-            found = re.match(r"(?:    |\$ )(?:[A-Z_]+=\S+ )*(orchestrate .*)", line)
-            if found and "[" not in found[1]:
-                yield file.name, re.split(r"  +|\s[|#]|\s>", found[1])[0]
-
-
-@pytest.mark.parametrize(("where", "line"), sorted(set(commands())))
-def test_every_command_shown_is_one(where: str, line: str) -> None:
-    words = shlex.split(line)[1:]
-    assert isinstance(parser.parse(words), argparse.Namespace), where
-
-
 def test_the_exit_statuses_are_those_of_the_code() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [int(row[0]) for row in rows(section(readme, "Exit status"))] == sorted(map(int, ExitStatus))
@@ -175,8 +152,7 @@ def test_every_kind_of_failure_is_in_the_table() -> None:
 
 def test_every_check_is_in_the_table() -> None:
     assert set(first_codes(section(page("preflight"), "The checks"))) == {
-        *(check.name for check in checks.TABLE),
-        "data",
+        check.name for check in checks.TABLE
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import kubernetes_validate
@@ -17,6 +16,13 @@ from tests.unit import plans
 from tests.unit.plans import host
 
 CODE = {"train.py": b"import tensorflow as tf\n", "data/.labels": b"\xff\xfe\x00"}
+# Documented fields of jobset.x-k8s.io/v1alpha2, of which kubernetes-validate has no schema.
+JOBSET = {
+    "failurePolicy": {"maxRestarts", "restartStrategy", "rules"},
+    "network": {"enableDNSHostnames", "publishNotReadyAddresses", "subdomain"},
+    "replicatedJobs": {"name", "groupName", "replicas", "template", "dependsOn"},
+    "successPolicy": {"operator", "targetReplicatedJobs"},
+}
 TABLE = Kubernetes("registry.test/train:1", "team", "train-data")
 JOB = Job(env={"EPOCHS": "3 and more"}, secrets=("WANDB_API_KEY",), setup="module load cuda")
 
@@ -72,6 +78,8 @@ def test_what_is_printed_is_valid(plan: RunPlan, table: Kubernetes) -> None:
     for manifest in yaml.safe_load_all(kubernetes.text(made(plan, table), plan, [])):
         kubernetes_validate.validate(manifest, "1.30", strict=True)
     jobset = made(plan, table, jobset=True)[1]
+    for key, value in jobset["spec"].items():
+        assert all(JOBSET[key].issuperset(one) for one in (value if isinstance(value, list) else [value]))
     for job in jobset["spec"]["replicatedJobs"]:
         manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, **job["template"]}
         kubernetes_validate.validate(manifest, "1.30", strict=True)
@@ -110,28 +118,6 @@ def test_what_cannot_be_exported_is_refused() -> None:
         slurm.batch(roles(), "/", [])
 
 
-@pytest.mark.parametrize(
-    ("name", "command", "expected"),
-    [
-        ("Night 3", ("train.py",), "night-3"),
-        ("", ("src/my_train.py",), "my-train"),
-        ("", (), "training"),
-        ("3", (), "training"),
-        ("x" * 60, (), "x" * 30),
-    ],
-)
-def test_names_are_what_kubernetes_takes(name: str, command: tuple[str, ...], expected: str) -> None:
-    plan = replace(plans.make(host("a"), command=command), name=name)
-    assert common.name_of(plan, 30) == expected
-
-
-def test_a_tasks_place_is_not_in_the_environment_of_all() -> None:
-    plan = plans.make(host("a"), host("b"), command=("train.py",), env={"X": "1"})
-    env = common.environment(plan.tasks)
-    assert env["X"] == "1"
-    assert not {"TF_CONFIG", "ORCHESTRATE_RANK", "RANK", "CUDA_VISIBLE_DEVICES"} & env.keys()
-
-
 def test_torchrun_starts_a_process_for_each_device_there_too() -> None:
     plan = plans.make(host("a", devices=()), command=("torchrun", "train.py"))
-    assert common.environment(plan.tasks)["PET_NPROC_PER_NODE"] == "1"
+    assert common.environment(plan.tasks) == {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": "1"}

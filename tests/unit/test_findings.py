@@ -40,7 +40,6 @@ def scene(files: tuple[SourceFile, ...], roles: tuple[Role, ...], job: Job, task
         Inventory(hosts, job=job),
         command=("train.py",),
         env={},
-        environ={},
         sources=tuple(source.text for source in files),
     )
     return Scene(layout.tasks, layout.recipe, files)
@@ -57,7 +56,6 @@ SAVE = "model.fit(x)\nmodel.save('model.h5')"
 
 CASES = {
     "TF_CONFIG written": Case(ENV, "O101"),
-    "TF_CONFIG below main": Case(f"if __name__ == '__main__':\n    {ENV}", "O101"),
     "TF_CONFIG removed, written, read": Case(
         "os.environ.pop('TF_CONFIG', None)\nc = {}\nos.environ['TF_CONFIG'] = json.dumps(c)\n"
         "c = json.loads(os.environ['TF_CONFIG'])",
@@ -67,18 +65,12 @@ CASES = {
     "TF_CONFIG made from the old one": Case(
         "c = os.environ.get('TF_CONFIG')\nos.environ['TF_CONFIG'] = c + x"
     ),
-    "TF_CONFIG in a function": Case(f"def local():\n    {ENV}"),
     "TF_CONFIG, silenced": Case(ENV.replace("\n", "  # orchestrate: ignore[O101]\n")),
     "Keras 3 on several tasks": Case(LEGACY + MADE + FIT.replace("50", "64"), "O102"),
-    "Keras 2 taken away": Case("os.environ.pop('TF_USE_LEGACY_KERAS', None)\n" + MADE, "O102"),
     "Keras 3 on one task": Case(LEGACY + MADE, roles=(Role.WORKER,)),
     "a batch": Case(MADE + FIT, "O104"),
     "a batch by a name": Case("B = 5 * 10\nd = load().shuffle(9).batch(B)\n" + MADE + "model.fit(d)", "O104"),
-    "a batch as an argument": Case(MADE + "model.fit(x, y, batch_size=30)", "O104"),
     "a batch that divides": Case(MADE + FIT.replace("50", "64")),
-    "a batch that is computed": Case("B = int(x)\n" + MADE + FIT.replace("50", "B")),
-    "a batch that is bound twice": Case("B = 50\nB = 64\n" + MADE + FIT.replace("50", "B")),
-    "a batch of one worker": Case(MADE + FIT, roles=(Role.WORKER,)),
     "a batch without a strategy": Case(FIT),
     "a batch for each": Case(MADE + "strategy.distribute_datasets_from_function(f)\n" + FIT),
     "a path of two tasks": Case(MADE + SAVE, "O105", tasks=2),
@@ -91,7 +83,6 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_a_code_is_told_where_it_is_true(case: Case) -> None:
     assert [found.code for found in findings.find(of(case))] == ([case.code] if case.code else [])
-    assert findings.find(of(case), tuple(findings.CODES)) == ()
 
 
 def test_a_path_is_one_on_hosts_that_share_their_folder() -> None:
@@ -105,7 +96,6 @@ def test_every_code_has_a_case_and_a_section() -> None:
     assert {case.code for case in CASES.values()} - {""} == set(findings.CODES) - on_hosts
     page = (ROOT / "docs/lint.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (O\d+)$", page, re.MULTILINE) == sorted(findings.CODES)
-    assert all(f"`{code}` | {what}" in page for code, what in findings.CODES.items())
 
 
 @pytest.mark.parametrize(
@@ -118,7 +108,6 @@ def test_every_code_has_a_case_and_a_section() -> None:
         ("train.py", "D = '/home/me'\nif os.path.exists('/home/me'): pass", {}),
         ("train.py", "x = read('/tmp/a')\nsave('/home/me/model')\nread('a/b')", {}),
         ("train.py", "x = read('/home/me')  # orchestrate: ignore[O203]", {}),
-        ("train.py /elsewhere", "", {}),
     ],
 )
 def test_absolute_paths_that_hosts_may_lack(words: str, text: str, own: dict[str, str]) -> None:

@@ -1,8 +1,11 @@
-"""What a keeper makes of the frames of one task."""
+"""What a keeper makes of the frames of a task and of a local training, and what it tries again."""
 
 from __future__ import annotations
 
+import errno
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,20 +13,21 @@ from typing import Any, cast
 import pytest
 
 from orchestrator import wire
-from orchestrator.errors import HostError
-from orchestrator.events import Event, GapPlace, LogGap, Stamped, TaskExited, TaskProgressed, TaskStarted
-from orchestrator.fleet import Fleet, Lost, TaskNews
+from orchestrator.connectors import Connectors
+from orchestrator.errors import HostError, Trouble
+from orchestrator.events import Event, HostLost, Last, LogGap, TaskExited, TaskProgressed, TaskReported
+from orchestrator.fleet import Answers, Fleet, TaskNews
 from orchestrator.fleet.session import Backlog
-from orchestrator.model import TaskId
+from orchestrator.model import LOCAL, Admission, Host, TaskId
 from orchestrator.names import RunId
-from orchestrator.phases.context import CodeSource, Followed, Inbox, Run
+from orchestrator.phases.connect import lease
+from orchestrator.phases.context import Inbox, PhaseFailed, Reconnected, Run, StopFlag
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.restart import recovery
-from orchestrator.run.records import LONGEST, ReportLines
+from orchestrator.phases.validate import _failed, _validated
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
-from orchestrator.store.eventlog import EventLog
-from orchestrator.store.mirror import Mirror
+from orchestrator.transport import Link
 from tests.unit.plans import host, make
 
 SESSION: Any = SimpleNamespace(host=host("a"), clock_offset=0.0, backlog=Backlog())
@@ -42,7 +46,7 @@ def follower(tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch)
     folder = RunFolder(tmp_path, RunId("r1"))
     folder.path.mkdir()
     (folder.path / "logs").mkdir()
-    run = Run(folder, make(host("a")), Bus(), fleet, Inbox(), "me", CodeSource())
+    run = Run(folder, make(host("a")), Bus(), fleet, Inbox(), "me", None)
     return Follower(run, "1", {TaskId.parse("worker/0"): "a"}, told.append)
 
 
@@ -60,46 +64,6 @@ def test_what_is_reported_behind_a_hole_is_told_once_it_is_filled(
     give(follower, "report", b"".join(lines[2:]), offset=len(lines[0] + lines[1]))
     give(follower, "report", b"".join(lines), offset=0)
     assert [event.step for event in told if isinstance(event, TaskProgressed)] == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_task_that_kill_does_not_end_is_told_by_its_supervisors_words(
-    follower: Follower, told: list[Event]
-) -> None:
-    said = "KILL does not end pid 7 (python): another user's, or stuck in the kernel"
-    give(follower, "state", state={"state": "stopping", "message": said})
-    follower._run.fleet.sessions.clear()
-    follower.give_up("nothing tells why")
-    (exited,) = told
-    assert isinstance(exited, TaskExited)
-    assert exited.lost == said
-
-
-@pytest.mark.parametrize("task", ["worker/1", "ps/7"])  # what is no task's name does not pass the wire
-def test_a_host_tells_nothing_of_the_tasks_of_another_one(
-    follower: Follower, told: list[Event], task: str
-) -> None:
-    elsewhere = TaskId.parse("worker/1")
-    follower._placed[elsewhere] = "b"
-    follower._mirrors[elsewhere] = Mirror(follower._run.folder, "1", elsewhere.slug)
-    final = {"state": "exited", "exit_code": 0}
-    give(follower, "log", b"forged\n", task=task, offset=0, times=[])
-    give(follower, "report", b'{"kind": "progress", "step": 1}\n', task=task, offset=0)
-    give(follower, "state", task=task, state=final)
-    follower._run.inbox.put(Followed(SESSION, (task,)))
-    follower.step(0.0)
-    assert not follower.ends
-    assert told == []
-    assert not follower._run.folder.log("1", elsewhere.slug).read_bytes()
-
-
-def test_nobody_waits_for_the_tasks_of_a_host_that_lies(follower: Follower, told: list[Event]) -> None:
-    error = HostError("a", "does not speak our protocol", kind="protocol", why="it said hello twice")
-    follower._run.inbox.put(Lost("a", SESSION, error))
-    follower.step(0.0)
-    (exited,) = told
-    assert isinstance(exited, TaskExited)
-    assert exited.lost == "its host does not speak our protocol: it said hello twice"
-    assert follower.waiting() == []
 
 
 def gap(count: int) -> dict[str, Any]:
@@ -125,36 +89,107 @@ def test_a_gap_that_grows_is_said_to_its_end(follower: Follower, told: list[Even
     assert len(told) == 3  # not one for each time that it grew
 
 
-def test_what_an_earlier_keeper_said_is_not_missing_twice(tmp_path: Path, told: list[Event]) -> None:
-    fleet = Fleet(cast("Any", None), lambda _: None)
-    fleet.sessions["a"] = SESSION
-    folder = RunFolder(tmp_path, RunId("r1"))
-    (folder.path / "logs").mkdir(parents=True)
-    log = EventLog(folder)
-    log(Stamped(1.0, TaskStarted("worker/0", "a", "1", 7)))
-    log(Stamped(1.0, LogGap("worker/0", GapPlace.NODE, 100, "")))
-    run = Run(folder, make(host("a")), Bus(), fleet, Inbox(), "me", CodeSource())
-    later = Follower(run, "1", {TaskId.parse("worker/0"): "a"}, told.append)
-    give(later, "state", state=final(gap(150)))
-    assert missing(told) == 50
-
-
 def test_a_task_took_as_long_as_its_supervisor_measured(follower: Follower, told: list[Event]) -> None:
     """The node's clock was set forward by an hour while it ran."""
     give(follower, "state", state={**final(), "ended_ns": 3_602 * 10**9, "seconds": 1.5})
     assert [event.seconds for event in told if isinstance(event, TaskExited)] == [1.5]
 
 
-def test_a_report_without_a_line_end_is_not_held() -> None:
-    """Each byte is copied once, and no more than one record is kept, however long the line is."""
-    lines = ReportLines()
-    chunk = b"x" * (64 << 10)
-    held = []
-    for _ in range(100):
-        assert lines.feed(chunk) == []
-        held.append(lines.held)
-    assert max(held) <= LONGEST
-    assert sum(held) < 10 * LONGEST
-    assert lines.feed(b'\n{"kind"') == []
-    assert lines.feed(b': "ready"}\n' + b"\n") == [b'{"kind": "ready"}', b""]
-    assert lines.held == 0
+def end(code: int | None, signal: int | None = None) -> TaskExited:
+    return TaskExited("worker/0", "a", "1", code, signal, "", seconds=3.0, ended=1.0, stopped=False)
+
+
+@pytest.mark.parametrize("value", ["0.5", None, [], float("nan"), float("inf"), 10**40])
+def test_a_result_that_is_no_number_is_none(value: object) -> None:
+    """Also of a stranger, and of a command of the user's own, which reports nothing."""
+    told = TaskReported("worker/0", Last.RESULT, {"loss": value, "steps_per_second": value})
+    found = _validated("a", end(0), told)
+    assert (found.loss, found.steps_per_second) == (None, None)
+
+
+def test_an_error_of_worker_entry_is_the_hosts_error(tmp_path: Path) -> None:
+    told = TaskReported(
+        "worker/0", Last.ERROR, {"message": "no data", "why": "no network", "hint": "do this"}
+    )
+    error = _failed(tmp_path / "log", "a", end(1), told, 900.0)
+    assert (error.what, error.hint) == ("cannot train: no data", "")
+    assert error.why == "no network\nits task advises: do this"
+
+
+CHANGED = HostError("a", "shows another host key than the one we know", kind=Trouble.HOSTKEY_CHANGED, why="w")
+
+
+class Troubled:
+    """Fails in each of these ways before it connects to this machine."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = iter(errors)
+        self._inner = Connectors()
+
+    def connect(self, host: Host, timeout: float) -> Link:
+        for error in self.errors:
+            raise error
+        return self._inner.connect(host, timeout)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
+
+
+def test_nothing_ends_the_thread_that_tries_again_and_a_changed_key_is_told_once(
+    tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_BACKOFF", (0.0,))
+    events: list[Event] = []
+    bus = Bus(lambda stamped: events.append(stamped.event))
+    here = OSError(errno.EMFILE, "Too many open files")
+    fleet = Fleet(Troubled(here, KeyError("a bug"), CHANGED, CHANGED, here), inbox.put)
+    plan = make(replace(host("a"), ssh=LOCAL, state=str(tmp_path / "state"), agent_python=sys.executable))
+    run = Run(RunFolder(tmp_path, RunId("r1")), plan, bus, fleet, inbox, "me", None)
+    recovery.lose(run, "a", "the connection was closed", bus.emit)
+    item = inbox.get(20)
+    assert isinstance(item, Reconnected)
+    item.session.close()
+    fleet.close()
+    reasons = [event.why for event in events if isinstance(event, HostLost)]
+    assert reasons[0] == "the connection was closed"
+    assert [CHANGED.what in reason for reason in reasons[1:]] == [False, True, False]
+
+
+FREE = wire.Leased(conflicts=())
+HELD = wire.Leased(conflicts=(wire.Conflict(run="r0", task="worker/0", owner="ada@home", port=2222),))
+
+
+class Told:
+    """Stands for the fleet of one host, which gives these answers; the last one again and again."""
+
+    def __init__(self, *replies: wire.Leased) -> None:
+        self.sessions: dict[str, object] = {}
+        self.asked = 0
+        self._replies = replies
+
+    def ask(self, *_: object, **__: object) -> Answers[wire.Leased]:
+        self.asked += 1
+        return Answers({"gpu-1": self._replies[min(self.asked, len(self._replies)) - 1]}, {})
+
+
+def a_run(fleet: Told, stop: StopFlag | None = None) -> Run:
+    plan = SimpleNamespace(admission=Admission(), run="r1", owner="me", tasks_on=lambda _host: ())
+    bus = SimpleNamespace(emit=lambda _event: None)
+    known: dict[str, Any] = {"fleet": fleet, "plan": plan, "bus": bus, "stop": stop or StopFlag()}
+    return cast("Run", SimpleNamespace(id="r1", names=["gpu-1"], **known))
+
+
+def test_a_run_that_has_just_ended_lets_go_in_a_moment() -> None:
+    fleet = Told(HELD, HELD, FREE)
+    lease(a_run(fleet))
+    assert fleet.asked == 3
+
+
+def test_one_that_goes_on_is_named() -> None:
+    with pytest.raises(PhaseFailed, match="has task port 2222 taken by run r0"):
+        lease(a_run(Told(HELD)))

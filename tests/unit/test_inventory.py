@@ -1,4 +1,4 @@
-"""Which inventory a command line means: here, in a folder above, or hosts that `--hosts` names."""
+"""Which hosts a command line means: of a file here or above, that `--hosts` names, `--only`, `--exclude`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 
 from orchestrator.cli.desk import inventory
 from orchestrator.errors import UsageError
+from orchestrator.model import Host, Inventory
+from orchestrator.planning.selection import narrow
+from orchestrator.ranges import fold
 
-ROOT = Path(__file__).parents[2]
 TWO = '[[host]]\nssh = "gpu-[1-2]"\n'
 
 
@@ -30,15 +32,13 @@ def test_a_file_above_is_used_and_named(
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o664])
-@pytest.mark.parametrize("folder", ["src", "."])
 def test_a_file_that_others_may_write_is_used_only_by_name(
-    mode: int, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "hosts.toml"
     file.write_text(TWO)
     file.chmod(mode)
-    (tmp_path / folder).mkdir(exist_ok=True)
-    monkeypatch.chdir(tmp_path / folder)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"hosts\.toml is not used"):
         inventory.load(None)
     assert len(inventory.load(str(file)).hosts) == 2
@@ -83,21 +83,6 @@ def test_what_was_opened_is_what_is_checked(tmp_path: Path, monkeypatch: pytest.
         inventory.load(None)
 
 
-@pytest.mark.parametrize(("wanted", "names"), [(None, "gone.toml"), ("loop.toml", "loop.toml")])
-def test_a_link_that_leads_nowhere_is_named(
-    wanted: str | None, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And no hosts.toml above, of other machines perhaps, is taken in its place."""
-    (tmp_path / "hosts.toml").write_text(TWO)
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    Path(wanted or "hosts.toml").symlink_to(names)
-    with pytest.raises(UsageError, match="toml is a link that leads nowhere") as caught:
-        inventory.load(wanted)
-    assert caught.value.why == f"it names {names}"
-
-
 @pytest.mark.parametrize(
     ("words", "hosts"),
     [
@@ -133,24 +118,36 @@ def test_this_machine_has_an_address_that_its_tasks_find() -> None:
     assert mixed == {"local": socket.gethostname(), "192.0.2.1": "192.0.2.1"}
 
 
+INVENTORY = Inventory(tuple(Host(f"gpu-{n:02}", f"gpu-{n:02}", f"10.0.0.{n}") for n in range(1, 9)))
+
+
 @pytest.mark.parametrize(
-    ("wanted", "what", "hint"),
+    ("only", "exclude", "left"),
     [
-        ("gpu-[01-04", "has a [ without a ]", "gpu-[01-03],gpu-07"),
-        ("gpu-01-04]", "has a ] without a [", "gpu-[01-03],gpu-07"),
-        ("gpu-01", "there is no gpu-01", "`--hosts gpu-01,` means the host"),
-        ("host.toml", "there is no host.toml", "`--hosts hosts.toml`"),
-        (",", "--hosts , names no host", "`--hosts gpu-01,gpu-02`"),
-        ("a, b", "is neither a file nor hosts", "`--hosts a,b`"),
-        ("gpu-01 gpu-02", "is neither a file nor hosts", "`--hosts gpu-01,gpu-02`"),
+        (None, None, "gpu-[01-08]"),
+        ("gpu-[01-03]", None, "gpu-[01-03]"),
+        ("gpu-07, gpu-[02,01]", None, "gpu-[01-02,07]"),
+        (None, "gpu-[02-08]", "gpu-01"),
+        ("gpu-[01-04]", "gpu-02,gpu-08", "gpu-[01,03-04]"),
     ],
 )
-def test_hosts_that_are_written_badly_are_taken_for_no_file(
-    wanted: str, what: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "hosts.toml").write_text("")
-    monkeypatch.chdir(tmp_path)
+def test_hosts_are_chosen_by_their_names(only: str | None, exclude: str | None, left: str) -> None:
+    assert fold(host.name for host in narrow(INVENTORY, only, exclude).hosts) == left
+
+
+@pytest.mark.parametrize(
+    ("only", "exclude", "what", "hint"),
+    [
+        ("gpu-09", None, "--only names gpu-09, which", "write --only gpu-08"),
+        ("gpu-[1-2]", None, "--only names gpu-[1-2], which", "write --only 'gpu-[01-02]'"),
+        (None, "gpu-[01-03],gpo-4", "--exclude names gpo-4, which", "write --exclude 'gpu-[01-04]'"),
+        ("gpu-[03-01]", None, "--only gpu-[03-01]: [03-01] counts down", "write --only"),
+        ("", None, "--only names nothing", "write --only gpu-01"),
+        ("gpu-01", "gpu-01", "no host is left", "choose"),
+    ],
+)
+def test_mistakes_are_usage_errors(only: str | None, exclude: str | None, what: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        inventory.load(wanted)
-    assert what in caught.value.what
-    assert hint in caught.value.hint
+        narrow(INVENTORY, only, exclude)
+    assert caught.value.what.startswith(what)
+    assert caught.value.hint.startswith(hint)

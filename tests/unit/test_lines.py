@@ -1,12 +1,18 @@
+"""Output cut into lines, and what Keras 2 (tf_keras 2.21) and Keras 3.12 printed (keras/) read from them."""
+
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.run.fitlines import Fit, Lines
 from orchestrator.run.lines import CAP, Splitter
+from tests.golden import matches_golden
 
 
 def texts(data: bytes) -> list[str]:
@@ -17,18 +23,13 @@ def texts(data: bytes) -> list[str]:
 STREAMS = [
     (b"", []),
     (b"one\ntwo\n", ["one", "two"]),
-    (b"\n\n", ["", ""]),
     (b"no newline", ["no newline"]),
     (b"dos\r\nlines\r\r\n", ["dos", "lines"]),
     (b"\r1/5 =\r2/5 ==\r5/5 =====\ndone\n", ["5/5 =====", "done"]),
     (b"\r1/5 =\r2/5 ==", ["2/5 =="]),
-    (b"bar\r", ["bar"]),
     (b"\r\n\r", [""]),
     (b"\r     \rINFO cleared bar\n", ["INFO cleared bar"]),
     (b"bad \xff\xc3\nnext \xc3\xa9\n", ["bad \ufffd\ufffd", "next é"]),
-    (b"page\x0cone\x1cx\xc2\x85y\xe2\x80\xa8z\n", ["page␌one␜x\\u0085y\\u2028z"]),
-    (b"nul\0\n", ["nul␀"]),
-    (b"\x1b[2J\x1b[31mred\x1b[0m\n", ["\x1b[31mred\x1b[0m"]),
     (b"x" * CAP + b"\n", ["x" * CAP]),
     (b"x" * (CAP + 1) + b"\nnext\n", ["x" * CAP + " … (1 more bytes)", "next"]),
     (b"y" * 1_000_000, ["y" * CAP + " … (991,808 more bytes)"]),
@@ -41,32 +42,6 @@ STREAMS = [
 @pytest.mark.parametrize(("data", "expected"), STREAMS)
 def test_a_stream_is_these_lines(data: bytes, expected: list[str]) -> None:
     assert texts(data) == expected
-
-
-@pytest.mark.parametrize("data", [data for data, _ in STREAMS if len(data) < 200])
-def test_a_cut_at_any_byte_changes_nothing(data: bytes) -> None:
-    times = [(offset, offset * 10**9) for offset in range(len(data))]
-    whole = Splitter("worker/1", "gpu-02")
-    expected = [*whole.feed(data, times), *whole.end()]
-    for cut in range(len(data) + 1):
-        halves = Splitter("worker/1", "gpu-02")
-        assert [
-            *halves.feed(data[:cut], times[:cut]),
-            *halves.feed(data[cut:], times[cut:]),
-            *halves.end(),
-        ] == expected
-
-
-def test_usual_lines_of_one_time_come_as_one() -> None:
-    splitter = Splitter("worker/1", "gpu-02")
-    times = [(0, 1 * 10**9), (5, 2 * 10**9), (12, 3 * 10**9)]
-    blocks = [*splitter.feed_blocks(b"a\nb\nc\nd\ne\nf\ng", times), *splitter.feed_blocks(b"\nh\n")]
-    assert [(line.text, line.sent) for line in blocks] == [
-        ("a\nb\nc", 1.0),
-        ("d\ne\nf", 2.0),
-        ("g", 3.0),
-        ("h", 3.0),
-    ]
 
 
 @given(
@@ -89,20 +64,8 @@ def test_blocks_are_the_same_lines_with_the_same_times(pieces: list[bytes], step
 
 PIECES = st.sampled_from(
     [
-        b"a",
-        b"bc",
-        b"\n",
-        b"\r",
-        b"\r\n",
-        b"\xc3\xa9",
-        b"\xc3",
-        b"\xff",
-        b"\x1b[31m",
-        b"\x1b[2",
-        b"J",
-        b"\0",
-        b" ",
-        b"x" * 5000,
+        *(b"a", b"bc", b"\n", b"\r", b"\r\n", b"\xc3\xa9", b"\xc3", b"\xff"),
+        *(b"\x1b[31m", b"\x1b[2", b"J", b"\0", b" ", b"x" * 5000),
     ]
 )
 
@@ -128,10 +91,88 @@ def test_a_line_has_the_time_of_what_it_shows() -> None:
     assert [line.sent for line in splitter.feed(b"much later\n", [(90, 0)])] == [29.5]
 
 
-def test_bytes_without_a_record_have_no_time() -> None:
-    assert [line.sent for line in Splitter("worker/1", "gpu-02").feed(b"x\n")] == [0.0]
+REAL = Path(__file__).parent / "keras"
 
 
-def test_lines_name_their_task_and_host() -> None:
-    line = Splitter("ps/0", "gpu-02").feed(b"x\n")[0]
-    assert (line.task, line.host) == ("ps/0", "gpu-02")
+def test_what_keras_prints_is_read() -> None:
+    """Of each file the places that are told of on the way, and the loss at the end."""
+    text = ""
+    for path in sorted(REAL.glob("*.txt")):
+        lines = Lines()
+        seen: list[str] = []
+        # As it comes: a redraw, or a line, at once.
+        for piece in path.read_bytes().replace(b"\r", b"\n\r").split(b"\n"):
+            lines.feed(piece + b"\n")
+            place = f"{lines.fit.epoch}: {lines.fit.step}/{lines.fit.steps}" if lines.fit else ""
+            seen += [place] if place and place not in seen[-1:] else []
+        assert lines.fit is not None
+        text += f"{path.stem}: {', '.join(seen)}; loss {lines.fit.loss}{lines.fit.diverged}\n"
+    matches_golden("keras.txt", text)
+
+
+@pytest.mark.parametrize("name", ["keras2-verbose1-val", "keras3-verbose1-gen"])
+def test_it_is_read_however_it_is_cut(name: str) -> None:
+    data = (REAL / f"{name}.txt").read_bytes()
+    whole = Lines()
+    whole.feed(data)
+    for size in (1, 7, 64):
+        cut = Lines()
+        for start in range(0, len(data), size):
+            cut.feed(data[start : start + size])
+        assert cut.fit == whole.fit
+
+
+# Of four tasks that trained together (tf_keras 2.21): the sum of all, then what each had.
+SEVERAL = (
+    b"Epoch 1/2\n"
+    b"\r 1/20 [>.............................] - ETA: 2s - loss: 9.1847 - accuracy: 0.1844\x08\x08"
+    b"\r20/20 [==============================] - 2s 100ms/step - loss: 0.0361 - accuracy: 0.9955\n"
+    b"Epoch 2/2\n"
+    b"\r16/20 [=======================>......] - ETA: 0s - loss: 0.1485 - accuracy: 3.9805\x08\x08"
+)
+
+
+def test_a_sum_over_all_tasks_is_no_loss() -> None:
+    alone, several = Lines(), Lines(several=True)
+    first, rest = SEVERAL.split(b"\r20/20")
+    for lines in (alone, several):
+        lines.feed(first)
+    assert alone.fit == Fit(1, 2, 1, 20, 9.1847)
+    assert several.fit == Fit(1, 2, 1, 20)
+    several.feed(b"\r20/20" + rest)
+    assert several.fit == Fit(2, 2, 16, 20, 0.0361, "", 10.0)
+    several.feed(b"\r17/20 [=======================>......] - ETA: 0s - loss: nan\x08")
+    assert several.fit == Fit(2, 2, 17, 20, None, "nan", 10.0)
+
+
+def test_the_pace_is_that_of_the_line() -> None:
+    lines = Lines()
+    lines.feed((REAL / "keras2-verbose2-val.txt").read_bytes())
+    assert lines.fit is not None
+    assert lines.fit.steps_per_second == pytest.approx(1 / 0.132)
+
+
+OTHERS = [
+    "the Epoch 3/8",
+    "3/6 of the files",
+    "1/2 - 3 apples - loss: 0.5",
+    "50/100 [===>....] ETA 3 min",
+    "2/2 - 0s - 9ms/step",
+    "1/2 - 0s - loss: x",
+]
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_what_others_print_tells_nothing(text: str) -> None:
+    lines = Lines()
+    lines.feed(text.encode() + b"\n")
+    assert lines.fit is None
+
+
+def test_a_flood_without_an_end_is_not_kept() -> None:
+    lines = Lines()
+    for _ in range(100):
+        lines.feed(b"x" * 65536)
+    lines.feed(b"\nEpoch 2/3\n4/5 - 0s - loss: 0.5 - 1ms/step\n")
+    assert lines.fit == Fit(2, 3, 4, 5, 0.5, "", 1000.0)
+    assert json.dumps(lines.fit.__dict__)

@@ -6,6 +6,7 @@ import argparse
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,11 +17,10 @@ from typing import Any
 import pytest
 
 from orchestrator.export import orchestrate_rank
-from orchestrator.export.orchestrate_rank import RankedTask, RankError, expand, meet, variables
+from orchestrator.export.orchestrate_rank import answer, call, variables
 from tests.ports import free_ports
 
 FILE = Path(orchestrate_rank.__file__)
-
 STEP = {
     "SLURM_JOB_ID": "7",
     "SLURM_STEP_ID": "2",
@@ -28,91 +28,79 @@ STEP = {
     "SLURM_STEP_NODELIST": "n[1-3]",
     "SLURM_STEP_TASKS_PER_NODE": "3,1(x2)",
 }
-POD = ["--hosts", "127.0.0.9,127.0.0.[1-2]", "--roles", "chief=1,worker=2"]
+POD = {"hosts": "127.0.0.9,127.0.0.[1-2]", "roles": "chief=1,worker=2"}
+PRTE = {"PMIX_NAMESPACE": "prterun-n1-9@1", "PMIX_RANK": "1"}
+THREE = "a:2222,b:2222,c:2222"
 
 
-def made(env: dict[str, str], *words: str) -> dict[str, str]:
-    parser = argparse.ArgumentParser()
-    for name in ("hosts", "role", "meet"):
-        parser.add_argument(f"--{name}")
-    parser.add_argument("--roles", default="")
-    parser.add_argument("--port", type=int)
-    parser.add_argument("--wait", type=float, default=5)
-    return variables(env, parser.parse_args(words))
+def made(env: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
+    usual = {"hosts": "", "meet": None, "roles": "", "first": 0, "port": None, "wait": 5}
+    return variables(env, argparse.Namespace(**{**usual, **options}))
 
 
 @pytest.mark.parametrize(
-    ("env", "words", "rank", "local", "hosts"),
+    ("env", "options", "rank", "local", "hosts"),
     [
         (
             {"ORCHESTRATE_RANK": "1", "ORCHESTRATE_SIZE": "2", "ORCHESTRATE_HOSTS": "a:1,[fd00::7]:2"},
-            [],
+            {},
             1,
             0,
             "a:1,[fd00::7]:2",
         ),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, {"hosts": "a,a"}, 1, 1, "a:2222,a:2223"),
         (
-            {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "m"},
-            [],
-            1,
-            1,
-            "127.0.0.1:2222,127.0.0.1:2223",
-        ),
-        (
+            # The step of Slurm is that of mpirun's daemon.
             {
                 "OMPI_COMM_WORLD_RANK": "0",
-                "OMPI_COMM_WORLD_SIZE": "2",
-                "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-                "SLURM_PROCID": "0",  # of the daemon that mpirun started with srun
-                "SLURM_STEP_NUM_TASKS": "1",
+                "OMPI_COMM_WORLD_SIZE": "3",
+                "SLURM_PROCID": "1",
+                "PMIX_RANK": "0",
             },
-            ["--port", "9000"],
+            {"hosts": "a,b,c"},
             0,
             0,
-            "127.0.0.1:9000,127.0.0.1:9001",
+            THREE,
         ),
         (
-            {**STEP, "SLURM_PROCID": "2", "SLURMD_NODENAME": "n1", "SLURM_DISTRIBUTION": "block"},
-            [],
+            {**STEP, "SLURM_PROCID": "2", "SLURMD_NODENAME": "n1"},
+            {},
             2,
             2,
             "n1:10576,n1:10577,n1:10578,n2:10576,n3:10576",
         ),
         (
-            {**STEP, "SLURM_PROCID": "3", "SLURMD_NODENAME": "n1", "SLURM_DISTRIBUTION": "cyclic"},
-            ["--port", "3000"],
-            3,
-            1,
-            "n1:3000,n2:3000,n3:3000,n1:3001,n1:3002",
+            {**STEP, "SLURM_PROCID": "4", "PMIX_NAMESPACE": "slurm.pmix.7.2", "PMIX_RANK": "4"},
+            {"port": 9},
+            4,
+            0,
+            "n1:9,n1:10,n1:11,n2:9,n3:9",
         ),
+        ({**PRTE, **STEP, "SLURM_PROCID": "0"}, {"hosts": "a,b,c"}, 1, 0, THREE),
         (
             {"JOB_COMPLETION_INDEX": "1"},
-            [*POD, "--role", "worker"],
+            {**POD, "first": 1},
             2,
             0,
             "127.0.0.9:2222,127.0.0.1:2222,127.0.0.2:2222",
         ),
-        ({"JOB_COMPLETION_INDEX": "0"}, ["--hosts", "localhost"], 0, 0, "localhost:2222"),
     ],
-    ids=["orchestrate", "torchrun", "mpirun", "srun", "srun cyclic", "Kubernetes", "one pod"],
+    ids=["orchestrate", "torchrun", "mpirun", "srun", "srun with PMIx", "PMIx", "Kubernetes"],
 )
 def test_each_engine_tells_rank_and_hosts(
-    env: dict[str, str], words: list[str], rank: int, local: int, hosts: str
+    env: dict[str, str], options: dict[str, Any], rank: int, local: int, hosts: str
 ) -> None:
-    env = made(env, *words)
+    env = made(env, options)
     assert env["ORCHESTRATE_RANK"] == env["RANK"] == env["JAX_PROCESS_ID"] == str(rank)
     assert env["ORCHESTRATE_LOCAL_RANK"] == env["LOCAL_RANK"] == str(local)
     assert env["ORCHESTRATE_HOSTS"] == env["KERAS_DISTRIBUTION_JOB_ADDRESSES"] == hosts
     assert env["ORCHESTRATE_SIZE"] == env["WORLD_SIZE"] == str(len(hosts.split(",")))
     assert env["JAX_COORDINATOR_ADDRESS"] == hosts.split(",", maxsplit=1)[0]
-    assert ("TF_CONFIG" in env) is ("," in hosts)
 
 
 def test_ranks_become_roles_and_hosts_become_nodes() -> None:
-    env = made(
-        {**STEP, "SLURM_PROCID": "4", "SLURMD_NODENAME": "n3"},
-        *("--port", "1", "--roles", "chief=1,ps=1,worker=2,evaluator=1"),
-    )
+    env = {**STEP, "SLURM_PROCID": "4", "SLURMD_NODENAME": "n3"}
+    env = made(env, {"port": 1, "roles": "chief=1,ps=1,worker=2,evaluator=1"})
     cluster = {"chief": ["n1:1"], "ps": ["n1:2"], "worker": ["n1:3", "n2:1"]}
     assert json.loads(env["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
     assert (env["PET_NNODES"], env["PET_NODE_RANK"], env["GROUP_RANK"]) == ("3", "2", "2")
@@ -120,46 +108,30 @@ def test_ranks_become_roles_and_hosts_become_nodes() -> None:
 
 
 def test_what_torchrun_set_stays() -> None:
-    theirs = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "m", "MASTER_PORT": "29500", "LOCAL_RANK": "0"}
-    assert {name: made(theirs)[name] for name in theirs} == theirs
+    port = str(free_ports(1)[0] - 1)  # rank 0 listens on the next one
+    theirs = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "m", "MASTER_PORT": port, "LOCAL_RANK": "0"}
+    assert {name: made(theirs, {})[name] for name in theirs} == theirs
 
 
 @pytest.mark.parametrize(
-    ("env", "words", "word"),
+    ("env", "options", "word"),
     [
-        ({}, [], "JOB_COMPLETION_INDEX"),
-        ({"RANK": "1"}, [], "nothing here sets a rank"),
-        ({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, [], "srun"),  # a batch file's own
-        ({"RANK": "x", "WORLD_SIZE": "2"}, [], "RANK='x'"),
-        ({"RANK": "2", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, [], "rank 2 of 2"),
-        ({"RANK": "0", "WORLD_SIZE": "3"}, ["--hosts", "localhost,localhost"], "rank 0 of 3, for 2 hosts"),
-        ({"JOB_COMPLETION_INDEX": "3"}, ["--hosts", "localhost,localhost"], "rank 3 of 2"),
-        ({"JOB_COMPLETION_INDEX": "0"}, ["--hosts", "a,b", "--roles", "worker=3"], "worker=3"),
-        ({"JOB_COMPLETION_INDEX": "0"}, ["--hosts", "a,b", "--roles", "master=2"], "master=2"),
-        ({**STEP, "SLURM_PROCID": "1", "SLURMD_NODENAME": "n2"}, [], "--distribution=block"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, ["--meet", "nowhere"], "nowhere"),
-        ({"JOB_COMPLETION_INDEX": "0"}, ["--hosts", "no.invalid", "--wait", "0"], "no.invalid"),
+        ({}, {}, "JOB_COMPLETION_INDEX"),
+        ({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, {}, "srun"),  # a batch file's own
+        (PRTE, {}, "PMIX_RANK and --hosts or --roles"),
+        ({"RANK": "0", "WORLD_SIZE": "3"}, {"hosts": "localhost,localhost"}, "rank 0 of 3, for 2 hosts"),
+        ({"JOB_COMPLETION_INDEX": "0"}, {"hosts": "a,b", "roles": "worker=3"}, "worker=3"),
+        ({**STEP, "SLURM_PROCID": "1", "SLURMD_NODENAME": "n2"}, {}, "--distribution=block"),
+        ({"JOB_COMPLETION_INDEX": "0"}, {"hosts": "no.invalid", "wait": 0}, "no.invalid"),
     ],
 )
-def test_variables_that_do_not_fit_are_refused(env: dict[str, str], words: list[str], word: str) -> None:
-    with pytest.raises(RankError) as refused:
-        made(env, *words)
+def test_variables_that_do_not_fit_are_refused(
+    env: dict[str, str], options: dict[str, Any], word: str
+) -> None:
+    with pytest.raises(ValueError) as refused:
+        made(env, options)
     assert word in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("n[1-3]", ["n1", "n2", "n3"]),
-        ("n[08-10,12],login", ["n08", "n09", "n10", "n12", "login"]),
-        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
-        ("[fd00::7]:22,a:[1-2]", ["[fd00::7]:22", "a:1", "a:2"]),
-        ("", []),
-    ],
-)
-def test_lists_of_hosts_are_expanded(text: str, names: list[str]) -> None:
-    assert expand(text) == names
 
 
 @pytest.mark.parametrize("by", ["folder", "address"])
@@ -167,48 +139,55 @@ def test_tasks_meet_whatever_comes_first_and_leave_nothing(by: str, tmp_path: Pa
     place = str(tmp_path) if by == "folder" else f"localhost:{free_ports(1)[0]}"
     deadline = time.monotonic() + 30
     with ThreadPoolExecutor(4) as pool:
-        late = [
-            pool.submit(meet, RankedTask("mpirun", rank, 4), place, "job", deadline) for rank in (3, 1, 2)
-        ]
-        first = meet(RankedTask("mpirun", 0, 4), place, "job", deadline)
+        stranger = pool.submit(call, 1, place, "another job", time.monotonic() + 1)
+        late = [pool.submit(call, rank, place, "job", deadline) for rank in (3, 1, 2)]
+        first = answer(4, place, "job", deadline)
         assert [task.result() for task in late] == [first] * 3
+    with pytest.raises(ValueError, match="rank 1"):
+        stranger.result()
     assert len(set(first)) == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tasks_that_do_not_meet_are_named_in_time(tmp_path: Path) -> None:
-    for rank, word in ((0, "1, 2"), (1, "rank 1")):
-        with pytest.raises(RankError, match=word):
-            meet(RankedTask("mpirun", rank, 3), str(tmp_path), "job", time.monotonic() + 0.2)
-    assert list(tmp_path.iterdir()) == []
-
-
-def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command: list[Any] = [sys.executable, FILE, *words]
-    path = {"PATH": os.environ["PATH"]}
-    return subprocess.run(command, env={**path, **env}, capture_output=True, text=True, check=False)
-
-
 def test_it_becomes_the_program_or_says_in_one_line_why_not() -> None:
-    env = {"JOB_COMPLETION_INDEX": "0"}
+    def run(*words: str) -> tuple[str, int, int]:
+        command: list[Any] = [sys.executable, FILE, *words]
+        env = {"PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": "0"}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        return done.stdout, done.stderr.count("\n"), done.returncode
+
     code = "import os, sys; print(os.environ['RANK'], sys.argv[1:]); sys.exit(3)"
-    done = run("--hosts", "localhost,localhost", "--", sys.executable, "-c", code, "--", "x", **env)
-    assert (done.stdout, done.stderr, done.returncode) == ("0 ['--', 'x']\n", "", 3)
+    program = (sys.executable, "-c", code, "--", "x")
+    assert run("--hosts", "localhost,localhost", "--", *program) == ("0 ['--', 'x']\n", 0, 3)
     for words in (
         ["--hosts", "localhost"],
         ["--hosts", "localhost", "--", "/no/such/program"],
         ["--", "true"],
     ):
-        done = run(*words, **env)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert run(*words) == ("", 1, 2)
+
+
+@pytest.mark.parametrize("unset", ["", "OMPI_COMM_WORLD_RANK"], ids=["mpirun", "PMIx alone"])
+def test_tasks_of_mpirun_know_each_other(unset: str, tmp_path: Path) -> None:
+    if not shutil.which("mpirun"):
+        assert not os.environ.get("CI"), "mpirun is part of CI: scripts/setup tests"
+        pytest.skip("there is no mpirun (openmpi-bin)")
+    show = "import os, sys; sys.stdout.write(os.environ['RANK'] + os.environ['TF_CONFIG'] + '\\n')"
+    rank = [sys.executable, str(FILE), *(["--roles", "worker=3"] if unset else [])]
+    script = f'unset {unset or "NOTHING"}; exec "$@"'
+    words = ["--allow-run-as-root", "--oversubscribe", "-np", "3", "sh", "-c", script, "sh", *rank]
+    command = ["mpirun", *words, "--", sys.executable, "-c", show]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    tasks = sorted(done.stdout.splitlines())
+    assert [line[0] for line in tasks] == ["0", "1", "2"], done
+    configs = [json.loads(line[1:]) for line in tasks]
+    assert [config["task"]["index"] for config in configs] == [0, 1, 2]
+    assert len({json.dumps(config["cluster"]) for config in configs}) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_is_one_file_of_the_standard_library_of_python_3_8() -> None:
-    tree = ast.parse(FILE.read_text(), feature_version=(3, 8))
-    modules = {
-        name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
-    }
+    nodes = list(ast.walk(ast.parse(FILE.read_text(), feature_version=(3, 8))))
+    modules = {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    modules |= {one.name for node in nodes if isinstance(node, ast.Import) for one in node.names}
     assert modules <= {*sys.stdlib_module_names, "__future__"}

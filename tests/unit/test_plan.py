@@ -1,48 +1,20 @@
-"""Which task runs where, and what it is told."""
+"""Which task runs where, what it is told, and what `launch --dry-run` prints of it."""
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 
 import pytest
-from hypothesis import given
 
-from orchestrator.errors import UsageError
-from orchestrator.model import Completion, Inventory, Job, Role, RunPlan, TaskId
-from orchestrator.planning.plan import choose_command, resolve, tf_config
-from tests.unit.plans import host, inventories, make, plans
-
-
-@given(plans())
-def test_every_task_reads_back_what_was_planned_for_it(plan: RunPlan) -> None:
-    for task in plan.tasks:
-        role, index = task.id.role.value, task.id.index
-        cluster = {name: list(peers) for name, peers in plan.cluster.items()}
-        assert json.loads(task.env["TF_CONFIG"]) == {
-            "cluster": cluster,
-            "task": {"type": role, "index": index},
-        }
-        assert list(task.env)[-1] == "TF_CONFIG"
-        assert role == "evaluator" or cluster[role][index].endswith(f":{task.port}")
-    assert "evaluator" not in plan.cluster
-
-
-@given(inventories())
-def test_hosts_get_their_tasks_ports_and_devices_in_order(inventory: Inventory) -> None:
-    plan = make(*inventory.hosts)
-    used = [entry for entry in inventory.hosts if not entry.spare]
-    assert plan.hosts == tuple(used)
-    assert [task.host for task in plan.tasks] == [entry.name for entry in used for _ in range(entry.tasks)]
-    for role in Role:
-        indexes = [task.id.index for task in plan.tasks if task.id.role is role]
-        assert indexes == list(range(len(indexes)))
-    for entry in used:
-        tasks = [task for task in plan.tasks if task.host == entry.name]
-        assert [task.port for task in tasks] == list(range(entry.task_port, entry.task_port + entry.tasks))
-        if entry.devices:
-            shares = [task.env["CUDA_VISIBLE_DEVICES"].split(",") for task in tasks]
-            assert [device for share in shares for device in share] == list(entry.devices)
-            assert len({len(share) for share in shares}) == 1
+from orchestrator import config
+from orchestrator.cli.main import main
+from orchestrator.errors import ExitStatus
+from orchestrator.model import Completion, Job
+from orchestrator.planning import explain
+from orchestrator.planning.plan import choose_command, resolve
+from orchestrator.store.folder import decode_plan
+from tests.golden import matches_golden
+from tests.unit.plans import host, make
 
 
 @pytest.mark.parametrize(
@@ -62,14 +34,6 @@ def test_cluster_and_completion(roles: str, cluster: dict[str, tuple[str]], comp
     plan = make(*(host(name, role) for name, role in zip("abc", roles.split(), strict=False)))
     assert list(plan.cluster.items()) == list(cluster.items())
     assert plan.completion is completion
-
-
-def test_the_line_tensorflow_reads() -> None:
-    plan = make(host("a", tasks=2), host("::1", "evaluator"), host("fd00::5", task_port=4000))
-    assert [task.env["TF_CONFIG"] for task in plan.tasks][2] == (
-        '{"cluster": {"worker": ["a:2222", "a:2223", "[fd00::5]:4000"]},'
-        ' "task": {"type": "evaluator", "index": 0}}'
-    )
 
 
 @pytest.mark.parametrize(
@@ -95,25 +59,45 @@ def test_the_command(job: str, given: str, chosen: str, argv: str) -> None:
     assert " ".join(resolve(command, "py3")) == argv
 
 
-def test_only_spares() -> None:
-    with pytest.raises(UsageError) as caught:
-        make(host("a", spare=True))
-    assert caught.value.what == "hosts.toml has no host to run on"
+EXAMPLE = Path(__file__).parents[2] / "hosts.example.toml"
 
 
-def test_the_plan_keeps_what_the_job_says() -> None:
-    job = Job(setup="module load x", grace=1, failure_grace=2, lifeline=3, secrets=("TOKEN",))
-    plan = make(host("a"), job=job, environ={"TOKEN": "hunter2"})
-    assert (plan.grace, plan.failure_grace, plan.lifeline) == (1, 2, 3)
-    assert plan.secrets == ("TOKEN",)
-    assert plan.tasks[0].setup == "module load x"
-    assert "hunter2" not in repr(plan)
-
-
-def test_roles_come_in_tensorflows_order_whatever_the_order_given() -> None:
-    cluster = {"ps": ("c:1",), "worker": ("b:1",), "chief": ("a:1",)}
-    assert list(json.loads(tf_config(cluster, TaskId(Role.PS, 0)))["cluster"]) == [
-        "chief",
-        "worker",
-        "ps",
+def test_the_tutorials_cluster() -> None:
+    lines = explain.dry_run(make(*config.load(EXAMPLE).hosts)).split("\n")
+    assert [line for line in lines if line.startswith("{")] == [
+        '{"cluster": {"worker": ["172.17.0.6:10090", "172.17.0.3:10088",'
+        ' "172.17.0.4:10087", "172.17.0.5:10089"]},'
+        f' "task": {{"type": "worker", "index": {index}}}}}'
+        for index in range(4)
     ]
+
+
+def test_everything_of_a_plan() -> None:
+    plan = make(
+        host("boss", "chief", user="train", port=2200, python="~/venv/bin/python"),
+        host("fd00::5", port=22, env={"A": "it's"}),
+        host("here", "ps", workdir="/data/my runs", python="python3.12"),
+        job=Job(setup="module load cuda\nulimit -n 9", secrets=("TOKEN",), env={"B": "\x1b[2J"}),
+        command=("train.py", "--name", "a b"),
+    )
+    matches_golden("cli/dry_run.txt", explain.dry_run(plan))
+
+
+def test_restarts_and_spares_are_in_the_plan() -> None:
+    job = Job(max_restarts=2, min_hosts=1, backup="backup")
+    spare = [host("a"), host("b"), host("s1", spare=True), host("s2", spare=True)]
+    text = explain.dry_run(make(*spare, job=job, command=("t.py",)))
+    assert (
+        "\nrestarts: 2 times at most, or on 1 host; backup of worker/0 is copied to all\nspare: s[1-2]\n"
+        in text
+    )
+    assert "spare: s[1-2] (not used without --max-restarts)" in explain.dry_run(make(*spare))
+    assert "restarts" not in explain.dry_run(make(host("a")))
+
+
+def test_a_dry_run_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text('[[host]]\nssh = "gpu-[1-2]"\n')
+    assert main(["launch", "--dry-run", "--json", "--hosts", str(hosts), "--", "true"]) == ExitStatus.OK
+    planned = decode_plan(capsys.readouterr().out.encode())
+    assert [str(task.id) for task in planned.tasks] == ["worker/0", "worker/1"]

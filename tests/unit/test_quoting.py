@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import quoting
+from orchestrator.transport import command_line
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1))
 def test_a_posix_shell_reads_the_words_back(argv: list[str]) -> None:
-    assert shlex.split(quoting.join(["x", *argv])) == ["x", *argv]
+    assert shlex.split(command_line(["x", *argv])) == ["x", *argv]
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_a_posix_shell_reads_the_words_back(argv: list[str]) -> None:
     ],
 )
 def test_how_it_looks(argv: list[str], line: str) -> None:
-    assert quoting.join(argv) == line
+    assert command_line(argv) == line

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,11 @@ import pytest
 
 from orchestrator.cli.args.parser import parse
 from orchestrator.errors import UsageError
-from orchestrator.launching import code, program
+from orchestrator.launching import code
 from orchestrator.model import Host, Inventory
 from orchestrator.program import refusals, sources
 from orchestrator.program.refusals import Code
+from orchestrator.sync.contents import check_builtin
 
 FILES: Mapping[str, str] = {
     "train.py": "import lib\nprint('trained')\n",
@@ -62,128 +62,93 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("ready.sh", "compiled", "out/compiled"):
         (root / name).chmod(0o755)
     (root.parent / "beside.py").write_text("")
-    (root.parent / "beside-tool").write_text("#!/bin/sh\n")
-    (root.parent / "beside-tool").chmod(0o755)
-    (root.parent / "link").symlink_to(root)
     subprocess.run(["git", "init", "-q", str(root)], check=True)
     return root
 
 
 def look(project: Path) -> Code:
     inventory = Inventory((Host("gpu-1", "gpu-1", "gpu-1"),))
-    return program.look(inventory, code.project(inventory, None, project), project)
+    return code.look(inventory, code.project(inventory, None, project), project)
 
 
 # (the command line, what is wrong, what to type)
 MISTAKES = [
-    ("train.ipynb", "train.ipynb is a notebook", "-- train.ipynb.py"),
+    (
+        "train.ipynb",
+        "train.ipynb is a notebook",
+        "--output train.ipynb train.ipynb`, then `orchestrate launch -- train.ipynb.py`",
+    ),
     ("'python train.py | tee log'", "is for a shell", "-- bash -o pipefail -c 'python train.py | tee log'"),
-    ("'python train.py --lr 1'", "is for a shell", "orchestrate launch -- python train.py --lr 1"),
+    ("'python train.py --lr 1'", "is for a shell", "-c 'python train.py --lr 1'"),
     ("train.py '|' tee log", "| is for a shell", "-- bash -o pipefail -c 'python train.py | tee log'"),
-    ("nohup python train.py '&'", "& is for a shell", "`orchestrate launch -- python train.py`"),
-    ("python train.py '>' 'my log'", "> is for a shell", None),
+    ("nohup python train.py '&'", "& is for a shell", "-c 'nohup python train.py'"),
     ("A=1 B='x y' python train.py", "A=1 is for a shell", "bash -o pipefail -c 'A=1"),
     ("source venv/bin/activate", "source is for a shell", 'setup = "source venv/bin/activate"'),
-    ("conda activate tf", "conda is for a shell", "setup ="),
     ("../beside.py", "lies outside of the folder", "-- beside.py"),
-    ("python -u BESIDE", "lies outside of the folder", None),
     ("HERE/train.py --lr 1", "is where the code lies", "`orchestrate launch -- train.py --lr 1`"),
-    ("bash HERE/plain.sh", "is where the code lies", "-- bash plain.sh"),
-    ("LINK/train.py", "is where the code lies", "-- train.py"),
     (
         "python -u trian.py --lr 1",
         "there is no trian.py here",
         "`orchestrate launch -- python -u train.py --lr 1`",
     ),
-    ("fit_model.py", "there is no fit_model.py here", "change to the folder"),
     ("data.py", "there is no data.py here", "-- pkg/data.py"),
     ("python train", "there is no train here", "-- python train.py"),
     ("./raedy.sh 3", "there is no ./raedy.sh here", "-- ./ready.sh 3"),
     ("secret.py", "is here, and would not be sent", "git check-ignore -v secret.py"),
-    ("out/compiled", "out/compiled is here, and would not be sent", "git check-ignore -v out/compiled"),
     ("old.py", "old.py, line 1: Missing parentheses", "python -m py_compile old.py"),
     ("nice -n 5 python open.py", "open.py, line 1: '(' was never closed", None),
     ("python latin.py", "latin.py, line", None),
-    ("timeout 600 python -m pkg.train", "there is no module pkg.train", "python -m pkg."),
     ("run.sh --fast", "run.sh cannot be started", "-- bash run.sh --fast"),
     ("./run.sh", "./run.sh cannot be started", "-- bash run.sh"),
     ("ready.sh", "ready.sh cannot be started", "-- ./ready.sh"),
-    ("compiled --fast", "compiled cannot be started", "-- ./compiled --fast"),
 ]
 
 
 def command_of(line: str, project: Path) -> tuple[str, ...]:
-    for word, path in (("BESIDE", "beside.py"), ("HERE", project.name), ("LINK", "link")):
-        line = line.replace(word, str(project.parent / path))
-    return tuple(shlex.split(line))
+    return tuple(shlex.split(line.replace("HERE", str(project))))
 
 
 @pytest.mark.parametrize(("line", "what", "way"), MISTAKES, ids=[line for line, *_ in MISTAKES])
-def test_a_mistake_is_one_error_with_a_fix(project: Path, line: str, what: str, way: str | None) -> None:
+def test_a_mistake_is_one_error_with_a_fix_that_we_take(
+    project: Path, line: str, what: str, way: str | None
+) -> None:
     command = command_of(line, project)
     with pytest.raises(UsageError) as caught:
         refusals.check(command, look(project))
     assert what in caught.value.what
     assert way is None or way in caught.value.hint
-
-
-@pytest.mark.parametrize("line", [line for line, *_ in MISTAKES])
-def test_the_fix_passes_the_checks(project: Path, line: str) -> None:
-    """What we tell people to type is a command that we take."""
-    command = command_of(line, project)
-    with pytest.raises(UsageError) as caught:
-        refusals.check(command, look(project))
     for quoted in caught.value.hint.split("`")[1::2]:
         words = shlex.split(quoted)
         if words[:2] != ["orchestrate", "launch"]:
             continue
         parsed = parse(words[1:])
-        moved = any("beside" in word for word in parsed.command) or line.endswith("train.ipynb")
-        known = look(project.parent if moved and "ipynb" not in line else project)
-        refusals.check(tuple(parsed.command), known)
+        moved = any("beside" in word for word in parsed.command)
+        refusals.check(tuple(parsed.command), look(project.parent if moved else project))
 
 
 GOOD = [
     "",
     "python train.py",
     "python3 -W ignore -u train.py -m x",
-    "python -c 'import x; y'",
-    "python -m pkg",
-    "python -m pkg.data --x",
     "python -m pytest -x",
-    "python -m tensorboard.main",
-    "python -m torch.distributed.run train.py",
-    "python3 -u -m deep.train",
     "python -m worker_entry --epochs 3",
     "bash -c 'python train.py | tee log'",
-    "bash -c 'exec python -m work'",
     "bash run.sh",
     "./ready.sh",
     "./compiled --fast",
-    "sleep 60",
     "/opt/on/the/hosts.py",
-    "~/bin/train.py",
     "--epochs 3",
     "new.py",
     "newer.py",
     "bom.py",
     "'my script.py'",
-    "./train.py",
-    "pkg/../train.py",
     "train.py '>=2'",
     "Rscript -e 'x <- 1; y'",
-    "python pkg",
-    "python src/deep",
     "env A=1 python train.py",
-    "nohup ./ready.sh",
-    "numactl --cpunodebind=0 python -m pkg.data",
-    "time trainer --fast",
     "declared.py",
     "japanese.py",
-    f"train.py --config {'x' * 300}",
     f"bash -c 'python train.py {'--x ' * 2000}'",
     "conda run -n tf python train.py",
-    "uv sync",
 ]
 
 
@@ -197,38 +162,26 @@ def test_a_setup_may_make_the_program(project: Path) -> None:
     refusals.check(("./build/train",), replace(look(project), prepared=True))
 
 
-def test_an_ignored_script_that_git_knows_is_sent(project: Path) -> None:
-    subprocess.run(["git", "-C", str(project), "add", "-f", "secret.py"], check=True)
-    try:
-        refusals.check(("secret.py",), look(project))
-    finally:
-        subprocess.run(["git", "-C", str(project), "rm", "-q", "--cached", "secret.py"], check=True)
-
-
 def test_the_modules_beside_a_program_are_found(project: Path) -> None:
     known = look(project)
     names = ("train.py", "lib.py", "pkg/__init__.py", "pkg/data.py")
-    assert list(sources.closure("train.py", lambda path: program.text(path, known))) == [
+    assert list(sources.closure("train.py", lambda path: code.text(path, known))) == [
         (name, FILES[name]) for name in names
     ]
-    assert program.read(("python", "-m", "pkg.data"), known)[0].text == FILES["pkg/data.py"]
-    assert program.read(("bash", "run.sh"), known) == ()
+    assert code.read(("python", "-m", "pkg.data"), known)[0].text == FILES["pkg/data.py"]
+    assert code.read(("bash", "run.sh"), known) == ()
 
 
 @pytest.mark.parametrize(
     "line",
     [
         "bash -c 'cd . && python -u train.py --x | tee log'",
-        "bash -o pipefail -c 'exec python3.11 train.py'",
         "bash start.sh",
         "bash continued.sh",
         "bash -c '${PYTHON:-python3} train.py'",
         'bash -c \'python "train.py" "$@"\'',
-        "./start.sh 3",
         "nice -n 5 python train.py",
         "conda run -n tf python train.py",
-        "poetry run python -u train.py",
-        "uv run train.py --epochs 3",
         "env A=1 ./start.sh",
     ],
 )
@@ -247,28 +200,11 @@ def test_a_program_that_a_shell_runs_is_read_as_well(line: str) -> None:
 
 def test_what_a_shell_only_mentions_is_not_read(project: Path) -> None:
     for line in ("bash -c 'echo train.py'", "bash -c 'mypython train.py'", "bash", "bash -c", "./nothing.sh"):
-        assert program.read(tuple(shlex.split(line)), look(project)) == ()
+        assert code.read(tuple(shlex.split(line)), look(project)) == ()
 
 
-@pytest.mark.parametrize("option", ["--ephocs=3", "--strategy=mirror", "--batch-size=x"])
-def test_options_of_worker_entry_are_judged_here(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_worker_entry_are_judged_here(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        program.check_options((option,))
+        check_builtin(("--ephocs=3",))
     assert caught.value.code == 2
     assert capsys.readouterr().err.startswith("error: ")
-
-
-def test_a_dry_run_says_it_too(project: Path, tmp_path: Path) -> None:
-    (tmp_path / "hosts.toml").write_text('[[host]]\nname = "gpu-1"\n')
-    words = ["launch", "--hosts", str(tmp_path / "hosts.toml"), "--dry-run", "--", "train.ipynb"]
-    done = subprocess.run(
-        [Path(sys.executable).with_name("orchestrate"), *words],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"},
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: train.ipynb is a notebook")
-    assert done.stdout == ""

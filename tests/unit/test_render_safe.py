@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.text import Text
 
 import orchestrator.cli
 from orchestrator import events as ev
@@ -23,13 +24,13 @@ from orchestrator.cli.desk import out
 from orchestrator.errors import ExitStatus, HostError
 from orchestrator.events import Event, Stamped
 from orchestrator.render import Jsonl
+from orchestrator.render.board import region
 from orchestrator.render.clean import Cleaning
 from orchestrator.render.clean import lines as clean_lines
 from orchestrator.render.errors import report
 from orchestrator.render.live import Paint
 from orchestrator.render.plain import Plain
 from orchestrator.render.preflight import preflight_table
-from orchestrator.render.region import region
 from orchestrator.render.tables import RunRow, runs_table, status_table
 from orchestrator.render.words import say
 from orchestrator.run.view import View, replay
@@ -121,7 +122,7 @@ def test_the_live_display(story: list[Event]) -> None:
     texts = [paint.line((line, "red")) for event in story for line in say(view, event)]
     texts += [paint.line((line, "")) for event in story for line in say(view, event)]
     texts += [paint.line(event) for event in story if isinstance(event, ev.LogLine)]
-    texts += [paint.row(row, 200) for row in region(view, 2.0, 20, 200)]
+    texts += [Text(row, style) for row, style in region(view, 2.0, 20, 200)]
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=500)
     with console.capture() as shown:
         for text in texts:

@@ -4,41 +4,22 @@ import json
 import time
 from typing import Any
 
-import msgspec
 import pytest
 
 from orchestrator import events as ev
 from orchestrator import wire
+from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
 from orchestrator.events import CheckReported, Level, Outcome, PairReported, Phase, Stamped
 from orchestrator.model import Completion, Host, Role, RunPlan, TaskId, TaskSpec
-from orchestrator.render.grid import grid
-from orchestrator.render.preflight import host_table, pairs_line, preflight_table
-from orchestrator.render.problems import problems
+from orchestrator.render import errors
+from orchestrator.render.clean import Cleaning, lines
+from orchestrator.render.preflight import preflight_table
 from orchestrator.render.tables import RunRow, runs_table, status_table
 from orchestrator.run.fitlines import Fit
 from orchestrator.run.view import View, replay
 from orchestrator.run.vitals import Vital, Vitals
+from orchestrator.store.prune import Pruned
 from tests.golden import matches_golden
-
-
-def test_a_grid_is_cut_into_blocks_that_fit() -> None:
-    rows = [["host", "python", "disk", "clock"], ["gpu-[01-08]", "3.11.2", "ok", "ok"]]
-    assert grid(rows) == ["host         python  disk  clock", "gpu-[01-08]  3.11.2  ok    ok"]
-    assert grid(rows, 24) == [
-        "host         python",
-        "gpu-[01-08]  3.11.2",
-        "",
-        "host         disk  clock",
-        "gpu-[01-08]  ok    ok",
-    ]
-    assert grid(rows, 5) == grid(rows, 13)  # never less than a column beside the first one
-    assert grid([]) == []
-
-
-def test_a_grid_counts_cells_and_lets_nothing_raw_through() -> None:
-    assert grid([["漢字", "x"], ["a\x1b[2J\x07", "y"]]) == ["漢字  x", "a␇    y"]
-    assert grid([["[bold]x[/foo]", ":warning:"], ["", ""]]) == ["[bold]x[/foo]  :warning:", ""]
-    assert grid([["a\tb", "\x1b[31mx"], ["é", "y" * 500]]) == ["a       b  x", "é          " + "y" * 500]
 
 
 def checks(host: str, **found: tuple[Level, str]) -> list[CheckReported]:
@@ -50,74 +31,38 @@ def checks(host: str, **found: tuple[Level, str]) -> list[CheckReported]:
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 
 
-def test_hosts_with_equal_rows_share_one() -> None:
+def test_preflight_is_a_table_and_the_problems() -> None:
+    login, python = (OK, "train"), (OK, "3.11.2")
     cluster = [
-        *checks("gpu-01", login=(OK, "train"), python=(OK, "3.11.2"), disk=(OK, "120 GB free")),
-        *checks("gpu-02", login=(OK, "train"), python=(OK, "3.11.2"), disk=(OK, "180 GB free")),
-        *checks("gpu-03", login=(OK, "train"), python=(OK, "3.11.2"), disk=(WARN, "4 GB free")),
-        *checks("gpu-04", login=(OK, "train"), python=(FAIL, "does not run")),
-        CheckReported("gpu-02", "python", OK, "3.11.2"),
+        *checks("gpu-01", login=login, python=python, disk=(OK, "120 GB free")),
+        *checks("gpu-02", login=login, python=python, disk=(OK, "180 GB free")),
+        *checks("gpu-03", login=login, python=python, disk=(WARN, "4 GB free")),
+        *checks(
+            "gpu-04", login=login, python=(FAIL, "/no/python does not run"), address=(FAIL, "is not its own")
+        ),
+        *checks("gpu-05", login=login, python=(FAIL, "does not run")),
     ]
-    assert host_table(cluster) == [
-        "host         login  python  disk",
-        "gpu-[01-02]  train  3.11.2  ok",
-        "gpu-03       train  3.11.2  warn",
-        "gpu-04       train  FAIL    -",
-    ]
-
-
-def test_the_worst_of_two_findings_is_shown() -> None:
-    both = [*checks("a", tensorflow=(FAIL, "2.15.0")), *checks("a", tensorflow=(OK, "2.15.0"))]
-    assert host_table(both) == ["host  tensorflow", "a     FAIL"]
-
-
-def pair(source: str, target: str, why: str = "", ms: float = 0.3) -> PairReported:
-    return PairReported(source, target, "10.0.0.1:2222", not why, None if why else ms, None, why)
-
-
-def test_pairs_are_one_line_however_many_they_are() -> None:
-    pairs = [pair("a", "b", ms=12.34), pair("b", "a", "refused")]
-    assert pairs_line([]) == []
-    assert pairs_line(pairs) == ["1 of 2 connections is open, in at most 12.3 ms (a to b)"]
-    pairs[1] = msgspec.structs.replace(pair("b", "a"), large_ms=1.5)
-    assert pairs_line(pairs) == [
-        "2 of 2 connections are open, in at most 12.3 ms (a to b); 64 kB arrive in at most 1.5 ms"
-    ]
-
-
-def test_preflight_ends_with_the_problems() -> None:
-    found = [*checks("a", rsync=(WARN, "not installed")), *checks("b", rsync=(WARN, "not installed"))]
-    assert preflight_table(found, [pair("a", "a")], 80) == [
-        "host  rsync",
-        "a, b  warn",
-        "",
-        "1 of 1 connection is open, in at most 0.3 ms (a to a)",
-        "",
-        "warning: a, b: rsync: not installed",
-        "  why: why rsync",
-    ]
+    pairs = [PairReported("gpu-01", "gpu-01", "10.0.0.1:2222", True, 0.3, None, "")]
+    shown = {width: preflight_table(cluster, pairs, width) for width in (80, 30)}
+    text = "".join(f"--- {width}\n" + "\n".join(lines) + "\n" for width, lines in shown.items())
+    matches_golden("render/preflight.txt", text)
     assert preflight_table([], [], 80) == []
 
 
-def test_what_is_wrong_with_the_same_hosts_stands_together() -> None:
-    found = [
-        *checks("a", python=(FAIL, "/no/python does not run"), address=(FAIL, "10.0.0.9 is not a's")),
-        *checks("b", python=(FAIL, "does not run")),
-        *checks("c", rsync=(WARN, "not installed"), address=(FAIL, "is another one's")),
-    ]
-    assert problems([found[0], found[2], found[1], *found[3:]]) == [
-        "warning: c: rsync: not installed",
-        "  why: why rsync",
-        "error: a: 2 errors",
-        "  python: /no/python does not run",
-        "    why: why python",
-        "  address: 10.0.0.9 is not a's",
-        "    why: why address",
-        "error: b: python: does not run",
-        "  why: why python",
-        "error: c: address: is another one's",
-        "  why: why address",
-    ]
+def refused(host: str) -> HostError:
+    hint = f"ssh train@{host}, or set `identity` under [defaults] in hosts.toml"
+    return HostError(host, "refused the login", kind="auth", why='no key was accepted for "train"', hint=hint)
+
+
+def test_errors_have_three_parts_and_hosts_that_fail_alike_share_one() -> None:
+    printed = "it printed:\n\x1b[2JWelcome\n\n  to gpu\x07\n"
+    locked = HostError("gpu-10", "refused the login", kind="auth", why="the account is locked", hint="")
+    told = (
+        UsageError("hosts.toml is empty", why="no [[host]]", hint="see hosts.example.toml"),
+        ClusterError("nothing answers", why=printed),
+        SeveralErrors([refused("gpu-02"), locked, refused("gpu-03"), refused("gpu-04")]),
+    )
+    matches_golden("render/errors.txt", "".join("\n".join(errors.lines(one)) + "\n" for one in told))
 
 
 HOSTS = (Host("gpu-01", "gpu-01", "10.0.0.1"), Host("gpu-02", "gpu-02", "10.0.0.2"))
@@ -210,30 +155,6 @@ def test_status_is_what_the_nodes_say() -> None:
     )
 
 
-STATES: list[tuple[dict[tuple[str, str], tuple[str, wire.TaskStatus]], str]] = [
-    ({}, "not started"),
-    (node("running"), "running"),
-    (node("exited", exit_code=3), "exited       exit status 3"),
-    (node("exited", exit_signal=9), "exited       killed by SIGKILL"),
-    (node("lost", message="the guard is gone"), "lost         the guard is gone"),
-    (node("running", gaps=[{"bytes": 10}, {"bytes": 2}]), "running      12 bytes of its log were lost"),
-    (
-        {**node("exited", exit_code=1), **node("running", "2"), **node("exited", "validate")},
-        "running            2",
-    ),
-]
-
-
-@pytest.mark.parametrize(("states", "line"), STATES)
-def test_a_task_s_state_is_its_last_attempt_s(
-    states: dict[tuple[str, str], tuple[str, wire.TaskStatus]], line: str
-) -> None:
-    lines = status_table(plan(), view(), states, {}, kept=False, json=False)
-    assert lines[0].endswith("unkept, no keeper")
-    row = next(one for one in lines if "worker/0" in one)
-    assert row.strip() == f"worker/0  gpu-01  {line}"
-
-
 def test_status_as_json_is_one_object() -> None:
     (line,) = status_table(
         plan(), view(ENDED), node("exited", exit_signal=9), {"gpu-02": "x"},
@@ -247,3 +168,37 @@ def test_status_as_json_is_one_object() -> None:
         ("worker/0", "exited", 9),
         ("worker/1", "unknown", None),
     ]
+
+
+NOTHING: dict[str, Any] = {"count": 0, "bytes": 0, "gone": [], "failed": []}
+PROCESS = {"pid": 42, "argv0": "python3", "run": "r1", "task": "worker/0"}
+
+
+def reply(**more: Any) -> wire.Cleaned:
+    found: dict[str, Any] = {"orphans": [], "killed": [], "trouble": []}
+    folders = dict.fromkeys(("state", "work", "code", "data", "envs", "scraps"), NOTHING) | more.pop(
+        "folders", {}
+    )
+    known = {**found, "folders": folders, **more}
+    return wire.read(known, wire.Cleaned, "a reply")
+
+
+def cleaning(hosts: dict[str, wire.Cleaned], *, dry: bool = False, **more: Any) -> Cleaning:
+    here = Pruned(0, 0, (), 0, (), ())
+    wish: dict[str, Any] = {
+        "unreachable": {},
+        "here": here,
+        "alive": frozenset(),
+        "work": False,
+    }
+    return Cleaning(hosts=hosts, dry=dry, **{**wish, **more})
+
+
+def test_hosts_that_say_the_same_share_a_line() -> None:
+    some = {"count": 41, "bytes": 1_200_000_000, "failed": []}
+    old = {**some, "gone": [{"name": f"r{n}", "bytes": 25_000_000} for n in range(12)]}
+    kinds = {"state": old, "work": {**some, "gone": []}}
+    hosts = {"gpu-1": reply(killed=[PROCESS], folders=kinds)}
+    done = cleaning({**hosts, **{f"gpu-{n}": reply(folders=kinds) for n in (2, 3)}})
+    matches_golden("render/clean.txt", "\n".join(lines(done, json=False)) + "\n")
+    assert done.status is ExitStatus.OK

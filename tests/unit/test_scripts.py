@@ -51,21 +51,6 @@ def test_without_root_the_one_line_is_printed(script: str, tmp_path: Path) -> No
     assert done.stdout == "sudo apt-get update && sudo apt-get install -y rsync iputils-ping\n"
 
 
-def test_without_apt_the_packages_are_named(tmp_path: Path) -> None:
-    done = run("setup", PATH=str(tools(tmp_path / "bin", without=["rsync"], apt=False)))
-    assert done.returncode == 3
-    assert "rsync" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("script", "arguments"), [("setup", ["everything"]), ("cluster", []), ("cluster", ["explode"])]
-)
-def test_usage(script: str, arguments: list[str]) -> None:
-    done = run(script, *arguments)
-    assert done.returncode == 2
-    assert f"  try: scripts/{script}" in done.stderr
-
-
 @pytest.mark.skipif(Path(sys.prefix) != ROOT / ".venv", reason="scripts/setup did not make this environment")
 def test_set_up_is_quick_and_quiet_when_it_is_done() -> None:
     before = _computed()

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator import slurm
-from orchestrator.cli.desk import inventory
 from orchestrator.errors import HostError, UsageError
 from orchestrator.model import Host, Inventory, Order, Way
 from orchestrator.names import RunId
@@ -21,7 +20,6 @@ case "$*" in
     *"show job"*) cat job ;;
     *"show hostnames"*) printf 'n1\\nn2\\n' ;;
     *"show node"*) cat node ;;
-    *"show config"*) printf 'SlurmdPort = 6818\\nSrunPortRange = 20448-20500\\nSlurmctldPort=6817\\n' ;;
 esac
 """
 RUNNING = "JobId=7 JobState=RUNNING RunTime=00:01:00 TimeLimit=1-00:00:00 EndTime=Unknown NodeList=n[1-2]"
@@ -48,7 +46,6 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ({}, [1, 1]),
         ({"SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "3,1"}, [3, 1]),
-        ({"SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x2)"}, [2, 2]),
         ({"SLURM_TASKS_PER_NODE": "48(x2)"}, [1, 1]),  # cores, where nobody asked for tasks
     ],
 )
@@ -59,9 +56,7 @@ def test_tasks_of_nodes(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], 
     found = slurm.allocation("7")
     assert [node.tasks for node in found.nodes] == tasks
     assert [node.address for node in found.nodes] == ["192.0.2.1", "192.0.2.2"]
-    # Job 7 would begin at 20448, where srun listens.
-    assert found.task_port == 20_512
-    assert slurm.allocation("8").task_port == 20_512
+    assert found.task_port != slurm.allocation("8").task_port
 
 
 @pytest.mark.parametrize(
@@ -75,11 +70,6 @@ def test_tasks_of_nodes(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], 
             "Slurm job 7 reached its time limit (00:01:00)",
         ),
         ("JobState=COMPLETING RunTime=00:00:09 TimeLimit=UNLIMITED", "Slurm job 7 was cancelled (scancel)"),
-        (
-            "JobState=COMPLETING BatchFlag=1 RunTime=00:00:09 TimeLimit=UNLIMITED",
-            "Slurm job 7 was cancelled (scancel), or its batch script has ended",
-        ),
-        ("JobState=PREEMPTED", "Slurm job 7 was preempted by another job"),
         ("JobState=BOOT_FAIL", "Slurm job 7 is over: Slurm calls it BOOT_FAIL"),
     ],
 )
@@ -97,14 +87,12 @@ def test_nodes_that_a_job_has_lost(words: Path) -> None:
         "n2": "n2 is DOWN*+DRAIN in Slurm (a fan [root@now])",
         "n3": "Slurm took n3 out of job 7",
     }
-    (words / "job").write_text(RUNNING.replace("RUNNING", "NODE_FAIL"))
-    assert slurm.look("7", ["n2"]).over.startswith("Slurm ended job 7, since n2 is DOWN")
 
 
 def test_a_slurm_that_does_not_answer_ends_nothing(words: Path) -> None:
     (words / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
     assert slurm.look("7", ["n1"]) == slurm.Fate()
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match="tell"):
         slurm.allocation("7")
 
 
@@ -153,14 +141,3 @@ def test_the_last_workers_stand_by() -> None:
     assert [host.spare for host in spares] == [False, True, True]
     with pytest.raises(UsageError):
         selection.stand_by(Inventory(hosts), 3)
-
-
-def test_a_file_called_slurm_is_named_with_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    (tmp_path / "slurm").write_text('[[host]]\nssh = "gpu-01"\n')
-    assert [host.name for host in inventory.load("./slurm").hosts] == ["gpu-01"]
-    with pytest.raises(UsageError):
-        inventory.load("slurm")

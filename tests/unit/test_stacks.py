@@ -9,8 +9,12 @@ import pytest
 
 from orchestrator import wire
 from orchestrator.model import Completion
+from orchestrator.names import RunId
+from orchestrator.phases.hang import keep
 from orchestrator.run import stacks
 from orchestrator.run.stacks import Frame, Stand
+from orchestrator.store import RunFolder
+from tests.unit.plans import host, make
 
 DUMPS = Path(__file__).parent / "stacks"  # three tasks of TensorFlow 2.21; worker/1 sleeps before a step
 WORK = "/home/ada/orchestrate/runs/20261121-021927-9g92/work"
@@ -18,9 +22,7 @@ WORK = "/home/ada/orchestrate/runs/20261121-021927-9g92/work"
 
 def process(text: str = "", **facts: Any) -> wire.StackProcess:
     known = {"pid": 7, "argv0": "python", "python": True, "state": "S", "waits": "", "cwd": WORK, "why": ""}
-    return wire.read(
-        {**known, "cpu": 0, "how": "signal", "text": text, **facts}, wire.StackProcess, "a process"
-    )
+    return wire.read({**known, "cpu": 0, "text": text, **facts}, wire.StackProcess, "a process")
 
 
 def dumped(name: str, task: str, step: int | None = None, **facts: Any) -> Stand:
@@ -62,29 +64,6 @@ def test_the_frames_of_a_real_dump() -> None:
     ]
 
 
-def test_the_main_thread_is_the_last_one() -> None:
-    text = (
-        "Thread 0x00007f1 [loader] (most recent call first):\n"
-        '  File "/usr/lib/python3.13/threading.py", line 359 in wait\n\n'
-        "Current thread 0x00007f2 [python3] (most recent call first):\n"
-        "  Garbage-collecting\n"
-        '  File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed\n'
-        '  File "<string>", line 2 in <module>\n'
-        '  File "/x/a \\xe9.py", line ??? in f\n'
-    )
-    loader, main = stacks.threads(text)
-    assert loader == (Frame("threading.py", 359, "wait", "python"),)
-    assert [(frame.file, frame.line, bool(frame.library)) for frame in main] == [
-        ("<frozen importlib._bootstrap>", 241, True),
-        ("<string>", 2, False),
-        ("/x/a \\xe9.py", 0, False),
-    ]
-
-
-def test_what_is_no_dump_has_no_threads() -> None:
-    assert stacks.threads("Fatal Python error: Segmentation fault\nnothing here") == []
-
-
 @pytest.mark.parametrize("how", ["loop", "fit"])
 def test_a_gang_that_waits_for_one_that_sleeps(how: str) -> None:
     waiting = [dumped(f"{how}-0", f"worker/{index}") for index in (0, 2)]
@@ -108,10 +87,6 @@ def test_a_gang_that_waits_for_one_that_sleeps(how: str) -> None:
         ]
 
 
-def test_two_tasks_are_enough_when_one_waits() -> None:
-    assert odd(dumped("loop-0", "worker/0"), dumped("loop-1", "worker/1")) == ["worker/1"]
-
-
 ODD: list[tuple[str, list[Stand], list[str]]] = [
     ("nobody", [standing(f"worker/{i}", COLLECTIVE, "/t.py:5 in f") for i in range(3)], []),
     (
@@ -128,23 +103,6 @@ ODD: list[tuple[str, list[Stand], list[str]]] = [
         "one in a lock",
         [standing("worker/0", COLLECTIVE, "/t.py:5 in f"), standing("worker/1", WAIT, "/t.py:7 in g")],
         ["worker/1"],
-    ),
-    (
-        "one in another collective",
-        [
-            standing("worker/0", COLLECTIVE, "/t.py:5 in train"),
-            standing("worker/1", COLLECTIVE, "/t.py:5 in train"),
-            standing("worker/2", COLLECTIVE, "/t.py:9 in evaluate"),
-        ],
-        ["worker/2"],
-    ),
-    (
-        "nobody of two in different collectives",
-        [
-            standing("worker/0", COLLECTIVE, "/t.py:5 in train"),
-            standing("worker/1", COLLECTIVE, "/t.py:9 in evaluate"),
-        ],
-        [],
     ),
     (
         "one that is behind, where all stand alike",
@@ -181,29 +139,6 @@ def test_with_parameter_servers_only_the_chief_can_be_odd() -> None:
     assert odd(standing("chief/0", "/t.py:8 in read"), *others, completion=Completion.CHIEF) == ["chief/0"]
 
 
-def test_sentences() -> None:
-    stopped = stacks.stand("worker/1", "gpu-02", [process(state="T", why="it is stopped")])
-    waits = standing("worker/0", COLLECTIVE, "/t.py:5 in f")
-    assert stacks.sentence(stacks.find([waits, stopped], Completion.ALL), hang=True) == (
-        "worker/1 on gpu-02 is stopped (SIGSTOP); worker/0 waits for it at /t.py:5 in f"
-    )
-    assert stacks.sentence(stacks.find([waits], Completion.ALL), hang=True) == (
-        "no task stands out: worker/0 stands at /t.py:5 in f, inside TensorFlow"
-    )
-    shell = stacks.stand("worker/1", "gpu-02", [process(python=False, argv0="sh")])
-    assert stacks.sentence(stacks.find([waits, shell], Completion.ALL), hang=True) == (
-        "worker/1 on gpu-02 hangs at an unknown place: sh is not Python; "
-        "worker/0 waits for it at /t.py:5 in f"
-    )
-    disk = stacks.stand("worker/1", "gpu-02", [process(state="D", waits="nfs_wait_bit_killable")])
-    assert "stuck in the kernel (nfs_wait_bit_killable)" in stacks.sentence(
-        stacks.find([disk], Completion.ALL), hang=True
-    )
-    looked_at = stacks.find([waits, dumped("loop-1", "worker/1")], Completion.ALL)
-    assert stacks.sentence(looked_at, hang=False).startswith("worker/1 on gpu-02 stands out at train.py:9")
-    assert stacks.sentence(stacks.find([], Completion.ALL), hang=True) == "no task could be looked at"
-
-
 def test_a_task_that_has_just_ended_stands_nowhere() -> None:
     def of(*processes: wire.StackProcess) -> wire.TaskStacks:
         return wire.TaskStacks("1", "worker/0", processes, 0)
@@ -214,3 +149,27 @@ def test_a_task_that_has_just_ended_stands_nowhere() -> None:
     left = stacks.living(of(gone, alive))
     assert left is not None
     assert left.processes == (alive,)
+
+
+def task(name: str, attempt: str = "1") -> wire.TaskStacks:
+    process = {"pid": 1, "argv0": "python", "python": True, "state": "S", "waits": "", "cpu": 0.0, "cwd": "/"}
+    process |= {"text": "", "why": "it shows none"}
+    made = {"task": name, "attempt": attempt, "processes": [process], "more": 0}
+    return wire.read(made, wire.TaskStacks, "a test")
+
+
+def test_a_host_does_not_say_where_the_tasks_of_another_one_stand(tmp_path: Path) -> None:
+    plan = make(host("a"), host("b"))
+    folder = RunFolder(tmp_path, RunId("r1"))
+    folder.path.mkdir()
+    lies = [
+        task("worker/1"),
+        task("worker/0", "99"),
+        task("worker/7"),
+    ]
+    good = {"a": wire.StacksOf((task("worker/0"), *lies)), "b": wire.StacksOf((task("worker/1"),))}
+    taken = keep(folder, plan, good, {}, {}, hang=False)
+    assert [(one.task, one.attempt, name) for name, one in taken.tasks] == [
+        ("worker/0", "1", "a"),
+        ("worker/1", "1", "b"),
+    ]

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import UsageError
+from orchestrator.cli.main import main
+from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.events import (
     Event,
     LogGap,
@@ -17,15 +20,16 @@ from orchestrator.events import (
     StopRequested,
     TaskExited,
     TaskStarted,
+    decode,
 )
-from orchestrator.model import Completion, Host, Order, RunPlan
+from orchestrator.model import Completion, Host, RunPlan
 from orchestrator.names import RunId
-from orchestrator.store import RunFolder, RunReader, find
-from orchestrator.store.bus import Bus
-from orchestrator.store.eventlog import EventLog
+from orchestrator.store import RunFolder, RunReader, find, runs_root
+from orchestrator.store.bus import Bus, EventLog
+from orchestrator.store.known import Validations
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.reader import last_lines
-from orchestrator.store.validations import Validations
+from tests.unit import plans
 
 STARTED = TaskStarted("worker/0", "gpu-1", "1", 42)
 EXITED = TaskExited("worker/0", "gpu-1", "1", 0, None, "", 1.0, 2.0, stopped=False)
@@ -64,28 +68,6 @@ def test_lines_come_after_the_start_and_before_the_exit(folder: RunFolder) -> No
     assert seen(reader) == ["TaskStarted", "one", "two", "no newline", "TaskExited", "RunEnded"]
     assert reader.ended
     assert seen(reader) == []
-
-
-def test_a_growing_log_is_read_once(folder: RunFolder) -> None:
-    emit(folder, STARTED)
-    reader = RunReader(folder)
-    mirror = Mirror(folder, "1", "worker-0")
-    assert seen(reader) == ["TaskStarted"]
-    mirror.add_log(0, b"on", [])
-    assert seen(reader) == []
-    mirror.add_log(2, b"e\ntw", [])
-    assert seen(reader) == ["one"]
-    mirror.add_log(6, b"o\n", [])
-    emit(folder, EXITED)
-    assert seen(reader) == ["two", "TaskExited"]
-
-
-def test_lines_carry_the_time_of_their_bytes(folder: RunFolder) -> None:
-    mirror = Mirror(folder, "1", "worker-0")
-    mirror.add_log(0, b"one\ntwo\n", [(0, 5_000_000_000), (4, 7_000_000_000)])
-    emit(folder, STARTED)
-    times = [s.event.sent for s in RunReader(folder).poll() if isinstance(s.event, LogLine)]
-    assert times == [5.0, 7.0]
 
 
 def test_lines_of_several_tasks_come_by_their_time(folder: RunFolder) -> None:
@@ -129,12 +111,6 @@ def test_a_display_that_is_far_behind_is_told_what_it_missed(folder: RunFolder) 
     assert lines[-1].text == "line 9999"
 
 
-def test_other_tasks_lines_are_left_out(folder: RunFolder) -> None:
-    Mirror(folder, "1", "worker-0").add_log(0, b"one\n", [])
-    emit(folder, STARTED, EXITED)
-    assert seen(RunReader(folder, wanted=lambda task: task == "worker/1")) == ["TaskStarted", "TaskExited"]
-
-
 def test_nothing_comes_after_the_end() -> None:
     """A host that answers when the run was stopped already: its thread does not know."""
     told: list[Stamped] = []
@@ -155,24 +131,6 @@ def test_a_resumed_stream_leaves_no_double_and_no_hole(folder: RunFolder) -> Non
     assert folder.log("1", "worker-0").read_bytes() == b"abcdefgh"
     with pytest.raises(ValueError, match="hole"):
         again.add_log(20, b"x", [])
-
-
-def test_one_keeper_at_a_time(folder: RunFolder) -> None:
-    lock = folder.take_lock()
-    assert lock is not None
-    assert folder.take_lock() is None
-    assert folder.has_keeper()
-    os.close(lock)
-    assert not folder.has_keeper()
-
-
-def test_requests_reach_a_keeper_that_listens_and_no_other(folder: RunFolder) -> None:
-    assert not folder.ask_keeper(Order.STOP)
-    control = folder.open_control()
-    assert folder.ask_keeper(Order.STOP)
-    assert os.read(control, 100) == b'{"want": "stop"}\n'
-    os.close(control)
-    assert not folder.ask_keeper(Order.STOP)
 
 
 def make_run(root: Path, run: str, name: str = "") -> None:
@@ -200,13 +158,6 @@ def test_finding_a_run(tmp_path: Path) -> None:
     assert found("20261121") == "20261120-010203-mnop"
 
 
-def test_the_last_lines_shown_are_not_blank(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    assert last_lines(path, 3) == ()
-    path.write_bytes(b"one\n\nbar 1\rbar 2\n\x1b[2Jthree\n\n")
-    assert last_lines(path, 2) == ("bar 2", "three")
-
-
 def test_of_a_line_longer_than_what_is_looked_at_the_end_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"Epoch 1\n" + b"".join(b"\r step %d" % step for step in range(20_000)))
@@ -230,3 +181,80 @@ def test_others_can_exchange_no_run_whatever_the_umask_is(tmp_path: Path, *, the
         os.umask(before)
     made = [tmp_path / "state", *(tmp_path / "state").rglob("*")]
     assert [path for path in made if path.stat().st_mode & 0o022] == []
+
+
+HOSTS = (plans.host("gpu-1"), plans.host("gpu-2"))
+FAST, SLOW = "6/6 - 0s - loss: 0.5000 - 9ms/step", "6/6 - 0s - loss: 0.5100 - 12ms/step"
+
+
+def made(run: str, *, attempts: int = 1, command: tuple[str, ...] = ("train.py",)) -> RunFolder:
+    plan = replace(plans.make(*HOSTS), run=run, command=command, notes=(f"note of {run}",), created=1e9)
+    folder = RunFolder(runs_root(), RunId(run))
+    folder.create(plan)
+    log = EventLog(folder)
+    for attempt in map(str, range(1, attempts + 1)):
+        for task, (host, text) in enumerate(zip(HOSTS, (FAST, SLOW), strict=True)):
+            lines = [b"Epoch 1/1\n", text.encode() + b"\n", b"attempt %s\n" % attempt.encode()]
+            places = [sum(map(len, lines[:number])) for number in range(3)]
+            began = int(attempt) * 100
+            times = [(place, (began + 10 * number) * 10**9) for number, place in enumerate(places)]
+            Mirror(folder, attempt, f"worker-{task}").add_log(0, b"".join(lines), times)
+            log(Stamped(began - 1, TaskStarted(f"worker/{task}", host.name, attempt, 1)))
+        for task, host in enumerate(HOSTS):
+            end = TaskExited(f"worker/{task}", host.name, attempt, 0, None, "", 1.0, 2.0, stopped=False)
+            log(Stamped(began + 90, end))
+    log(Stamped(1000.0, RunEnded(run, Outcome.SUCCEEDED, 0, 52.0, "", "", (), "")))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_tail_shows_what_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    made("20261121-010203-abcd", attempts=2)
+
+    def tail(*words: str) -> list[str]:
+        assert main(["tail", "abcd", *words]) == ExitStatus.OK
+        return [line.partition("| ")[2] for line in capfd.readouterr().out.splitlines()]
+
+    whole = ["Epoch 1/1", "Epoch 1/1", FAST, SLOW]
+    assert tail() == [*whole, "attempt 1", "attempt 1", *whole, "attempt 2", "attempt 2"]
+    assert tail("--task", "worker/1", "-n", "1") == ["attempt 1", "attempt 2"]
+    assert tail("-n", "1", "--raw") == ["attempt 1", "attempt 1", "attempt 2", "attempt 2"]
+    folded = ["Epoch 1/1", FAST, SLOW]  # losses that differ are two lines
+    assert tail("--fold", "similar") == [*folded, "attempt 1", *folded, "attempt 2"]
+
+
+def test_the_lines_of_json_are_chosen_and_never_folded(capfd: pytest.CaptureFixture[str]) -> None:
+    made("20261121-010203-abcd")
+    words = ["tail", "--json", "--fold", "similar", "-n", "3", "--timestamps"]
+    assert main(words) == ExitStatus.OK
+    events = [decode(line.encode()).event for line in capfd.readouterr().out.splitlines()]
+    lines = [line for line in events if isinstance(line, LogLine)]
+    assert [(line.task, line.text, line.sent) for line in lines[:2]] == [
+        ("worker/0", "Epoch 1/1", 100.0),
+        ("worker/1", "Epoch 1/1", 100.0),
+    ]
+    assert isinstance(events[-1], RunEnded)
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["--fold", "similar"]])
+def test_a_copy_that_finds_no_room_is_no_success(
+    words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made("20261121-010203-abcd")
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["tail", *words]) == ExitStatus.USAGE
+    assert "could not be written: No space left on device" in capfd.readouterr().err
+
+
+def test_what_was_before_is_no_news_to_who_skips_it() -> None:
+    folder = made("20261121-010203-abcd")
+    reader = RunReader(folder)
+    reader.skip(4)
+    assert [type(stamped.event) for stamped in reader.poll()] == [RunEnded]

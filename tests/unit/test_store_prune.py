@@ -1,7 +1,8 @@
-"""Old run folders of the controller go; one that goes on, or may, stays."""
+"""What this machine forgets: old run folders but those that go on, or may, and validations."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from pathlib import Path
@@ -10,10 +11,11 @@ import msgspec
 import pytest
 
 from orchestrator.events import Outcome, RunEnded, Stamped
-from orchestrator.model import Completion, Host, RunPlan
+from orchestrator.model import Completion, Host, Role, RunPlan, TaskId, TaskSpec
 from orchestrator.names import RunId
 from orchestrator.store import RunFolder
-from orchestrator.store.eventlog import EventLog
+from orchestrator.store.bus import EventLog
+from orchestrator.store.known import DAY, Validations, subject
 from orchestrator.store.prune import kept, prune
 
 MONTH = 30 * 86_400.0
@@ -79,3 +81,34 @@ def test_a_launch_that_was_killed_in_its_first_moment_and_half_removed_folders_g
     assert prune((), (), older=MONTH, dry=False, root=tmp_path).gone == ("a",)
     assert list(tmp_path.iterdir()) == []
     assert prune((), (), older=MONTH, dry=False, root=tmp_path / "none").count == 0
+
+
+SPEC = TaskSpec(TaskId(Role.WORKER, 0), "a", 2222, ("python3", "-m", "worker_entry"), {"A": "b"})
+HOST = Host("a", "a", "10.0.0.1")
+OTHER = dataclasses.replace(HOST, ssh="b")
+
+
+def test_another_subject_is_another_memory() -> None:
+    plain = subject(SPEC, "ab", "st")
+    others = [
+        subject(dataclasses.replace(SPEC, argv=(*SPEC.argv, "--epochs=2")), "ab", "st"),
+        subject(dataclasses.replace(SPEC, env={"A": "c"}), "ab", "st"),
+        subject(dataclasses.replace(SPEC, setup="module load x"), "ab", "st"),
+        subject(SPEC, "cd", "st"),
+        subject(SPEC, "ab", "changed"),
+    ]
+    assert len({plain, *others}) == 1 + len(others)
+    assert subject(SPEC, "ab", "st") == plain
+
+
+def test_a_memory_that_is_too_old_or_of_the_future_counts_no_more(tmp_path: Path) -> None:
+    memory = Validations(tmp_path)
+    for seconds in (-DAY - 1, 60.0):
+        memory.write(HOST, "s")
+        (path,) = tmp_path.iterdir()
+        os.utime(path, (time.time() + seconds,) * 2)
+        assert memory.age(HOST, "s") is None
+        memory.write(OTHER, "s")
+        assert memory.age(HOST, "s") is None
+        assert len(list(tmp_path.iterdir())) == 1
+        memory.forget(OTHER)

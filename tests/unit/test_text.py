@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 import unicodedata
 
 import pytest
@@ -22,30 +21,15 @@ from orchestrator.text import (
 SEQUENCES = [
     ("plain", "plain", "plain"),
     ("größer ━━━ 漢字 👩‍👩‍👧", "größer ━━━ 漢字 👩‍👩‍👧", "größer ━━━ 漢字 👩‍👩‍👧"),
-    ("tab\tstays", "tab\tstays", "tab\tstays"),
     ("\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m", "red"),
-    ("\x1b[38;2;1;2;3mx\x1b[m", "\x1b[38;2;1;2;3mx\x1b[m", "x"),
-    ("\x1b[38:5:1mx", "\x1b[38:5:1mx", "x"),
     ("\x1b[2J\x1b[Hcleared", "cleared", "cleared"),
-    ("up\x1b[3A, gone\x1b[K", "up, gone", "up, gone"),
-    ("\x1b[?25lhidden cursor", "hidden cursor", "hidden cursor"),
-    ("\x1b[?1049halternate", "alternate", "alternate"),
     ("\x1b[>4;2mkeys", "keys", "keys"),  # ends as a colour does, and is none
-    ("\x1b[?4mx", "x", "x"),
-    ("\x1b[6nreport", "report", "report"),
     ("\x1b]0;title\x07text", "text", "text"),
     ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link", "link"),
-    ("\x1b]52;c;aGk=\x07clip", "clip", "clip"),
-    ("\x1bP+q544e\x1b\\dcs", "dcs", "dcs"),
     ("\x1b_apc\x1b\\\x1b^pm\x1b\\\x1bXsos\x1b\\x", "x", "x"),
-    ("\x1b(B\x1b[msgr0", "\x1b[msgr0", "sgr0"),
-    ("\x1bcreset", "reset", "reset"),
-    ("\x1b7\x1b8\x1b=\x1b>x", "x", "x"),
-    ("\x1b#8x", "x", "x"),
     ("\x9b2Jc1\x9d0;t\x9c.", "c1.", "c1."),
     ("lone\x1b", "lone␛", "lone␛"),
     ("\x1b\x1b[2J[2J", "␛[2J", "␛[2J"),
-    ("cut \x1b[3", "cut 3", "cut 3"),
     ("open \x1b]0;never closed", "open 0;never closed", "open 0;never closed"),
     ("\x1b[" + "1" * 65 + "mx", "x", "x"),  # int() of it could be refused
     ("nul\0bel\x07bs\x08del\x7f", "nul␀bel␇bs␈del␡", "nul␀bel␇bs␈del␡"),
@@ -65,19 +49,6 @@ SEQUENCES = [
 def test_what_a_task_prints_cannot_move_the_cursor(raw: str, coloured: str, bare: str) -> None:
     assert harmless(raw) == coloured
     assert plain(raw) == bare
-
-
-@given(st.text(alphabet=st.sampled_from("\x1b\x9b\x9d\x90\x9c\x07[](PX^_m;:0123?> \\JHa\n\r\t\0")))
-def test_every_escape_left_is_a_whole_colour(raw: str) -> None:
-    left = re.sub(r"\x1b\[[0-9;:]{0,64}m", "", harmless(raw))
-    assert all(char.isprintable() or char == "\t" for char in left)
-    assert all(char.isprintable() or char == "\t" for char in plain(raw))
-
-
-@given(st.text())
-def test_harmless_text_is_not_changed_again(raw: str) -> None:
-    assert harmless(harmless(raw)) == harmless(raw)
-    assert plain(harmless(raw)) == plain(raw)
 
 
 @pytest.mark.parametrize(
@@ -104,32 +75,20 @@ def test_sizes(number: float, words: str) -> None:
 LEGITIMATE = [
     *(
         "\u2764\ufe0f ok",
-        "1\ufe0f\u20e3",
         "\U0001f468\u200d\U0001f469\u200d\U0001f467",
         "\U0001f44d\U0001f3fd",
     ),
     *("\U0001f3f3\ufe0f\u200d\U0001f308", "\U0001f469\U0001f3fd\u200d\U0001f680", "e\u0301 \u00e9"),
-    "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",  # the flag of England
     "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",  # Persian, with a non-joiner
     "\u0915\u094d\u200d\u0937",  # Devanagari, with a joiner
-    "\u05e9\u05dc\u05d5\u05dd!\u200f 12",  # Hebrew, with a mark
-    "\u0e19\u0e35\u0e48\u200b\u0e04\u0e37\u0e2d",  # Thai, with a break
     "\u845b\U000e0100",  # an ideograph's variant
 ]
 # ... and shown elsewhere.
 HIDDEN = [
     ("lo\u200dss", "lo\\u200dss"),
     ("ad\u200bmin", "ad\\u200bmin"),
-    ("a\u200f1", "a\\u200f1"),
-    ("a\u061c1\u200e", "a\\u061c1\\u200e"),
     ("x\U000e0041\U000e0042", "x\\U000e0041\\U000e0042"),
-    ("a\ufe0fb", "a\\ufe0fb"),
     ("\u2603\ufe0f\ufe0f\ufe0f", "\u2603\ufe0f\\ufe0f\\ufe0f"),
-    ("\ufeffbom", "\\ufeffbom"),
-    ("soft\u00adhyphen", "soft\\u00adhyphen"),
-    ("\u2800\u3164x", "\u2800\\u3164x"),
-    ("\u05d0\u202eabc", "\u05d0\\u202eabc"),
-    ("\U0001f3f4\U000e0067", "\U0001f3f4\\U000e0067"),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import importlib.util
 import json
 import os
 import re
@@ -13,7 +12,6 @@ import sysconfig
 import venv
 import zipfile
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -88,41 +86,6 @@ def test_the_links_of_its_readme_lead_to_the_repository(wheel: Path) -> None:
     assert f"Source, {REPOSITORY}" in said.get_all("Project-URL", [])
 
 
-def hook() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("named", "address"),
-    [
-        ("https://example.org/a/b", "https://example.org/a/b"),
-        ("https://example.org/a/b.git", "https://example.org/a/b"),
-        ("git@example.org:a/b.git", "https://example.org/a/b"),
-        ("https://user:word@example.org/a/b", ""),  # a login is nobody's business
-        ("/srv/git/orchestrate", ""),
-        ("", ""),
-    ],
-)
-def test_only_a_public_address_becomes_a_link(
-    named: str, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORCHESTRATE_REPOSITORY", named)
-    assert hook().repository_of(ROOT) == address
-
-
-def test_without_an_address_no_link_leads_nowhere() -> None:
-    text = "# A title\n\nSee [a page](docs/a.md), ![a picture](docs/a.svg)[there](https://example.org/).\n"
-    said = hook().readme(text, "")
-    assert "See a page, [there](https://example.org/)." in said
-    assert "come with the source distribution" in said
-    assert hook().urls("") == {}
-
-
 def test_it_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
     """Without a network: the dependencies are lent by the environment the tests run in."""
     empty = tmp_path / "empty"
@@ -143,44 +106,25 @@ def test_it_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
         [python, "-c", "import orchestrator; print(orchestrator.__file__)"], text=True, cwd=tmp_path
     )
     assert Path(where.strip()).is_relative_to(packages)
-    shown = subprocess.run(
-        [empty / "bin" / "orchestrate", "--help"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=60,
-        check=False,
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert "launch" in shown.stdout
-    assert shown.stderr == ""
-    shown = subprocess.run(
-        [empty / "bin" / "orchestrate", "init", "--example"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=60,
-        check=False,
-    )
-    assert (shown.stdout, shown.stderr) == ((ROOT / "hosts.example.toml").read_text(encoding="utf-8"), "")
+    environ = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+
+    def orchestrate(*words: str) -> str:
+        """All that the installed command prints."""
+        command = [str(empty / "bin" / "orchestrate"), *words]
+        said: str = subprocess.check_output(
+            command, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=environ, timeout=60
+        )
+        return said
+
+    assert "launch" in orchestrate("--help")
+    assert orchestrate("init", "--example") == (ROOT / "hosts.example.toml").read_text(encoding="utf-8")
 
     # worker_entry is found within the package, whatever else has that name.
     (packages / "worker_entry.py").write_text("raise AssertionError('another worker_entry')\n")
-    environ = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
     (tmp_path / "hosts.toml").write_text('[[host]]\nssh = "local"\naddress = "127.0.0.1"\n')
-    launch = ["launch", "--dry-run", "--json", "--", "--epochs", "3"]
-    planned = subprocess.run(
-        [empty / "bin" / "orchestrate", *launch],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environ,
-        timeout=60,
-        check=False,
-    )
-    assert planned.returncode == 0, planned.stderr
-    assert json.loads(planned.stdout)["tasks"][0]["argv"][1:] == ["-m", "worker_entry", "--epochs", "3"]
-    code = "from orchestrator.sync.builtin import read_builtin; print(read_builtin().digest)"
+    planned = json.loads(orchestrate("launch", "--dry-run", "--json", "--", "--epochs", "3"))
+    assert planned["tasks"][0]["argv"][1:] == ["-m", "worker_entry", "--epochs", "3"]
+    code = "from orchestrator.sync.contents import read_builtin; print(read_builtin().digest)"
     digests = {
         subprocess.check_output([python, "-c", code], text=True, cwd=folder, env=environ)
         for python, folder in ((sys.executable, ROOT), (empty / "bin" / "python", tmp_path))

@@ -1,4 +1,7 @@
-"""The words of the house, counted: docstrings that stand alone, names that say what they hold."""
+"""The words of the house: docstrings that stand alone, names that say what they hold.
+
+What stands after `try:` is something to do: a command in backquotes, or an imperative.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from orchestrator.diagnosis import rules
 
 ROOT = Path(__file__).parents[2]
 # A docstring is a sentence with a subject or a verb and its object, and needs no line above it.
@@ -51,3 +56,80 @@ def test_names_say_what_they_hold() -> None:
         if name in PARTICIPLES
     ]
     assert len(wrong) <= MOST_PARTICIPLES, wrong
+
+
+WORDS = """
+do echo find pack prepare rewrite
+    add allow ask build call change check choose clear close compile compare configure convert copy correct
+    count create delete
+    end export fix free get give have install keep launch leave let list load look lower make mark
+    measure mend move name open pass point print pull put raise read reboot remove rename replace report
+    run save see send set share start stop take tell train try turn unset update upgrade use wait watch
+    write
+    """
+IMPERATIVES = frozenset(WORDS.split())
+
+
+def texts(node: ast.expr | None) -> Iterator[str]:
+    """What an expression says, as far as it can be read; what is put in stands as `{}`."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=values):
+            yield "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in values)
+        case ast.BinOp(op=ast.Add(), left=left):
+            yield from texts(left)
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from texts(body)
+            yield from texts(orelse)
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    for path, tree in trees("orchestrator"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).lower() == "hint":
+                for text in filter(None, texts(node.value)):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", text
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            given = [keyword.value for keyword in node.keywords if keyword.arg == "hint"]
+            if name == "PhaseFailed" and len(node.args) > 2:  # phase, cause, hint
+                given.append(node.args[2])
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "says" and len(node.args) > 4:
+                given.append(node.args[4])  # of a check: what it is, level, found, why, hint
+            for text in (text for one in given for text in texts(one) if text):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", text
+
+
+def is_to_do(hint: str) -> bool:
+    first = hint.split(maxsplit=1)[0].strip(",;:").lower()
+    return hint.startswith(("`", "{}")) or first in IMPERATIVES
+
+
+def test_every_hint_is_something_to_do() -> None:
+    advice = ((f"rule {rule.pattern.pattern}", rule.advice) for rule in rules.table() if rule.advice)
+    found = [*hints(), *advice]
+    assert len(found) > 100
+    assert not [f"{where}: {hint}" for where, hint in found if not is_to_do(hint)]
+
+
+_FOLDER_OR_FILE = re.compile(r"(?i)(?<![a-z])(path|file|folder|root|lock|notebook)(?![a-z(]|\.run)")
+
+
+def test_a_path_in_a_command_is_quoted() -> None:
+    """Whoever copies `cd My Project` is told of an error of the shell's."""
+    unquoted = []
+    for source, tree in trees("orchestrator"):
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.JoinedStr):
+                continue
+            inside = False
+            for value in node.values:
+                if isinstance(value, ast.Constant):
+                    inside ^= str(value.value).count("`") % 2 == 1
+                    continue
+                said = ast.unparse(value)
+                if inside and _FOLDER_OR_FILE.search(said) and "shlex" not in said and "quoted" not in said:
+                    unquoted.append(f"{source.relative_to(ROOT)}:{node.lineno}: {said}")
+    assert not unquoted

@@ -12,7 +12,7 @@ import pytest
 
 from worker_entry.failure import ExpectedError
 from worker_entry.ports import GONE_AFTER, OPEN, Presence
-from worker_entry.stopping import NEVER, STEP, Stop, leave_together
+from worker_entry.stopping import NEVER, STEP, Stop
 
 STEPS = 40
 PATIENCE = 20
@@ -77,15 +77,6 @@ def test_nobody_asked_all_steps_done(tasks: int) -> None:
     assert train(tasks, {}) == [STEPS] * tasks
 
 
-@pytest.mark.parametrize("task", [0, 1, 2])
-def test_one_task_is_asked_and_all_stop_after_the_next_step(task: int) -> None:
-    assert train(3, {(task, 7): 0}) == [8, 8, 8]
-
-
-def test_asked_in_the_last_step_training_ends_as_planned() -> None:
-    assert train(3, {(1, STEPS): 0}) == [STEPS] * 3
-
-
 def test_asked_at_any_steps_at_once_all_stop_at_one() -> None:
     dice = random.Random(7)
     for _ in range(60):
@@ -125,30 +116,6 @@ def test_closing_ends_the_reader_and_is_no_stop() -> None:
     stop.close()
     assert board.get(STEP) == NEVER
     assert not stop.now(5)
-
-
-TASKS = ("worker/0", "worker/1", "worker/2")
-
-
-def test_all_leave_when_the_last_has_come() -> None:
-    board = MemoryBoard()
-    gone: list[str] = []
-    both = threading.Barrier(3)
-
-    def early(task: str) -> None:
-        both.wait(PATIENCE)
-        leave_together(task, TASKS, board)
-        gone.append(task)
-
-    threads = [threading.Thread(target=early, args=(task,), daemon=True) for task in TASKS[:2]]
-    for thread in threads:
-        thread.start()
-    both.wait(PATIENCE)
-    assert gone == []
-    leave_together(TASKS[2], TASKS, board)
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert sorted(gone) == ["worker/0", "worker/1"]
 
 
 def looks(*answers: str) -> Presence:

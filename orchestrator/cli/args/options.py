@@ -1,10 +1,14 @@
-"""Options that several verbs have. Imports nothing heavy."""
+"""Options that several verbs have, and how values are read. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from orchestrator.cli.args import readings
+if TYPE_CHECKING:
+    from orchestrator.model import TaskId
 
 
 def command(parser: argparse.ArgumentParser, usage: str) -> None:
@@ -49,9 +53,7 @@ def run(parser: argparse.ArgumentParser) -> None:
 
 
 def task(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument(
-        "--task", action="append", default=[], type=readings.task, metavar="worker/1", help=text
-    )
+    parser.add_argument("--task", action="append", default=[], type=task_id, metavar="worker/1", help=text)
 
 
 def chosen(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +65,7 @@ def chosen(parser: argparse.ArgumentParser) -> None:
 
 def planning(parser: argparse.ArgumentParser) -> None:
     """Add what makes a plan another one."""
-    parser.add_argument("--name", type=readings.name, default="", help="a name to find the run by")
+    parser.add_argument("--name", type=name, default="", help="a name to find the run by")
     parser.add_argument(
         "--code",
         metavar="DIR",
@@ -74,36 +76,28 @@ def planning(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="K=V",
-        type=readings.assignment,
+        type=assignment,
         help="environment of every task",
     )
     parser.add_argument(
         "--max-restarts",
-        type=readings.whole(),
+        type=whole(),
         metavar="N",
         help="start all tasks again after a failure, up to N times",
     )
 
 
 def launching(parser: argparse.ArgumentParser) -> None:
-    from orchestrator.model import OnHang, Revalidate
+    from orchestrator.model import Revalidate
 
     planning(parser)
     parser.add_argument(
         "--hang-timeout",
-        type=readings.seconds,
+        type=span,
         metavar="TIME",
         help=(
             "take all stacks when no task prints or reports for this long, or one stays behind: 600, 10m (0:"
             " never)"
-        ),
-    )
-    parser.add_argument(
-        "--on-hang",
-        choices=[one.value for one in OnHang],
-        help=(
-            "what follows a hang: only the report, the end of the run, or the end of the attempt (default:"
-            " restart)"
         ),
     )
     parser.add_argument("--skip-preflight", action="store_true", help="do not check the hosts and pairs")
@@ -120,28 +114,120 @@ def launching(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-hosts",
-        type=readings.whole(1),
+        type=whole(1),
         metavar="N",
         help="with --max-restarts: when hosts are lost and no spare is left, continue with as few as N",
     )
     parser.add_argument(
         "--spares",
-        type=readings.whole(1),
+        type=whole(1),
         metavar="N",
         help="with --max-restarts: the last N hosts train only in place of hosts that are lost",
     )
     parser.add_argument(
         "--lifeline",
-        type=readings.span,
+        type=span,
         metavar="TIME",
         help=(
             "how long parameter servers and a failed attempt continue when no keeper is alive (default: 1h;"
             " 0: for ever)"
         ),
     )
-    parser.add_argument(
-        "--no-legacy-keras", action="store_true", help="do not set TF_USE_LEGACY_KERAS=1 (see docs/launch.md)"
-    )
     task(parser, "show only this task's lines")
     fold(parser)
     as_json(parser)
+
+
+def as_launched(**given: object) -> argparse.Namespace:
+    """Return all options of a launch with their defaults: a plan is made of them."""
+    parser = argparse.ArgumentParser()
+    launching(parser)
+    return argparse.Namespace(**{**vars(parser.parse_args([])), **given})
+
+
+# --- readings of values ---
+
+_LONGEST_NAME = 100  # characters
+_TIME = "a time (a time is written 600 or 10m)"
+
+
+def assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not K=V (to pass your own on: K=$K)")
+    return name, value
+
+
+def task_id(text: str) -> TaskId:
+    from orchestrator.model import TaskId
+
+    try:
+        return TaskId.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a task (one is written worker/1)") from error
+
+
+def name(text: str) -> str:
+    """Read a name, which is shown in tables and titles, also to others, and typed to find the run."""
+    if not text:  # the default; the parser has refused it where it was written
+        return text
+    if not (text.isprintable() and text.strip() and len(text) <= _LONGEST_NAME):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a name (1 to {_LONGEST_NAME} characters that can be printed)"
+        )
+    return text
+
+
+def whole(low: int = 0, high: int = 999_999) -> Callable[[str], int]:
+    """Make the reading of a whole number from `low` to `high`."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,9}", text):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+        if not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not from {low} to {high}")
+        return int(text)
+
+    return read
+
+
+_TIMES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_SIZES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def _amount(text: str, units: Mapping[str, int], what: str) -> float:
+    """Read a number with one of the units; 0 needs none."""
+    match = re.fullmatch(r"([0-9]{1,6})([A-Za-z]?)", text)
+    if text != "0" and (match is None or match[2] not in units):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return float(int(match[1]) * units[match[2]]) if match and match[2] else 0.0
+
+
+def age(text: str) -> float:
+    return _amount(text, _TIMES, "an age (an age is written 12h or 7d)")
+
+
+def span(text: str) -> float:
+    """Read a span of time: seconds, or a number with a unit."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = _amount(text, _TIMES, _TIME)
+    if not 0 <= seconds <= 365 * 24 * 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {_TIME}")
+    return seconds
+
+
+def rate(text: str) -> float:
+    """Bytes per second; not 0."""
+    amount = _amount(text.removesuffix("/s").removesuffix("B"), _SIZES, "a rate (a rate is written 20M)")
+    if not amount:
+        raise argparse.ArgumentTypeError(f"{text!r} would send nothing (a rate is written 20M)")
+    return amount
+
+
+def lines(text: str) -> int | None:
+    """Read how many lines, the last ones; None for all."""
+    if text != "all" and not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor `all`")
+    return None if text == "all" else int(text)

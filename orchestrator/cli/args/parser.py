@@ -6,9 +6,9 @@ import argparse
 import difflib
 import importlib
 import shlex
-import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol, cast
+from types import ModuleType
+from typing import NoReturn
 
 from orchestrator import __version__
 from orchestrator.cli.args import options
@@ -46,18 +46,9 @@ VERBS = (
 _ALONE = ("-h", "--help", "-V", "--version")  # the options that need no verb
 
 
-class Verb(Protocol):
+def verb(name: str) -> ModuleType:
     """The file of a verb. Importing it is cheap: what only `main` needs is imported there."""
-
-    SUMMARY: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None: ...
-
-    def main(self, arguments: argparse.Namespace, /) -> int: ...
-
-
-def verb(name: str) -> Verb:
-    return cast("Verb", importlib.import_module(f"orchestrator.cli.{name}"))
+    return importlib.import_module(f"orchestrator.cli.{name}")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -65,10 +56,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}", hint=f"`{self.prog} --help`")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """From Python 3.12 on argparse keeps silent about a full disk."""
-        (file or sys.stderr).write(message)
 
     def options(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
@@ -116,19 +103,15 @@ def _check_verb(ours: Sequence[str], command: Sequence[str]) -> None:
     """Raise UsageError for a first word that is not a verb: argparse would list them and guess nothing."""
     if ours and (ours[0] in VERBS or ours[0] in _ALONE):
         return
-    why = f"the verbs are {', '.join(VERBS)}"
-    if not ours:
-        hint = f"`orchestrate launch -- {shlex.join(command)}`" if command else "`orchestrate --help`"
-        raise UsageError("orchestrate needs a verb", why=why, hint=hint)
-    if ours[0].startswith("-"):
-        raise UsageError(
-            f"{ours[0]} stands before a verb", why="options come after it", hint=_near(ours[0], _ALONE)
-        )
-    launch = f"`orchestrate launch -- {shlex.join(ours)}`" if "." in ours[0] else "`orchestrate --help`"
-    raise UsageError(f"{ours[0]!r} is not a verb of orchestrate", why=why, hint=_near(ours[0], VERBS, launch))
+    word, why = ours[0] if ours else "", f"the verbs are {', '.join(VERBS)}"
+    hint = "`orchestrate --help`"
+    if command or "." in word:
+        hint = f"`orchestrate launch -- {shlex.join(command or ours)}`"
+    what = f"{word!r} is not a verb of orchestrate" if ours else "orchestrate needs a verb"
+    raise UsageError(what, why=why, hint=_near(word, (*VERBS, *_ALONE), hint))
 
 
-def _near(word: str, choices: Sequence[str], otherwise: str = "`orchestrate --help`") -> str:
+def _near(word: str, choices: Sequence[str], otherwise: str) -> str:
     near = difflib.get_close_matches(word.partition("=")[0], choices, 1, cutoff=0.7)
     return f"write {near[0]}" if near else otherwise
 

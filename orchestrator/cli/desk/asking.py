@@ -27,7 +27,7 @@ def logins(hosts: Sequence[Host]) -> Secrets | None:
     """Ask for what only a person knows of these hosts' keys; None where nobody can be asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
-    from orchestrator.ssh.prepare import prepare
+    from orchestrator.ssh.keys import prepare
 
     return prepare([host for host in hosts if not host.is_local], getpass.getpass, tell=tell)
 
@@ -45,12 +45,17 @@ def key_or_none() -> bytes | None:
 
 def adopt(folder: RunFolder, *, stop: Order | None = None) -> bool:
     """Take a run over, for a person who may be asked for passphrases; False when it has a keeper already."""
-    from orchestrator.launching.keeping import keep_adopted
+    from orchestrator.launching.keeping import Errand, start
 
     if folder.has_keeper():
         return False
     plan = folder.read_plan()
-    return keep_adopted(folder, plan, key_or_none(), logins((*plan.hosts, *plan.spares)), stop=stop)
+    # A restart needs them; what this machine does not have is said then. A plan that is not ours could name
+    # whatever this environment holds.
+    names = () if plan.hearsay else plan.secrets
+    secrets = {name: os.environ[name] for name in names if name in os.environ}
+    asked = logins((*plan.hosts, *plan.spares))
+    return start(Errand(folder, plan, key_or_none(), asked, secrets, stop=stop))
 
 
 @contextlib.contextmanager
@@ -71,7 +76,7 @@ def unconnected(hosts: Sequence[Host]) -> contextlib.AbstractContextManager[Flee
 def new_fleet(secrets: Secrets | None) -> Fleet:
     """One with passphrases that are known, to be closed by whoever takes it."""
     from orchestrator import timings
-    from orchestrator.connectors import connectors
+    from orchestrator.connectors import Connectors
     from orchestrator.fleet import Fleet
 
-    return Fleet(connectors(secrets), lambda _frame: None, timings.read(os.environ))
+    return Fleet(Connectors(secrets), lambda _frame: None, timings.read(os.environ))

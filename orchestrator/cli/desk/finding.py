@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from orchestrator import wire
 from orchestrator.cli.desk import inventory as inventories
 from orchestrator.cli.desk.asking import asking, key_or_none
 from orchestrator.cli.desk.out import tell
-from orchestrator.errors import SeveralErrors, UsageError
-from orchestrator.events import Outcome, RunEnded
+from orchestrator.errors import OrchestrateError, SeveralErrors, UsageError
+from orchestrator.events import RunEnded, Stamped
 from orchestrator.model import Inventory, Role, RunPlan
 from orchestrator.names import NotANameError, RunId, shown
 from orchestrator.planning.seal import opened
 from orchestrator.planning.takeover import Known, Telling, adopt, incoherent, join
-from orchestrator.store import RunFolder, find, runs, runs_root
-from orchestrator.store.known import ambiguous, matches_run, named
-from orchestrator.store.planfile import decode_plan
+from orchestrator.render.errors import block
+from orchestrator.store import RunFolder, find, runs_root
+from orchestrator.store.folder import decode_plan
+from orchestrator.store.known import ambiguous, matches_run
 from orchestrator.store.reader import events_of
 from orchestrator.text import count
-from orchestrator.wire.tasks import RunStatus
+from orchestrator.wire import RunStatus
 
 
-def find_run(wanted: str | None, hosts: str | None, *, to_stop: bool = False) -> RunFolder:
+def find_run(wanted: str | None, hosts: str | None) -> RunFolder:
     """The run's folder, made from what the nodes know when this machine does not have it.
 
-    Without a word, and of those with one name, the newest run is meant, or when that is over the newest
-    that continues, with a note.
-    `to_stop`: never another one than the newest that was started. Whoever wants to be sure that it is
-    over must not end one that was launched before it.
+    Without a word, and of those with one name, the newest run is meant.
     Raise UsageError when nobody knows such a run, or several are meant.
     """
-    if wanted is None:
-        folder = _newest(runs(), to_stop=to_stop)
-    elif (folder := find(wanted)) is not None and not matches_run(folder.run, wanted):
-        folder = _newest(named(wanted), to_stop=to_stop)
+    folder = find(wanted)
     path = inventories.locate(hosts)
     if folder is not None:
         try:
@@ -60,54 +53,27 @@ def find_run(wanted: str | None, hosts: str | None, *, to_stop: bool = False) ->
     if wanted is not None and not of_name and len(matching) > 1:
         raise ambiguous(wanted, [one.plan.run for one in matching])
     answering = tuple(host.name for host in inventory.hosts if host.name not in silent)
-    plan = adopt(_choose(of_name or matching, to_stop=to_stop), inventory, answering)
+    # Those with our seal come first: a node may tell of a newer run, so that ours would not be the one.
+    newest = max(of_name or matching, key=lambda one: (one.authentic, one.plan.created))
+    plan = adopt(newest, inventory, answering)
     folder = RunFolder(runs_root(), RunId(plan.run))
     folder.create(plan)
     return folder
 
 
-def _newest(candidates: Iterable[RunFolder], *, to_stop: bool) -> RunFolder | None:
-    found = list(candidates)
-    newest = found[0] if found else None
-    try:
-        end = None if newest is None else _end(newest)
-    except UsageError:  # damaged: whoever means it is told
-        return newest
-    if newest is None or end is None or (to_stop and end.outcome is not Outcome.CLUSTER):
-        return newest
-    going = next((folder for folder in found if folder.has_keeper()), None)
-    if going is None or going == newest:
-        return newest
-    _say_which(going.run, newest.run)
-    return going
-
-
-def _choose(known: Sequence[Known], *, to_stop: bool) -> Known:
-    """Choose among runs that the nodes told of; runs that were refused are known there too.
-
-    Those with our seal come first: a node may tell of a newer run, so that ours is not the one that is meant.
-    """
-    by_age = sorted(known, key=lambda one: (one.authentic, one.plan.created), reverse=True)
-    newest = by_age[0]
-    going = next((one for one in by_age if one.goes_on), newest)
-    if going is newest or (to_stop and newest.started):
-        return newest
-    _say_which(going.plan.run, newest.plan.run)
-    return going
-
-
-def _say_which(run: str, newest: str) -> None:
-    tell(f"run {run}, which continues; the newest, {newest}, is over")
-
-
 def is_over(folder: RunFolder) -> bool:
     """Return True once the run's end has been told."""
-    return _end(folder) is not None
+    return any(isinstance(stamped.event, RunEnded) for stamped in events_of(folder))
 
 
-def _end(folder: RunFolder) -> RunEnded | None:
-    events = [stamped.event for stamped in events_of(folder)]
-    return next((event for event in reversed(events) if isinstance(event, RunEnded)), None)
+def history(folder: RunFolder, *, quiet: bool = False) -> list[Stamped]:
+    """The run's events, none when they cannot be read; that is a warning on stderr."""
+    try:
+        return events_of(folder)
+    except OrchestrateError as error:
+        if not quiet:
+            tell(*block(error.what, error.why, error.hint, word="warning"))
+        return []
 
 
 def discover(inventory: Inventory) -> tuple[list[Known], list[str]]:
@@ -150,7 +116,7 @@ def _telling(host: str, status: RunStatus, key: bytes | None) -> Telling:
         raise NotANameError(f"{shown(run)} has the plan of another run")
     if wrong := incoherent(plan):
         raise NotANameError(f"{run} has a plan that cannot be: {wrong}")
-    return Telling(host, plan, sealed.authentic, status.active, bool(status.tasks))
+    return Telling(host, plan, sealed.authentic)
 
 
 def _unknown(wanted: str | None, where: str) -> UsageError:

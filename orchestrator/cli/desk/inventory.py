@@ -3,50 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import os
 import re
-import shlex
 import socket
 from pathlib import Path
 
 from orchestrator import config, ranges, slurm
 from orchestrator.cli.desk.out import tell
 from orchestrator.config.mistakes import Wrong
-from orchestrator.config.targets import read_target
+from orchestrator.config.targets import read_address, read_name, read_target
 from orchestrator.errors import HostError, UsageError
 from orchestrator.model import LOCAL, Host, Inventory, Way
 from orchestrator.planning.selection import misread
 
 NAME = "hosts.toml"
 SLURM = "slurm"  # the nodes of the job that we are in; ./slurm is a file
-_FILES = (".toml", ".tml", ".yaml", ".yml", ".ini", ".json", ".txt", ".cfg", ".conf")
 
 
 def load(wanted: str | None) -> Inventory:
     """Return what `--hosts` says, or the hosts.toml of this folder or of one above it; raise UsageError."""
-    return _in_job(_of_job() if wanted == SLURM else _load(wanted))
+    if wanted == SLURM:
+        made = _of_job()
+    elif words := named_hosts(wanted):
+        made = _of_names(words)
+    else:
+        made = _of_file(wanted)
+    # Whoever keeps the run later is perhaps not in the job of hosts that srun leads to.
+    hosts = (
+        dataclasses.replace(host, job=slurm.job_here()) if host.via is Way.SRUN else host
+        for host in made.hosts
+    )
+    return dataclasses.replace(made, hosts=tuple(hosts))
 
 
-def _load(wanted: str | None) -> Inventory:
-    if wanted is not None and (named := named_hosts(wanted)):
-        return _of_names(named)
+def _of_file(wanted: str | None) -> Inventory:
     path = locate(wanted)
-    if path.is_symlink() and not path.exists():
-        raise UsageError(
-            f"{path} is a link that leads nowhere",
-            why=f"it names {os.readlink(path)}",
-            hint=f"`ls -l {shlex.quote(str(path))}`; make it anew, or name another file with --hosts",
-        )
-    if wanted is not None and not path.exists():
-        _check_name(wanted)
-    if wanted is None and not path.exists():
-        raise UsageError(
-            f"there is no {NAME}",
-            why=f"it was looked for in {_looked()}",
-            hint="`orchestrate init gpu-01 gpu-02` writes one for these hosts; or name a file with --hosts",
-        )
+    if not os.path.lexists(path):
+        why = f"it was looked for in {Path.cwd()} and every folder above it"
+        hint = "`orchestrate init gpu-01 gpu-02` writes one for these hosts; or name a file with --hosts"
+        if wanted is not None:
+            why = "a single word after --hosts is a file"
+            hint = "name a file, or hosts with commas: `--hosts gpu-01,gpu-02`, or `--hosts gpu-01,` for one"
+        raise UsageError(f"there is no {path}", why=why, hint=hint)
     made = config.load(path, ours=wanted is None)
     if wanted is None and path != Path(NAME):
         tell(f"inventory: {path}")
@@ -57,54 +56,45 @@ def locate(wanted: str | None) -> Path:
     """The file; `hosts.toml`, as it would be here, when there is none here or above."""
     if wanted is not None:
         return Path(wanted)
-    for folder in _folders():
-        file = folder / NAME
-        if os.path.lexists(file):  # a folder, or a link that leads nowhere, is not passed by for one above
-            return Path(os.path.relpath(file))
-    return Path(NAME)
+    here = Path.cwd()
+    # A folder, or a link that leads nowhere, is not passed by for one above.
+    files = (folder / NAME for folder in (here, *here.parents) if os.path.lexists(folder / NAME))
+    return Path(os.path.relpath(next(files, NAME)))
 
 
-def named_hosts(wanted: str) -> tuple[str, ...]:
+def named_hosts(wanted: str | None) -> tuple[str, ...]:
     """The hosts of `--hosts gpu-01,gpu-02`; () when it is the name of a file.
 
     One host alone is written with a comma behind it: a single word is taken for a missing file.
     """
-    if "/" in wanted or wanted.endswith(".toml") or Path(wanted).exists():
+    if wanted is None or "/" in wanted or wanted.endswith(".toml") or Path(wanted).exists():
         return ()
-    if len(words := wanted.split()) > 1:
-        raise UsageError(
-            f"--hosts {wanted!r} is neither a file nor hosts",
-            why="commas stand between hosts",
-            hint=f"`--hosts {','.join(word.strip(',') for word in words)}`",
-        )
-    if not re.search(r"[,[\]]", wanted):
-        return ()
-    if not wanted.strip(","):
-        raise UsageError(f"--hosts {wanted} names no host", hint="`--hosts gpu-01,gpu-02`")
     try:
-        return ranges.expand_all(wanted)
+        return ranges.expand_all(wanted) if re.search(r"[,[\]]", wanted) else ()
     except ValueError as error:
         raise misread("--hosts", wanted, error) from error
 
 
-def _check_name(wanted: str) -> None:
-    """Raise UsageError for a name of no file that is a host, or near to that of a file."""
-    folder = Path(wanted).parent
-    files = [file.name for file in sorted(folder.glob("*.toml"))[:100]]
-    near = difflib.get_close_matches(Path(wanted).name, files, 1, cutoff=0.8)
-    if near:
-        raise UsageError(f"there is no {wanted}", hint=f"`--hosts {shlex.quote(str(folder / near[0]))}`")
-    if "/" not in wanted and not wanted.endswith(_FILES):
-        raise UsageError(
-            f"there is no {wanted}",
-            why="a single word after --hosts is a file; commas make hosts of it",
-            hint=f"`--hosts {shlex.quote(wanted)},` means the host, with the comma",
-        )
-
-
 def is_there(wanted: str | None) -> bool:
     """Return True if `load` would find hosts."""
-    return bool(wanted and (wanted == SLURM or named_hosts(wanted))) or locate(wanted).exists()
+    return wanted == SLURM or bool(named_hosts(wanted)) or locate(wanted).exists()
+
+
+def host_of(ssh: str, ssh_config: str | None = None) -> Host:
+    """Make the host that `ssh` leads to, with the HostName of ssh_config as its address. Raise Wrong."""
+    from orchestrator.ssh.resolve import resolve
+
+    target = read_target(ssh)
+    name = read_name(target.host)
+    host = Host(name, target.host, "127.0.0.1", target.user, target.port, ssh_config=ssh_config)
+    if host.is_local:
+        return host
+    try:
+        address = resolve(host).hostname
+    except HostError:  # which is said to whoever connects
+        address = host.ssh
+    # A name that is complete ends with a dot, and no address in hosts.toml does.
+    return dataclasses.replace(host, address=read_address(address.removesuffix(".")))
 
 
 def _of_job() -> Inventory:
@@ -119,48 +109,20 @@ def _of_job() -> Inventory:
     return found
 
 
-def _in_job(inventory: Inventory) -> Inventory:
-    """Note the job of hosts that srun leads to: whoever keeps the run later is perhaps not in it."""
-    hosts = (
-        dataclasses.replace(host, job=slurm.job_here()) if host.via is Way.SRUN else host
-        for host in inventory.hosts
-    )
-    return dataclasses.replace(inventory, hosts=tuple(hosts))
-
-
 def _of_names(words: tuple[str, ...]) -> Inventory:
     """An inventory of these hosts alone, whose addresses are the HostNames that ssh_config gives them."""
-    from orchestrator.ssh.resolve import resolve
-
     text = ""
-    # With other machines it is this one's name, which they may know: of itself `local` resolves nowhere.
-    here = "127.0.0.1" if set(words) == {LOCAL} else socket.gethostname()
     try:
         for word in words:
-            target = read_target(word)
-            host = Host(target.host, ssh=target.host, address="", user=target.user, port=target.port)
-            keys = {
-                "name": target.host,
-                "ssh": word,
-                "address": here if host.is_local else resolve(host).hostname,
-            }
+            host = host_of(word)
+            # With other machines it is this one's name, which they may know: of itself `local` is nowhere.
+            mixed = host.is_local and set(words) != {LOCAL}
+            address = socket.gethostname() if mixed else host.address
+            keys = {"name": host.name, "ssh": word, "address": address}
             text += "[[host]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
-        inventory = config.parse(text, "--hosts")
-    except HostError as error:
-        raise UsageError(f"--hosts: {error.host} {error.what}", why=error.why, hint=error.hint) from error
     except Wrong as wrong:
         raise UsageError(f"--hosts {','.join(words)}: {wrong}", hint="`--hosts gpu-01,gpu-02`") from wrong
-    tell(
-        f"hosts: {ranges.fold(host.name for host in inventory.hosts)}, as --hosts names them; no file is read"
-    )
+    inventory = config.parse(text, "--hosts")
+    names = ranges.fold(host.name for host in inventory.hosts)
+    tell(f"hosts: {names}, as --hosts names them; no file is read")
     return inventory
-
-
-def _folders() -> list[Path]:
-    here = Path.cwd()
-    return [here, *here.parents]
-
-
-def _looked() -> str:
-    first, *others = _folders()
-    return f"{first}" + (" and every folder above it" if others else "")

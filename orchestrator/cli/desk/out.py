@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TextIO
 
 from orchestrator.text import json_safe, plain
+
+if TYPE_CHECKING:
+    from orchestrator.events import Event, Stamped
 
 
 def say(*lines: str) -> None:
@@ -17,18 +21,16 @@ def say(*lines: str) -> None:
 
 def tell(*lines: str) -> None:
     """Print lines about the work on stderr; no word is cut at a terminal's edge."""
-    show(sys.stderr, _fitting(lines) if sys.stderr.isatty() else lines)
+    if sys.stderr.isatty():
+        from orchestrator.render.grid import wrapped
+
+        lines = tuple(wrapped(lines, shutil.get_terminal_size().columns))
+    show(sys.stderr, lines)
 
 
 def width() -> int | None:
     """Return the cells of a line on stdout; None where no terminal bounds it."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def _fitting(lines: Sequence[str]) -> list[str]:
-    from orchestrator.render.wrap import wrapped
-
-    return wrapped(lines, shutil.get_terminal_size().columns)
 
 
 def facts(*lines: str | bytes) -> None:
@@ -42,3 +44,29 @@ def show(stream: TextIO, lines: Iterable[str], *, json: bool = False) -> None:
     for line in lines:
         text = json_safe(line.encode("utf-8", "backslashreplace")).decode() if json else plain(line)
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
+@contextlib.contextmanager
+def bars(*, json: bool) -> Iterator[Callable[[Event], None]]:
+    """While the block runs each event is a line of JSON; or the host's bar, and a line when it is done."""
+    from orchestrator.events import DataPlaced, EnvironmentMade, Noted, Stepped, encode
+    from orchestrator.render.progress import steps
+    from orchestrator.render.words import data_placed, environment_made
+    from orchestrator.store.bus import Bus
+
+    with steps(quiet=json) as draw:
+
+        def show(stamped: Stamped) -> None:
+            event = stamped.event
+            if json:
+                facts(encode(stamped))
+                sys.stdout.flush()
+            elif isinstance(event, Stepped):
+                draw(event.who or "this machine", event.step, event.done, event.total)
+            elif isinstance(event, Noted):
+                tell(event.text)
+            elif isinstance(event, DataPlaced | EnvironmentMade):
+                draw(event.host, "", 0, 0)
+                tell(data_placed(event) if isinstance(event, DataPlaced) else environment_made(event))
+
+        yield Bus(show).emit

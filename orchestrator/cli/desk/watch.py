@@ -11,13 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.cli.desk import asking
-from orchestrator.cli.desk.history import history
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import ExitStatus, RunError
 from orchestrator.events import (
-    LogLine,
-    RunAdopted,
     RunEnded,
     RunLeft,
     Stamped,
@@ -47,19 +44,21 @@ BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines 
 def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     """Watch a run that was started here until it ends."""
     tasks = {str(task) for task in arguments.task}
+    look = Look(
+        fold=Fold(arguments.fold) if arguments.fold else None,
+        wanted=lambda task: not tasks or task in tasks,
+    )
+    return own(folder, *shown(folder, look, as_json=arguments.json), interrupts)
 
-    def wanted(task: str) -> bool:
-        return not tasks or task in tasks
 
-    folding = Fold(arguments.fold) if arguments.fold else None
-    look = Look(fold=folding, wanted=wanted)
-    renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
-    drawn = sys.stdout.isatty() and not arguments.json
-    behind = BEHIND if drawn else None
-    reader = RunReader(folder, wanted=wanted, drop_behind=behind, blocks=renderer.takes_blocks)
-    if not drawn and not arguments.json and folding is None and len(folder.read_plan().tasks) > 1:
-        tell("note: a pipe gets every task's lines; --fold similar shows those that are alike once")
-    return own(folder, reader, renderer, interrupts)
+def shown(
+    folder: RunFolder, look: Look, *, as_json: bool, last: int | None = None
+) -> tuple[RunReader, Renderer]:
+    """Return what reads a run's folder, of each log the `last` lines, and what shows it."""
+    renderer = choose(sys.stdout, as_json, sys.stderr, look)
+    behind = BEHIND if sys.stdout.isatty() and not as_json else None
+    blocks = renderer.takes_blocks
+    return RunReader(folder, wanted=look.wanted, last=last, drop_behind=behind, blocks=blocks), renderer
 
 
 def own(
@@ -156,7 +155,7 @@ class _Watch:
                 # It may have written its last event between our look at the folder and at the lock.
                 if not self.folder.has_keeper() and not self._draw():
                     if self.reader.left and self._left is not None:
-                        self._show(self._left)
+                        self._display(self.renderer.handle, self._left)
                         return int(ExitStatus.CLUSTER)
                     self._replace_keeper()
             time.sleep(idle)
@@ -196,29 +195,19 @@ class _Watch:
         drawn = False
         for stamped in self.reader.poll():
             drawn = True
-            if isinstance(stamped.event, LogLine):  # most of them are
-                self._show(stamped)
+            event = stamped.event
+            if isinstance(event, RunLeft):
+                self._left = stamped  # of an earlier viewer's keeper, perhaps: only the last one is news
             else:
-                self._hear(stamped)
+                if isinstance(event, StopRequested):
+                    self._stopped |= event.by is StopBy.USER
+                elif isinstance(event, RunEnded):
+                    self._status = event.status
+                self._display(self.renderer.handle, stamped)
             if self.leave:
                 break
         self._display(self.renderer.tick)
         return drawn
-
-    def _hear(self, stamped: Stamped) -> None:
-        """Remember what an event says about the run, and show it."""
-        event = stamped.event
-        if isinstance(event, RunLeft):
-            self._left = stamped  # of an earlier viewer's keeper, perhaps: only the last one is news
-            return
-        if isinstance(event, StopRequested):
-            self._stopped |= event.by is StopBy.USER
-        if isinstance(event, RunEnded):
-            self._status = event.status
-        self._show(stamped)
-
-    def _show(self, stamped: Stamped) -> None:
-        self._display(self.renderer.handle, stamped)
 
     def _replace_keeper(self) -> None:
         """Raise RunError when keepers come to nothing."""
@@ -236,15 +225,8 @@ class _Watch:
     def _say_that_it_goes_on(self) -> None:
         self._close()  # the board first: it would be taken away over our words
         run = self.folder.run
-        known = [stamped.event for stamped in history(self.folder, quiet=True)]
-        ends = [event for event in known if isinstance(event, RunEnded | RunAdopted)]
-        if ends and isinstance(ends[-1], RunEnded):
-            from orchestrator.render.tables import state_word  # with rich, which a launch waits for
-
-            said = f"run {run} is over: {state_word(ends[-1].outcome)}; orchestrate tail {run} shows its end"
-        elif self._stopped or self.stopping:
-            said = f"run {run} is being stopped; orchestrate tail {run} shows its end"
-        else:
-            said = f"run {run} continues; orchestrate stop {run} ends it"
+        words = f"run {run} continues; orchestrate stop {run} ends it"
+        if self._stopped or self.stopping:
+            words = f"run {run} is being stopped; orchestrate tail {run} shows its end"
         with contextlib.suppress(OSError):
-            tell(said)
+            tell(words)

@@ -1,8 +1,10 @@
-"""The files that a process has open: closing them, and writing all of it."""
+"""Files and sockets of a process: closing them, writing all of it, and listening on a port."""
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from typing import Collection
 
 _OPEN = "/proc/self/fd"
@@ -32,3 +34,15 @@ def replace_file(path: str, data: bytes) -> None:
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(data)
     os.replace(beside, path)
+
+
+def listen(port: int, backlog: int) -> socket.socket:
+    """Listen as TensorFlow does: every address, both families where the machine has both; raise OSError."""
+    if socket.has_dualstack_ipv6():
+        both = socket.AF_INET6
+        try:
+            return socket.create_server(("::", port), family=both, backlog=backlog, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                raise
+    return socket.create_server(("", port), backlog=backlog)

@@ -31,3 +31,9 @@ def unwritable(path: str, error: OSError) -> NodeError:
         reason(error),
         "make room, or set `workdir` to a folder that this user may write",
     )
+
+
+def no_process(kind: str, what: str, error: OSError) -> NodeError:
+    """A machine that has no room for one more process."""
+    hint = "make room there: memory is short, or this user has too many processes (`ulimit -u`)"
+    return NodeError(kind, what, reason(error), hint)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import signal
-import time
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is to be written
-_F_SETPIPE_SZ = 1031  # older Pythons have no name for it
 
 
 def listed(folder: str) -> list[str]:
@@ -62,12 +59,6 @@ def changed(path: str, otherwise: float) -> float:
         return otherwise
 
 
-def age(path: str) -> float:
-    """Seconds since it was changed; 0 for what somebody else takes away just now."""
-    now = time.time()
-    return now - changed(path, now)
-
-
 def user(uid: int) -> str:
     """The name of a login, or its number."""
     import pwd
@@ -86,15 +77,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def enlarge(pipe: int, size: int) -> None:
-    """A larger buffer makes fewer and larger reads; a user who has many gets the usual one, which will do."""
-    try:
-        fcntl.fcntl(pipe, _F_SETPIPE_SZ, size)
-    except OSError:
-        pass
-
-
-def touch(path: str) -> None:
+def touch(path: str | int) -> None:
     """Say that something is in use, so that `clean` leaves it; what is root's stays as it is."""
     try:
         os.utime(path)

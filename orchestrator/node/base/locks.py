@@ -6,9 +6,11 @@ import fcntl
 import os
 import shlex
 import time
+from contextlib import contextmanager
+from typing import Iterator
 
-from . import procs
 from .fault import NodeError
+from .lenient import discard
 
 GLANCE = 0.02  # seconds; whoever only looks who holds a lock has it for less
 
@@ -63,31 +65,23 @@ def is_taken(path: str) -> bool:
         os.close(fd)
 
 
-class Held:
-    """In a `with`: hold a lock file. Wait `patience` seconds for whoever has it, then raise NodeError."""
-
-    def __init__(self, path: str, patience: float, kind: str, what: str) -> None:
-        self._path = path
-        self._patience = patience
-        self._error = (kind, f"waited too long for {what}")
-
-    def __enter__(self) -> None:
-        held = hold(self._path, self._patience)
-        if held is None:
-            raise NodeError(
-                *self._error,
-                f"somebody has held {self._path} for {self._patience / 60:.0f} minutes",
-                _who_does(str(self._path)),
-            )
-        self._fd = held
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
-
-
-def _who_does(path: str) -> str:
-    """Return what shows the processes that hold a lock, or wait for it as we did."""
-    pids = procs.holding(path)
-    if pids:
-        return f"`ps -f -p {','.join(map(str, pids))}` shows who"
-    return f"`fuser {shlex.quote(path)}` shows who, as root on the machine that does it"
+@contextmanager
+def held(path: str, patience: float, what: str) -> Iterator[None]:
+    """Hold a lock file, as far as its file system has locks; raise NodeError after too long."""
+    try:
+        fd = hold(path, patience)
+    except OSError:
+        yield
+        return
+    if fd is None:
+        raise NodeError(
+            "busy",
+            f"waited too long for {what}",
+            f"somebody has held {path} for {patience / 60:.0f} minutes",
+            f"`fuser {shlex.quote(path)}` shows who, on the machine that does it",
+        )
+    try:
+        yield
+    finally:
+        discard(path)  # while it is held: who waits for it makes another one
+        os.close(fd)

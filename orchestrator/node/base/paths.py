@@ -20,7 +20,6 @@ _REMOTE = (
     " 9p afs beegfs ceph cifs coda fuse fuseblk gfs2 gpfs lustre nfs nfs4 ocfs2 orangefs pvfs2 smb3 smbfs "
 )
 _NAME = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,199}", re.ASCII)  # hosts may be called by an IPv6 address
-_DIGEST = re.compile(r"[0-9a-f]{1,64}", re.ASCII)
 _SHOWN = 80  # characters of what is no name
 _LOCAL_FUSE = "fuse.fuse-overlayfs"  # the root of a rootless container: layers on a local disk
 
@@ -141,17 +140,12 @@ def open_root(path: str | None = None) -> Paths:
     try:
         os.makedirs(os.path.dirname(root), exist_ok=True)
         make_private(root)
-        _check_owner(root)
-        _check_filesystem(root)
+        _check(root)
         for name in ("runs", "leases"):
             make_private(os.path.join(root, name))
     except OSError as error:
-        raise NodeError(
-            "state",
-            f"the state folder {root} cannot be used",
-            reason(error),
-            "make room or set `state` to a folder on a local disk",
-        ) from None
+        hint = "make room or set `state` to a folder on a local disk"
+        raise NodeError("state", f"the state folder {root} cannot be used", reason(error), hint) from None
     return Paths(root)
 
 
@@ -167,20 +161,11 @@ def make_private(folder: str) -> None:
 
 def filesystem(path: str) -> str:
     """The type of the file system that holds an existing path, as the kernel names it."""
+    device = os.stat(path).st_dev
+    mark = b"%d:%d" % (os.major(device), os.minor(device))
     with open("/proc/self/mountinfo", "rb") as file:
-        return type_of(os.path.realpath(path), file.read())
-
-
-def type_of(path: str, mountinfo: bytes) -> str:
-    """The type of the innermost mount around a path."""
-    best, kind = -1, "unknown"
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(b" - ")
-        point = os.fsdecode(_unescape(left.split()[4]))
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= best:  # the later of two mounts on one point hides the other
-            best, kind = len(point), right.split()[0].decode("ascii", "replace")
-    return kind
+        mounts = [line.split(b" - ") for line in file if line.split()[2] == mark]
+    return mounts[-1][-1].split()[0].decode("ascii", "replace") if mounts else "unknown"
 
 
 def is_remote(kind: str) -> bool:
@@ -188,47 +173,23 @@ def is_remote(kind: str) -> bool:
     return f" {kind} " in _REMOTE or (kind.startswith("fuse.") and kind != _LOCAL_FUSE)
 
 
-def _unescape(field: bytes) -> bytes:
-    for code in (b"040", b"011", b"012", b"134"):  # 134, the backslash itself, comes last
-        field = field.replace(b"\\" + code, bytes([int(code, 8)]))
-    return field
-
-
-def _check_owner(root: str) -> None:
-    found = os.lstat(root)
+def _check(root: str) -> None:
+    """Raise NodeError unless the folder is ours, private, and on a disk of this machine."""
+    found, local = os.lstat(root), "set `state` to a folder of your own on a local disk"
     if not stat.S_ISDIR(found.st_mode):
-        raise NodeError(
-            "state",
-            f"the state folder {root} is not a folder",
-            "something else has its name",
-            "remove it, or set `state` to another folder on a local disk",
-        )
-    if found.st_uid != os.getuid():
-        raise NodeError(
-            "state",
-            f"the state folder {root} is another user's",
-            f"it belongs to uid {found.st_uid}, we are uid {os.getuid()}: its owner could read secrets"
-            " and stop tasks",
-            "have it removed, or set `state` to a folder of your own on a local disk",
-        )
-    if found.st_mode & 0o077:
-        raise NodeError(
-            "state",
-            f"the state folder {root} is open to other users",
-            f"its mode is {stat.S_IMODE(found.st_mode):03o}, it must be 700",
-            f"chmod 700 {root}",
-        )
-
-
-def _check_filesystem(root: str) -> None:
-    kind = filesystem(root)
-    if is_remote(kind):
-        raise NodeError(
-            "state",
-            f"the state folder {root} is on {kind}",
-            "locks and pipes between processes do not hold on network and FUSE file systems",
-            "set `state` to a folder on a local disk of the machine",
-        )
+        what, why, hint = "is not a folder", "something else has its name", f"remove it, or {local}"
+    elif found.st_uid != os.getuid():
+        what, hint = "is another user's", f"have it removed, or {local}"
+        why = f"it belongs to uid {found.st_uid}, we are uid {os.getuid()}: its owner could stop our tasks"
+    elif found.st_mode & 0o077:
+        what, hint = "is open to other users", f"chmod 700 {root}"
+        why = f"its mode is {stat.S_IMODE(found.st_mode):03o}, it must be 700"
+    elif is_remote(kind := filesystem(root)):
+        what, hint = f"is on {kind}", local
+        why = "locks and pipes between processes do not hold on network and FUSE file systems"
+    else:
+        return
+    raise NodeError("state", f"the state folder {root} {what}", why, hint)
 
 
 def plain_name(what: str, text: object) -> str:
@@ -237,13 +198,6 @@ def plain_name(what: str, text: object) -> str:
         raise NodeError(
             "usage", f"not a name for a {what}: {ascii(text)[:_SHOWN]}", "it must be one plain file name"
         )
-    return text
-
-
-def digest_name(text: object) -> str:
-    """The name of a tree; raise NodeError."""
-    if not isinstance(text, str) or not _DIGEST.fullmatch(text):
-        raise NodeError("protocol", f"not a digest: {ascii(text)[:_SHOWN]}")
     return text
 
 

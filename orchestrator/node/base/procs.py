@@ -7,13 +7,15 @@ since the boot) and the machine's incarnation.
 from __future__ import annotations
 
 import os
-from typing import Iterable, Iterator, NamedTuple
+import signal
+import time
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 from . import lenient
+from .fault import NodeError
 
-_PIECE = 1 << 14  # bytes; for much more the kernel would map and clear memory at each read
 _SETS = (b"SigPnd", b"ShdPnd", b"SigBlk", b"SigIgn", b"SigCgt")
-_KERNELS = 0x00200000  # PF_KTHREAD of the kernel's sched.h, in the flags of /proc/<pid>/stat
+_SET_PDEATHSIG, _SET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 36  # of prctl(2), which Python lacks
 COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and all it starts
 
 
@@ -44,11 +46,11 @@ def stat(pid: int) -> list[bytes]:
 
 def scan() -> list[Process]:
     """Every process that we may see."""
-    found = (look(pid) for pid in _pids())
+    found = (look(pid) for pid in pids())
     return [process for process in found if process is not None]
 
 
-def _pids() -> Iterator[int]:
+def pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
@@ -86,13 +88,12 @@ def began_ns() -> int:
 
 def argv0(pid: int) -> str:
     """The program's name; never more of the command line, which is the user's business."""
-    return _of(pid, "cmdline", 4096).split(b"\0", 1)[0].decode("utf-8", "replace")
+    return own_argv(pid)[0]
 
 
-def variable(pid: int, name: bytes) -> bytes:
-    """A variable of a process's environment as it was at its start; empty when there is none."""
-    found = _of(pid, "environ", 1 << 22).split(b"\0")
-    return next((entry[len(name) + 1 :] for entry in found if entry.startswith(name + b"=")), b"")
+def own_argv(pid: int) -> "list[str]":
+    """Return the command line of a program that we may have started."""
+    return _of(pid, "cmdline", 4096).decode("utf-8", "replace").split("\0")
 
 
 def name(pid: int) -> str:
@@ -106,9 +107,9 @@ def status(pid: int) -> str:
     return fields[0].decode("ascii", "replace") if fields else ""
 
 
-def facts(pid: int) -> dict[bytes, bytes]:
-    """Return what /proc/<pid>/status says, by name; nothing when the process is gone."""
-    lines = (line.partition(b":") for line in _of(pid, "status", 1 << 16).splitlines())
+def facts(pid: int, file: str = "status") -> dict[bytes, bytes]:
+    """Return what a file of /proc/<pid> says, by name; nothing when the process is gone."""
+    lines = (line.partition(b":") for line in _of(pid, file, 1 << 16).splitlines())
     return {name: value.strip() for name, _, value in lines}
 
 
@@ -127,46 +128,29 @@ def open_files(pid: int) -> Iterator[tuple[str, str]]:
             yield f"{folder}/{fd}", name
 
 
-def holding(path: str) -> list[int]:
-    """The processes, but this one, that have a file open; none where there is no /proc."""
-    real = os.path.realpath(path)
-    others = (int(name) for name in lenient.listed("/proc") if name.isdigit() and int(name) != os.getpid())
-    return sorted(pid for pid in others if any(name == real for _, name in open_files(pid)))
-
-
 def marks(pid: int) -> dict[str, str]:
     """Return what of ours stands in a process's environment; nothing when it is not ours to see."""
-    entries = _environ(pid).split(b"\0") if pid > 1 else []
+    entries = _of(pid, "environ", 1 << 22).split(b"\0") if pid > 1 else []
     found = (entry.partition(b"=") for entry in entries if entry.startswith(b"ORCHESTRATE_"))
     return {os.fsdecode(key): os.fsdecode(value) for key, _, value in found}
 
 
-def bearers(cookie_prefix: str, strangers: set[int] | None = None) -> list[Process]:
+def bearers(cookie_prefix: str) -> list[Process]:
     """Our processes with the cookie of `run`, or `run/attempt/task`, and all their descendants.
-
-    `strangers` are pids that were seen without it a moment ago; those that are seen now are added.
 
     The entry is compared as a whole, up to a `/`: another variable that quotes the cookie, or the
     task worker/10 for worker/1, does not match. This process and its ancestors are never in it, nor
     another user's with a cookie that it has copied: that condemns nobody.
     """
     wanted = f"{COOKIE}={cookie_prefix.rstrip('/')}/".encode()
-    known: set[int] = set() if strangers is None else strangers
-    suspects = {pid for pid in _pids() if pid not in known and _bears(pid, wanted, known)}
+    suspects = {pid for pid in pids() if _bears(pid, wanted)}
     if not suspects:
         return []  # without the whole table, which costs as much again
     table = scan()
     spared = _ancestors(os.getpid(), table)
     first = [p for p in table if p.pid in suspects and not p.zombie and is_own(p.pid)]
-    return with_descendants(first, table, spared)
-
-
-def with_descendants(
-    first: Iterable[Process], table: Iterable[Process], spared: Iterable[int] = ()
-) -> list[Process]:
-    """These and all that they started, but for `spared` pids."""
     found = {process.pid: process for process in first}
-    for process in list(found.values()):
+    for process in first:
         found.update((below.pid, below) for below in descendants(process.pid, table))
     return [process for pid, process in found.items() if pid not in spared and not process.zombie]
 
@@ -177,37 +161,9 @@ def is_own(pid: int) -> bool:
     return bool(ids) and int(ids[0]) == os.geteuid()
 
 
-def _bears(pid: int, wanted: bytes, strangers: set[int]) -> bool:
+def _bears(pid: int, wanted: bytes) -> bool:
     environ = _of(pid, "environ", 1 << 22)
-    if not environ:  # as it is between two programs, too
-        if _is_kernels(pid):
-            strangers.add(pid)
-            return False
-        environ = _environ_of_threads(pid)
-    if environ.startswith(wanted) or b"\0" + wanted in environ:
-        return True
-    if environ:
-        strangers.add(pid)
-    return False
-
-
-def _is_kernels(pid: int) -> bool:
-    """A thread of the kernel has no environment and gets none; a machine with many cores has a thousand."""
-    fields = stat(pid)
-    return len(fields) > 6 and bool(int(fields[6]) & _KERNELS)
-
-
-def _environ(pid: int) -> bytes:
-    return _of(pid, "environ", 1 << 22) or _environ_of_threads(pid)
-
-
-def _environ_of_threads(pid: int) -> bytes:
-    """The environment as any thread shows it: a first thread that ended shows none."""
-    for thread in lenient.listed(f"/proc/{pid}/task"):
-        environ = _of(pid, f"task/{thread}/environ", 1 << 22) if thread != str(pid) else b""
-        if environ:
-            return environ
-    return b""
+    return environ.startswith(wanted) or b"\0" + wanted in environ
 
 
 def _ancestors(pid: int, table: Iterable[Process]) -> set[int]:
@@ -220,34 +176,159 @@ def _ancestors(pid: int, table: Iterable[Process]) -> set[int]:
 
 
 def _of(pid: int, name: str, limit: int) -> bytes:
-    """Read a file of /proc about one process that gives all that is asked for, up to its end."""
-    return read(f"/proc/{pid}/{name}", limit, whole=True)
+    return read(f"/proc/{pid}/{name}", limit)
 
 
-def read(path: str, limit: int, *, whole: bool = False) -> bytes:
-    """A file of /proc; empty when the process is gone or not ours to see.
-
-    With `whole` a read that brings less than was asked for is the last one. Lists of the kernel's, as of its
-    connections, come in smaller parts.
-    """
+def read(path: str, limit: int) -> bytes:
+    """A file of /proc; empty when the process is gone or not ours to see."""
     try:
-        fd = os.open(path, os.O_RDONLY)
+        with open(path, "rb") as file:
+            return file.read(limit)
     except OSError:
         return b""
-    try:
-        asked = min(limit, _PIECE)
-        data = more = os.read(fd, asked)
-        while more and len(data) < limit and not (whole and len(more) < asked):
-            asked = min(limit - len(data), _PIECE)
-            more = os.read(fd, asked)
-            data += more
-        return data
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
 
 
 def text(path: str) -> str:
     """A small file of /proc or /sys as text; empty when it is not there."""
     return read(path, 1 << 20).decode("utf-8", "replace")
+
+
+# --- ending processes: exactly those that were meant, and until they are gone ---
+#
+# Whoever loses its parent below a process that called `adopt_orphans` becomes its child, so "no children
+# left" (ECHILD) proves that nothing of a task is alive, however its processes were started.
+
+
+def send(process: Process, signum: int) -> bool:
+    """Signal exactly this process; False when it is gone, or another user's."""
+    now = look(process.pid)
+    if now is None or now.start_ticks != process.start_ticks:
+        return False
+    try:
+        os.kill(process.pid, signum)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def sweep(
+    cookie_prefix: str, patience: float = 5.0, is_meant: Callable[[int], bool] = lambda _: True
+) -> list[dict[str, Any]]:
+    """Kill every bearer of a cookie until two looks in a row find none; return [{"pid", "argv0"}].
+
+    `is_meant` spares some, by their pid. Raise NodeError after `patience` seconds with one still there.
+    """
+    killed: dict[int, dict[str, Any]] = {}
+    # Whoever was found once counts until it is gone: a process that is dying has no environment any
+    # more, and another user's, found as a bearer's child, is found no more without that bearer.
+    known: dict[int, Process] = {}
+    deadline = time.monotonic() + patience
+    clean, pause = 0, 0.001
+    while clean < 2:  # between two programs (exec) a process shows an empty environment
+        known.update((one.pid, one) for one in bearers(cookie_prefix) if is_meant(one.pid))
+        found = []
+        for process in known.values():
+            now = look(process.pid)
+            if now is not None and now.start_ticks == process.start_ticks and not now.zombie:
+                found.append(process)
+        clean = 0 if found else clean + 1
+        for process in found:
+            killed.setdefault(process.pid, {"pid": process.pid, "argv0": argv0(process.pid)})
+            send(process, signal.SIGKILL)
+        if found and time.monotonic() > deadline:
+            names = ", ".join(f"pid {p.pid} ({argv0(p.pid) or '?'})" for p in found[:5])
+            raise NodeError(
+                "orphan",
+                f"processes of {cookie_prefix.strip('/')} cannot be killed: {names}",
+                "they belong to another user, or wait inside the kernel for a disk or a GPU",
+                "end them on that machine as root, or restart it",
+            )
+        time.sleep(pause)
+        pause = min(pause * 2, 0.1)
+    return list(killed.values())
+
+
+def reap() -> tuple[list[tuple[int, int]], bool]:
+    """The (pid, wait status) of children that ended, and whether any child is left."""
+    ended: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended, False
+        if pid == 0:
+            return ended, True
+        ended.append((pid, status))
+
+
+def signal_all(signum: int) -> list[Process]:
+    """One pass over all descendants; return those that were alive."""
+    me = os.getpid()
+    if signum == signal.SIGKILL:
+        _kill_children(me)
+    alive = [process for process in descendants(me, scan()) if not process.zombie]
+    for process in alive:
+        send(process, signum)
+    return alive
+
+
+def _kill_children(me: int) -> None:
+    """Kill the children and their groups at once: a group dies whole, however fast it forks.
+
+    Nobody but us reaps a child, so neither its pid nor its group's can have been used again.
+    """
+    # By the kernel's own list: far faster than a scan, empty where it has none.
+    for pid in map(int, read(f"/proc/{me}/task/{me}/children", 1 << 20).split()):
+        process = look(pid)
+        for kill, target in ((os.killpg, process.pgrp if process else 0), (os.kill, pid)):
+            if target in (0, os.getpgrp()):
+                continue
+            try:
+                kill(target, signal.SIGKILL)
+            except OSError:
+                pass  # gone, or another user's: the scan that follows says so
+
+
+# --- prctl(2) ---
+
+_libc: Any = None
+
+
+def load() -> None:
+    """Load the C library: call it before a fork, so that children neither pay for it nor fail at it."""
+    global _libc  # noqa: PLW0603 - loaded once per process
+    if _libc is None:
+        try:
+            import ctypes
+
+            _libc = ctypes.CDLL(None, use_errno=True)
+        except (ImportError, OSError) as error:
+            what, hint = (
+                "the agent's Python cannot call the C library",
+                "set `agent_python` to another Python",
+            )
+            raise NodeError("python", what, f"its ctypes module does not work: {error}", hint) from None
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant that loses its own."""
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(signum: int) -> None:
+    """Get `signum` when the parent's forking thread ends; the caller must look for one that is gone."""
+    _prctl(_SET_PDEATHSIG, int(signum))
+
+
+def set_name(name: str) -> None:
+    """Name this process in `ps -o comm`; at most 15 bytes are kept."""
+    _prctl(_SET_NAME, name.encode()[:15])
+
+
+def _prctl(option: int, value: Any) -> None:
+    load()
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        import ctypes
+
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"prctl({option}): {os.strerror(errno)}")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import selectors
 import subprocess
+import tempfile
 import time
+from typing import IO, NamedTuple
 
 from . import lenient
 
 SECONDS = 10.0
 _KEPT = 1 << 20  # bytes of each stream, the last ones: the answer comes behind what profiles print
-_FLOOD = 64 << 20  # bytes that no answer has
-_PAUSE = 0.05  # seconds between two looks whether it has ended while others hold its pipes
+_FLOOD = 64 << 20  # bytes that no answer has; they are in memory
+_PAUSE = 0.05  # seconds between two looks at how much it has printed
 
 
 def output(argv: list[str], seconds: float) -> str:
@@ -36,14 +37,13 @@ def run_program(argv: list[str], seconds: float = SECONDS) -> str | None:
         return None
 
 
-class Said:
+class Said(NamedTuple):
     """Output of a program behind a user's setup; `why` is empty where it ended by itself."""
 
-    def __init__(self, out: bytes, err: bytes, status: int, why: str) -> None:
-        self.out = out
-        self.err = err
-        self.status = status
-        self.why = why
+    out: bytes
+    err: bytes
+    status: int
+    why: str
 
     @property
     def killed(self) -> str:
@@ -54,43 +54,29 @@ class Said:
 def listen(argv: list[bytes], env: dict[bytes, bytes], seconds: float, cwd: str | None = None) -> Said:
     """Run it until it ends; raise OSError when it cannot be started.
 
-    What a profile or a setup leaves in the background may hold its pipes for ever, and what prints without
-    end would fill the memory.
+    It prints into files: what a profile or a setup leaves in the background would hold a pipe for ever.
     """
-    process = subprocess.Popen(
-        argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    out, err, heard = bytearray(), bytearray(), 0
-    ends, why = time.monotonic() + seconds, ""
-    with selectors.DefaultSelector() as pipes, process.stdout, process.stderr:
-        pipes.register(process.stdout, selectors.EVENT_READ, out)
-        pipes.register(process.stderr, selectors.EVENT_READ, err)
-        while not why:
-            ended = process.poll() is not None  # all that it said is in the pipes by now
-            ready = pipes.select(0 if ended else _PAUSE) if pipes.get_map() else []
-            for key, _ in ready:
-                data = os.read(key.fd, 1 << 16)
-                if not data:
-                    pipes.unregister(key.fileobj)
-                heard += len(data)
-                key.data.extend(data)
-                del key.data[:-_KEPT]
-            if ended and not ready:
-                break
-            if not ended and not pipes.get_map():
-                try:
-                    process.wait(_PAUSE)
-                except subprocess.TimeoutExpired:
-                    pass
-            if heard > _FLOOD:
-                why = f"it printed more than {_FLOOD >> 20} MB"
-            elif time.monotonic() > ends:
-                why = f"no answer within {seconds:g} s"
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryFile(dir=place) as out, tempfile.TemporaryFile(dir=place) as err:
+        process = subprocess.Popen(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        ends, why = time.monotonic() + seconds, ""
+        while process.poll() is None and not why:
+            try:
+                process.wait(_PAUSE)
+            except subprocess.TimeoutExpired:
+                if max(os.fstat(file.fileno()).st_size for file in (out, err)) > _FLOOD:
+                    why = f"it printed more than {_FLOOD >> 20} MB"
+                elif time.monotonic() > ends:
+                    why = f"no answer within {seconds:g} s"
         if why:
             process.kill()
-        return Said(bytes(out), bytes(err), process.wait(), why)
+        status = process.wait()
+        return Said(_last_of(out), _last_of(err), status, why)
+
+
+def _last_of(file: IO[bytes]) -> bytes:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _KEPT))
+    return file.read(_KEPT)
 
 
 AWAKE = 40.0  # seconds; nvidia-smi wakes each GPU where the driver lets them sleep (no persistence mode)

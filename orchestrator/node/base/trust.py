@@ -7,13 +7,11 @@ owners rename there what is theirs; so may one of a group that has no other memb
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
-from typing import Dict
 
 from .fault import NodeError
-
-Groups = Dict[int, bool]
 
 _user_mask: int | None = None  # before we made it stricter
 
@@ -43,7 +41,7 @@ def check_way(workdir: str, *below: str) -> None:
             found = os.stat(path) if path == workdir else os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return
-        why = _why_not(found, {})
+        why = _why_not(found)
         if why:
             raise _foreign(path, why, found)
 
@@ -54,26 +52,25 @@ def is_ours(tree: str) -> bool:
     One of our own that others could write is no good and may be replaced; raise NodeError for one that
     belongs to somebody else.
     """
-    groups: Groups = {}
     try:
         top = os.lstat(tree)
     except (FileNotFoundError, NotADirectoryError):
         return False
     if top.st_uid not in _trusted():
-        raise _foreign(tree, _why_not(top, groups), top)
+        raise _foreign(tree, _why_not(top), top)
     try:
-        return stat.S_ISDIR(top.st_mode) and not _why_not(top, groups) and _all_is_ours(tree, groups)
+        return stat.S_ISDIR(top.st_mode) and not _why_not(top) and _all_is_ours(tree)
     except FileNotFoundError:
         return False  # it goes while we look
 
 
-def _all_is_ours(tree: str, groups: Groups) -> bool:
+def _all_is_ours(tree: str) -> bool:
     waiting = [tree]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 found = entry.stat(follow_symlinks=False)
-                if _why_not(found, groups):
+                if _why_not(found):
                     return False
                 if stat.S_ISDIR(found.st_mode):
                     waiting.append(entry.path)
@@ -84,7 +81,7 @@ def _trusted() -> frozenset[int]:
     return frozenset((0, os.geteuid()))
 
 
-def _why_not(found: os.stat_result, groups: Groups) -> str:
+def _why_not(found: os.stat_result) -> str:
     """Why others may write there; empty when they may not."""
     if found.st_uid not in _trusted():
         return f"it belongs to uid {found.st_uid}, we are uid {os.geteuid()}"
@@ -92,19 +89,14 @@ def _why_not(found: os.stat_result, groups: Groups) -> str:
         return ""
     if found.st_mode & stat.S_IWOTH:
         return f"its mode is {stat.S_IMODE(found.st_mode):03o}: everybody may write there"
-    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid, groups):
+    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
         return f"its mode is {stat.S_IMODE(found.st_mode):03o}: group {found.st_gid} may write there"
     return ""
 
 
-def _is_private(gid: int, known: Groups) -> bool:
+@functools.lru_cache(maxsize=None)
+def _is_private(gid: int) -> bool:
     """Return True if a group is this user's alone: the user's name, as with useradd, and no other member."""
-    if gid not in known:
-        known[gid] = _look_whether_private(gid)
-    return known[gid]
-
-
-def _look_whether_private(gid: int) -> bool:
     import grp
     import pwd
 
@@ -112,8 +104,7 @@ def _look_whether_private(gid: int) -> bool:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:
         return False
-    alone = set(group.gr_mem) <= {user.pw_name}
-    return user.pw_gid == gid and group.gr_name == user.pw_name and alone
+    return user.pw_gid == gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
 def _foreign(path: str, why: str, found: os.stat_result) -> NodeError:

@@ -1,13 +1,20 @@
-"""Folders as lists of entries; symbolic links are kept as they are and never followed."""
+"""Folders and files of a host as lists of entries, and parts of their content for the controller.
+
+Symbolic links are kept as they are and never followed. A part is asked for by name, offset and length, and by
+the size and time that the file was listed with: a file that is another one by then is not given.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from typing import Callable, Iterator, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple
 
-from ..base.fault import NodeError
-from .below import MOST_LEVELS, Below, is_no_folder, shortened
+from ..base.fault import NodeError, reason
+from ..base.paths import absolute
+from ..serve.agent import Agent, Request
+from .below import MOST_LEVELS, Below, is_no_folder, parts_of
 
 FILE, FOLDER, LINK = "file", "folder", "link"
 CHUNK = 1 << 20  # bytes of content in one answer
@@ -38,7 +45,7 @@ class Entry(NamedTuple):
 def entries(root: str) -> list[Entry]:
     """List everything below a folder, folders before what is in them; what vanishes meanwhile is left out.
 
-    Raise OSError, or NodeError for more than can be listed.
+    Raise OSError.
     """
     found: list[Entry] = []
     with Below(root) as top:
@@ -47,18 +54,7 @@ def entries(root: str) -> list[Entry]:
             parts = waiting.pop()
             here = list(_in_folder(top, parts))
             found += here
-            if len(found) > MOST_ENTRIES:
-                why = f"has more than {MOST_ENTRIES:,} files in {root}"
-                raise NodeError("files", why, "too many", "name a part")
-            folders = [(*parts, os.path.basename(one.path)) for one in here if one.kind == FOLDER]
-            if folders and len(parts) + 1 >= MOST_LEVELS:
-                raise NodeError(
-                    "files",
-                    f"has folders more than {MOST_LEVELS} deep in {root}",
-                    f"{shortened('/'.join(parts[:3]))}... goes on and on",
-                    "name a part, or remove what made them",
-                )
-            waiting += reversed(folders)
+            waiting += reversed([(*parts, os.path.basename(one.path)) for one in here if one.kind == FOLDER])
     return found
 
 
@@ -108,3 +104,75 @@ def _in_folder(top: Below, parts: tuple[str, ...]) -> Iterator[Entry]:
         except FileNotFoundError:
             continue
         yield one
+
+
+MOST_LISTED = 32 << 20  # bytes of a listing
+
+
+def listing(_agent: Agent, request: Request) -> tuple[dict[str, Any], bytes]:
+    """Tell what a path is, and the entries of a folder. A link that is named itself is followed."""
+    path = absolute(request["path"])
+    real = os.path.realpath(path)
+    try:
+        if os.path.isdir(real):
+            kind, root, mark = FOLDER, real, request.get("holding", "")
+            found = [one for one in entries(real) if one.kind == FOLDER or mark in os.path.basename(one.path)]
+        elif os.path.lexists(real):
+            root, name = os.path.split(real)
+            found = [entry_at(real, None, name)]
+            kind = found[0].kind
+            if kind != FILE:
+                raise NodeError("files", f"cannot read {path}", "it is neither a folder nor a file")
+        else:
+            return {"kind": "", "root": real}, b""
+    except OSError as error:
+        raise NodeError("files", f"cannot read {path}", reason(error)) from None
+    told = "\n".join(json.dumps(one, separators=(",", ":")) for one in found).encode()
+    levels = max((one.path.count("/") + 1 for one in found), default=0)
+    if len(told) > MOST_LISTED or len(found) > MOST_ENTRIES or levels > MOST_LEVELS:
+        why = f"its list would have {len(found):,} names on {levels} levels, and {len(told):,} bytes"
+        raise NodeError("files", f"has more in {path} than one list can name", why, "name a part")
+    return {"kind": kind, "root": root}, told
+
+
+def get(_agent: Agent, request: Request) -> tuple[dict[str, Any], bytes]:
+    """Give parts of files, one after the other; `gone` are the places of those that have changed.
+
+    With `growing` a file may have become longer.
+    """
+    root, data, gone = str(request["root"]), bytearray(), []
+    try:
+        with Below(root) as top:
+            for place, (name, at, length, size, mtime_ns) in enumerate(json.loads(request.payload)):
+                part = _part(top, name, at, length, (size, mtime_ns), growing=bool(request["growing"]))
+                if part is None:
+                    gone.append(place)
+                else:
+                    data += part
+    except OSError as error:
+        raise NodeError("files", f"cannot read {error.filename or root}", reason(error)) from None
+    return {"gone": gone}, bytes(data)
+
+
+def _part(
+    top: Below, name: str, at: int, length: int, listed: tuple[int, int], *, growing: bool
+) -> bytes | None:
+    """Read a part of a file; None where it is another one than was listed."""
+    *above, last = parts_of(name)
+    try:
+        folder = top.folder(above)
+        fd = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) or is_no_folder(error):
+            return None
+        raise
+    try:
+        now = os.fstat(fd)
+        if not stat.S_ISREG(now.st_mode) or now.st_size < listed[0]:
+            return None
+        if not growing and (now.st_size, time_of(now)) != listed:
+            return None
+        data = os.pread(fd, length, at)
+    finally:
+        os.close(fd)
+    return data if len(data) == length else None

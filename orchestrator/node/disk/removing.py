@@ -1,48 +1,50 @@
-"""Removes folders of any depth and never leaves them by a link: by descriptor, one level at a time.
-
-What lies deeper is moved up to the top first, so that nothing recurses and no path grows.
-"""
+"""Measures folders, and removes them, never through a link."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import time
+from typing import NamedTuple
 
-from ..base.lenient import age
-from .below import FOLDER
+from ..base.lenient import changed
 
 
 def remove(path: str) -> OSError | None:
     """Take away a folder, a file or a link, as far as it can be; the first error of what stays."""
+    import shutil  # its compressions take a while to load
+
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             os.unlink(path)
             return None
-        top = _open(path, None)
+        _open_up(path)
+        shutil.rmtree(path, ignore_errors=True)
+        if os.path.lexists(path):
+            shutil.rmtree(path)  # now the error is wanted
     except FileNotFoundError:
         return None
     except OSError as error:
         return error
-    errors: list[OSError] = []
-    try:
-        _empty(top, errors)
-    finally:
-        os.close(top)
-    try:
-        os.rmdir(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        return errors[0] if errors else error
+    except RecursionError:
+        return OSError(errno.ELOOP, "it has more levels of folders than can be removed", path)
     return None
 
 
-def remove_stale(folder: str, beginnings: tuple[str, ...], seconds: float, ours: str) -> None:
-    """Remove what has such a name and is older than that, but for what begins with `ours`; raise OSError."""
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        if name.startswith(beginnings) and not path.startswith(ours) and age(path) > seconds:
-            remove(path)
+def _open_up(path: str) -> None:
+    """Give folders of our own the permissions without which nothing in them can be removed."""
+    waiting = [path]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            found = os.lstat(folder)
+            if found.st_mode & 0o300 != 0o300 and found.st_uid == os.geteuid():
+                os.chmod(folder, 0o700)
+            with os.scandir(folder) as entries:
+                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue  # what removes it tells
 
 
 def hide_and_remove(path: str) -> None:
@@ -53,47 +55,32 @@ def hide_and_remove(path: str) -> None:
     remove(hidden)
 
 
-def _empty(top: int, errors: list[OSError]) -> None:
-    """Every folder of `top`, whose own folders are moved into `top`, until there is none that can go."""
-    waiting = _unlink_files(top, errors)
+class Folder(NamedTuple):
+    path: str
+    used: float  # when it was last, seconds since 1970
+    size: int  # bytes on the disk
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+
+def measure(path: str) -> Folder:
+    """Measure a folder's newest change and size."""
+    newest, total = changed(path, time.time()), 0
+    waiting = [path]
     while waiting:
-        name = waiting.pop()
         try:
-            folder = _open(name, top)
-            try:
-                for below in _unlink_files(folder, errors):
-                    moved = f".gone-{os.urandom(8).hex()}"
-                    os.rename(below, moved, src_dir_fd=folder, dst_dir_fd=top)
-                    waiting.append(moved)
-            finally:
-                os.close(folder)
-            os.rmdir(name, dir_fd=top)
-        except OSError as error:
-            errors.append(error)
-
-
-def _unlink_files(folder: int, errors: list[OSError]) -> list[str]:
-    """Remove what is no folder; return the folders."""
-    folders = []
-    with os.scandir(folder) as found:
-        names = [(one.name, one.is_dir(follow_symlinks=False)) for one in found]
-    for name, is_folder in names:
-        if is_folder:
-            folders.append(name)
-            continue
-        try:
-            os.unlink(name, dir_fd=folder)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            errors.append(error)
-    return folders
-
-
-def _open(name: str, above: int | None) -> int:
-    """A folder that can be emptied: one of our own without the permissions gets them."""
-    fd = os.open(name, FOLDER, dir_fd=above)
-    found = os.fstat(fd)
-    if found.st_mode & 0o300 != 0o300 and found.st_uid == os.geteuid():
-        os.fchmod(fd, 0o700)
-    return fd
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    try:
+                        found = entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue
+                    newest = max(newest, found.st_mtime)
+                    total += found.st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except OSError:
+            continue  # gone, no folder, or not ours to read
+    return Folder(path, newest, total)

@@ -1,44 +1,218 @@
 """Prepares every Python of a task, before its program: found first on the PYTHONPATH.
 
-It runs in any version of Python. It steps aside for the `sitecustomize` that would have been found without
-it, whose mistakes stay its own, and says nothing of itself. Stacks and the error record are all that a task
-gets without being asked; each stands alone: where one cannot be had, the task goes on without it. What the
-plan asks for beyond them has to be there.
+It steps aside for the `sitecustomize` that would have been found without it, whose mistakes stay its own, and
+says nothing of itself. Stacks and the error record are all that a task gets without being asked; each stands
+alone: where one cannot be had, the task goes on without it.
 """
 
-# ruff: noqa: ANN201 - a Python too old for annotations has to read it, too
-
+import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Tuple
 
-def step_aside():  # type: () -> None
+HERE = os.path.dirname(__file__)
+
+
+def step_aside() -> None:
     """Import the one that comes after us; `site` judges its exceptions as ever."""
     sys.path[:] = [folder for folder in sys.path if folder != HERE]
     del sys.modules["sitecustomize"]
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 
 
-def install():  # type: () -> None
-    parts = ["site_stacks", "site_errors", "site_modules"]  # files beside this one; each has an `install`
-    sys.path.insert(0, HERE)
+# --- stacks on a signal ---
+
+
+def install_stacks() -> None:
+    """Write the stacks on a signal, to a file without a name that this process alone holds.
+
+    Whoever finds it open (/proc/PID/fd) knows that the signal is expected here, and kills nobody with it.
+    """
+    import faulthandler
+
+    signum, _, path = os.environ["ORCHESTRATE_STACKS"].partition(":")
+    with open("/proc/self/status") as status:  # `signal` would not tell of handlers in C
+        lines = [line.split() for line in status if line.startswith(("SigIgn:", "SigCgt:"))]
+    if not any(int(words[1], 16) >> (int(signum) - 1) & 1 for words in lines):
+        path = "%s.%d" % (path, os.getpid())
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        os.unlink(path)
+        faulthandler.register(int(signum), file=file, all_threads=True)
+
+
+# --- a record of the exception that ends the program ---
+
+_SPEAKER = "ORCHESTRATE_SPEAKER"  # the pid of the Python that reports
+_MESSAGE = 4000  # characters
+_PLACE = 300
+_LONGEST_CHAIN = 6
+
+
+def install_errors() -> None:
+    """Have the program say which exception ended it, as one record of the task's report.
+
+    {"kind": "error", "type", "message", "file", "line", "note", "chain": [{..., "how"}]}
+
+    `chain` holds what it was raised from, the nearest first (`how` is "cause" or "context"). The hook that
+    was there before is called as ever. Only the first Python of a task speaks for it: a child that a program
+    starts reports nothing, and neither does a process that was forked.
+    """
+    if "ORCHESTRATE_STACKS" not in os.environ:
+        return  # off, with the stacks
+    with open("/proc/self/cmdline", "rb") as file:
+        words = file.read().split(b"\0")[:4]
+    if any(word.endswith(b"/torchrun") or word == b"torch.distributed.run" for word in words):
+        return  # its workers speak, the first of them that fails
+    pid, path = os.getpid(), os.environ["ORCHESTRATE_REPORT"]
+    if os.environ.setdefault(_SPEAKER, str(pid)) != str(pid):
+        return
+    before = sys.excepthook
+
+    def excepthook(kind: "Any", value: "Any", trace: "Any") -> None:
+        try:
+            if os.getpid() == pid and not _is_late(path):
+                _write(path, _record(kind, value, trace))
+        except Exception:
+            pass  # what Python itself prints matters more
+        before(kind, value, trace)
+
+    sys.excepthook = excepthook
+
+
+def _is_late(path: str) -> bool:
+    """Return True for a worker of torchrun after another one that failed."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ or not os.path.exists(path):
+        return False
+    with open(path) as file:
+        return '"kind": "error"' in file.read()
+
+
+def _record(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":
+    chain: "List[Dict[str, Any]]" = []
+    record = {"kind": "error", **_described(kind, value, trace), "chain": chain}
+    notes = [note for note in getattr(value, "__notes__", None) or () if isinstance(note, str)]
+    if notes:
+        record["note"] = notes[0][:_PLACE]
+    before = {id(value)}
+    while len(chain) < _LONGEST_CHAIN:
+        cause = getattr(value, "__cause__", None)
+        context = None if getattr(value, "__suppress_context__", True) else value.__context__
+        value, how = (cause, "cause") if cause is not None else (context, "context")
+        if value is None or id(value) in before:
+            break
+        before.add(id(value))
+        chain.append({**_described(type(value), value, value.__traceback__), "how": how})
+    return record
+
+
+def _described(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":
+    plain = kind.__module__ in ("builtins", "__main__")
+    name = kind.__name__ if plain else "%s.%s" % (kind.__module__, kind.__qualname__)
     try:
-        for name in parts:
-            try:
-                __import__(name).install()
-            except Exception:
-                pass  # a full disk, a Python without the module: the task goes on without this part
+        message = str(value)
+    except Exception:
+        message = "<exception str() failed>"
+    file, line = _place(value, trace)
+    return {"type": name[:_PLACE], "message": message[:_MESSAGE], "file": file[-_PLACE:], "line": line}
+
+
+def _place(value: "Any", trace: "Any") -> "Tuple[str, int]":
+    """The innermost line of the program's own where it was raised, else the innermost of all."""
+    if isinstance(value, SyntaxError) and value.filename:
+        return value.filename, value.lineno or 0
+    places = []
+    while trace is not None:
+        places.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    own = [place for place in places if not _is_library(place[0])]
+    return (own or places or [("", 0)])[-1]
+
+
+def _is_library(file: str) -> bool:
+    """Return True for packages, for what TensorFlow makes of a function for a graph, and for this folder."""
+    made = "-packages/" in file or "__autograph_generated_file" in file
+    return made or file.startswith(("<frozen", os.path.dirname(os.__file__) + "/", HERE + "/"))
+
+
+def _write(path: str, record: "Dict[str, Any]") -> None:
+    """Append a record in one write, so that no reader sees half of it."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, (_json(record) + "\n").encode("ascii"))
     finally:
-        sys.path[:] = [folder for folder in sys.path if folder != HERE]
-        for name in parts:
-            sys.modules.pop(name, None)
+        os.close(file)
+
+
+def _json(value: "Any") -> str:
+    """Write JSON without the module: a program may have a `json.py` of its own."""
+    from _json import encode_basestring_ascii
+
+    if isinstance(value, dict):
+        return "{%s}" % ", ".join('"%s": %s' % (key, _json(value[key])) for key in value)
+    if isinstance(value, list):
+        return "[%s]" % ", ".join(map(_json, value))
+    return str(value) if isinstance(value, int) else encode_basestring_ascii(value)
+
+
+# --- what the plan asks for ---
+
+
+def install_changes() -> None:
+    """Change modules of the frameworks right after their import, where the plan asks for it."""
+    asked = ("ORCHESTRATE_KERAS", "ORCHESTRATE_AUTO_SHARD", "JAX_PROCESS_ID")
+    if any(name in os.environ for name in asked):
+        import site_frameworks  # type: ignore[import-not-found]
+
+        del sys.modules["site_frameworks"]
+        changes = site_frameworks.changes()
+        if changes:
+            sys.meta_path.insert(0, Watch(changes))
+
+
+class Watch:
+    """A finder that has modules changed after their import, and goes when all are."""
+
+    def __init__(self, changes: "Dict[str, Callable[[Any], None]]") -> None:
+        self._changes = changes
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        change = self._changes.get(name)
+        if change is None:
+            return None
+        from importlib.machinery import PathFinder
+
+        spec: "Any" = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        del self._changes[name]
+        if not self._changes:
+            sys.meta_path.remove(self)
+        execute = spec.loader.exec_module
+
+        def exec_module(module: "Any") -> None:
+            del spec.loader.exec_module
+            execute(module)
+            change(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def install() -> None:
+    for part in (install_stacks, install_errors, install_changes):
+        sys.path.insert(0, HERE)
+        try:
+            part()
+        except Exception:
+            pass  # a full disk, a Python without the module: the task goes on without this part
+        finally:
+            sys.path[:] = [folder for folder in sys.path if folder != HERE]
 
 
 if __name__ == "sitecustomize":
-    HERE = __file__.rpartition("/")[0]
     try:
         step_aside()
     finally:
-        try:
-            install()
-        except Exception:
-            pass  # Python 2 has emptied this module by now
+        install()

@@ -11,15 +11,15 @@ import json
 import os
 import socket
 import struct
-from typing import Any, Iterator
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from ..base import procs, program
 from ..base.fault import NodeError, reason
 from ..base.lenient import listed
 from ..base.paths import absolute, free_bytes
-from ..base.program import run_program
+from ..base.program import listen, run_program
 from ..serve.agent import Agent, Request
-from . import question
+from ..task import environ
 
 _SIOCGIFADDR = 0x8915
 _OUTPUT = 20_000  # characters of one program
@@ -74,13 +74,101 @@ cat(mark, paste(getRversion(), version("reticulate"), version("jsonlite")), mark
 """
 
 
+# --- asking a program, in the job's own environment, for its answer among whatever else it prints ---
+
+_SECONDS = 45.0  # a cold network file system, and a user's setup
+_WORDS, _LINES = 2000, 3  # characters of what is printed as errors, and its last lines
+
+# Not in this process: a file system that hangs must not keep it.
+_HAVE = """
+mark=$1 program=$2; shift 2; printf %s "$mark"; place=0
+file() { [ -f "$1" ] && [ -x "$1" ]; }
+there() {
+    case $1 in */*) file "$1"; return ;; esac
+    IFS=:; for at in $PATH; do file "$at/$1" && return; done; return 1
+}
+[ -z "$program" ] || (there "$program") || printf "program "
+for path in "$@"; do [ -e "$path" ] || printf "%s " "$place"; place=$((place + 1)); done
+printf %s "$mark"
+"""
+
+
+class Answer(NamedTuple):
+    """Parts of what a program printed, and how it ended."""
+
+    parts: List[str]  # between marks
+    ended: str  # why it came to no good end; "" when it did
+    signal: Optional[int] = None  # that ended it, and was not ours
+    setup: Optional[Dict[str, Any]] = None  # {"status", "words"}: how the user's setup ended, and its errors
+
+    @property
+    def fields(self) -> list[str] | None:
+        """The fields, separated by NUL, of an answer of one part; None where there is none."""
+        return self.parts[0].split("\0") if len(self.parts) == 1 else None
+
+    @property
+    def why(self) -> str:
+        """The reason why an answer has no fields; "" where it has."""
+        return "" if self.fields is not None else self.ended or "it said nothing"
+
+
+def ask(
+    argv: Callable[[str], list[str]],
+    python: str,
+    setup: str | None,
+    env: dict[str, str] | None = None,
+    seconds: float = _SECONDS,
+) -> Answer:
+    """Run a program; its answer is what it prints between two marks: a setup and profiles print, too.
+
+    `argv` makes its command line from the mark.
+    """
+    mark = os.urandom(8).hex()
+    marked = f"{setup}\nprintf {mark}$?{mark} >&2" if setup else None
+    spec = {"argv": argv(mark), "python": python, "setup": marked, "env": env or {}}
+    command, whole = environ.of_task(spec, {})
+    whole[b"PYTHONDONTWRITEBYTECODE"] = b"1"  # a look changes nothing
+    home = os.path.expanduser("~")
+    try:
+        output = listen(command, whole, seconds, home if os.access(home, os.X_OK) else "/")
+    except OSError as error:
+        return Answer([], f"{os.fsdecode(command[0])}: {error.strerror or error}")
+    errors = output.err.decode("utf-8", "replace").split(mark)
+    words = "".join(errors[::2]).strip()[-_WORDS:]
+    last = " / ".join([line.strip() for line in words.split("\n") if line.strip()][-_LINES:])
+    ended = output.why or output.killed
+    if output.status and not ended:
+        ended = last or f"it ended with {output.status}"
+    parts = output.out.decode("utf-8", "surrogateescape").split(mark)
+    # A setup that ended its shell has that status.
+    status = errors[1] if len(errors) > 1 else str(output.status)
+    end = {"status": int(status) if status.isdigit() else None, "words": errors[0].strip()[-_WORDS:]}
+    return Answer(parts[1::2], ended, -output.status if output.killed else None, end if setup else None)
+
+
+def have(needs: dict[str, Any]) -> dict[str, Any]:
+    """Return {"program": it is there, "paths": those that are not there}; what cannot be asked is there."""
+    words = [needs["program"] or "", *map(os.path.expanduser, needs["paths"])]
+    answer = ask(
+        lambda mark: ["/bin/sh", "-c", _HAVE, "sh", mark, *words], needs["python"], needs.get("setup")
+    )
+    missing = (answer.fields or [""])[0].split()
+    return {
+        "program": "program" not in missing,
+        "paths": [int(place) for place in missing if place != "program"],
+    }
+
+
+# --- the facts ---
+
+
 def facts(agent: Agent, request: Request) -> dict[str, Any]:
     python, setup, state = request["python"], request.get("setup"), agent.state
     return {
         **_python(python, setup, list(request.get("packages") or ())),
         "r": _r(python, setup) if request.get("r") else None,
         "disk": {
-            "state": {"free": free_bytes(state)} if state else None,
+            "state": free_bytes(state) if state else None,
             "workdir": _workdir(request["workdir"]),
         },
         "gpus": _gpus(),
@@ -96,7 +184,7 @@ def imports(_agent: Agent, request: Request) -> dict[str, Any]:
     """Import the modules up to the first that fails; `ended` is "" where the process came to a good end."""
     gpus, probe = "gpus" if request.get("gpus") else "-", str(request.get("probe") or "")
     python, modules = str(request["python"]), list(map(str, request["modules"]))
-    answer = question.ask(
+    answer = ask(
         lambda mark: [python, "-c", _IMPORT + probe, mark, gpus, *modules],
         python,
         request.get("setup"),
@@ -123,7 +211,7 @@ def imports(_agent: Agent, request: Request) -> dict[str, Any]:
 
 def _python(python: str, setup: str | None, packages: list[str]) -> dict[str, Any]:
     """Ask the training Python what it is and what is installed in it; nothing big is imported."""
-    answer = question.ask(lambda mark: [python, "-c", _PYTHON, mark, *packages], python, setup)
+    answer = ask(lambda mark: [python, "-c", _PYTHON, mark, *packages], python, setup)
     path, version, managed, *versions = answer.fields or ["", "", "", *packages]
     return {
         "python": {
@@ -143,7 +231,7 @@ def _python(python: str, setup: str | None, packages: list[str]) -> dict[str, An
 
 def _r(python: str, setup: str | None) -> dict[str, Any]:
     """Ask R for its version and those of its packages; without R only `error` is set."""
-    answer = question.ask(lambda mark: ["Rscript", "-e", _R, mark], python, setup)
+    answer = ask(lambda mark: ["Rscript", "-e", _R, mark], python, setup)
     version, *packages = (answer.fields or ["- - -"])[0].split(" ")
     reticulate, jsonlite = (None if each == "-" else each for each in (*packages, "-", "-")[:2])
     return {
@@ -209,39 +297,24 @@ def _first_addresses() -> dict[str, str]:
     return names
 
 
-# Run by the training Python in the job's own environment. Of a package it takes what an installer writes and
-# `__init__.py`; the time of its folder says nothing, since a first import writes into it.
+# Run by the training Python in the job's own environment; an installer writes RECORD anew.
 _QUESTION = """
 import hashlib, os, sys
-def stat(path):
-    try:
-        about = os.stat(path)
-        return "%d %d" % (about.st_size, about.st_mtime_ns)
-    except OSError:
-        return "-"
-def python():
-    for path in (sys.executable, os.path.realpath(sys.executable), os.path.join(sys.prefix, "pyvenv.cfg")):
-        yield path + " " + stat(path)
-    yield sys.version
-    for folder in filter(None, sys.path):
-        yield folder + " " + ("" if os.path.isdir(folder) else stat(folder))
-        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-            path = os.path.join(folder, name)
-            if name.endswith("-info"):
-                yield name + stat(os.path.join(path, "RECORD")) + stat(os.path.join(path, "METADATA"))
-            elif name != "__pycache__" and not name.endswith(".pyc"):
-                yield name + " " + stat(os.path.join(path, "__init__.py") if os.path.isdir(path) else path)
-def environment():
-    for name in sorted(os.environ):
-        if name.startswith(("SSH_", "XDG_SESSION", "XDG_RUNTIME", "DBUS_", "ORCHESTRATE_")):
-            continue
-        if name not in ("_", "PWD", "OLDPWD", "SHLVL", "KRB5CCNAME", "INVOCATION_ID", "JOURNAL_STREAM"):
-            yield name + "=" + os.environ[name]
-whole = hashlib.sha256()
-for lines in (python(), environment()):
-    for line in lines:
-        whole.update(line.encode("utf-8", "surrogateescape") + b"\\n")
-os.write(1, (sys.argv[1] + whole.hexdigest() + sys.argv[1]).encode())
+lines = [sys.executable, os.path.realpath(sys.executable), sys.version]
+for folder in filter(os.path.isdir, sys.path):
+    lines.append(folder)
+    for name in sorted(os.listdir(folder)):
+        try:
+            about = os.stat(os.path.join(folder, name, "RECORD"))
+            lines.append("%s %d %d" % (name, about.st_size, about.st_mtime_ns))
+        except OSError:
+            lines += [name] if name.endswith(("-info", ".pth")) else []
+for name in sorted(os.environ):
+    own = name.startswith(("SSH_", "XDG_", "DBUS_", "JOURNAL_", "ORCHESTRATE_"))
+    if not own and name not in ("_", "PWD", "OLDPWD", "SHLVL", "KRB5CCNAME", "INVOCATION_ID"):
+        lines.append(name + "=" + os.environ[name])
+digest = hashlib.sha256("\\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+os.write(1, (sys.argv[1] + digest + sys.argv[1]).encode())
 """
 
 
@@ -251,26 +324,20 @@ def fingerprint(_agent: Agent, request: Request) -> dict[str, Any]:
     Raise NodeError when the training Python does not answer.
     """
     python = request["python"]
-    answer = question.ask(
+    answer = ask(
         lambda mark: [python, "-c", _QUESTION, mark], python, request.get("setup"), request.get("env")
     )
     if answer.fields is None:
         raise NodeError("python", "the training Python does not answer", answer.why)
-    lines = [*answer.fields, *_machine(), *devices("/")]
+    lines = [*answer.fields, procs.incarnation(), *os.uname(), *_devices()]
+    lines += [str(os.getuid()), str(sorted(os.sched_getaffinity(0))), procs.text("/sys/fs/cgroup/memory.max")]
     return {"digest": hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()}
 
 
-def _machine() -> Iterator[str]:
-    yield procs.incarnation()
-    yield from os.uname()
-    yield f"{os.getuid()} {sorted(os.sched_getaffinity(0))} {os.sysconf('SC_PHYS_PAGES')}"
-    yield procs.text("/sys/fs/cgroup/memory.max")
-
-
-def devices(root: str) -> Iterator[str]:
-    """List the accelerators below `root`, and their driver, as the kernel shows them."""
-    for folder in ("dev", "dev/dri", "dev/accel", "dev/vfio", "proc/driver/nvidia/gpus"):
-        for name in sorted(listed(os.path.join(root, folder))):
-            if folder != "dev" or name.startswith(("nvidia", "kfd", "accel", "apex", "tpu")):
+def _devices() -> Iterator[str]:
+    """List the accelerators, and their driver, as the kernel shows them."""
+    for folder in ("/dev", "/dev/dri", "/dev/accel", "/dev/vfio", "/proc/driver/nvidia/gpus"):
+        for name in sorted(listed(folder)):
+            if folder != "/dev" or name.startswith(("nvidia", "kfd", "accel", "apex", "tpu")):
                 yield folder + "/" + name
-    yield procs.text(os.path.join(root, "proc/driver/nvidia/version"))
+    yield procs.text("/proc/driver/nvidia/version")

@@ -1,8 +1,10 @@
-"""Listening on the task ports for the peers' agents, so that they can measure what TensorFlow will meet.
+"""Listen on the task ports for the peers' agents and connect to theirs: what TensorFlow will meet, measured.
 
 Whoever says the nonce gets it back with this host's name, in a small packet, and so many bytes behind it:
 what is lost in large packets only shows then. Without the nonce nothing is said. Then the peer hangs up. It
 closes first, so that TIME_WAIT stays on its side and not on the port that the task needs next.
+Whatever does not answer a connection at all is pinged, by the program `ping` where there is one: that tells
+a closed port from a cut network.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import errno
 import os
 import socket
 import struct
-from typing import Any
+import subprocess
+import time
+from typing import Any, Iterable
 
-from ..base import lenient, procs, turnstile
-from ..base.fault import NodeError, reason
+from ..base import descriptors, lenient, procs
+from ..base.fault import reason
 from ..base.paths import Paths
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ
@@ -37,24 +41,18 @@ class Mesh:
         self._listeners: list[socket.socket] = []
         self._peers: dict[int, socket.socket] = {}
         self._heard: dict[int, bytes] = {}  # from those that were not answered yet
-        self._turns: list[int] = []
 
     def listen(self, port: int) -> bool:
-        """False when somebody has the port; raise `turnstile.Taken` when another preflight looks at it."""
-        turn = turnstile.pass_through(turnstile.LOOK, port)
+        """Return False when somebody has the port, or this user may not have it."""
         try:
-            self._serve(turnstile.listen(port, _PEERS))
-        except OSError as error:
-            os.close(turn)
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise NodeError("port", f"cannot listen on port {port}", reason(error)) from None
-        self._turns.append(turn)
+            self._serve(descriptors.listen(port, _PEERS))
+        except OSError:
+            return False
         return True
 
     def listen_anywhere(self) -> int:
         """Listen on a port that the kernel chooses, as NCCL and others take theirs."""
-        listener = turnstile.listen(0, _PEERS)
+        listener = descriptors.listen(0, _PEERS)
         self._serve(listener)
         return int(listener.getsockname()[1])
 
@@ -66,8 +64,6 @@ class Mesh:
             # Without TIME_WAIT on the port.
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._hang_up(peer)
-        while self._turns:
-            os.close(self._turns.pop())
 
     def _serve(self, listener: socket.socket) -> None:
         listener.setblocking(False)
@@ -121,8 +117,7 @@ class Mesh:
 def listen(agent: Agent, request: Request) -> dict[str, Any]:
     """Take every free port; say who has the others. A second call replaces the first.
 
-    A port that is leased to another run is left alone: its task may be about to listen there. One at which
-    another preflight looks `passes`: it will be free in a moment.
+    A port that is leased to another run is left alone: its task may be about to listen there.
     """
     unlisten(agent, request)
     large = min(int(request.get("large") or 0), _MOST)
@@ -132,13 +127,10 @@ def listen(agent: Agent, request: Request) -> dict[str, Any]:
     free: list[int] = []
     busy: list[dict[str, Any]] = []
     for port in sorted({int(port) for port in request["ports"]}):
-        try:
-            if leases.leased(port, paths, run) is None and mesh.listen(port):
-                free.append(port)
-            else:
-                busy.append({"port": port, "holder": holder(port, paths, run)})
-        except turnstile.Taken as taken:
-            busy.append({"port": port, "holder": f"a preflight of {taken.user}", "passes": True})
+        if leases.leased(port, paths, run) is None and mesh.listen(port):
+            free.append(port)
+        else:
+            busy.append({"port": port, "holder": _holder(port, paths, run)})
     return {
         "listening": free,
         "busy": busy,
@@ -153,7 +145,7 @@ def unlisten(agent: Agent, _request: Request) -> dict[str, Any]:
     return {}
 
 
-def holder(port: int, paths: Paths | None, run: str = "") -> Any:
+def _holder(port: int, paths: Paths | None, run: str = "") -> Any:
     """Name the holder of a port: by the lease of another run, else as /proc tells."""
     other = leases.leased(port, paths, run)
     if other is not None:
@@ -175,3 +167,153 @@ def holder(port: int, paths: Paths | None, run: str = "") -> Any:
         if any(name == f"socket:[{inode}]" for _, name in procs.open_files(process.pid)):
             return f"{procs.name(process.pid)} pid {process.pid} (user {lenient.user(uid)})"
     return f"a process of user {lenient.user(uid)}"  # whose descriptors we cannot see
+
+
+_MTU, _RTT = 60, 68  # of tcpi_pmtu (bytes) and tcpi_rtt (microseconds) in struct tcp_info
+_NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
+_TIMED_OUT, _CUT, _UNRESOLVED = "timed out", "no route", "does not resolve"
+_FOREIGN = "answered by something else"
+_LINE = 1024
+_PIECE = 1 << 16  # bytes; the kernel would have to map and clear a larger buffer anew each time
+_LARGE_SECONDS = 3.0  # for the large packets of one pair; a kernel has sent them again four times by then
+_PING_SECONDS = 2.0
+_THREADS = 64
+
+
+def probe(_agent: Agent, request: Request) -> dict[str, Any]:
+    """Ask every target, many at once; runs in a child, whose threads may be left behind."""
+    from concurrent.futures import ThreadPoolExecutor, wait  # not in the loop, which listens alone
+
+    nonce, timeout, large = request["nonce"], float(request["timeout"]), int(request.get("large") or 0)
+    calls = [_Call(target, nonce, large, timeout) for target in request["targets"]]
+    rounds = 1 + len(calls) // _THREADS
+    pool = ThreadPoolExecutor(_THREADS)
+    wait([pool.submit(call.make) for call in calls], (timeout + _LARGE_SECONDS) * rounds)
+    silent = {call.result["resolved"] for call in calls if call.result["why"] in (_TIMED_OUT, _CUT)}
+    pings = ping(silent, min(timeout, _PING_SECONDS))
+    return {"results": [{**call.result, "icmp": pings.get(call.result["resolved"])} for call in calls]}
+
+
+class _Call:
+    """Try the addresses of one target in turn until one is connected; then hear the nonce and what follows.
+
+    What is lost in large packets alone (an MTU that is too big for the way) shows as a connection that opens,
+    answers, and then stands still. A name server that does not answer holds up only its own name.
+    """
+
+    def __init__(self, target: dict[str, Any], nonce: str, large: int, timeout: float) -> None:
+        self._target = target
+        self._nonce = nonce
+        self._large = large
+        self._timeout = timeout
+        self.result: dict[str, Any] = {
+            "host": target["host"],
+            "tcp": False,
+            "tcp_ms": None,
+            "why": _UNRESOLVED,
+            "resolved": "",
+            "large": None,
+            "large_ms": None,
+            "packet": None,
+        }
+
+    def make(self) -> None:
+        host, port = self._target["address"], int(self._target["port"])
+        deadline = time.monotonic() + self._timeout
+        try:
+            entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            return
+        for place, (family, _, _, _, address) in enumerate(entries):
+            share = (deadline - time.monotonic()) / (len(entries) - place)
+            self.result.update(resolved=str(address[0]), why=_TIMED_OUT)
+            began = time.monotonic()
+            with socket.socket(family, socket.SOCK_STREAM) as peer:
+                peer.settimeout(max(0.05, share))
+                try:
+                    peer.connect(address)
+                except OSError as error:
+                    self.result["why"] = _reason(error)
+                    continue
+                micros = _info(peer, _RTT)
+                milliseconds = micros / 1000 if micros else _since(began)
+                self.result.update(tcp_ms=milliseconds, why=_FOREIGN)
+                peer.settimeout(max(0.05, deadline - time.monotonic()))
+                self._hear(peer)
+                self.result["tcp"] = not self.result["why"]
+                return
+
+    def _hear(self, peer: socket.socket) -> None:
+        """Say the nonce; read the line that only a peer's agent has, and the bytes behind it."""
+        try:
+            peer.sendall(f"{self._nonce}\n".encode())
+            data = b""
+            while b"\n" not in data and len(data) < _LINE:
+                data += (piece := peer.recv(_PIECE))
+                if not piece:
+                    break
+            line, _, more = data.partition(b"\n")
+            word, _, name = line.decode("utf-8", "replace").partition(" ")
+            if word != self._nonce:
+                return
+            self.result["why"] = "" if name in ("", self._target["host"]) else f"answered by {name}"
+            if self.result["why"] or not self._large:
+                return
+            self.result.update(packet=_info(peer, _MTU), large=False)
+            began, received = time.monotonic(), len(more)
+            while received < self._large:
+                peer.settimeout(max(0.001, began + min(self._timeout, _LARGE_SECONDS) - time.monotonic()))
+                received += len(piece := peer.recv(_PIECE))
+                if not piece:
+                    return
+            self.result.update(large=True, large_ms=_since(began))
+        except OSError:
+            return  # what is known by now stands
+
+
+def _since(began: float) -> float:
+    return round((time.monotonic() - began) * 1000, 3)
+
+
+def _info(peer: socket.socket, offset: int) -> int | None:
+    """A field of struct tcp_info: what the kernel measured, without our own work in its way."""
+    try:
+        info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + 4)
+        return int(struct.unpack_from("I", info, offset)[0])
+    except (OSError, struct.error):
+        return None
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ECONNREFUSED:
+        return "refused"
+    if error.errno == errno.ETIMEDOUT or isinstance(error, socket.timeout):
+        return _TIMED_OUT
+    return _CUT if error.errno in _NO_ROUTE else reason(error)
+
+
+def ping(addresses: Iterable[str], seconds: float) -> dict[str, bool]:
+    """Say of each address whether it answers a ping; nothing of those where that cannot be measured."""
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    env = {**os.environ, "LC_ALL": "C"}
+    answers: dict[str, bool] = {}
+    for address in addresses:
+        argv = ["ping", "-n", "-q", "-c", "2", "-i", "0.3", "-W", str(max(1, round(seconds))), address]
+        try:
+            running[address] = subprocess.Popen(
+                argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        except OSError:
+            break  # there is no such program
+    deadline = time.monotonic() + seconds + 1.0
+    for address, process in running.items():
+        try:
+            output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()  # and not for its pipe, which a child of its own may hold
+            continue
+        # A ping without the right to do so, or of other options, ends with 1, too.
+        if process.returncode == 0 or (process.returncode == 1 and b"transmitted" in output):
+            answers[address] = process.returncode == 0
+    return answers

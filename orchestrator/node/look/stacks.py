@@ -1,4 +1,8 @@
-"""Where the tasks of a run stand: their processes as the kernel sees them, and their Python stacks."""
+"""Where the tasks of a run stand, and what they use: processes as the kernel sees them, and Python stacks.
+
+A process is asked by a signal, and writes its stacks as faulthandler does: innermost frame first, the main
+thread last.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,25 @@ import os
 import time
 from typing import Any
 
-from ..base import lenient, procs
+from ..base import lenient, locks, procs
+from ..base.fault import reason
 from ..base.paths import TaskFolder
 from ..serve.agent import Agent, Request
-from ..task import control, state
-from . import dumps
+from ..task import state
+from ..task.environ import SIGNAL
 
 _SECONDS = 20.0  # for all tasks of a machine; whoever comes too late is told so
+_PATIENCE = 3.0  # seconds that one process has to answer
+_STEADY = 0.02  # seconds without a further byte, after which a dump is over
 _MOST = 16  # Python processes of one task: a pool of data loaders may have hundreds
+_LIMIT = 1 << 20  # bytes of one dump
+_BIT = 1 << (SIGNAL - 1)
 
 
 def stacks(agent: Agent, request: Request) -> dict[str, Any]:
-    """The living tasks of a run (of one attempt, of some tasks), each with its processes."""
-    tasks: list[str] | None = request.get("tasks")
-    folders = [
-        folder
-        for folder in agent.paths.tasks(request["run"], request.get("attempt"))
-        if (tasks is None or folder.task in tasks) and control.is_locked(folder)
-    ]
+    """The living tasks of a run (of one attempt), each with its processes."""
+    of_run = agent.paths.tasks(request["run"], request.get("attempt"))
+    folders = [folder for folder in of_run if state.is_locked(folder)]
     deadline = time.monotonic() + _SECONDS
     return {"tasks": [_task(folder, deadline) for folder in folders]}
 
@@ -32,41 +37,35 @@ def _task(folder: TaskFolder, deadline: float) -> dict[str, Any]:
     leader = state.read(folder)["pid"]
     found = procs.bearers(f"{folder.run}/{folder.attempt}/{folder.task}")
     pythons = sorted(
-        (process for process in found if is_python(process.pid, folder)),
+        (process for process in found if _is_python(process.pid, folder)),
         key=lambda process: (process.pid != leader, process.start_ticks, process.pid),
     )
     others = [process for process in found if process not in pythons]
+    shown = [_shown(process, folder, deadline) for process in pythons[:_MOST]]
     return {
         "attempt": folder.attempt,
         "task": folder.task,
-        "processes": [_shown(process, folder, deadline) for process in pythons[:_MOST]]
-        + [_facts(process) for process in others[:_MOST]],
+        "processes": shown + [_facts(process.pid) for process in others[:_MOST]],
         "more": max(0, len(pythons) - _MOST) + max(0, len(others) - _MOST),
     }
 
 
-def is_python(pid: int, folder: TaskFolder) -> bool:
+def _is_python(pid: int, folder: TaskFolder) -> bool:
     """Tell Python by a process's program, or by what it holds open: Python may live in R."""
-    try:
-        program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
-    except OSError:
-        return False
-    return program.startswith(("python", "pypy")) or dumps.held(pid, folder.stacks) is not None
+    program = os.path.basename(lenient.link(f"/proc/{pid}/exe"))
+    return program.startswith(("python", "pypy")) or _dump_file(pid, folder) is not None
 
 
 def _shown(process: procs.Process, folder: TaskFolder, deadline: float) -> dict[str, Any]:
-    facts = _facts(process)
-    seconds = min(dumps.PATIENCE, deadline - time.monotonic())
-    if seconds <= 0:
-        return {**facts, "python": True, "why": "the other processes took all the time"}
-    path = procs.variable(process.pid, b"PATH") or os.environb.get(b"PATH", b"")
-    how, text, why = dumps.take(process, path, folder.stacks, seconds)
-    return {**facts, "python": True, "how": how, "text": text, "why": why}
+    seconds = min(_PATIENCE, deadline - time.monotonic())
+    text, why = "", "the other processes took all the time"
+    if seconds > 0:
+        text, why = _ask(process, folder, seconds)
+    return {**_facts(process.pid), "python": True, "text": text, "why": why}
 
 
-def _facts(process: procs.Process) -> dict[str, Any]:
+def _facts(pid: int) -> dict[str, Any]:
     """Return what every process shows, be it Python or not."""
-    pid = process.pid
     fields = procs.stat(pid)
     ticks = sum(int(field) for field in fields[11:13])
     return {
@@ -77,7 +76,127 @@ def _facts(process: procs.Process) -> dict[str, Any]:
         "waits": procs.read(f"/proc/{pid}/wchan", 256).decode("ascii", "replace").strip("0"),
         "cpu": ticks / os.sysconf("SC_CLK_TCK"),
         "cwd": lenient.link(f"/proc/{pid}/cwd"),
-        "how": "none",
         "text": "",
         "why": "",
     }
+
+
+def _ask(process: procs.Process, folder: TaskFolder, seconds: float) -> tuple[str, str]:
+    """(text, "") or ("", why not). Nothing is sent unless the process itself has made ready for it."""
+    place = _dump_file(process.pid, folder)
+    if place is None:
+        return "", "it has not made ready for the signal"
+    signals = procs.signals(process.pid)
+    if procs.status(process.pid) in ("T", "t"):
+        return "", "it is stopped, and answers no signal"
+    if not signals.get("SigCgt", 0) & _BIT:
+        return "", f"it no longer handles signal {SIGNAL}"
+    if (signals.get("ShdPnd", 0) | signals.get("SigPnd", 0)) & _BIT:
+        return "", "it has not answered the last time yet"
+    deadline = time.monotonic() + seconds
+    try:
+        fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        return "", reason(error)
+    try:
+        if not locks.take(fd, seconds):
+            return "", "somebody else is taking its stacks"
+        os.ftruncate(fd, 0)
+        if not procs.send(process, SIGNAL):
+            return "", "it has ended"
+        return _answer(fd, process.pid, deadline)
+    finally:
+        os.close(fd)
+
+
+def _dump_file(pid: int, folder: TaskFolder) -> str | None:
+    """The path under /proc of the dump file that a process holds open, if it does.
+
+    A child that was forked holds its parent's, and its handler too.
+    """
+    for path, link in procs.open_files(pid):
+        if link.startswith(folder.stacks + ".") and link.endswith(" (deleted)"):
+            return path
+    return None
+
+
+def _answer(fd: int, pid: int, deadline: float) -> tuple[str, str]:
+    """Wait for a dump to be whole: while it is written, its thread blocks the signal."""
+    size, since = 0, time.monotonic()
+    while time.monotonic() < deadline:
+        now = os.fstat(fd).st_size
+        if now != size:
+            size, since = now, time.monotonic()
+        if size and time.monotonic() - since > _STEADY and not procs.signals(pid).get("SigBlk", 0) & _BIT:
+            break
+        time.sleep(0.005)
+    if not size:
+        return "", f"it did not answer signal {SIGNAL} within {_PATIENCE:g} s"
+    return os.pread(fd, _LIMIT, 0).decode("utf-8", "replace"), ""
+
+
+def vitals(agent: Agent, request: Request) -> dict[str, Any]:
+    """Each living task of an attempt: CPU time, memory, GPUs."""
+    table = procs.scan()
+    gpus = _gpus()
+    folders = agent.paths.tasks(request["run"], request["attempt"])
+    living = [folder for folder in folders if state.is_locked(folder)]
+    return {"tasks": [_use(folder, table, gpus) for folder in living]}
+
+
+def _use(folder: TaskFolder, table: list[procs.Process], gpus: list[dict[str, int]] | None) -> dict[str, Any]:
+    leader: int | None = state.read(folder)["pid"]
+    above = procs.look(leader) if leader else None
+    # All that the task started is below its supervisor, whatever became of the first process.
+    processes = procs.descendants(above.ppid, table) if above is not None else []
+    pids = [process.pid for process in processes if not process.zombie]
+    ticks, anonymous, files, shared = 0, 0, [0], [0]
+    for pid in pids:
+        ticks += _ticks(pid)
+        fields = procs.facts(pid)
+        anonymous += _kilobytes(fields, b"RssAnon")
+        files.append(_kilobytes(fields, b"RssFile"))
+        shared.append(_kilobytes(fields, b"RssShmem"))
+    answer: dict[str, Any] = {
+        "attempt": folder.attempt,
+        "task": folder.task,
+        "processes": len(pids),
+        "cpu": ticks / os.sysconf("SC_CLK_TCK"),
+        # Files and shared memory are counted once: the processes of a task mostly share them.
+        "memory": (anonymous + max(files) + max(shared)) << 10,
+    }
+    if gpus is not None:
+        mine = [gpu for gpu in gpus if gpu["pid"] in pids]
+        answer["gpu_memory"] = sum(gpu["memory"] for gpu in mine)
+        answer["gpu_busy"] = max((gpu["busy"] for gpu in mine), default=0)
+    return answer
+
+
+def _ticks(pid: int) -> int:
+    """CPU time of a process and of the children that it has waited for."""
+    return sum(int(field) for field in procs.stat(pid)[11:15])
+
+
+def _kilobytes(fields: dict[bytes, bytes], name: bytes) -> int:
+    first = fields.get(name, b"").split()[:1]
+    return int(first[0]) if first and first[0].isdigit() else 0
+
+
+def _gpus() -> list[dict[str, int]] | None:
+    """Which process uses which GPU, how much of its memory (bytes), and how busy that GPU is (percent)."""
+    from ..base import program  # it brings `subprocess`
+
+    busy = program.ask_nvidia("--query-gpu=uuid,utilization.gpu")
+    users = program.ask_nvidia("--query-compute-apps=gpu_uuid,pid,used_memory")
+    if busy is None or users is None:
+        return None
+    percent = {gpu: int(used) for gpu, used in busy if used.isdigit()}
+    return [
+        {
+            "pid": int(pid),
+            "memory": int(memory) << 20 if memory.isdigit() else 0,
+            "busy": percent.get(gpu, 0),
+        }
+        for gpu, pid, memory in users
+        if pid.isdigit()
+    ]

@@ -1,20 +1,33 @@
 """Serves one controller over two descriptors, in one thread that never blocks.
 
 It owns nothing that outlives it but the tasks: they run under guards of their own.
+
+Long work is done in a forked child, and the reply comes back over a pipe. A child leads a process group of
+its own. It is ended, with all that it started, when its reply is here, when its time is over, and (by
+PDEATHSIG) when the agent is gone for any reason. What is interrupted gets a moment between TERM and KILL: a
+user's setup may hold a lock that it removes.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import sys
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Dict, Iterable, Tuple
 
-from ..base.fault import NodeError
+from ..base import lenient, procs
+from ..base import paths as state_folder
+from ..base.descriptors import close_others, write_all
+from ..base.fault import NodeError, no_process, reason
 from ..base.paths import Paths
 from . import frames
-from .jobs import Jobs, failure
 from .loop import READ, Loop, Outbox
+
+Reply = Tuple[Dict[str, object], bytes]
+Work = Callable[[], Reply]  # its exceptions are replies too
+Done = Callable[[Reply], None]
 
 IDLE = 120.0  # seconds without a byte from the controller, after which it is gone
 READ_SIZE = 1 << 20
@@ -51,9 +64,9 @@ class Agent:
         self.loop = Loop()
         self.outbox = Outbox(self.loop, stdout, self.leave)
         self.jobs = Jobs(self.loop)
-        self.leases: dict[int, tuple[int, int]] = {}  # port -> its lock and its claim, as descriptors
+        self.leases: dict[int, int] = {}  # port -> its lock, a descriptor
         self.rooms: dict[str, Any] = {}  # what an operation keeps between requests
-        self.on_word: Callable[[], None] = lambda: None  # whenever the controller said something
+        self.words: dict[str, int] = {}  # run -> the file of its keeper, who is our controller
         self._stdin = stdin
         self._answer = answer
         self._idle = float(config.get("idle") or IDLE)
@@ -61,7 +74,12 @@ class Agent:
         self._decoder = frames.Decoder()
         self._running = True
         self.failed = False  # what came was not from a controller of ours
-        self._paths, self.state_error = _open_state(config.get("state"))
+        self._paths: Paths | None = None
+        self.state_error: NodeError | None = None
+        try:
+            self._paths = state_folder.open_root(config.get("state"))
+        except NodeError as error:
+            self.state_error = error
 
     @property
     def paths(self) -> Paths:
@@ -91,9 +109,8 @@ class Agent:
         *,
         seconds: float,
         keep: tuple[int, ...] = (),
-        after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Reply with what `work` returns (a result, or a result and a payload) from a child; then `after`."""
+        """Reply with what `work` returns (a result, or a result and a payload) from a child."""
 
         def answer() -> tuple[dict[str, Any], bytes]:
             made = work()
@@ -102,7 +119,6 @@ class Agent:
 
         def done(reply: tuple[dict[str, Any], bytes]) -> None:
             self.send({"id": request.id, **reply[0]}, reply[1])
-            after()
 
         self.jobs.run(request.op, answer, done, seconds=seconds, keep=keep)
 
@@ -135,9 +151,10 @@ class Agent:
             self.leave()
             return
         self._heard = time.monotonic()
-        self.on_word()
+        for fd in self.words.values():
+            lenient.touch(fd)  # the lifelines of the tasks look at its time
         try:
-            requests = self._decoder.feed(data)
+            requests = list(self._decoder.feed(data))
         except ValueError as error:
             print(f"the agent leaves: its controller does not speak our protocol: {error}", file=sys.stderr)
             self.failed = True
@@ -153,10 +170,140 @@ class Agent:
             self.fail(request, error)
 
 
-def _open_state(path: str | None) -> tuple[Paths | None, NodeError | None]:
-    from ..base import paths
+# --- its children ---
 
+_MOMENT = 0.5  # seconds to clean up in
+
+
+class Job:
+    """One child at work, until its pipe is closed."""
+
+    def __init__(self, name: str, pid: int, pipe: int, done: Done) -> None:
+        self.name = name
+        self.pid = pid
+        self.pipe = pipe
+        self.done = done
+        self.answer = frames.Decoder()
+
+
+class Jobs:
+    """The children of one agent."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._dying: list[int] = []
+
+    def run(self, name: str, work: Work, done: Done, *, seconds: float, keep: Iterable[int] = ()) -> int:
+        """Do `work` in a child, hand its reply to `done`; it keeps only the descriptors `keep`. Its pid."""
+        self._reap()
+        procs.load()
+        reader, writer = os.pipe()
+        try:
+            pid = _fork(work, writer, {*keep, writer})
+        except OSError as error:
+            os.close(reader)
+            raise no_process("machine", f"cannot start a process for `{name}`", error) from None
+        finally:
+            os.close(writer)
+        job = Job(name, pid, reader, done)
+        self._loop.watch(reader, READ, lambda: self._read(job))
+        self._loop.after(seconds, lambda: self._expire(job, seconds))
+        return pid
+
+    def _read(self, job: Job) -> None:
+        data = os.read(job.pipe, 1 << 20)
+        replies = list(job.answer.feed(data))
+        if replies or not data:
+            why = "something killed it: often the kernel, when memory is short"
+            lost = NodeError("agent", f"the agent's helper for `{job.name}` vanished", why)
+            _kill(job.pid)
+            self._finish(job, replies[0] if replies else failure(lost))
+
+    def _expire(self, job: Job, seconds: float) -> None:
+        if job.pipe >= 0:
+            os.kill(job.pid, signal.SIGTERM)  # it ends its group; it is our child, so the pid is its own
+            self._loop.after(4 * _MOMENT, lambda: _kill(job.pid) if job.pid in self._dying else None)
+            what = f"`{job.name}` did not end within {seconds:g} s"
+            error = NodeError("timeout", what, "a disk, a file system or a program does not answer")
+            self._finish(job, failure(error))
+
+    def _finish(self, job: Job, reply: Reply) -> None:
+        self._loop.unwatch(job.pipe)
+        os.close(job.pipe)
+        job.pipe = -1
+        self._dying.append(job.pid)
+        self._loop.after(2 * _MOMENT, self._reap)
+        job.done(reply)
+
+    def _reap(self) -> None:
+        self._dying = [pid for pid in self._dying if os.waitpid(pid, os.WNOHANG)[0] == 0]
+
+
+def failure(error: BaseException) -> Reply:
+    """The reply that carries an error; one that is neither ours nor the system's is a bug."""
+    if isinstance(error, OSError):
+        full = "make room where `state` and `workdir` of this host are: df -h, orchestrate clean"
+        hint = full if error.errno in lenient.FULL else ""
+        error = NodeError("machine", reason(error), str(error.filename or ""), hint)
+    if not isinstance(error, NodeError):
+        import traceback
+
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        error = NodeError("bug", f"the agent failed: {error!r}", "".join(lines[-12:]).strip())
+    return {"ok": False, "error": error.as_dict()}, b""
+
+
+def _kill(group: int) -> None:
     try:
-        return paths.open_root(path), None
-    except NodeError as error:
-        return None, error
+        os.killpg(group, signal.SIGKILL)
+    except OSError:
+        pass  # it has left no group behind
+
+
+def _fork(work: Work, writer: int, keep: set[int]) -> int:
+    agent = os.getpid()
+    pid = os.fork()
+    if pid:
+        _own_group(pid)
+        return pid
+    try:
+        _own_group(0)
+        signal.signal(signal.SIGTERM, _end_group)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        procs.die_with_parent(signal.SIGTERM)
+        if os.getppid() != agent:
+            os._exit(0)
+        # Nothing of the agent's is held: neither the way to the controller nor another task's port.
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        close_others({0, 1, 2, *keep})
+        _answer(writer, work)
+    finally:
+        os._exit(0)
+
+
+def _own_group(pid: int) -> None:
+    """Set a child's group, on both sides of the fork, so that neither has to wait for the other."""
+    try:
+        os.setpgid(pid, 0)
+    except OSError:
+        pass  # the child has ended already
+
+
+def _end_group(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(_MOMENT)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _answer(writer: int, work: Work) -> None:
+    try:
+        header, payload = work()
+    except BaseException as error:  # every end of a child is an answer
+        header, payload = failure(error)
+    try:
+        answer = frames.encode(header, payload)
+    except ValueError:
+        why = f"{len(payload) or len(json.dumps(header)):,} bytes"
+        answer = frames.encode(*failure(NodeError("agent", "has more to say than a message can hold", why)))
+    write_all(writer, answer)

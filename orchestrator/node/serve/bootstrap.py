@@ -2,7 +2,7 @@
 
     controller                                   far end
     argv(python)                  ->  login shell -> python -c COMMAND_CODE
-    payload(config)               ->  COMMAND_CODE runs loader.py, which runs main.main(config)
+    payload(config)               ->  COMMAND_CODE runs loader.py, which runs ops.main(config)
                                   <-  login noise, frames.MARKER, {"hello": ...}
 
 Nothing more may be written before the marker was seen: the bytes would be lost in a buffer.
@@ -14,13 +14,11 @@ import functools
 import json
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
-from importlib import resources
-from importlib.resources.abc import Traversable
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 PACKAGE = "orchestrate_node"
-_STAYS_HERE = frozenset({"serve/bootstrap.py", "serve/loader.py"})
 
 # One line for every login shell: no quote, backslash, dollar or exclamation mark, so that no
 # shell's idea of quoting matters (csh expands `!` inside quotes, fish changes backslashes).
@@ -50,22 +48,11 @@ def payload(config: Mapping[str, Any]) -> bytes:
 @functools.cache
 def _parts() -> tuple[bytes, bytes]:
     """Return the loader's source, and what runs behind it: {module: source}, compressed."""
-    folder = resources.files(__name__.rsplit(".", 2)[0])
+    here = Path(__file__)
+    folder, stays = here.parents[1], (here, here.with_name("loader.py"))
     sources = {
-        _module(name): item.read_text(encoding="utf-8")
-        for name, item in _files(folder)
-        if name.endswith(".py") and name not in _STAYS_HERE
+        ".".join((PACKAGE, *path.relative_to(folder).with_suffix("").parts)): path.read_text(encoding="utf-8")
+        for path in sorted(folder.rglob("*.py"))
+        if path not in stays
     }
-    return (folder / "serve" / "loader.py").read_bytes(), zlib.compress(json.dumps(sources).encode())
-
-
-def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
-    for item in folder.iterdir():
-        if item.is_dir():
-            yield from _files(item, f"{above}{item.name}/")
-        else:
-            yield above + item.name, item
-
-
-def _module(file: str) -> str:
-    return f"{PACKAGE}.{file.removesuffix('.py')}".replace("/", ".")
+    return stays[1].read_bytes(), zlib.compress(json.dumps(sources).encode())

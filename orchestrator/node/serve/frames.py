@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Iterator, Tuple
 
 Frame = Tuple[Dict[str, Any], bytes]
 
 MARKER = b"\x00orchestrate-agent\x00"  # sent before the first frame; what comes earlier is login noise
 MAX_HEADER = 16 << 20  # the manifest of a tree of 100,000 files
 MAX_PAYLOAD = 64 << 20
-
-
 SIZES = struct.Struct(">II")
 
 
 def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
     """One frame; raise ValueError for one that `Decoder` would refuse."""
     head = json.dumps(header, separators=(",", ":")).encode()
-    _check(len(head), len(payload))
+    Decoder().check(len(head), len(payload))
     return SIZES.pack(len(head), len(payload)) + head + payload
 
 
@@ -31,45 +29,45 @@ class Decoder:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._need = SIZES.size  # nothing is looked at before this many bytes are here
+        self._need = SIZES.size  # bytes before there is more to see
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that `data` completes; raise ValueError for what is not a frame."""
         self._buffer += data
-        frames: list[Frame] = []
         start = 0
-        while len(self._buffer) - start >= self._need:
-            head, body = SIZES.unpack_from(self._buffer, start)
-            _check(head, body)
-            self._need = SIZES.size + head + body
-            if len(self._buffer) - start < self._need:
-                break
-            frames.append(self._frame(start + SIZES.size, head, body))
-            start += self._need
-            self._need = SIZES.size
-        del self._buffer[:start]
-        return frames
+        try:
+            while len(self._buffer) - start >= self._need:
+                head, body = SIZES.unpack_from(self._buffer, start)
+                if self._need == SIZES.size:
+                    self.check(head, body)
+                    self._need += head + body
+                    continue
+                at, end = start + SIZES.size + head, start + self._need
+                header = self.parse(bytes(self._buffer[at - head : at]), body)
+                payload = bytes(self._buffer[at:end])
+                start, self._need = end, SIZES.size
+                yield header, payload
+        finally:
+            del self._buffer[:start]
 
-    def _frame(self, at: int, head: int, body: int) -> Frame:
-        with memoryview(self._buffer) as view:
-            header = _json(bytes(view[at : at + head]))
-            payload = bytes(view[at + head : at + head + body])
+    def check(self, head: int, body: int) -> None:
+        """Raise ValueError for a frame of sizes that may not come; no header is empty."""
+        if not 0 < head <= MAX_HEADER or body > MAX_PAYLOAD:
+            raise ValueError(f"not a frame: header of {head} bytes, payload of {body} bytes")
+
+    def parse(self, data: bytes, body: int) -> dict[str, Any]:
+        """Read a header, before a payload of `body` bytes is taken; raise ValueError."""
+        del body
+        try:
+            header = json.loads(data, parse_constant=_no_number)
+        except RecursionError:
+            raise ValueError("its JSON is nested too deep") from None
+        except ValueError as error:
+            raise ValueError(f"it sent what is not JSON: {error}") from None
         if not isinstance(header, dict):
             raise ValueError(f"a frame's header must be an object, not {type(header).__name__}")  # noqa: TRY004 - one error for what is not a frame
-        return header, payload
-
-
-def _json(data: bytes) -> Any:
-    try:
-        return json.loads(data, parse_constant=_no_number)
-    except RecursionError:
-        raise ValueError("a header that is nested too deep") from None
+        return header
 
 
 def _no_number(text: str) -> Any:
     raise ValueError(f"{text} is not a number")
-
-
-def _check(head: int, body: int) -> None:
-    if head > MAX_HEADER or body > MAX_PAYLOAD:
-        raise ValueError(f"not a frame: header of {head} bytes, payload of {body} bytes")

@@ -13,14 +13,12 @@ if sys.version_info < (3, 8):
         % (sys.executable, sys.version.split()[0])
     )
 
-import gc
 import json
 import os
 import zlib
 from importlib.machinery import ModuleSpec
 
 INIT = ".__init__"  # behind the name of a package: its own code
-OBJECTS = 50_000  # between two looks for garbage: what is imported is none, and each look costs
 
 
 TYPE_CHECKING = False
@@ -54,14 +52,13 @@ class Bundle:
 
 
 def run() -> None:
-    gc.set_threshold(OBJECTS)
     stdin = sys.stdin.buffer
     settings, packed = stdin.readline().split()
     config = json.loads(stdin.read(int(settings)))
     sys.meta_path.insert(0, Bundle(json.loads(zlib.decompress(stdin.read(int(packed))))))
-    from orchestrate_node import main  # type: ignore[import-not-found]
+    from orchestrate_node.serve import ops  # type: ignore[import-not-found]
 
-    os._exit(main.main(config))  # nothing of an interpreter's orderly end is of use here
+    os._exit(ops.main(config))  # nothing of an interpreter's orderly end is of use here
 
 
 run()

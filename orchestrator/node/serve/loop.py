@@ -8,25 +8,10 @@ import select
 import signal
 import time
 from collections import deque
-from typing import Any, Callable
+from typing import Callable
 
 READ = select.POLLIN
 WRITE = select.POLLOUT
-
-
-class Timer:
-    """Something to be done once, later."""
-
-    def __init__(self, when: float, call: Callable[[], None]) -> None:
-        self.when = when
-        self.call = call
-        self.cancelled = False
-
-    def __lt__(self, other: Timer) -> bool:
-        return self.when < other.when
-
-    def cancel(self) -> None:
-        self.cancelled = True
 
 
 class Loop:
@@ -35,7 +20,8 @@ class Loop:
     def __init__(self) -> None:
         self._poll = select.poll()
         self._calls: dict[int, Callable[[], None]] = {}
-        self._timers: list[Timer] = []
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timed = 0  # of two for the same moment the earlier comes first
 
     def watch(self, fd: int, what: int, call: Callable[[], None]) -> None:
         """Call when `fd` is ready for READ or WRITE, or broken; again and again until `unwatch`."""
@@ -47,32 +33,24 @@ class Loop:
         if self._calls.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    def after(self, seconds: float, call: Callable[[], None]) -> Timer:
-        timer = Timer(time.monotonic() + seconds, call)
-        heapq.heappush(self._timers, timer)
-        return timer
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call once, later."""
+        self._timed += 1
+        heapq.heappush(self._timers, (time.monotonic() + seconds, self._timed, call))
 
-    def step(self, most: float | None = None) -> None:
+    def step(self, most: float = 86_400.0) -> None:
         """Wait for the next thing to happen, `most` seconds at most, and serve all that has happened."""
-        patience = self._patience() if most is None else max(1, int(most * 1000))
-        ready = [(fd, self._calls.get(fd)) for fd, _ in self._poll.poll(patience)]
+        if self._timers:
+            most = min(most, self._timers[0][0] - time.monotonic())
+        # Rounded up, so that waking early is no busy loop.
+        ready = [(fd, self._calls.get(fd)) for fd, _ in self._poll.poll(max(0, int(most * 1000) + 1))]
         for fd, call in ready:
             # An earlier callback may have let go of it, and another descriptor may have its number by now.
             if call is not None and self._calls.get(fd) == call:
                 call()
         now = time.monotonic()
-        while self._timers and self._timers[0].when <= now:
-            timer = heapq.heappop(self._timers)
-            if not timer.cancelled:
-                timer.call()
-
-    def _patience(self) -> Any:
-        """Milliseconds until the next timer, rounded up so that waking early is no busy loop."""
-        while self._timers and self._timers[0].cancelled:
-            heapq.heappop(self._timers)
-        if not self._timers:
-            return None
-        return max(0, int((self._timers[0].when - time.monotonic()) * 1000) + 1)
+        while self._timers and self._timers[0][0] <= now:
+            heapq.heappop(self._timers)[2]()
 
 
 def wake_on(*signals: int) -> int:

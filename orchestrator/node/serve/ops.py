@@ -1,4 +1,4 @@
-"""The table of operations: which file serves which, and whether in the loop or in a child of its own.
+"""The agent's process, and its table of operations: which file serves which, in the loop or in a child.
 
 A function gets (agent, request). In the loop it returns the result, or None when it replies later;
 in a child it returns a result, or a result and a payload.
@@ -7,11 +7,18 @@ in a child it returns a result, or a result and a payload.
 from __future__ import annotations
 
 import importlib
+import os
+import signal
+import sys
 import time
 from typing import Any
 
+from ..base import lenient, trust
 from ..base.fault import NodeError
+from . import frames
 from .agent import Agent, Request
+
+PROTOCOL = 1
 
 HERE = None  # in the loop: must return at once
 
@@ -25,12 +32,10 @@ OPS = {
     "facts": ("look.facts", "facts", 85.0),
     "fingerprint": ("look.facts", "fingerprint", 60.0),
     "imports": ("look.facts", "imports", 180.0),
-    "share_write": ("look.share", "write", 30.0),
-    "share_read": ("look.share", "read", 30.0),
-    "share_clean": ("look.share", "clean", 30.0),
+    "share": ("stock.work", "share", 30.0),
     "listen": ("look.mesh", "listen", HERE),
     "unlisten": ("look.mesh", "unlisten", HERE),
-    "probe": ("look.probe", "probe", 120.0),
+    "probe": ("look.mesh", "probe", 120.0),
     "lease": ("task.leases", "lease", HERE),
     "store_look": ("stock.store", "look", 3600.0),
     "store_begin": ("stock.store", "begin", HERE),
@@ -38,8 +43,8 @@ OPS = {
     "store_have": ("stock.store", "have", HERE),
     "store_seal": ("stock.store", "seal", HERE),
     "store_drop": ("stock.store", "drop", HERE),
-    "files_list": ("disk.files", "listing", 600.0),
-    "files_get": ("disk.files", "get", 600.0),
+    "files_list": ("disk.listing", "listing", 600.0),
+    "files_get": ("disk.listing", "get", 600.0),
     "env_look": ("stock.envs", "look", 60.0),
     "env_find": ("stock.envs", "find", 60.0),
     "env_make": ("stock.envs", "make", HERE),
@@ -47,18 +52,17 @@ OPS = {
     "work_make": ("stock.work", "make", 600.0),
     "start": ("task.tasks", "start", HERE),
     "stop": ("task.tasks", "stop", HERE),
-    "sweep": ("task.tasks", "sweep", HERE),
+    "sweep": ("task.tasks", "sweep", 60.0),
     "follow": ("task.follow", "follow", HERE),
     "unfollow": ("task.follow", "unfollow", HERE),
     "states": ("task.tasks", "states", 60.0),
     "stacks": ("look.stacks", "stacks", 60.0),
-    "vitals": ("look.vitals", "vitals", 20.0),
+    "vitals": ("look.stacks", "vitals", 20.0),
     "keep": ("task.tasks", "keep", HERE),
-    "gpu_held": ("tidy.leftovers", "gpu_held", 60.0),
     "exec": ("task.command", "start", HERE),
     "exec_end": ("task.command", "end", HERE),
-    "clean_look": ("tidy.leftovers", "look", 60.0),
-    "clean": ("tidy.leftovers", "clean", 1800.0),
+    "clean_look": ("tidy.clean", "look", 60.0),
+    "clean": ("tidy.clean", "clean", 1800.0),
 }
 
 
@@ -93,3 +97,43 @@ def beats(agent: Agent, request: Request) -> dict[str, Any]:
 
     agent.loop.after(every, beat)
     return {}
+
+
+def main(config: dict[str, Any]) -> int:
+    """Serve until the controller is gone; return the process's exit status.
+
+    stdin and stdout are for the protocol alone; whatever prints, prints to stderr.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by our parent, it would reap for us
+    if "SLURM_STEP_ID" in os.environ:  # the tasks get these too; somebody has to tell how they end
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    trust.tighten_umask()
+    stdin, stdout = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    try:
+        agent = Agent(config, stdin, stdout, serve)
+        agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
+        agent.serve()
+    except BaseException:  # told to whoever reads stderr
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return int(agent.failed)
+
+
+def hello(agent: Agent) -> dict[str, Any]:
+    error = agent.state_error
+    return {
+        "protocol": PROTOCOL,
+        "pid": os.getpid(),
+        "python": sys.version.split()[0],
+        "user": lenient.user(os.getuid()),
+        "boot_id": (lenient.text("/proc/sys/kernel/random/boot_id") or "").strip(),
+        "netns": lenient.link("/proc/self/ns/net"),
+        "time_ns": time.time_ns(),
+        "state": agent.state,
+        "state_place": lenient.place(agent.paths.root) if error is None else "",
+        "state_error": None if error is None else error.as_dict(),
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cached_property
 from typing import Any, NamedTuple, Sequence
 
 from ..base.fault import NodeError
@@ -41,16 +42,19 @@ class Manifest:
         self.files = [File(*row) for row in rows if len(row) == 4]
         self.links = {row[0]: row[1] for row in rows if len(row) == 2}
         self.total = sum(file.size for file in self.files)
-        self.pieces: list[list[Blob]] = []
+
+    @cached_property
+    def pieces(self) -> list[list[Blob]]:
+        made: list[list[Blob]] = []
         most, room = max(_LEAST, min(BLOB, self.total // _PIECES)), 0
-        for number, file in enumerate(self.files):
-            for at in range(0, file.size, BLOB):
-                size = min(BLOB, file.size - at)
-                if size > room:
-                    self.pieces.append([])
+        for number in range(len(self.files)):
+            for blob in self.blobs(number):
+                if blob.size > room:
+                    made.append([])
                     room = most
-                self.pieces[-1].append(Blob(number, at, size))
-                room -= size
+                made[-1].append(blob)
+                room -= blob.size
+        return made
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:

@@ -10,79 +10,46 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import Iterator, Tuple
+from typing import Iterator
 
 from ..base.descriptors import replace_file
 from ..base.lenient import discard
 from .manifest import File, Manifest
 
-Mark = Tuple[int, int, int, int]  # device, inode, size, time
-
 _MOST = 64  # folders that are looked through, the newest first
-_MOST_BYTES = 64 << 20  # of their notes
 _FEW = 16  # files that may be looked for in the text of notes
-
-
-class Note:
-    """Notes of one folder."""
-
-    def __init__(self, path: str, text: str) -> None:
-        self.path = path
-        self._text = text
-
-    def names(self, digests: str) -> bool:
-        """Tell whether a content may be in the folder: cheaper than to read what the note says."""
-        return digests in self._text
-
-    def files(self) -> list[tuple[File, Mark]]:
-        """Return the files of a note; none where it is damaged."""
-        try:
-            told = json.loads(self._text)
-            marks = [(mark[0], mark[1], mark[2], mark[3]) for mark in told["marks"]]
-            files = [File(*row) for row in told["rows"] if len(row) == 4]
-            return [(file, marks[number]) for number, file in enumerate(files)]
-        except (ValueError, LookupError, TypeError):
-            return []
-
-
-def notes_of(state: str | None, path: str) -> str:
-    """The folder of notes for such a path; without a state folder one that cannot be."""
-    return os.path.join(state or os.devnull, "stock", os.path.basename(os.path.dirname(path)))
 
 
 def write(state: str | None, path: str, manifest: Manifest) -> None:
     """Remember a folder that was just verified; a disk that is full is no reason to fail."""
-    folder = notes_of(state, path)
+    place = _place(state, path)
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        marks = [mark_of(os.lstat(os.path.join(path, file.path))) for file in manifest.files]
+        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+        marks = [_mark(os.lstat(os.path.join(path, file.path))) for file in manifest.files]
         lines = json.dumps(path), json.dumps({"rows": manifest.rows, "marks": marks})
-        replace_file(os.path.join(folder, os.path.basename(path)), "\n".join(lines).encode())
-        for _, _, old in _newest_first(folder)[_MOST:]:
+        replace_file(place, "\n".join(lines).encode())
+        for old in _newest_first(os.path.dirname(place))[_MOST:]:
             discard(old)
     except OSError:
         pass
 
 
 def forget(state: str | None, path: str) -> None:
-    discard(os.path.join(notes_of(state, path), os.path.basename(path)))
+    discard(_place(state, path))
 
 
-def read(state: str | None, path: str) -> list[tuple[File, Mark]]:
-    """The files of a folder that was verified here; none for another one."""
-    note = _open(os.path.join(notes_of(state, path), os.path.basename(path)))
-    return note.files() if note is not None and note.path == path else []
-
-
-def mark_of(found: os.stat_result) -> Mark:
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-def is_same(folder: str, file: File, mark: Mark) -> bool:
-    try:
-        return mark_of(os.lstat(os.path.join(folder, file.path))) == mark
-    except OSError:
-        return False
+def read(state: str | None, path: str) -> tuple[Manifest, set[int]] | None:
+    """Return the manifest of a folder that was verified here, and which files have changed since."""
+    noted, text = _open(_place(state, path))
+    manifest, marks = _decode(text)
+    if noted != path or not marks:
+        return None
+    changed = {
+        number
+        for number, file in enumerate(manifest.files)
+        if not _is_same(os.path.join(path, file.path), marks[number])
+    }
+    return manifest, changed
 
 
 def fill(state: str | None, path: str, incoming: str, manifest: Manifest) -> tuple[set[int], str | None]:
@@ -95,64 +62,89 @@ def fill(state: str | None, path: str, incoming: str, manifest: Manifest) -> tup
         if file.size and not os.path.lexists(os.path.join(incoming, file.path)):
             lacking.setdefault((file.digests, file.mode), []).append(number)
     linked: set[int] = set()
-    looked: list[tuple[str, set[str]]] = []
-    for note in _beside(state, path):
+    folders: list[tuple[str, list[File]]] = []
+    for folder, text in _beside(state, path):
         if not lacking:
             break
-        if looked and len(lacking) <= _FEW and not any(note.names(digests) for digests, _ in lacking):
+        if folders and len(lacking) <= _FEW and not any(digests in text for digests, _ in lacking):
             continue  # the newest ones are what is edited: the others are read for what they have alone
-        files = note.files()
-        looked.append((note.path, {file.path for file, _ in files}))
-        for file, mark in files:
+        other, marks = _decode(text)
+        folders.append((folder, other.files))
+        for place, file in enumerate(other.files):
             for number in lacking.pop((file.digests, file.mode), ()):
                 target = os.path.join(incoming, manifest.files[number].path)
-                if _link(os.path.join(note.path, file.path), mark, target, file.mode):
+                if _link(os.path.join(folder, file.path), marks[place], target, file.mode):
                     linked.add(number)
     paths = {manifest.files[number].path for numbers in lacking.values() for number in numbers}
-    return linked, next((base for base, there in looked if paths & there), None)
+    base = next((one for one, files in folders if any(file.path in paths for file in files)), None)
+    return linked, base
 
 
-def _link(source: str, mark: Mark, target: str, mode: int) -> bool:
+def _place(state: str | None, path: str) -> str:
+    """Return where the note of a folder is; without a state folder where none can be."""
+    above, name = os.path.split(path)
+    return os.path.join(state or os.devnull, "stock", os.path.basename(above), name)
+
+
+def _open(place: str) -> tuple[str, str]:
+    """Read a note: a path, and what is known of it, not decoded yet."""
+    try:
+        with open(place, encoding="ascii") as file:
+            return str(json.loads(file.readline())), file.read()
+    except (OSError, ValueError):
+        return "", ""
+
+
+def _decode(text: str) -> tuple[Manifest, list[list[int]]]:
+    """Return a manifest and the mark of each file; nothing of a note that is damaged."""
+    try:
+        note = json.loads(text)
+        manifest, marks = Manifest(note["rows"]), list(note["marks"])
+    except (ValueError, LookupError, TypeError):
+        return Manifest(()), []
+    return (manifest, marks) if len(marks) == len(manifest.files) else (Manifest(()), [])
+
+
+def _beside(state: str | None, path: str) -> Iterator[tuple[str, str]]:
+    """Yield notes of folders beside `path`, the newest first; notes of folders that are gone go too."""
+    try:
+        places = _newest_first(os.path.dirname(_place(state, path)))
+    except OSError:
+        return
+    for place in places[:_MOST]:
+        folder, text = _open(place)
+        if not os.path.isdir(folder):
+            discard(place)
+        elif os.path.dirname(folder) == os.path.dirname(path):
+            yield folder, text
+
+
+def _newest_first(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [
+            path for _, path in sorted(((one.stat().st_mtime, one.path) for one in entries), reverse=True)
+        ]
+
+
+def _mark(found: os.stat_result) -> list[int]:
+    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
+
+
+def _is_same(path: str, mark: list[int]) -> bool:
+    try:
+        return _mark(os.lstat(path)) == mark
+    except OSError:
+        return False
+
+
+def _link(source: str, mark: list[int], target: str, mode: int) -> bool:
     """Link a file that nobody wrote to since; on a disk without links it is sent."""
     try:
         found = os.lstat(source)
-        if mark_of(found) != mark or stat.S_IMODE(found.st_mode) != mode or found.st_uid != os.geteuid():
+        if _mark(found) != mark or stat.S_IMODE(found.st_mode) != mode or found.st_uid != os.geteuid():
             return False
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.link(source, target, follow_symlinks=False)
         return True
     except OSError:
         return False
-
-
-def _beside(state: str | None, path: str) -> Iterator[Note]:
-    """Notes of folders beside `path`, the newest first; notes of folders that are gone go too."""
-    try:
-        noted = _newest_first(notes_of(state, path))
-    except OSError:
-        return
-    room = _MOST_BYTES
-    for _, size, place in noted[:_MOST]:
-        room -= size
-        note = _open(place) if room >= 0 else None
-        if note is None:
-            continue
-        if not os.path.isdir(note.path):
-            discard(place)
-        elif os.path.dirname(note.path) == os.path.dirname(path):
-            yield note
-
-
-def _open(place: str) -> Note | None:
-    try:
-        with open(place, encoding="ascii") as file:
-            return Note(str(json.loads(file.readline())), file.read())
-    except (OSError, ValueError):
-        return None
-
-
-def _newest_first(folder: str) -> list[tuple[float, int, str]]:
-    """(time, size, path) of the notes; raise OSError."""
-    with os.scandir(folder) as entries:
-        found = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries]
-    return sorted(found, reverse=True)

@@ -3,8 +3,8 @@
 The controller makes the key and sends it over SSH; here it is kept in memory. Both ends have to show it,
 so a stranger learns nothing and gets nothing. What a peer sends is compared with the controller's digest.
 
-A client asks with the number of a piece; the server answers with its length and content, as soon as it has
-it, and meanwhile every few seconds with a word that it is alive.
+A client says how many pieces it wants, and which; the server answers with the length and content of each, as
+soon as it has it, and meanwhile every few seconds with a word that it is alive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 import threading
 from typing import Any, Callable, Sequence
 
-from ..base import turnstile
+from ..base import descriptors
 from ..base.fault import NodeError
 from .manifest import BLOB
 from .pieces import Pieces
@@ -63,10 +63,10 @@ class Server:
                 peer, _ = self._listener.accept()
             except OSError:
                 return
-            if not self._seats.acquire(blocking=False):
+            if self._seats.acquire(blocking=False):  # whoever reaches the port can connect
+                threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+            else:
                 peer.close()
-                continue
-            threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
 
     def _serve(self, peer: socket.socket) -> None:
         try:
@@ -74,17 +74,15 @@ class Server:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.settimeout(_PATIENCE)
             with self._context.wrap_socket(peer, server_side=True) as stream:
-                while True:
-                    stream.settimeout(None)
-                    (number,) = _NUMBER.unpack(_exactly(stream, _NUMBER.size))
-                    stream.settimeout(_PATIENCE)
-                    if number >= len(self._pieces.manifest.pieces):
-                        return
-                    while not self._pieces.wait(number, _ALIVE):
+                total = len(self._pieces.manifest.pieces)
+                count = min(_number(stream), total)
+                for number in struct.unpack(f">{count}Q", _exactly(stream, count * _NUMBER.size)):
+                    while number < total and not self._pieces.wait(number, _ALIVE):
                         stream.sendall(_NUMBER.pack(_WAIT))
                     data = self._pieces.read(number)
                     stream.sendall(_NUMBER.pack(len(data)) + data)
-        except (OSError, EOFError):
+                stream.recv(1)  # until it has all of it: what is under way is lost when we close
+        except (OSError, EOFError, IndexError):
             pass  # a stranger, or one that has what it wants
         finally:
             peer.close()
@@ -100,25 +98,20 @@ class Puller:
         self._pieces = pieces
         self._context = context(pem, server=False)
         self._address = source["address"], source["port"]
-        self._wanted = [one for one in source["pieces"] if not pieces.has(one)]
+        self._lacking = [piece for piece in source["pieces"] if not pieces.has(piece)]
         self._on_end = on_end
         self._stopped = False
-        self._socket: socket.socket | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
+        """Take no more of it; the thread ends with the peer's next word."""
         self._stopped = True
-        found = self._socket
-        if found is not None:
-            try:
-                found.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
     def _run(self) -> None:
         why = ""
         try:
-            self._pull()
+            if self._lacking:
+                self._pull()
         except (EOFError, OSError) as error:  # TLS's own errors too
             why = str(error) or type(error).__name__
         except NodeError as error:
@@ -127,39 +120,34 @@ class Puller:
             self._on_end(why)
 
     def _pull(self) -> None:
-        if not self._wanted:
-            return
         with socket.create_connection(self._address, _CONNECT) as plain:
-            self._socket = plain
             plain.settimeout(_PATIENCE)
             with self._context.wrap_socket(plain) as stream:
-                self._socket = stream
-                for place, piece in enumerate(self._wanted):
-                    # One is asked for ahead: the line is not to wait for us.
-                    ahead = self._wanted[place + (place > 0) : place + 2]
-                    stream.sendall(b"".join(map(_NUMBER.pack, ahead)))
-                    self._pieces.write(piece, self._one(stream))
-
-    def _one(self, stream: ssl.SSLSocket) -> bytes:
-        while True:
-            (length,) = _NUMBER.unpack(_exactly(stream, _NUMBER.size))
-            if self._stopped:
-                raise EOFError
-            if length != _WAIT:
-                break
-        if length > BLOB:
-            raise NodeError("piece", f"a piece of {length} bytes was sent")
-        return _exactly(stream, length)
+                count = len(self._lacking)
+                stream.sendall(struct.pack(f">{count + 1}Q", count, *self._lacking))
+                for piece in self._lacking:
+                    while (length := _number(stream)) == _WAIT and not self._stopped:
+                        pass
+                    if self._stopped:
+                        return
+                    if length > BLOB:
+                        raise NodeError("piece", f"a piece of {length} bytes was sent")
+                    self._pieces.write(piece, _exactly(stream, length))
 
 
 def _listen(ports: Sequence[int]) -> socket.socket:
     """Listen on the first port that is free: one that tasks will use passes the firewalls that they pass."""
     for port in ports:
         try:
-            return turnstile.listen(port, _MOST)
+            return descriptors.listen(port, _MOST)
         except OSError:
             continue
-    return turnstile.listen(0, _MOST)
+    return descriptors.listen(0, _MOST)
+
+
+def _number(stream: ssl.SSLSocket) -> int:
+    number: int = _NUMBER.unpack(_exactly(stream, _NUMBER.size))[0]
+    return number
 
 
 def _exactly(stream: ssl.SSLSocket, size: int) -> bytes:

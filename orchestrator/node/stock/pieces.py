@@ -10,7 +10,7 @@ import hashlib
 import os
 import stat
 import threading
-from typing import Callable, Collection
+from typing import BinaryIO, Callable, Collection
 
 from ..base.fault import NodeError
 from ..disk.below import Below, is_no_folder, parts_of
@@ -28,7 +28,6 @@ class Pieces:
         """`held` are files that are right, and have other names: they are never written to."""
         self.manifest = manifest
         self.on_piece: Callable[[int], None] = lambda _: None
-        self._path = folder
         self._folder = Below(folder, made=True)
         self._held = set(held)
         self._made: set[int] = set()  # files that are there, in their size and mode
@@ -43,7 +42,7 @@ class Pieces:
 
     def bits(self) -> str:
         """A bit for each piece that is here, as hexadecimal digits; the first piece is the lowest bit."""
-        return f"{int(bytes(self._have[::-1]).translate(_DIGITS) or b'0', 2):x}"
+        return f"{int(''.join(map(str, reversed(self._have))) or '0', 2):x}"
 
     def read(self, piece: int) -> bytes:
         return b"".join(self._read(blob) for blob in self.manifest.pieces[piece])
@@ -76,14 +75,7 @@ class Pieces:
 
     def finish(self) -> int:
         """Look for what rsync brought, make what has no content, and return how many pieces are missing."""
-        late = {
-            blob.file
-            for piece, blobs in enumerate(self.manifest.pieces)
-            if not self._have[piece]
-            for blob in blobs
-        }
-        if late:
-            self._made -= late
+        if 0 in self._have:
             self._look()
         missing = self._have.count(0)
         for number in range(0 if missing else len(self.manifest.files)):
@@ -99,31 +91,24 @@ class Pieces:
 
     def _look(self) -> None:
         """Find out what is there."""
-        right: dict[int, set[int]] = {}
+        self._made.clear()
+        right = [self._right(number) for number in range(len(self.manifest.files))]
         for piece, blobs in enumerate(self.manifest.pieces):
-            if self._have[piece] and all(blob.file in self._made | self._held for blob in blobs):
-                continue
-            for blob in blobs:
-                if blob.file not in right:
-                    right[blob.file] = self._right(blob.file)
             self._have[piece] = all(blob.at in right[blob.file] for blob in blobs)
 
-    def _right(self, number: int) -> set[int]:
+    def _right(self, number: int) -> Collection[int]:
         """The offsets of a file's blobs that are right; what cannot become the file is removed."""
-        file = self.manifest.files[number]
-        if number in self._held:
-            return set(blobs_of(file.size))
-        *above, name = parts_of(file.path)
-        blobs = self.manifest.blobs(number)
+        file, blobs = self.manifest.files[number], self.manifest.blobs(number)
+        if number in self._held or not blobs:
+            return blobs_of(file.size)
         try:
             fd = self._open(number, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
             if isinstance(error, FileNotFoundError) or is_no_folder(error):
-                return set()
+                return ()
             raise
         with open(fd, "rb", buffering=0) as stream:
-            found = os.fstat(fd)
-            right = set()
+            found, right = os.fstat(fd), set()
             if stat.S_ISREG(found.st_mode) and found.st_size == file.size and found.st_uid == os.geteuid():
                 right = {blob.at for blob in blobs if _sha256(stream, blob) == self.manifest.sha256(blob)}
             if found.st_nlink > 1 and len(right) == len(blobs) and stat.S_IMODE(found.st_mode) == file.mode:
@@ -132,9 +117,10 @@ class Pieces:
                 os.fchmod(fd, file.mode)
                 self._made.add(number)
             else:
+                *above, name = parts_of(file.path)
                 with self._opening:
                     os.unlink(name, dir_fd=self._folder.folder(above))
-                return set()
+                return ()
         return right
 
     def _read(self, blob: Blob) -> bytes:
@@ -171,12 +157,8 @@ class Pieces:
             return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
 
 
-_DIGITS = bytes(0x30 + (value & 1) for value in range(256))
-
-
-def _sha256(stream: object, blob: Blob) -> str:
-    data = os.pread(stream.fileno(), blob.size, blob.at)  # type: ignore[attr-defined]
-    return hashlib.sha256(data).hexdigest()
+def _sha256(stream: BinaryIO, blob: Blob) -> str:
+    return hashlib.sha256(os.pread(stream.fileno(), blob.size, blob.at)).hexdigest()
 
 
 def tidy(folder: str, manifest: Manifest) -> None:

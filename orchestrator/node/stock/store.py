@@ -8,7 +8,7 @@ from typing import Any
 from ..base import trust
 from ..base.fault import NodeError
 from ..base.lenient import touch
-from ..base.paths import absolute, free_bytes
+from ..base.paths import absolute
 from ..disk.removing import hide_and_remove
 from ..serve import frames
 from ..serve.agent import Agent, Request
@@ -16,39 +16,28 @@ from ..serve.loop import READ, Outbox
 from ..task import leases
 from . import notes, receiver
 from .manifest import Manifest
-from .pieces import is_exactly, is_right
+from .pieces import is_exactly
 
 _SECONDS = 24 * 3600.0  # a large set on a slow line takes hours
-_SHOWN = 5
 
 
 def look(agent: Agent, request: Request) -> dict[str, Any]:
-    """Tell whether a folder is here: "whole", "damaged", "absent", or "unsure" where we have not verified it.
+    """Tell whether a folder is here: "whole", "absent" (damaged, too), or "unsure" where nobody verified it.
 
-    By size and time of each file; with `thorough` every byte is read. What is in use is touched.
+    By size and time of each file. What is in use is touched.
     """
     path = absolute(request["path"])
-    above = os.path.dirname(path)
-    trust.check_way(*os.path.split(above))
-    reply: dict[str, Any] = {"path": path, "state": "absent", "wrong": [], "free": free_bytes(above)}
+    trust.check_way(*os.path.split(os.path.dirname(path)))
     if not trust.is_ours(path):
-        return reply
-    files = notes.read(agent.state, path)
-    if not files:
-        return {**reply, "state": "unsure"}
-    wrong = [file.path for file, mark in files if not notes.is_same(path, file, mark)]
-    if request["thorough"]:
-        manifest = Manifest([list(file) for file, _ in files])
-        wrong = [
-            file.path
-            for number, file in enumerate(manifest.files)
-            if file.path in wrong or not is_right(os.path.join(path, file.path), manifest, number)
-        ]
-    if wrong:
+        return {"path": path, "state": "absent"}
+    noted = notes.read(agent.state, path)
+    if noted is None:
+        return {"path": path, "state": "unsure"}
+    if noted[1]:
         notes.forget(agent.state, path)  # the next transfer reads all of it
-        return {**reply, "state": "damaged", "wrong": wrong[:_SHOWN]}
+        return {"path": path, "state": "absent"}
     touch(path)
-    return {**reply, "state": "whole"}
+    return {"path": path, "state": "whole"}
 
 
 def begin(agent: Agent, request: Request) -> None:
@@ -65,7 +54,7 @@ def begin(agent: Agent, request: Request) -> None:
 
 def put(agent: Agent, request: Request) -> None:
     """Take pieces from the controller; answered when the child's pipe has taken them."""
-    _running(agent, request).tell(request, {"pieces": list(map(int, request["pieces"]))})
+    _running(agent, request).put(request)
 
 
 def have(agent: Agent, request: Request) -> dict[str, Any]:
@@ -104,8 +93,8 @@ def drop(agent: Agent, request: Request) -> None:
         real = os.path.realpath(path)
         if request.payload and os.path.lexists(real) and not os.path.isdir(real):
             raise NodeError("files", f"cannot read {path}", "it is no folder")
-        wanted = not request.payload or is_exactly(real, Manifest.decode(request.payload))
-        if wanted and os.path.lexists(real):
+        is_meant = not request.payload or is_exactly(real, Manifest.decode(request.payload))
+        if is_meant and os.path.lexists(real):
             hide_and_remove(real)
         return {}
 
@@ -113,13 +102,12 @@ def drop(agent: Agent, request: Request) -> None:
 
 
 def _running(agent: Agent, request: Request) -> _Transfer:
-    found = agent.rooms.setdefault("store", {}).get(absolute(request["path"]))
+    found: _Transfer | None = agent.rooms.setdefault("store", {}).get(absolute(request["path"]))
     if found is None:
         raise NodeError("store", "does not receive this")
     if found.outcome is not None:
         raise found.outcome
-    transfer: _Transfer = found
-    return transfer
+    return found
 
 
 class _Transfer:
@@ -133,7 +121,7 @@ class _Transfer:
         self.outcome: NodeError | None = None
         self._agent = agent
         self._path = path
-        self._untold: dict[int, Request] = {}  # that the child has not taken yet
+        self._untaken: dict[int, Request] = {}  # that the child has not read yet
         self._decoder = frames.Decoder()
         order = _order(agent, request, path)
         reader, writer = os.pipe()
@@ -157,15 +145,16 @@ class _Transfer:
         os.set_blocking(self._told, False)
         agent.loop.watch(self._told, READ, self._hear)
 
-    def tell(self, request: Request, header: dict[str, Any]) -> None:
-        """Hand a request on to the child; answered when that has taken it, or is gone."""
-        self._untold[id(request)] = request
+    def put(self, request: Request) -> None:
+        """Hand pieces on to the child; answered when that has taken them, or is gone."""
+        self._untaken[id(request)] = request
 
         def taken() -> None:
-            if self._untold.pop(id(request), None) is not None:
+            if self._untaken.pop(id(request), None) is not None:
                 self._agent.reply(request, {})
 
-        self.feed.put(frames.encode(header, request.payload), taken)
+        pieces = list(map(int, request["pieces"]))
+        self.feed.put(frames.encode({"pieces": pieces}, request.payload), taken)
 
     def _hear(self) -> None:
         try:
@@ -175,19 +164,15 @@ class _Transfer:
         if not data:
             self._agent.loop.unwatch(self._told)
             os.close(self._told)
-            return
         for word, _ in self._decoder.feed(data):
-            self._take(word)
-
-    def _take(self, word: dict[str, Any]) -> None:
-        if "piece" in word:
-            self.bits |= 1 << int(word["piece"])
-        elif "idle" in word:
-            self.idle, self.trouble = True, str(word["idle"])
-        elif self.waiting is not None:
-            self.bits = int(word["bits"], 16)
-            request, self.waiting = self.waiting, None
-            self._agent.reply(request, word)
+            if "piece" in word:
+                self.bits |= 1 << int(word["piece"])
+            elif "idle" in word:
+                self.idle, self.trouble = True, str(word["idle"])
+            elif self.waiting is not None:
+                self.bits = int(word["bits"], 16)
+                request, self.waiting = self.waiting, None
+                self._agent.reply(request, word)
 
     def _ended(self, outcome: tuple[dict[str, Any], bytes]) -> None:
         """The child has sealed, found the folder whole at the start, or failed."""
@@ -196,9 +181,9 @@ class _Transfer:
         request, self.waiting = self.waiting, None
         if not reply.get("ok"):
             self.outcome = NodeError(**reply["error"])
-        for untold in self._untold.values():
-            self._agent.fail(untold, self.outcome or NodeError("store", "the transfer has ended"))
-        self._untold.clear()
+        for untaken in self._untaken.values():
+            self._agent.fail(untaken, self.outcome or NodeError("store", "the transfer has ended"))
+        self._untaken.clear()
         running = self._agent.rooms["store"]
         if request is not None:
             if running.get(self._path) is self:
@@ -207,9 +192,7 @@ class _Transfer:
 
 
 def _order(agent: Agent, request: Request, path: str) -> receiver.Order:
-    paths = None if agent.state_error else agent.paths
-    ports = [int(port) for port in request["ports"]]
-    mutable = bool(request["mutable"])
+    paths, mutable = None if agent.state_error else agent.paths, bool(request["mutable"])
     return receiver.Order(
         os.path.realpath(path) if mutable else path,
         mutable,
@@ -217,5 +200,5 @@ def _order(agent: Agent, request: Request, path: str) -> receiver.Order:
         Manifest.decode(request.payload),
         str(request["key"]),
         bool(request["serve"]),
-        [port for port in ports if leases.leased(port, paths, str(request["run"])) is None],
+        [port for port in request["ports"] if leases.leased(port, paths, str(request["run"])) is None],
     )

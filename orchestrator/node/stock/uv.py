@@ -26,29 +26,24 @@ _OF_PIP = {
     "proxy": "ALL_PROXY",
 }
 _UNREACHED = ("error sending request", "failed to fetch", "dns error", "client error (connect)", "timed out")
+_NO_WHEEL = ("no wheels with a matching", "no source distribution", "only has wheels")
 # An index that answers and lacks what was resolved elsewhere: the controller's is a private one, say.
 _LACKING = ("not found in the package registry", "there is no version of", "network was disabled")
 
 
-def call(
-    request: Request, arguments: list[str], log: Any = subprocess.PIPE, pid_file: str = "", **settings: str
-) -> subprocess.CompletedProcess[bytes]:
+def call(request: Request, arguments: list[str], **settings: str) -> subprocess.CompletedProcess[bytes]:
     """Run uv; raise NodeError when something killed it."""
-    with subprocess.Popen(
+    done = subprocess.run(
         [os.path.expanduser(str(request["uv"])), *arguments],
         env={**environment(os.environ), **settings},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=log,
+        capture_output=True,
         cwd="/",  # uv reads the configuration of the project that it is called in
-    ) as process:
-        if pid_file:
-            with open(pid_file, "w", encoding="ascii") as file:
-                file.write(str(process.pid))
-        out, err = process.communicate()
-    if process.returncode < 0:
-        raise killed("uv", process.returncode)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        check=False,
+    )
+    if done.returncode < 0:
+        raise killed("uv", done.returncode)
+    return done
 
 
 def environment(login: Mapping[str, str]) -> "dict[str, str]":
@@ -89,19 +84,11 @@ def compiling(login: Any) -> dict[str, str]:
 
 
 def failed(arguments: list[str], log: str) -> NodeError:
-    lowered = log.lower()
-
-    def says(*words: str) -> bool:
-        return any(word in lowered for word in words)
-
     what = f"cannot make the environment: `uv {arguments[0]}` failed"
-    hint = "mend what uv says, then run `orchestrate setup`"
-    kind = "env"
-    if says("no space left", "disk quota"):
-        hint = "make room there (`orchestrate clean`), or set `workdir` to another disk"
-    elif says("no wheels with a matching", "no source distribution", "only has wheels"):
+    kind, hint = "env", "mend what uv says, then run `orchestrate setup`"
+    if any(words in log.lower() for words in _NO_WHEEL):
         hint = 'set `python = "3.12"` under [env], or other versions of the packages'
-    elif says(*_UNREACHED, *_LACKING):
+    elif any(words in log.lower() for words in (*_UNREACHED, *_LACKING)):
         kind, hint = NO_INDEX, 'set `via = "controller"` under [env]: this machine then sends the packages'
     # The folder in uv's first line is another one on each host; without it equal errors are shown once.
     words = "\n".join(line for line in log.split("\n") if not line.startswith("Using Python "))

@@ -13,12 +13,12 @@ import signal
 import time
 from typing import Any
 
-from ..base import ending, prctl, procs
+from ..base import procs
 from ..base.fault import NodeError
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ
 
-_LONGEST = 7 * 86_400.0  # seconds; the loop cannot wait for more than 24 days
+_LONGEST = 7 * 86_400.0  # seconds
 _MOMENT = 0.5  # seconds from TERM to KILL
 _PATIENCE = 10.0  # seconds until a process that cannot be ended is named
 _PIECE = 1 << 16
@@ -34,13 +34,12 @@ def start(agent: Agent, request: Request) -> None:
     argv = [os.fsencode(str(word)) for word in request["argv"]]
     if "exec" in agent.rooms:
         raise NodeError("exec", "a command of this connection runs already")
-    pipes = {stream: os.pipe() for stream in ("out", "err")}
-    ends = {stream: pipe[0] for stream, pipe in pipes.items()}
-    writers = tuple(pipe[1] for pipe in pipes.values())
+    streams = [_Stream(agent, name) for name in ("out", "err")]
+    writers = tuple(stream.writer for stream in streams)
 
     def done(reply: tuple[dict[str, Any], bytes]) -> None:
-        for stream in list(ends):
-            _drain(agent, stream, ends)
+        for stream in streams:
+            stream.drain()
         del agent.rooms["exec"]
         agent.send({"id": request.id, **reply[0]})
 
@@ -48,18 +47,10 @@ def start(agent: Agent, request: Request) -> None:
         return {"ok": True, "result": _run(argv, *writers)}, b""
 
     try:
-        pid = agent.jobs.run("exec", work, done, seconds=_LONGEST, keep=writers)
-    except NodeError:
-        for end in ends.values():
-            os.close(end)
-        raise
+        agent.rooms["exec"] = agent.jobs.run("exec", work, done, seconds=_LONGEST, keep=writers)
     finally:
         for writer in writers:
             os.close(writer)
-    agent.rooms["exec"] = pid
-    for stream, fd in ends.items():
-        os.set_blocking(fd, False)
-        _watch(agent, stream, ends)
 
 
 def end(agent: Agent, _request: Request) -> dict[str, Any]:
@@ -67,46 +58,52 @@ def end(agent: Agent, _request: Request) -> dict[str, Any]:
     pid = agent.rooms.get("exec")
     if pid is not None:
         os.kill(pid, signal.SIGTERM)  # our own child, which is not collected before its reply
-    return {"running": pid is not None}
+    return {}
 
 
-def _watch(agent: Agent, stream: str, ends: dict[str, int]) -> None:
-    if stream in ends:
-        agent.loop.watch(ends[stream], READ, lambda: _forward(agent, stream, ends))
+class _Stream:
+    """One of the command's two outputs, on its way to the controller."""
 
+    def __init__(self, agent: Agent, name: str) -> None:
+        self._agent = agent
+        self._name = name
+        self._end, self.writer = os.pipe()
+        os.set_blocking(self._end, False)
+        self._watch()
 
-def _forward(agent: Agent, stream: str, ends: dict[str, int]) -> None:
-    if not agent.outbox.room:  # the command waits at its pipe until the controller has read
-        agent.loop.unwatch(ends[stream])
-        agent.loop.after(_PAUSE, lambda: _watch(agent, stream, ends))
-        return
-    try:
-        data = os.read(ends[stream], _PIECE)
-    except BlockingIOError:
-        return
-    if data:
-        agent.send({"exec": stream}, data)
-    else:
-        _close(agent, stream, ends)
+    def drain(self) -> None:
+        """Send what still stands in the pipe; whoever holds its other end now cannot be ended."""
+        while self._forward():
+            pass
+        self._close()
 
+    def _watch(self) -> None:
+        if self._end >= 0:
+            self._agent.loop.watch(self._end, READ, self._hear)
 
-def _drain(agent: Agent, stream: str, ends: dict[str, int]) -> None:
-    """Send what still stands in the pipe; whoever holds its other end now cannot be ended."""
-    try:
-        while True:
-            data = os.read(ends[stream], _PIECE)
-            if not data:
-                break
-            agent.send({"exec": stream}, data)
-    except BlockingIOError:
-        pass
-    _close(agent, stream, ends)
+    def _hear(self) -> None:
+        if self._agent.outbox.room:
+            self._forward()
+        else:  # the command waits at its pipe until the controller has read
+            self._agent.loop.unwatch(self._end)
+            self._agent.loop.after(_PAUSE, self._watch)
 
+    def _forward(self) -> bool:
+        try:
+            data = os.read(self._end, _PIECE) if self._end >= 0 else b""
+        except BlockingIOError:
+            return False
+        if data:
+            self._agent.send({"exec": self._name}, data)
+        else:
+            self._close()
+        return bool(data)
 
-def _close(agent: Agent, stream: str, ends: dict[str, int]) -> None:
-    fd = ends.pop(stream)
-    agent.loop.unwatch(fd)
-    os.close(fd)
+    def _close(self) -> None:
+        if self._end >= 0:
+            self._agent.loop.unwatch(self._end)
+            os.close(self._end)
+            self._end = -1
 
 
 # --- in the child ---
@@ -114,7 +111,7 @@ def _close(agent: Agent, stream: str, ends: dict[str, int]) -> None:
 
 def _run(argv: list[bytes], out: int, err: int) -> dict[str, Any]:
     """How the command ended, once nothing of it is left."""
-    prctl.adopt_orphans()
+    procs.adopt_orphans()
     signal.signal(signal.SIGTERM, _told_to_end)
     result: dict[str, Any] = {"status": None, "stopped": False}
     main = 0
@@ -154,7 +151,7 @@ def _end_all() -> tuple[dict[int, int], int, list[str]]:
     statuses: dict[int, int] = {}
     seen: set[int] = set()
     while True:
-        ended, is_any_left = ending.reap()
+        ended, is_any_left = procs.reap()
         statuses.update(ended)
         if not is_any_left:  # all that lost their parent are ours
             return statuses, len(seen), []
@@ -165,7 +162,7 @@ def _end_all() -> tuple[dict[int, int], int, list[str]]:
         for one in below:
             if one.pid not in seen or late > _MOMENT:
                 seen.add(one.pid)
-                ending.try_to_send(one, signal.SIGKILL if late > _MOMENT else signal.SIGTERM)
+                procs.send(one, signal.SIGKILL if late > _MOMENT else signal.SIGTERM)
         time.sleep(0.005)
 
 

@@ -5,11 +5,14 @@ Bytes, because the agent's locale may be anything while the values must arrive e
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import zlib
 from typing import Any, Dict, Mapping, NamedTuple
 
-from ..base.paths import Paths, TaskFolder
+from ..base.descriptors import replace_file
+from ..base.paths import Paths, TaskFolder, make_private
 from ..base.procs import COOKIE
 
 Environ = Dict[bytes, bytes]
@@ -130,7 +133,34 @@ class Handles(NamedTuple):
     log_read: int
     log_write: int
     answer: int  # where `start` waits for how it went
-    leases: list[int]  # locks on ports, kept for as long as the task lives
 
-    def all(self) -> list[int]:
-        return [self.lock, self.control, self.log_read, self.log_write, self.answer, *self.leases]
+
+# --- the Pythons of a task: our `sitecustomize` and its part come first on their PYTHONPATH ---
+
+# SIGRTMIN+15 of glibc. Programs use USR1, USR2 and ALRM, and R, Java and Slurm scripts do too; in the
+# middle of the real-time signals nobody has been met.
+SIGNAL = 49
+# Written in this order: with the last one both are there.
+_PARTS = ("site_frameworks", "sitecustomize")
+_HOOK = __name__.rpartition(".task.")[0] + ".hook"  # the name of this package differs on the nodes
+
+
+def install_site(paths: Paths) -> str | None:
+    """Make the folder with our `sitecustomize`, named by its version; None where it cannot be made.
+
+    A task that cannot show its stacks is still a task.
+    """
+    try:
+        sources = {}  # as this package brought them along, from disk or from memory; none of them is run
+        for name in _PARTS:
+            spec = importlib.util.find_spec(f"{_HOOK}.{name}")
+            sources[name] = spec.loader.get_source(spec.name).encode()  # type: ignore[union-attr]
+        # hashlib's libcrypto would take 4 ms of each start
+        folder = paths.site(f"{zlib.crc32(b''.join(sources.values())):08x}")
+        if not os.path.exists(os.path.join(folder, _PARTS[-1] + ".py")):
+            make_private(folder)
+            for name, source in sources.items():
+                replace_file(os.path.join(folder, name + ".py"), source)
+    except (OSError, ImportError):  # no room; no longer readable where it came from
+        return None
+    return folder

@@ -4,20 +4,19 @@ cgroup v1   <memory>/<path>/memory.oom_control: oom_kill N, memory.limit_in_byte
 cgroup v2   <root>/<path>/memory.events: oom_kill N, memory.max
 machine     /proc/vmstat: oom_kill N, whoever was killed
 
-A group counts its own, whatever limit was met; those above and the machine count others' too. So the machine
-is asked only where no group counts, or where SIGKILL ended the task and its own group knows nothing of it: a
-`setup` may have moved the task to another group.
+A group counts its own, whatever limit was met; the machine counts others' too, so it is asked only where no
+group counts.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from typing import Dict
+from typing import Optional, Tuple
 
 from ..base import procs
 
-Counts = Dict[str, int]  # file -> kills
+Counts = Tuple[Optional[int], Optional[int]]  # of our group, and of the machine
 
 _EVERY = 15.0  # seconds between two looks; a kill is told for one to two of these
 _NO_LIMIT = 1 << 60  # v1 writes the largest number of pages instead
@@ -38,65 +37,41 @@ class Memory:
             self._due = now + _EVERY
             self._before, self._last = self._last, self._read()
 
-    def kills(self, killed: bool = False) -> dict[str, int | None] | None:
-        """How many were killed shortly before now and the limit they met; None when nobody was.
-
-        `killed` says that SIGKILL, not sent by us, ended the task.
-        """
-        now = self._read()
-        if not killed and len(now) > 1:
-            now.pop(self._machine, None)
-        for path, count in now.items():
-            rose = count - self._before.get(path, count)
-            if rose > 0:
-                return {"kills": rose, "limit": None if path == self._machine else self._limit()}
-        return None
+    def kills(self) -> dict[str, int | None] | None:
+        """How many were killed shortly before now and the limit they met; None when nobody was."""
+        (own, machine), (own_before, machine_before) = self._read(), self._before
+        if own is not None and own_before is not None:
+            if own <= own_before:
+                return None
+            found = [procs.text(path).strip() for _, path in self._groups]
+            limits = [int(text) for text in found if text.isdigit()]  # v2 says "max"
+            tightest = min((limit for limit in limits if limit < _NO_LIMIT), default=None)
+            return {"kills": own - own_before, "limit": tightest}
+        rose = (machine or 0) - (machine_before or 0)
+        return {"kills": rose, "limit": None} if rose > 0 else None
 
     def _read(self) -> Counts:
-        """The counter that tells of us, the nearest there is, and the machine's behind it."""
-        found = {}
-        for path in (os.path.join(folder, counter) for folder, counter, _ in self._groups):
-            count = _count(path)
-            if count is not None:
-                found[path] = count
-                break
-        count = _count(self._machine)
-        if count is not None:
-            found[self._machine] = count
-        return found
-
-    def _limit(self) -> int | None:
-        """The tightest of our group and those above."""
-        found = [procs.text(os.path.join(folder, limit)).strip() for folder, _, limit in self._groups]
-        limits = [int(text) for text in found if text.isdigit()]  # v2 says "max"
-        return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
+        return _count(self._groups[0][0]) if self._groups else None, _count(self._machine)
 
 
-def _groups(root: str) -> list[tuple[str, str, str]]:
-    """(folder, counter, limit) of our memory group, its ancestors behind it."""
+def _groups(root: str) -> list[tuple[str, str]]:
+    """(counter, limit) of our memory group, its ancestors behind it."""
     groups = []
     for line in procs.text(os.path.join(root, "proc/self/cgroup")).splitlines():
-        _, found, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        number, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
             top, names = "sys/fs/cgroup/memory", ("memory.oom_control", "memory.limit_in_bytes")
-        elif found and not controllers:
+        elif number == "0":
             top, names = "sys/fs/cgroup", ("memory.events", "memory.max")
         else:
             continue
         # In a container the path may be that of the machine; then only the top of the mount is ours.
-        for above in _and_above(path):
-            folder = os.path.join(root, top, above)
-            if os.path.exists(os.path.join(folder, names[0])):
-                groups.append((folder, *names))
+        parts = [] if ".." in path else [part for part in path.split("/") if part]
+        for depth in range(len(parts), -1, -1):
+            folder = os.path.join(root, top, *parts[:depth])
+            if _count(os.path.join(folder, names[0])) is not None:
+                groups.append((os.path.join(folder, names[0]), os.path.join(folder, names[1])))
     return groups
-
-
-def _and_above(path: str) -> list[str]:
-    parts = [part for part in path.split("/") if part]
-    if ".." in parts:  # a group outside of the container's
-        return [""]
-    return ["/".join(parts[:depth]) for depth in range(len(parts), -1, -1)]
 
 
 def _count(path: str) -> int | None:

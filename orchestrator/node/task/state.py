@@ -1,28 +1,29 @@
-"""state.json: the facts about one task, replaced as a whole so that a reader never sees half of them.
+"""The facts about one task, and what any process of the same user may do about it: ask, settle, stop.
 
-Only the holder of the task's lock writes. Exit code and signal are two fields; unknown stays None.
+state.json is always of one size: there is room for the end of a task on a full disk, too. Only the holder of
+the task's lock writes it. Exit code and signal are two fields; unknown stays None.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
-from typing import Any, Dict
+import zlib
+from typing import Any, Dict, Iterator
 
-from ..base import lenient
+from ..base import locks, procs
 from ..base.descriptors import write_all
 from ..base.paths import TaskFolder
 
 State = Dict[str, Any]
 
-SCHEMA = 1
-
 STARTING = "starting"  # claimed; the program has not been reached
 RUNNING = "running"
 STOPPING = "stopping"  # told to end, or its leader ended and its other processes are being ended
 EXITED = "exited"  # code or signal is known
-LOST = "lost"  # supervisor or guard vanished: how it ended is unknown
+LOST = "lost"  # its supervisor vanished: how it ended is unknown
 UNSTARTED = "unstarted"  # the program could not be started; `message` says why
 FINAL = frozenset((EXITED, LOST, UNSTARTED))  # nothing of the task is alive
 
@@ -30,20 +31,17 @@ WANT_RUN = "run"
 WANT_STOP = "stop"
 WANT_KILL = "kill"
 
-
 REMOVED = "its folder on this machine was removed while it ran, and the task was ended"
 
-FOR_GAP = "reserve.gap"  # room kept for the word that the disk is full,
-FOR_END = "reserve.end"  # and for the last one: how a task ended must be told on a full disk too
-
-_PATIENCE = 600.0  # seconds for room on the disk
-_RESERVE = 16_384
+_SIZE = 16_384  # bytes: `MAX_GAPS` gaps, and a message of letters that take twelve bytes each
+_MESSAGE = 500  # characters
+_LOOKS = 5  # at a state that is just being written
+_PATIENCE = 600.0  # seconds for room on a disk that writes in other places what it overwrites
 
 
 def new(folder: TaskFolder, incarnation: str, now_ns: int) -> State:
     """The state of a task that was just claimed."""
     return {
-        "schema": SCHEMA,
         "run": folder.run,
         "attempt": folder.attempt,
         "task": folder.task,
@@ -65,95 +63,148 @@ def new(folder: TaskFolder, incarnation: str, now_ns: int) -> State:
 
 def read(folder: TaskFolder) -> State:
     """The state as last written; raise FileNotFoundError for a task that was never claimed."""
-    with open(folder.state, "rb") as file:
-        data = file.read()
-    try:
-        state: State = json.loads(data)
-        return state
-    except ValueError:
-        return new(folder, "", 0)  # a power failure cut it short: to be settled
+    for _ in range(_LOOKS):
+        with open(folder.state, "rb") as file:
+            data = file.read()
+        try:
+            state: State = json.loads(data)
+            if state.pop("check") == _check(state):
+                return state
+        except (ValueError, KeyError):
+            pass
+        time.sleep(0.001)
+    return new(folder, "", 0)  # a power failure cut it short: to be settled
 
 
 def is_final(state: State) -> bool:
     return state["state"] in FINAL
 
 
-def write(folder: TaskFolder, state: State, reserve: str = "") -> None:
-    """Replace state.json; on a full disk with the room that a reserve keeps.
-
-    Raise OSError when there is none, and leave the old state.
-    """
-    os.replace(_prepare(folder, state, reserve), folder.state)
-
-
-def write_last(folder: TaskFolder, state: State) -> None:
-    """The final state, after which nothing of the folder changes any more."""
-    prepared = _prepare(folder, state, FOR_END)
-    for name in (FOR_GAP, FOR_END):
-        if os.path.join(folder, name) != prepared:
-            lenient.discard(os.path.join(folder, name))
-    os.replace(prepared, folder.state)
-
-
-def _prepare(folder: TaskFolder, state: State, reserve: str) -> str:
-    """A file beside state.json with the new state in it."""
-    beside = os.path.join(folder, "state.next")
+def write(folder: TaskFolder, state: State, flags: int = 0) -> None:
+    """Overwrite state.json in its place; raise OSError. `read` sees whether it has all of it."""
+    short = {**state, "message": state["message"][:_MESSAGE]}
+    data = json.dumps({**short, "check": _check(short)}).encode()
+    fd = os.open(folder.state, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
     try:
-        _put(beside, _encode(state), os.O_CREAT | os.O_TRUNC)
-    except OSError:
-        lenient.discard(beside)
-        if not reserve:
-            raise
-        beside = os.path.join(folder, reserve)
-        _put(beside, _fitting(state), 0)  # in place: blocks that are there already
-    return beside
+        write_all(fd, data.ljust(_SIZE))
+    finally:
+        os.close(fd)
 
 
 def conclude(folder: TaskFolder, state: State) -> None:
     """Write the final state, waiting for room; the lock is held for so long: it is not told yet."""
     deadline = time.monotonic() + _PATIENCE
-    while True:
+    while os.path.isdir(folder.path) and time.monotonic() < deadline:
         try:
-            write_last(folder, state)
+            write(folder, state)
             return
         except OSError:
-            if time.monotonic() > deadline or not os.path.isdir(folder.path):
-                return
             time.sleep(0.5)
 
 
-def set_aside(folder: TaskFolder) -> None:
-    """Keep room for two states; what is kept already stays."""
-    for reserve in (FOR_END, FOR_GAP):
-        path = os.path.join(folder, reserve)
-        if not os.path.exists(path):
-            try:
-                _put(path, b" " * _RESERVE, os.O_CREAT)
-            except OSError:
-                lenient.discard(path)  # half of it keeps no room
-                raise
-
-
-def ended(state: State, status: str, now_ns: int, message: str) -> State:
+def ended(state: State, status: str, message: str) -> State:
     """The final state; `lost` never hides an exit that is known."""
     known = state["exit_code"] is not None or state["exit_signal"] is not None
     if status == LOST and known:
         status = EXITED
-    return {**state, "state": status, "ended_ns": now_ns, "message": message}
+    return {**state, "state": status, "ended_ns": time.time_ns(), "message": message}
 
 
-def _put(path: str, data: bytes, flags: int) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
+def _check(state: State) -> int:
+    return zlib.crc32(json.dumps(state).encode())
+
+
+# --- from another process ---
+
+
+def is_locked(folder: TaskFolder) -> bool:
+    """Return True if a guard or supervisor holds the task's lock; a pid file could lie."""
+    return locks.is_taken(folder.lock)
+
+
+def is_gone(folder: TaskFolder) -> bool:
+    """Return True if somebody removed it: what a task's processes write into it is nobody's any more."""
     try:
-        write_all(fd, data)
+        os.stat(folder.lock)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass  # its disk may be back in a moment
+    return False
+
+
+def has_ended(folder: TaskFolder) -> bool:
+    """Return True if it has its final state, or none any more."""
+    try:
+        return is_final(read(folder))
+    except FileNotFoundError:
+        return True
+
+
+def settle(folder: TaskFolder) -> State:
+    """The state, made true first: with the lock free and no final state, both our processes were killed.
+
+    Then what is left of the task is killed by its cookie and `lost` is written. Raise FileNotFoundError
+    for a task that is not here, or not any more; NodeError for what cannot be killed.
+    """
+    found = read(folder)
+    while not is_final(found):
+        if is_locked(folder):
+            return read(folder)
+        found = _bury(folder)
+    return found
+
+
+def stop(folder: TaskFolder, grace: float, kill: bool) -> bool:
+    """Ask a task to end; False when it has ended already, or nobody is there to hear it."""
+    if has_ended(folder) or not is_locked(folder):
+        return False
+    try:
+        fd = os.open(folder.control, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ENXIO, errno.ENOENT):
+            raise
+        return True  # without a reader the guard is ending the task already
+    want = {"want": WANT_KILL} if kill else {"want": WANT_STOP, "grace": grace}
+    try:
+        os.write(fd, json.dumps(want).encode() + b"\n")
+    except (BlockingIOError, BrokenPipeError):
+        pass  # full: it was asked often enough
     finally:
         os.close(fd)
+    return True
 
 
-def _encode(state: State) -> bytes:
-    return json.dumps(state).encode() + b"\n"
+def requests(data: bytes) -> Iterator[tuple[str, float]]:
+    """(want, grace) of each line that is a request; anybody may have written the others."""
+    for line in data.split(b"\n"):
+        try:
+            asked = json.loads(line)
+            yield str(asked["want"]), float(asked.get("grace", 0.0))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
 
 
-def _fitting(state: State) -> bytes:
-    """Encode a state as long as a reserve, with `MAX_GAPS` gaps and letters that take twelve bytes each."""
-    return _encode({**state, "message": state["message"][:200]}).ljust(_RESERVE)
+def _bury(folder: TaskFolder) -> State:
+    """Take the lock, kill by cookie, then write `lost`."""
+    fd = os.open(folder.lock, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if not locks.take(fd):
+            time.sleep(0.005)  # another one looks, or settles it
+            return read(folder)
+        found = read(folder)
+        if not is_final(found):
+            procs.sweep(f"{folder.run}/{folder.attempt}/{folder.task}")
+            why, now = "its supervisor and its guard were killed together", procs.incarnation()
+            if found["incarnation"] != now:  # another life of this machine
+                container = found["incarnation"].split("/")[0] == now.split("/")[0]
+                why = "its container was restarted" if container else "the machine was restarted"
+                found["restarted_ns"] = procs.began_ns()
+            found = ended(found, LOST, why)
+            try:
+                write(folder, found)
+            except OSError:
+                pass  # no room: whoever looks next finds the same
+        return found
+    finally:
+        os.close(fd)

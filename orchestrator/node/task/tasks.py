@@ -2,78 +2,65 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+import signal
 import time
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
-from ..base import ending, lenient, locks
-from ..base.descriptors import replace_file
-from ..base.fault import NodeError
+from ..base import lenient, locks, procs
+from ..base.descriptors import close_others, replace_file
+from ..base.fault import NodeError, no_process
 from ..base.paths import Paths, TaskFolder, make_private
+from ..disk.removing import remove
 from ..serve.agent import Agent, Request
-from . import control, leases, state
-from . import start as starting
+from ..serve.loop import READ
+from . import environ, state, supervisor
+from .environ import Handles, Launch
 
-_START_SECONDS = 60.0
-_STOP_SECONDS = 60.0
-_SWEEP_SECONDS = 60.0
+_SECONDS = 60.0  # that a child may take to end what is left of tasks
 _ROOM = 12 << 20  # bytes of an answer: plans of large clusters are long, and a message holds 16 MB
-_WORD_EVERY = 0.25  # seconds between two touches of the keeper's file
 
 
 def start(agent: Agent, request: Request) -> None:
-    """Start a task; its guard inherits the lease on its port, so the lease lives as long as the task."""
-    paths, run, spec = agent.paths, request["run"], request["spec"]
-    attempt, task = request["attempt"], request["task"]
-    store_plan(paths, run, request.get("plan"))
-    if starting.is_forbidden(paths, run):
-        raise starting.forbidden(run)
-    held = leases.held(agent, spec.get("port"))
-    turns = agent.rooms.setdefault("turns", Turns(agent))
-    turns.begin(run)
-    agent.in_child(
-        request,
-        lambda: starting.start(paths, run, attempt, task, spec, list(held)),
-        seconds=_START_SECONDS,
-        keep=held,
-        after=lambda: turns.end(run),
-    )
+    """Start a task once; its guard inherits the lease on its port, so the lease lives as long as the task.
 
-
-class Turns:
-    """Makes what ends a run wait for the starts that were asked for before it.
-
-    A start works in a child: without this, a stop that overtakes it would find nothing to stop.
+    The guard is forked here and not in a child: a stop that comes next finds it, and it is nobody's to end.
     """
+    paths, run, spec = agent.paths, request["run"], request["spec"]
+    folder = paths.task(run, request["attempt"], request["task"])
+    store_plan(paths, run, request.get("plan"))
+    lease = agent.leases.get(spec.get("port"))
+    claim = take_claim(folder)
+    if not claim:
+        agent.in_child(request, lambda: _already(folder), seconds=_SECONDS)
+        return
+    try:
+        heard = begin(paths, folder, spec, claim, [] if lease is None else [lease])
+    finally:
+        for fd in claim:
+            os.close(fd)
+    answer = bytearray()
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._starting: list[str] = []  # runs, one entry per start under way
-        self._waiting: list[Request] = []
+    def hear() -> None:
+        data = os.read(heard, 65536)
+        answer.extend(data)
+        if not data:
+            agent.loop.unwatch(heard)
+            os.close(heard)
+            try:
+                agent.reply(request, result(folder, bytes(answer)))
+            except NodeError as error:
+                agent.fail(request, error)
 
-    def begin(self, run: str) -> None:
-        self._starting.append(run)
-
-    def end(self, run: str) -> None:
-        self._starting.remove(run)
-        if run not in self._starting:
-            ready = [request for request in self._waiting if request["run"] == run]
-            self._waiting = [request for request in self._waiting if request["run"] != run]
-            for request in ready:
-                self._agent.serve_one(request)
-
-    def must_wait(self, request: Request) -> bool:
-        """Return True if it is too early for this request; it is then served in its turn."""
-        if request["run"] not in self._starting:
-            return False
-        self._waiting.append(request)
-        return True
+    agent.loop.watch(heard, READ, hear)
 
 
-def _too_early(agent: Agent, request: Request) -> bool:
-    turns = agent.rooms.get("turns")
-    return turns is not None and turns.must_wait(request)
+def _already(folder: TaskFolder) -> dict[str, Any]:
+    found = state.settle(folder)
+    return {"started": False, "already": True, "pid": found["pid"], "state": found}
 
 
 def store_plan(paths: Paths, run: str, plan: str | None) -> None:
@@ -87,78 +74,44 @@ def store_plan(paths: Paths, run: str, plan: str | None) -> None:
         replace_file(path, plan.encode())
 
 
-def stop(agent: Agent, request: Request) -> dict[str, Any] | None:
-    """Ask the living at once, in the loop; what has to be buried first is left to a child.
+def stop(agent: Agent, request: Request) -> dict[str, Any]:
+    """Ask every living task of a run to end; those without guard and supervisor are for `sweep` and `states`.
 
     `final`: from now on nothing of the run is started, whatever a keeper elsewhere is about to do.
     """
-    if request.get("final"):
-        _forbid(agent.paths, request["run"])
-    if _too_early(agent, request):
-        return None
-    paths, run, attempt, tasks = agent.paths, request["run"], request.get("attempt"), request.get("tasks")
+    paths, run = agent.paths, request["run"]
+    if request.get("final") and os.path.isdir(paths.run(run)):
+        try:
+            os.close(os.open(paths.stopped(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError:
+            pass  # no room: what runs is stopped all the same
     grace, kill = float(request.get("grace") or 0.0), bool(request.get("kill", False))
-    folders = [f for f in paths.tasks(run, attempt) if tasks is None or f.task in tasks]
-    unended = [folder for folder in folders if not control.has_ended(folder)]
-    living = [folder for folder in unended if control.is_locked(folder)]
-    for folder in living:
-        control.stop(folder, grace, kill)
-    control.wake(living)
-    asked = {folder.task for folder in living}
-    known = {folder.task for folder in folders}
-    dead = [folder for folder in unended if folder not in living]
-    if not dead:
-        return {"asked": sorted(asked), "gone": sorted(known - asked)}
-
-    def bury() -> dict[str, Any]:
-        asked.update(folder.task for folder in dead if control.stop(folder, grace, kill))
-        return {"asked": sorted(asked), "gone": sorted(known - asked)}
-
-    agent.in_child(request, bury, seconds=_STOP_SECONDS)
-    return None
+    asked = {folder.task for folder in paths.tasks(run) if state.stop(folder, grace, kill)}
+    return {"asked": sorted(asked)}
 
 
-def _forbid(paths: Paths, run: str) -> None:
-    if not os.path.isdir(paths.run(run)):
-        return  # nothing of it was ever here
-    try:
-        os.close(os.open(paths.stopped(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    except OSError:
-        pass  # no room: what runs is stopped all the same
-
-
-def sweep(agent: Agent, request: Request) -> None:
+def sweep(agent: Agent, request: Request) -> dict[str, Any]:
     """Kill whatever still bears the cookie of an ended task; return when none is left.
 
-    The answer names the tasks that have not ended: they are left alone.
+    A guard proves that no descendant is left; what else bears the cookie is looked for by that. The answer
+    names the tasks that have not ended: they are left alone.
     """
-    if not _too_early(agent, request):
-        paths, run = agent.paths, request["run"]
-        agent.in_child(request, lambda: _sweep(paths, run), seconds=_SWEEP_SECONDS)
-
-
-def _sweep(paths: Paths, run: str) -> dict[str, Any]:
-    """A guard proves that no descendant is left; what else bears the cookie is looked for by that."""
-    folders = paths.tasks(run)
-    if not folders:  # removed, perhaps while something ran
-        return {"killed": ending.sweep(run), "alive": []}
-    control.wake(folder for folder in folders if control.is_locked(folder))
+    run = request["run"]
+    folders = agent.paths.tasks(run)
     ended = [folder for folder in folders if _is_over(folder)]
     alive = sorted(folder.task for folder in folders if folder not in ended)
-    if ended and not alive:
-        return {"killed": ending.sweep(run), "alive": []}
+    if not alive:  # nor where the run was removed, perhaps while something ran
+        return {"killed": procs.sweep(run), "alive": []}
     killed: list[dict[str, Any]] = []
     for folder in ended:
-        killed += ending.sweep(f"{run}/{folder.attempt}/{folder.task}")
+        killed += procs.sweep(f"{run}/{folder.attempt}/{folder.task}")
     return {"killed": killed, "alive": alive}
 
 
 def _is_over(folder: TaskFolder) -> bool:
     try:
-        return state.is_final(control.settle(folder))
-    except ending.UnkillableError:
-        raise
-    except NodeError:
+        return state.is_final(state.settle(folder))
+    except FileNotFoundError:
         return True  # removed meanwhile
 
 
@@ -174,17 +127,13 @@ def states(agent: Agent, request: Request) -> dict[str, Any]:
             continue
         found = _run(paths, run)
         size = len(json.dumps(found))
-        if size <= room or _continues(found):
+        kept = found["keeper"] is not None and found["keeper"]["alive"]
+        if size <= room or kept or any(task["alive"] for task in found["tasks"]):
             told.append(found)
             room -= size
         else:
             more += 1
     return {"runs": told, "more": more}
-
-
-def _continues(found: dict[str, Any]) -> bool:
-    kept = found["keeper"] is not None and found["keeper"]["alive"]
-    return kept or any(task["alive"] for task in found["tasks"])
 
 
 def keep(agent: Agent, request: Request) -> dict[str, Any]:
@@ -193,46 +142,25 @@ def keep(agent: Agent, request: Request) -> dict[str, Any]:
     While an agent that the same keeper has lost is still there, its place is not free yet; but our
     words are the keeper's all the same.
     """
-    paths, run = agent.paths, request["run"]
-    kept: dict[str, int] = agent.rooms.setdefault("keepers", {})  # with the lock
-    words: dict[str, int] = agent.rooms.setdefault("words", {})
+    paths, run, who = agent.paths, request["run"], request["who"]
+    words = agent.words
     store_plan(paths, run, request.get("plan"))
     if run in words and os.fstat(words[run]).st_nlink == 0:  # cleaned away meanwhile
-        kept.pop(run, None)
         os.close(words.pop(run))
-    if run not in words:
-        words[run] = os.open(paths.keeper(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        agent.on_word = _Word(words)
-    fd = words[run]
-    if run not in kept:
-        if not locks.take(fd, locks.GLANCE):
-            holder = _keeper(paths, run)
-            if holder is None or holder["who"] != request["who"]:
-                os.close(words.pop(run))
-            return {"granted": False, "holder": holder}
-        kept[run] = fd
-    text = json.dumps({"who": request["who"]}).encode()
-    os.pwrite(fd, text, 0)
-    os.ftruncate(fd, len(text))
-    return {"granted": True, "holder": _keeper(paths, run)}
-
-
-class _Word:
-    """Every word of the controller is a word of the keeper: the lifelines of the tasks look at its time."""
-
-    def __init__(self, words: dict[str, int]) -> None:
-        self._words = words
-        self._last = 0.0
-
-    def __call__(self) -> None:
-        now = time.monotonic()
-        if now - self._last >= _WORD_EVERY:
-            self._last = now
-            for fd in self._words.values():
-                try:
-                    os.utime(fd)
-                except OSError:
-                    pass  # a disk that became read-only: the lifelines hear nothing more
+    fd = words.pop(run, None)
+    if fd is None:
+        fd = os.open(paths.keeper(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    granted = locks.take(fd, locks.GLANCE)
+    if granted:
+        text = json.dumps({"who": who}).encode()
+        os.pwrite(fd, text, 0)
+        os.ftruncate(fd, len(text))
+    holder = _keeper(paths, run)
+    if granted or (holder is not None and holder["who"] == who):
+        words[run] = fd
+    else:
+        os.close(fd)
+    return {"granted": granted, "holder": holder}
 
 
 def _run(paths: Paths, run: str) -> dict[str, Any]:
@@ -249,16 +177,16 @@ def _task(folder: TaskFolder) -> Iterator[dict[str, Any]]:
     """Nothing of a task that was removed meanwhile."""
     try:
         try:
-            found = control.settle(folder)
-        except ending.UnkillableError:  # the others are told all the same
+            found = state.settle(folder)
+        except NodeError:  # something cannot be killed: the others are told all the same
             found = state.read(folder)
-    except (control.UnknownTaskError, FileNotFoundError):
+    except FileNotFoundError:
         return
     yield {
         "attempt": folder.attempt,
         "task": folder.task,
         "state": found,
-        "alive": not state.is_final(found) and control.is_locked(folder),
+        "alive": not state.is_final(found) and state.is_locked(folder),
         "log_size": lenient.size(folder.log),
     }
 
@@ -271,3 +199,134 @@ def _keeper(paths: Paths, run: str) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError, AttributeError):
         return None
     return {"who": who, "alive": alive}
+
+
+# --- a start that outlives us: claim, guard, and the result as data ---
+
+
+def take_claim(folder: TaskFolder) -> list[int]:
+    """Make the task's folder with its lock held and its FIFO open, and return both; none when it is taken.
+
+    It is made beside its place and renamed: whoever sees it sees all of it, and never a free lock.
+    """
+    parent = os.path.dirname(folder.path)
+    made = folder._replace(path=os.path.join(parent, f".{folder.slug}.{os.urandom(6).hex()}"))
+    claim: list[int] = []
+    try:
+        make_private(parent)
+        os.mkdir(made.path, 0o700)
+        claim.append(os.open(made.lock, os.O_RDWR | os.O_CREAT, 0o600))
+        fcntl.flock(claim[0], fcntl.LOCK_EX)
+        os.mkfifo(made.control, 0o600)
+        claim.append(os.open(made.control, os.O_RDWR | os.O_NONBLOCK))
+        for path in (made.log, made.idx, made.report):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        state.write(made, state.new(folder, procs.incarnation(), time.time_ns()), os.O_CREAT)
+        os.rename(made.path, folder.path)
+    except OSError as error:
+        for fd in claim:
+            os.close(fd)
+        remove(made.path)  # what cannot be removed stays hidden and harmless
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY) and os.path.exists(folder.path):
+            return []
+        raise NodeError(
+            "state",
+            f"the folder of {folder.task} cannot be made",
+            f"{folder.path}: {error.strerror or error}",
+            "make room there, or set `state` to a folder on another local disk",
+        ) from None
+    return claim
+
+
+def begin(
+    paths: Paths, folder: TaskFolder, spec: Mapping[str, Any], claim: Sequence[int], lease_fds: Sequence[int]
+) -> int:
+    """Fork the guard of a claimed task; return the pipe on which the supervisor's answer comes.
+
+    `lease_fds` are locks that shall be held for as long as the task lives.
+    """
+    procs.load()
+    # With the claim in hand: whoever stops the run forbids it first, and then looks for claims.
+    if os.path.exists(paths.stopped(folder.run)):
+        what, why = f"starts nothing of run {folder.run} any more", "a user has stopped the run"
+        raise supervisor.refuse(folder, NodeError("stopped", what, why), state.WANT_STOP)
+    heard, said = os.pipe()
+    log_read, log_write = os.pipe()
+    handles = Handles(claim[0], claim[1], log_read, log_write, said)
+    try:
+        _detach(lambda: supervisor.guard(_launch(paths, folder, spec), handles), [*handles, *lease_fds])
+    except OSError as error:
+        os.close(heard)
+        raise supervisor.refuse(folder, no_process("start", supervisor.NO_PROCESS, error)) from None
+    finally:
+        for fd in (log_read, log_write, said):
+            os.close(fd)
+    return heard
+
+
+def result(folder: TaskFolder, answer: bytes) -> dict[str, Any]:
+    """Read all that came on that pipe; raise NodeError when the program could not start."""
+    found = json.loads(answer or b"{}")
+    if "state" not in found:
+        lost = NodeError("start", f"{folder.task} was lost while it was started", "its guard was killed")
+        raise NodeError(**found["error"]) if found else lost
+    return {"started": True, "already": False, "pid": found["state"]["pid"], "state": found["state"]}
+
+
+def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch:
+    marks = environ.marks(folder.run, folder.attempt, folder.task, os.urandom(8).hex(), folder.report)
+    shows, env = spec.get("stacks", True), spec.get("env") or {}
+    wanted = shows or "ORCHESTRATE_KERAS" in env or "ORCHESTRATE_AUTO_SHARD" in env
+    site = environ.install_site(paths) if wanted else None
+    if site is not None and shows:
+        marks["ORCHESTRATE_STACKS"] = f"{environ.SIGNAL}:{folder.stacks}"
+    argv, env = environ.of_task(spec, marks)
+    if site is not None:
+        rest = env.get(b"PYTHONPATH")  # an empty piece of it would mean the working folder
+        env[b"PYTHONPATH"] = os.fsencode(site) + (b":" + rest if rest else b"")
+    return Launch(
+        paths=paths,
+        folder=folder,
+        argv=argv,
+        env=env,
+        cwd=os.path.join(os.path.expanduser("~"), os.path.expanduser(spec.get("cwd") or "~")),
+        grace=float(spec.get("grace") or 0.0),
+        endless=bool(spec.get("endless")),
+        lifeline=spec.get("lifeline") or None,
+        fence=spec.get("fence") or None,
+        log_cap=spec.get("log_cap") or None,
+    )
+
+
+def _detach(main: Callable[[], object], keep: list[int]) -> None:
+    """Run `main` in a process of its own session that is no child of ours, with only `keep` open.
+
+    Raise OSError when no process can be made.
+    """
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        between = os.fork()
+        if between == 0:
+            try:
+                os.setsid()
+                if os.fork() == 0:
+                    _let_go(keep)
+                    main()
+                os._exit(0)
+            finally:
+                os._exit(1)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+    status = os.waitpid(between, 0)[1]
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:  # killed, it may have forked before
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def _let_go(keep: list[int]) -> None:
+    """Close what the caller had open: its protocol channel would stay open with us."""
+    os.chdir("/")
+    close_others({0, 1, 2, *keep})
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)

@@ -1,6 +1,7 @@
 """From hosts to the start of their tasks: the steps of a first attempt, and those of a later one.
 
-Before another attempt it is proven that the last one holds nothing: processes, ports, GPU memory.
+A spare takes the place of a host that cannot be reached. Before another attempt it is proven that the
+last one holds nothing: no process, no port.
 """
 
 from __future__ import annotations
@@ -8,24 +9,100 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from orchestrator import ranges, text, wire
-from orchestrator.errors import ClusterError, HostError
-from orchestrator.events import Noted, Phase, StopBy
+from orchestrator.errors import ClusterError, HostError, Trouble
+from orchestrator.events import AttemptPlanned, HostReplaced, Noted, Phase, StopBy
 from orchestrator.fleet import Cancelled
-from orchestrator.model import Preparing
+from orchestrator.model import Host, Preparing, RunPlan
 from orchestrator.phases import allocation, connect, data, preflight, stage, stop, validate
-from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
+from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase, report_failures
 from orchestrator.phases.launch import launch
-from orchestrator.phases.mesh import listen
-from orchestrator.phases.restart import recovery, seats
+from orchestrator.phases.restart import recovery
 from orchestrator.run import restarts
-from orchestrator.run.restarts import NoSeatError, fits, unseat
+from orchestrator.run.restarts import Change, NoSeatError, fits, unseat
 from orchestrator.sync import BackupOrigin, carry
 from orchestrator.sync.files import LEFT_OUT, work_folder
 
 _LOOK = 0.5  # seconds between two looks
+
+
+# Nobody answers there. Whoever answers and refuses us (a login, a host key) is a mistake to be mended.
+_AWAY = frozenset({Trouble.LOST, Trouble.NO_ROUTE, Trouble.REFUSED, Trouble.TIMEOUT})
+
+
+def connect_or_replace(run: Run) -> None:
+    """Reach every host, become the run's keeper there, lease its ports; raise PhaseFailed.
+
+    With restarts, a host that is away has its place taken as if it had been lost later.
+    """
+    with phase(run, Phase.CONNECT):
+        bad = connect.open_sessions(run)
+        away = {name for name, error in bad.items() if error.kind in _AWAY}
+        if not bad.keys() <= away or not run.plan.restarts.most:
+            fail_on(run.bus, Phase.CONNECT, bad)
+        elif away:
+            _replace(run, bad)
+        fail_on(run.bus, Phase.CONNECT, connect.keep(run))
+        connect.lease(run)
+
+
+def _replace(run: Run, away: dict[str, HostError]) -> None:
+    """Begin without these hosts; raise PhaseFailed when that cannot be."""
+    absent = {host.name: host for host in run.hosts if host.name in away}
+    try:
+        plan, changes = fill(run, lambda _: absent, run.plan.attempt)
+    except NoSeatError:
+        fail_on(run.bus, Phase.CONNECT, away)
+        raise
+    report_failures(run.bus, Phase.CONNECT, away)
+    # Nothing of the run has ever been there: a spare like any other, should it answer one day.
+    retired = tuple(host for host in plan.retired if host.name not in absent)
+    spares = (*plan.spares, *(dataclasses.replace(host, spare=True) for host in absent.values()))
+    take(run, dataclasses.replace(plan, retired=retired, spares=spares, preparing=Preparing()), changes)
+
+
+def fill(
+    run: Run, lost: Callable[[Collection[str]], Collection[str]], attempt: int
+) -> tuple[RunPlan, tuple[Change, ...]]:
+    """A plan without the lost hosts, with all that joined it connected; raise NoSeatError.
+
+    `lost` is told each time which spares have turned out to be away.
+    """
+    absent: set[str] = set()  # in a later attempt they may be there
+    while True:
+        gone = lost(absent)
+        plan, changes = restarts.reseat(run.plan, gone, candidates(run, absent), attempt, started=run.started)
+        joining = [change.by for change in changes if change.by and change.by not in run.fleet.sessions]
+        bad = connect.open_sessions(run, list(map(plan.host, joining))) if joining else {}
+        for name in bad:  # none of them is in the fleet if any cannot be used
+            run.fleet.let_go(name)
+        report_failures(run.bus, Phase.CONNECT, bad)
+        if not bad:
+            return plan, changes
+        absent |= bad.keys()
+        for name, found in bad.items():
+            run.bus.emit(Noted(f"{name} cannot stand in for another host: {found.in_one_line}"))
+
+
+def candidates(run: Run, absent: Collection[str]) -> list[Host]:
+    """Return who may take a place."""
+    found = restarts.candidates(run.plan, run.fleet.sessions)
+    return [host for host in found if host.name not in absent]
+
+
+def take(run: Run, plan: RunPlan, changes: Collection[Change]) -> None:
+    """Make it the run's plan, and say so."""
+    for change in changes:
+        run.bus.emit(HostReplaced(change.host, change.by, "cannot be reached"))
+    if changes and run.started:
+        names = ", ".join(change.host for change in changes)
+        ports = ranges.fold(map(str, sorted({spec.port for spec in plan.tasks})))
+        run.bus.emit(Noted(f"{names} may still run old tasks: the new ones listen on port {ports}"))
+    run.plan = plan
+    run.folder.write_plan(plan)
+    run.bus.emit(AttemptPlanned(str(plan.attempt), tuple((str(spec.id), spec.host) for spec in plan.tasks)))
 
 
 class CannotSeatError(PhaseFailed):
@@ -52,17 +129,27 @@ def start_again(run: Run, attempt: int) -> None:
     while True:
         if run.stop.asked:
             raise Cancelled
-        _seat(run, attempt)
+        try:
+            plan, changes = fill(run, lambda absent: _still_lost(run, absent), attempt)
+        except NoSeatError as error:
+            raise CannotSeatError(
+                Phase.CONNECT, str(error), "mark hosts as `spare = true`, or allow fewer with --min-hosts"
+            ) from None
+        take(run, plan, changes)
         joined = restarts.joined(run.plan)
         try:
             _prepare(run, joined)
         except PhaseFailed as failed:
             if run.stop.asked:
                 raise
-            if unfit := {name: why for name, why in failed.hosts.items() if name in joined}:
-                _set_aside(run, failed.phase, unfit)
-            else:
+            unfit = {name: why for name, why in failed.hosts.items() if name in joined}
+            if not unfit:
                 raise
+            for name, why in unfit.items():
+                what = f"{name} cannot stand in for another host ({failed.phase}: {why}); it is left out"
+                run.bus.emit(Noted(what))
+            run.plan = unseat(run.plan, unfit)
+            run.folder.write_plan(run.plan)
         else:
             break
     run.staged.made.clear()
@@ -82,25 +169,6 @@ def _prepare(run: Run, joined: list[str]) -> None:
     prepare(run, joined)
 
 
-def _set_aside(run: Run, where: Phase, unfit: Mapping[str, str]) -> None:
-    """Give the places of spares that are of no use back to those for whom they stood in."""
-    for name, why in unfit.items():
-        run.bus.emit(Noted(f"{name} cannot stand in for another host ({where}: {why}); it is left out"))
-    run.plan = unseat(run.plan, unfit)
-    run.folder.write_plan(run.plan)
-
-
-def _seat(run: Run, attempt: int) -> None:
-    """Plan the attempt on the hosts that can be reached."""
-    try:
-        plan, changes = seats.fill(run, lambda absent: _still_lost(run, absent), attempt)
-    except NoSeatError as error:
-        raise CannotSeatError(
-            Phase.CONNECT, str(error), "mark hosts as `spare = true`, or allow fewer with --min-hosts"
-        ) from None
-    seats.take(run, plan, changes)
-
-
 def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
     """Wait for lost hosts: not long where others can stand in, else as long as the user allows.
 
@@ -113,7 +181,7 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
         if run.stop.asked:
             raise Cancelled
         helped = policy.min_hosts is not None or any(
-            fits(spare, run.plan.host(name)) for spare in seats.candidates(run, absent) for name in lost
+            fits(spare, run.plan.host(name)) for spare in candidates(run, absent) for name in lost
         )
         patience = min(run.timings.host_return, policy.host_timeout) if helped else policy.host_timeout
         gone = allocation.taken(run, lost)
@@ -124,12 +192,11 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
 
 
 def prove_free(run: Run) -> None:
-    """Raise PhaseFailed naming what still runs, or holds a port or a GPU's memory; Cancelled when a user
-    asks for the end.
+    """Raise PhaseFailed naming what still runs, or holds a port; Cancelled when a user asks for the end.
 
     A host that was lost when the last attempt was ended may still run its tasks.
     """
-    stop.EndAll(run, kill=True, grace=0.0, by=StopBy.FAILURE).wait()
+    stop.end_all(run, kill=True, grace=0.0, by=StopBy.FAILURE)
     stop.sweep(run)
     deadline = time.monotonic() + run.timings.release
     while busy := _busy(run):
@@ -142,60 +209,36 @@ def prove_free(run: Run) -> None:
 def _busy(run: Run) -> dict[str, HostError]:
     """Return what is held on which host, and by whom."""
     nonce = secrets.token_hex(8)
-    ports = listen(
-        run.fleet,
-        {
-            name: wire.Listen(
-                run=run.id,
-                ports=[spec.port for spec in run.plan.tasks_on(name)],
-                nonce=nonce,
-                host=name,
-            )
-            for name in run.names
-        },
-    )
-    run.fleet.ask(wire.Unlisten(), hosts=run.names)
-    gpus = run.fleet.ask(wire.GpuHeld(run=run.id), hosts=run.names)
-    swept = run.fleet.ask(wire.Sweep(run=run.id), hosts=run.names, timeout=30.0)
-    fail_on(run.bus, Phase.CONNECT, {**ports.bad, **gpus.bad, **swept.bad})
-    taken = {name: reply.busy for name, reply in ports.good.items() if reply.busy}
-    held = {name: reply.held for name, reply in gpus.good.items() if reply.held}
-    alive = {name: reply.alive for name, reply in swept.good.items() if reply.alive}
-    return {
-        **{name: _gpu(name, found[0]) for name, found in held.items()},
-        **{name: _port(name, found[0]) for name, found in taken.items()},
-        **{name: _alive(name, found) for name, found in alive.items()},
+    questions = {
+        name: wire.Listen(
+            run=run.id, ports=[spec.port for spec in run.plan.tasks_on(name)], nonce=nonce, host=name
+        )
+        for name in run.names
     }
-
-
-def _alive(name: str, tasks: Sequence[str]) -> HostError:
-    return HostError(
-        name,
-        f"still runs {', '.join(tasks)} of the last attempt",
-        kind="orphan",
-        why="SIGKILL has not ended it: it waits in the kernel, for a disk or a driver, or is stopped there",
-        hint=f"`ps -eo pid,stat,wchan:30,args` on {name}: state D is ended by what it waits for, or a reboot",
-    )
-
-
-def _port(name: str, first: wire.Busy) -> HostError:
-    return HostError(
-        name,
-        f"has task port {first.port} taken",
-        kind="port",
-        why=f"{first.words} has it, and nothing of this run is left there",
-        hint="end it, then launch again",
-    )
-
-
-def _gpu(name: str, first: wire.GpuProcess) -> HostError:
-    return HostError(
-        name,
-        "has not got back the GPU memory of the last attempt",
-        kind="gpu",
-        why=f"nvidia-smi shows pid {first.pid} ({first.name}), whose end was proven",
-        hint=f"`nvidia-smi` on {name}; a driver that keeps it needs `nvidia-smi --gpu-reset`, or a reboot",
-    )
+    ports = run.fleet.ask(questions, hosts=run.names)
+    run.fleet.ask(wire.Unlisten(), hosts=run.names)
+    swept = run.fleet.ask(wire.Sweep(run=run.id), hosts=run.names, timeout=30.0)
+    fail_on(run.bus, Phase.CONNECT, {**ports.bad, **swept.bad})
+    busy: dict[str, HostError] = {}
+    for name, reply in ports.good.items():
+        if reply.busy:
+            busy[name] = HostError(
+                name,
+                f"has task port {reply.busy[0].port} taken",
+                kind="port",
+                why=f"{reply.busy[0].words} has it, and nothing of this run is left there",
+                hint="end it, then launch again",
+            )
+    for name, left in swept.good.items():
+        if left.alive:
+            busy[name] = HostError(
+                name,
+                f"still runs {', '.join(left.alive)} of the last attempt",
+                kind="orphan",
+                why="SIGKILL has not ended it: it waits in the kernel, for a disk or a driver",
+                hint=f"`ps -eo pid,stat,wchan:30,args` on {name}; what is in state D needs a reboot",
+            )
+    return busy
 
 
 def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
@@ -259,9 +302,8 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
         giver = carried.giver or "this machine"
         run.bus.emit(Noted(f"{backup} ({size}) was copied from {giver} to {ranges.fold(reached)}"))
     if carried.left_out:
-        first = text.plain(carried.left_out[0])[:200]
-        more = f" and {len(carried.left_out) - 1} more" if carried.left_out[1:] else ""
-        run.bus.emit(Noted(f"of {backup} stayed on {carried.giver} ({LEFT_OUT}): {first}{more}"))
+        left = text.plain(carried.left_out[0])[:200]
+        run.bus.emit(Noted(f"of {backup} stayed on {carried.giver} ({LEFT_OUT}): {left}, for one"))
     gone = "is lost" if leader not in going_on else "" if source else "has lost its folder"
     match carried.origin:
         case BackupOrigin.COPY:
@@ -279,9 +321,9 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
 
 def _emptied(run: Run, leader: str) -> bool:
     """Return True if a host that continues got a new working folder: its disk forgot the last one."""
-    group = run.staged.shared.get(leader, leader)
-    there = leader in run.names
-    return there and any(run.staged.shared.get(name, name) == group for name in run.staged.made)
+    shared = run.staged.shared
+    group = shared.get(leader, leader)
+    return leader in run.names and any(shared.get(name, name) == group for name in run.staged.made)
 
 
 def shared_now(run: Run, now: Mapping[str, str]) -> dict[str, str]:

@@ -8,8 +8,8 @@ import time
 
 sys.path.insert(0, sys.argv[1])
 
-from orchestrator.node.base import ending, paths, procs
-from orchestrator.node.task import control, start, state
+from orchestrator.node.base import paths, procs
+from orchestrator.node.task import state, tasks
 
 ROOT = paths.open_root(os.path.join(sys.argv[2], "state"))  # noqa: PTH118 - Python 3.8 without pathlib
 RUN = f"test-{os.getpid()}-{time.time_ns()}"
@@ -17,7 +17,12 @@ RUN = f"test-{os.getpid()}-{time.time_ns()}"
 
 def run(task: str, *argv: str) -> int:
     spec = {"argv": list(argv), "env": {"A": "b"}, "cwd": sys.argv[2], "grace": 5.0}
-    return int(start.start(ROOT, RUN, "1", task, spec, [])["pid"])
+    folder = ROOT.task(RUN, "1", task)
+    claim = tasks.take_claim(folder)
+    with open(tasks.begin(ROOT, folder, spec, claim, []), "rb") as answer:  # noqa: PTH123
+        for fd in claim:
+            os.close(fd)
+        return int(tasks.result(folder, answer.read())["pid"])
 
 
 def over(task: str) -> state.State:
@@ -30,7 +35,7 @@ if __name__ == "__main__":
     run("worker/0", "sh", "-c", "echo hello; exit 3")
     run("worker/1", "sleep", "600")
     leader = run("worker/2", "sh", "-c", "setsid sleep 600 & wait")
-    control.stop(ROOT.task(RUN, "1", "worker/1"), 5.0, kill=False)
+    state.stop(ROOT.task(RUN, "1", "worker/1"), 5.0, kill=False)
     process = procs.look(leader)
     assert process is not None
     os.kill(process.ppid, 9)
@@ -38,6 +43,7 @@ if __name__ == "__main__":
     assert (first["exit_code"], second["exit_signal"], third["state"]) == (3, 15, "lost")
     with open(ROOT.task(RUN, "1", "worker/0").log, "rb") as file:  # noqa: PTH123
         assert file.read() == b"hello\n"
-    assert control.wait_until_over(ROOT.task(RUN, "1", "worker/2"), 5.0)
-    assert ending.sweep(RUN) == []
+    while state.is_locked(ROOT.task(RUN, "1", "worker/2")):
+        time.sleep(0.005)
+    assert procs.sweep(RUN) == []
     print("told")

@@ -13,19 +13,17 @@ import os
 import sys
 from pathlib import Path
 
+TF = "import numpy as np, tensorflow as tf\n"
+MODEL = f"""\
+{TF}x, y = np.ones((8, 4), 'float32'), np.ones((8, 1), 'float32')
+m = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
+"""
+COMPILED = f"{MODEL}m.compile('sgd', 'mse')\n"
+KERAS_3 = f'import os; os.environ["TF_USE_LEGACY_KERAS"] = "0"\n{TF}'
+KERAS_3_MODEL = f"{KERAS_3}m = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])\n"
 PROGRAMS: dict[str, str] = {
-    "session": """\
-import numpy as np, tensorflow as tf
-tf.Session()
-""",
-    "placeholder": """\
-import numpy as np, tensorflow as tf
-tf.placeholder('float32')
-""",
-    "slurm": """\
-import numpy as np, tensorflow as tf
-tf.distribute.cluster_resolver.SlurmClusterResolver()
-""",
+    "session": TF + "tf.Session()\n",
+    "slurm": TF + "tf.distribute.cluster_resolver.SlurmClusterResolver()\n",
     "job_name": """\
 import argparse
 p = argparse.ArgumentParser(prog='t.py')
@@ -33,85 +31,21 @@ p.add_argument('--job_name', required=True)
 p.add_argument('--task_index', type=int, required=True)
 p.parse_args([])
 """,
-    "contrib": """\
-import numpy as np, tensorflow as tf
-tf.contrib.layers
-""",
-    "estimator": """\
-import numpy as np, tensorflow as tf
-tf.estimator.RunConfig()
-""",
-    "run_v2": """\
-import numpy as np, tensorflow as tf
-tf.distribute.MirroredStrategy().experimental_run_v2(print)
-""",
-    "old_mwms": """\
-import numpy as np, tensorflow as tf
-tf.distribute.experimental.MultiWorkerMirroredStrategyV1()
-""",
-    "make_one_shot": """\
-import numpy as np, tensorflow as tf
-tf.data.Dataset.range(3).make_one_shot_iterator()
-""",
-    "global_init": """\
-import numpy as np, tensorflow as tf
-tf.global_variables_initializer()
-""",
-    "app_flags": """\
-import numpy as np, tensorflow as tf
-tf.app.flags
-""",
-    "logging": """\
-import numpy as np, tensorflow as tf
-tf.logging.info('x')
-""",
-    "enable_eager": """\
-import numpy as np, tensorflow as tf
-tf.enable_eager_execution()
-""",
-    "lr_argument": """\
-import numpy as np, tensorflow as tf
-tf.keras.optimizers.Adam(lr=0.1, decay_rate=3)
-""",
-    "check_nan": """\
-import numpy as np, tensorflow as tf
-tf.debugging.check_numerics([float('nan')], 'w')
-""",
-    "check_inf": """\
-import numpy as np, tensorflow as tf
-tf.debugging.check_numerics([float('inf')], 'w')
-""",
-    "check_neg": """\
-import numpy as np, tensorflow as tf
-tf.debugging.check_numerics([-float('inf')], 'w')
-""",
-    "check_both": """\
-import numpy as np, tensorflow as tf
-tf.debugging.check_numerics([float('inf'), -float('inf'), float('nan')], 'w')
-""",
-    "check_two": """\
-import numpy as np, tensorflow as tf
-tf.debugging.check_numerics([float('inf'), -float('inf')], 'w')
-""",
-    "parent_data": """\
-open('../data/train.csv')
-""",
-    "own_data": """\
-open('data/train.csv')
-""",
-    "absolute_data": """\
-open('/data/train.csv')
-""",
-    "tf_file": """\
-import numpy as np, tensorflow as tf
-list(tf.data.TFRecordDataset('/data/x.tfrecord'))
-""",
-    "no_module": """\
-import wandb
-""",
-    "no_cv": """\
-import cv2
-""",
+    "contrib": TF + "tf.contrib.layers\n",
+    "estimator": TF + "tf.estimator.RunConfig()\n",
+    "run_v2": TF + "tf.distribute.MirroredStrategy().experimental_run_v2(print)\n",
+    "make_one_shot": TF + "tf.data.Dataset.range(3).make_one_shot_iterator()\n",
+    "app_flags": TF + "tf.app.flags\n",
+    "logging": TF + "tf.logging.info('x')\n",
+    "lr_argument": TF + "tf.keras.optimizers.Adam(lr=0.1, decay_rate=3)\n",
+    "check_nan": TF + "tf.debugging.check_numerics([float('nan')], 'w')\n",
+    "check_both": TF + "tf.debugging.check_numerics([float('inf'), -float('inf'), float('nan')], 'w')\n",
+    "parent_data": "open('../data/train.csv')\n",
+    "own_data": "open('data/train.csv')\n",
+    "absolute_data": "open('/data/train.csv')\n",
+    "tf_file": TF + "list(tf.data.TFRecordDataset('/data/x.tfrecord'))\n",
+    "no_module": "import wandb\n",
+    "no_cv": "import cv2\n",
     "no_horovod": """\
 import tensorflow as tf
 import horovod.tensorflow.keras as hvd
@@ -120,283 +54,111 @@ import horovod.tensorflow.keras as hvd
 import torch
 import torch.distributed as dist
 """,
-    "no_sub_module": """\
-import json.nothing
-""",
-    "no_name": """\
-from math import tau2
-""",
-    "relative": """\
-from . import data
-""",
-    "is_folder": """\
-open('/tmp')
-""",
-    "stdin": """\
-input('Continue? ')
-""",
-    "plot": """\
-import matplotlib.pyplot
-""",
-    "matmul": """\
-import numpy as np, tensorflow as tf
-tf.ones((2, 3)) @ tf.ones((2, 3))
-""",
-    "fit_shapes": """\
-import numpy as np, tensorflow as tf
-x, y = np.ones((8, 4), 'float32'), np.ones((8, 1), 'float32')
-m = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
-m.compile('sgd', 'mse')
-m.fit(np.ones((8, 5)), y, verbose=0)
-""",
-    "labels": """\
-import numpy as np, tensorflow as tf
+    "no_name": "from math import tau2\n",
+    "relative": "from . import data\n",
+    "stdin": "input('Continue? ')\n",
+    "matmul": TF + "tf.ones((2, 3)) @ tf.ones((2, 3))\n",
+    "fit_shapes": COMPILED + "m.fit(np.ones((8, 5)), y, verbose=0)\n",
+    "labels": TF
+    + """\
 tf.nn.sparse_softmax_cross_entropy_with_logits(labels=[11], logits=[[0.0] * 10])
 m = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(4,))])
 m.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 m.fit(np.ones((8, 4)), np.full((8,), 7), verbose=0)
 """,
-    "reshape": """\
-import numpy as np, tensorflow as tf
-tf.reshape(tf.ones(6), (4, 2))
-""",
-    "dtype": """\
-import numpy as np, tensorflow as tf
-tf.constant(1) + tf.constant(1.0)
-""",
-    "not_compiled": """\
-import numpy as np, tensorflow as tf
-x, y = np.ones((8, 4), 'float32'), np.ones((8, 1), 'float32')
-m = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
-
-m.fit(x, y, verbose=0)
-""",
-    "no_data": """\
-import numpy as np, tensorflow as tf
-x, y = np.ones((8, 4), 'float32'), np.ones((8, 1), 'float32')
-m = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
-m.compile('sgd', 'mse')
-m.fit(tf.data.Dataset.from_tensor_slices((x, y)).take(0).batch(2), verbose=0)
-""",
-    "graph_bool": """\
-import numpy as np, tensorflow as tf
+    "reshape": TF + "tf.reshape(tf.ones(6), (4, 2))\n",
+    "dtype": TF + "tf.constant(1) + tf.constant(1.0)\n",
+    "not_compiled": MODEL + "m.fit(x, y, verbose=0)\n",
+    "no_data": COMPILED + "m.fit(tf.data.Dataset.from_tensor_slices((x, y)).take(0).batch(2), verbose=0)\n",
+    "graph_bool": TF
+    + """\
 @tf.function(autograph=False)
 def f(x):
     if x > 0: return x
 f(tf.constant(1.0))
 """,
-    "retrace_variable": """\
-import numpy as np, tensorflow as tf
+    "retrace_variable": TF
+    + """\
 @tf.function
 def f(x):
     v = tf.Variable(x)
     return v + x
 f(1.0)
 """,
-    "numpy_in_graph": """\
-import numpy as np, tensorflow as tf
+    "numpy_in_graph": TF
+    + """\
 @tf.function
 def f(x):
     return x.numpy()
 f(tf.constant(1.0))
 """,
-    "mixed_scope": """\
-import numpy as np, tensorflow as tf
+    "mixed_scope": TF
+    + """\
 s = tf.distribute.MirroredStrategy(['cpu:0'])
 m = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
 with s.scope():
     m.compile('sgd', 'mse')
 m.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
 """,
-    "tpu_no_name": """\
-import numpy as np, tensorflow as tf
-tf.distribute.cluster_resolver.TPUClusterResolver()
-""",
-    "late_devices": """\
-import numpy as np, tensorflow as tf
+    "tpu_no_name": TF + "tf.distribute.cluster_resolver.TPUClusterResolver()\n",
+    "late_devices": TF
+    + """\
 tf.ones(1)
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices('CPU')[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 """,
-    "no_gpu": """\
-import numpy as np, tensorflow as tf
-tf.config.set_visible_devices(tf.config.list_physical_devices('GPU')[0])
-""",
-    "gpu_device": """\
-import numpy as np, tensorflow as tf
+    "gpu_device": TF
+    + """\
 tf.config.set_soft_device_placement(False)
 with tf.device('GPU:0'):
     tf.ones(1) + 1
 """,
-    "late_strategy": """\
-import numpy as np, tensorflow as tf
+    "late_strategy": TF
+    + """\
 import os, json
 os.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['127.0.0.1:1', '127.0.0.1:2']}, 'task': {'type': 'worker', 'index': 0}})
 tf.ones(1)
 tf.distribute.MultiWorkerMirroredStrategy()
 """,
-    "bad_task": """\
-import numpy as np, tensorflow as tf
+    "bad_task": TF
+    + """\
 import os, json
 os.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['127.0.0.1:1']}, 'task': {'type': 'worker', 'index': 3}})
 tf.distribute.MultiWorkerMirroredStrategy()
 """,
-    "bad_json": """\
-import numpy as np, tensorflow as tf
-import os
-os.environ['TF_CONFIG'] = "{'cluster': {}}"
-tf.distribute.MultiWorkerMirroredStrategy()
-""",
-    "evaluator": """\
-import numpy as np, tensorflow as tf
+    "evaluator": TF
+    + """\
 import os, json
 os.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['127.0.0.1:1']}, 'task': {'type': 'evaluator', 'index': 0}})
 tf.distribute.MultiWorkerMirroredStrategy()
 """,
-    "no_checkpoint": """\
-import numpy as np, tensorflow as tf
-x, y = np.ones((8, 4), 'float32'), np.ones((8, 1), 'float32')
-m = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
-m.compile('sgd', 'mse')
-m.load_weights('nothing.h5')
-""",
-    "no_model": """\
-import numpy as np, tensorflow as tf
-tf.keras.models.load_model('nothing.keras')
-""",
-    "other_weights": """\
-import numpy as np, tensorflow as tf
-x, y = np.ones((8, 4), 'float32'), np.ones((8, 1), 'float32')
-m = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
-m.compile('sgd', 'mse')
-m.set_weights([np.ones((3, 1)), np.ones(1)])
-""",
-    "key": """\
-{}['images']
-""",
-    "zip": """\
-import io, zipfile; zipfile.ZipFile(io.BytesIO(b'x'))
-""",
-    "assertion": """\
-assert 2 == 1 + 2, 'shards differ'
-""",
+    "no_checkpoint": COMPILED + "m.load_weights('nothing.h5')\n",
+    "no_model": TF + "tf.keras.models.load_model('nothing.keras')\n",
+    "other_weights": COMPILED + "m.set_weights([np.ones((3, 1)), np.ones(1)])\n",
+    "assertion": "assert 2 == 1 + 2, 'shards differ'\n",
     "recursion": """\
 def f(): return f()
 f()
 """,
-    "memory": """\
-bytearray(10**18)
-""",
-    "numpy_memory": """\
-import numpy as np, tensorflow as tf
-np.ones(10**16)
-""",
-    "exit_words": """\
-import sys; sys.exit('usage: train.py DIR')
-""",
-    "raise_exit": """\
-raise SystemExit('no data')
-""",
-    "argparse": """\
-import argparse; p = argparse.ArgumentParser('t.py'); p.add_argument('--data', required=True); p.parse_args([])
-""",
-    "port": """\
-import socket; a = socket.socket(); a.bind(('', 0)); a.listen(); socket.socket().bind(a.getsockname())
-""",
-    "resolve": """\
-import urllib.request; urllib.request.urlopen('http://data.invalid/x.zip')
-""",
-    "refused": """\
-import urllib.request; urllib.request.urlopen('http://127.0.0.1:9/x.zip')
-""",
-    "tfds": """\
-import tensorflow_datasets as tfds; tfds.load('mnist', download=False, data_dir='/nowhere')
-""",
-    "json": """\
-import json; json.loads('{lr: 1}')
-""",
-    "unicode": """\
-b'\\xff'.decode()
-""",
-    "pickle": """\
-import pickle; pickle.dumps(lambda: 1)
-""",
-    "keras_lr": """\
-import numpy as np, tensorflow as tf
-x, y = np.ones((8, 4), 'float32'), np.ones((8, 1), 'float32')
-m = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
-m.compile(tf.keras.optimizers.SGD(learning_rte=1), 'mse')
-
-""",
-    "keras_2_saved": """\
-import os; os.environ["TF_USE_LEGACY_KERAS"] = "0"
-import numpy as np, tensorflow as tf
-m = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
-m.save('model')
-""",
-    "keras_2_weights": """\
-import os; os.environ["TF_USE_LEGACY_KERAS"] = "0"
-import numpy as np, tensorflow as tf
-m = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
-m.save_weights('ckpt/weights')
-""",
-    "keras_2_callback": """\
-import os; os.environ["TF_USE_LEGACY_KERAS"] = "0"
-import numpy as np, tensorflow as tf
-m = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
-tf.keras.callbacks.ModelCheckpoint('ckpt/{epoch}', save_weights_only=True)
-""",
-    "keras_2_whole": """\
-import os; os.environ["TF_USE_LEGACY_KERAS"] = "0"
-import numpy as np, tensorflow as tf
-m = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
-tf.keras.callbacks.ModelCheckpoint('ckpt/{epoch}')
-""",
-    "keras_2_optimizer": """\
-import os; os.environ["TF_USE_LEGACY_KERAS"] = "0"
-import numpy as np, tensorflow as tf
-m = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
-tf.keras.optimizers.legacy.SGD(0.1)
-""",
-    "keras_2_load": """\
-import os; os.environ["TF_USE_LEGACY_KERAS"] = "0"
-import numpy as np, tensorflow as tf
-m = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
-tf.keras.models.load_model('/tmp')
-""",
-    "keras_2_generator": """\
-import os; os.environ["TF_USE_LEGACY_KERAS"] = "0"
-import numpy as np, tensorflow as tf
-m = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
-m.fit_generator(iter([]))
-""",
-    "keras_2_shape": """\
-import os; os.environ["TF_USE_LEGACY_KERAS"] = "0"
-import numpy as np, tensorflow as tf
-m = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
-tf.keras.layers.Dense(1, batch_input_shape=(1, 2))
-""",
-    "keras_2_tensor": """\
-import os; os.environ["TF_USE_LEGACY_KERAS"] = "0"
-import numpy as np, tensorflow as tf
-m = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
-tf.reduce_sum(tf.keras.Input((2,)))
-""",
-    "keras_2_module": """\
-import os; os.environ["TF_USE_LEGACY_KERAS"] = "0"
-import numpy as np, tensorflow as tf
-m = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
-tf.keras.experimental.SidecarEvaluator
-""",
+    "memory": "bytearray(10**18)\n",
+    "numpy_memory": TF + "np.ones(10**16)\n",
+    "exit_words": "import sys; sys.exit('usage: train.py DIR')\n",
+    "argparse": "import argparse; p = argparse.ArgumentParser('t.py'); p.add_argument('--data', required=True); p.parse_args([])\n",
+    "port": "import socket; a = socket.socket(); a.bind(('', 0)); a.listen(); socket.socket().bind(a.getsockname())\n",
+    "resolve": "import urllib.request; urllib.request.urlopen('http://data.invalid/x.zip')\n",
+    "tfds": "import tensorflow_datasets as tfds; tfds.load('mnist', download=False, data_dir='/nowhere')\n",
+    "keras_2_saved": KERAS_3_MODEL + "m.save('model')\n",
+    "keras_2_weights": KERAS_3_MODEL + "m.save_weights('ckpt/weights')\n",
+    "keras_2_whole": KERAS_3_MODEL + "tf.keras.callbacks.ModelCheckpoint('ckpt/{epoch}')\n",
+    "keras_2_optimizer": KERAS_3_MODEL + "tf.keras.optimizers.legacy.SGD(0.1)\n",
+    "keras_2_load": KERAS_3_MODEL + "tf.keras.models.load_model('/tmp')\n",
+    "keras_2_generator": KERAS_3_MODEL + "m.fit_generator(iter([]))\n",
+    "keras_2_shape": KERAS_3_MODEL + "tf.keras.layers.Dense(1, batch_input_shape=(1, 2))\n",
+    "keras_2_tensor": KERAS_3_MODEL + "tf.reduce_sum(tf.keras.Input((2,)))\n",
+    "keras_2_module": KERAS_3_MODEL + "tf.keras.experimental.SidecarEvaluator\n",
     "flags": """\
 from absl import app, flags
 flags.DEFINE_float('lr', 0.1, 'rate')
 app.run(print, ['train.py', '--learning_rate=1'])
-""",
-    "flags_required": """\
-from absl import app, flags
-flags.DEFINE_string('data', None, 'folder')
-flags.mark_flag_as_required('data')
-app.run(print, ['train.py'])
 """,
     "corrupt": """\
 import tempfile, numpy as np, tensorflow as tf
@@ -404,8 +166,8 @@ path = tempfile.mkdtemp() + '/x.tfrecord'
 open(path, 'wb').write(b'0' * 500)
 list(tf.data.TFRecordDataset(path))
 """,
-    "ragged_batch": """\
-import numpy as np, tensorflow as tf
+    "ragged_batch": TF
+    + """\
 rows = tf.data.Dataset.from_generator(lambda: iter([[1.0], [1.0, 2.0]]), output_signature=tf.TensorSpec((None,)))
 list(rows.batch(2))
 """,
@@ -430,13 +192,9 @@ given = tf.keras.Input((3,))
 tf.keras.Model(given, Scale()(given)).save(path)
 tf.keras.models.load_model(path)
 """,
-    "no_keras_file": """\
-import os; os.environ["TF_USE_LEGACY_KERAS"] = "0"
-import numpy as np, tensorflow as tf
-tf.keras.models.load_model('/home/train/best.keras')
-""",
-    "rows_of_a_generator": """\
-import numpy as np, tensorflow as tf
+    "no_keras_file": KERAS_3 + "tf.keras.models.load_model('/home/train/best.keras')\n",
+    "rows_of_a_generator": TF
+    + """\
 def rows():
     yield 1
     raise ValueError('row 2 has no label')
@@ -461,14 +219,7 @@ from concurrent.futures import ProcessPoolExecutor
 with ProcessPoolExecutor(1, multiprocessing.get_context('fork')) as pool:
     pool.submit(os._exit, 1).result()
 """,
-    "future": """\
-from concurrent.futures import ThreadPoolExecutor
-with ThreadPoolExecutor() as pool:
-    list(pool.map(int, ['1', 'two']))
-""",
-    "disk": """\
-open('/dev/full', 'w', buffering=1).write('x\\n')
-""",
+    "disk": "open('/dev/full', 'w', buffering=1).write('x\\n')\n",
 }
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,8 @@ def desk_of_five(tmp_path: Path) -> Iterator[Desk]:
 
 
 def _desk(count: int, tmp_path: Path) -> Iterator[Desk]:
-    with Cluster(count, homes=True) as cluster:
-        made = Desk(cluster, tmp_path / "a user's $(folder)")
-        try:
-            yield made
-        finally:
-            made.close()
+    with (
+        Cluster(count, homes=True) as cluster,
+        closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made,
+    ):
+        yield made

@@ -16,12 +16,12 @@ from typing import Any
 from orchestrator.model import Host, Role
 from orchestrator.names import RunId
 from orchestrator.rehearsal import Cluster
-from orchestrator.rehearsal.sshd import SshServer
+from orchestrator.rehearsal.cluster import SshServer
 from orchestrator.store import RunFolder
 from orchestrator.timings import VARIABLE
 from tests import command
 from tests.polling import poll
-from tests.processes import opened
+from tests.processes import bearers, cmdline, descendants, has_open, holder, is_gone, opened, pids
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LIMIT = 120.0  # seconds; a bound on what must happen, never a wait
@@ -184,7 +184,7 @@ class Desk:
         }
         root = str(Path(__file__).parents[3])
         # A busy machine's hosts are slow to answer: who is awaited is said where a test asks for it.
-        timings = json.dumps({"latecomers": 60.0, **self.timings})
+        timings = json.dumps(self.timings)
         return {**kept, "PYTHONPATH": root, VARIABLE: timings, **self._homes(), **more}
 
     def _homes(self) -> dict[str, str]:
@@ -261,19 +261,8 @@ class Desk:
 
     def keeper(self, run: str | None = None) -> int:
         """The pid of the process that holds the run's lock."""
-        lock = (self.run_folder(run) / "keeper.lock").stat()
-        inode = lock.st_ino
-
-        def holder() -> int:
-            for line in Path("/proc/locks").read_text().splitlines():
-                words = line.split()
-                if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
-                    pid = int(words[4])
-                    # The lock was taken before the fork: whoever has the file open now holds it.
-                    return next((p for p in (pid, *_pids()) if _has_open(p, inode, lock.st_dev)), 0)
-            return 0
-
-        return int(until("the run has a keeper", holder))
+        lock = self.run_folder(run) / "keeper.lock"
+        return int(until("the run has a keeper", lambda: holder(lock)))
 
     def lose_keeper(self, run: str) -> None:
         """Its keeper is killed, and the run's lock is free: who looks next sees that nobody keeps it."""
@@ -289,22 +278,7 @@ class Desk:
 
     def task_pids(self, run: str, task: str | None = None) -> list[int]:
         """Every live process that bears the run's cookie."""
-        prefix = f"ORCHESTRATE_TASK={run}/".encode()
-        found = []
-        for pid in _pids():
-            try:
-                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            for entry in environ:
-                if (
-                    entry.startswith(prefix)
-                    and state != "Z"
-                    and (task is None or f"/{task}/".encode() in entry)
-                ):
-                    found.append(pid)
-        return found
+        return bearers(run, task)
 
     def families_are_up(self, run: str, count: int) -> bool:
         logs = (self.run_folder(run) / "logs" / "1").glob("*.log")
@@ -313,7 +287,7 @@ class Desk:
     def alive(self) -> list[str]:
         """Whatever is alive on the hosts but their sshd's: everything there is below one subreaper."""
         assert self.cluster._watcher is not None
-        found = [(pid, _cmdline(pid)) for pid in _descendants([self.cluster._watcher.pid])]
+        found = [(pid, cmdline(pid)) for pid in descendants([self.cluster._watcher.pid])]
         return [
             f"{pid} {line.replace(bytes(1), b' ').decode(errors='replace')}"
             for pid, line in found
@@ -323,13 +297,13 @@ class Desk:
     def sessions_of(self, number: int) -> list[int]:
         """The processes of sshd that serve logins of one host."""
         mark = str(self.cluster.servers[number].folder).encode()
-        listeners = [pid for pid in _pids() if mark in _cmdline(pid) and b"sshd" in _cmdline(pid)]
-        return [pid for pid in _descendants(listeners) if _cmdline(pid).startswith(b"sshd")]
+        listeners = [pid for pid in pids() if mark in cmdline(pid) and b"sshd" in cmdline(pid)]
+        return [pid for pid in descendants(listeners) if cmdline(pid).startswith(b"sshd")]
 
     def agents_of(self, number: int) -> list[int]:
         """Our agents on one host: what its logins run."""
-        below = _descendants(self.sessions_of(number))
-        return [pid for pid in below if b"orchestrate_node" in _cmdline(pid) or b"-c\0" in _cmdline(pid)]
+        below = descendants(self.sessions_of(number))
+        return [pid for pid in below if b"orchestrate_node" in cmdline(pid) or b"-c\0" in cmdline(pid)]
 
     def agents(self) -> list[int]:
         return [pid for number in range(len(self.cluster.servers)) for pid in self.agents_of(number)]
@@ -350,9 +324,7 @@ class Desk:
         Each Python that a task starts has one open, too, for its stacks: it is none of ours.
         """
         mark = f"/state/runs/{run}/"
-        return [
-            pid for pid in _pids() if any(mark in link and "/stacks." not in link for link in opened(pid))
-        ]
+        return [pid for pid in pids() if any(mark in link and "/stacks." not in link for link in opened(pid))]
 
     def machinery_of(self, run: str, host: Host) -> list[int]:
         """The guards and supervisors of one host."""
@@ -407,19 +379,19 @@ class Desk:
     def kill_sshd(self, server: SshServer) -> None:
         """Kill one host's sshd, the listener and every session; they are gone then, and the port is free."""
         mark = str(server.folder).encode()
-        listeners = [pid for pid in _pids() if mark in _cmdline(pid)]
+        listeners = [pid for pid in pids() if mark in cmdline(pid)]
         assert listeners
-        pids = (*listeners, *(p for p in _descendants(listeners) if _cmdline(p).startswith(b"sshd")))
-        for pid in pids:
+        served = (*listeners, *(p for p in descendants(listeners) if cmdline(p).startswith(b"sshd")))
+        for pid in served:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until("sshd is gone", lambda: all(map(is_gone, pids)))
+        until("sshd is gone", lambda: all(map(is_gone, served)))
 
     def start_sshd(self, server: SshServer) -> None:
         """Start it again; it listens then."""
         before = server.log().count(_LISTENS)
         self._others.append(subprocess.Popen(server.argv, start_new_session=True))
-        until("sshd listens", lambda: server.log().count(_LISTENS) >= before + len(server.addresses))
+        until("sshd listens", lambda: server.log().count(_LISTENS) >= before + 1)
 
     def close(self) -> None:
         """Kill what a failed test may have left; the cluster takes the nodes' side with it."""
@@ -435,50 +407,7 @@ class Desk:
                 lock = (path / "keeper.lock").stat()
             except FileNotFoundError:
                 continue
-            for pid in _pids():
-                if _has_open(pid, lock.st_ino, lock.st_dev):
+            for pid in pids():
+                if has_open(pid, lock):
                     with contextlib.suppress(ProcessLookupError):  # a keeper that was just leaving
                         os.kill(pid, signal.SIGKILL)
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended, and let go of its files."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _cmdline(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def _descendants(roots: list[int]) -> list[int]:
-    parents: dict[int, int] = {}
-    for pid in _pids():
-        with contextlib.suppress(OSError):
-            parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    found: list[int] = []
-    level = set(roots)
-    while level:
-        level = {pid for pid, parent in parents.items() if parent in level}
-        found += level
-    return found
-
-
-def _has_open(pid: int, inode: int, device: int | None = None) -> bool:
-    """Whether a process has a file open; on small file systems of their own many have one number."""
-    with contextlib.suppress(OSError):
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):  # closed since it was listed
-                one = os.stat(f"/proc/{pid}/fd/{fd}")
-                if one.st_ino == inode and device in (None, one.st_dev):
-                    return True
-    return False

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import Desk, Viewer, _has_open, _pids, is_gone, until
+from tests.processes import cookies, has_open, is_gone, pids
+from tests.ssh.runs.desk import Desk, Viewer, until
 
 # Behaves like a training: has a child, prints, perhaps swallows TERM, ends by itself.
 STUB = """
@@ -250,8 +251,8 @@ def _names(desk: Desk) -> list[str]:
 def _keepers(desk: Desk, run: str, viewer: Viewer) -> list[int]:
     """Whoever has the keeper's lock open and is not its viewer: a keeper, even one that is being born."""
     lock = (desk.run_folder(run) / "keeper.lock").stat()
-    others = (pid for pid in _pids() if pid != viewer.process.pid)
-    return [pid for pid in others if _has_open(pid, lock.st_ino, lock.st_dev)]
+    others = (pid for pid in pids() if pid != viewer.process.pid)
+    return [pid for pid in others if has_open(pid, lock)]
 
 
 def _kill_keepers(desk: Desk, run: str, viewer: Viewer) -> list[int]:
@@ -270,11 +271,9 @@ def _tasks_alive(desk: Desk, run: str) -> set[tuple[str, str]]:
     """(attempt, task) of every process with the run's cookie."""
     found = set()
     for pid in desk.task_pids(run):
-        with contextlib.suppress(OSError):
-            for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                if entry.startswith(b"ORCHESTRATE_TASK="):
-                    _, attempt, role, index, _ = entry.decode().split("=", 1)[1].split("/")
-                    found.add((attempt, f"{role}/{index}"))
+        for cookie in cookies(pid):
+            _, attempt, role, index, _ = cookie.split("/")
+            found.add((attempt, f"{role}/{index}"))
     return found
 
 

@@ -69,7 +69,7 @@ def in_data(desk: Desk) -> Iterator[Held]:
     """Somebody else brings the same data to the second host, and does not come to an end."""
     labels = desk.folder / "labels.csv"
     labels.write_text("0,1,2\n")
-    sent = read_data([DataPath("files/labels.csv", labels)], desk.folder / "digests")
+    sent = read_data([DataPath("files/labels.csv", labels)])
     folder = Path(desk.cluster.hosts[1].workdir).expanduser() / "data"
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / sent.digest, ignore_errors=True)

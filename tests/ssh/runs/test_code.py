@@ -11,7 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.ssh.runs.desk import Desk, _cmdline, _descendants, until
+import pytest
+
+from orchestrator.errors import ExitStatus
+from tests.processes import cmdline, descendants
+from tests.ssh.runs.desk import Desk, until
 
 LOOK = "import os; print('sees', sorted(f for _, _, names in os.walk('.') for f in names), flush=True)\n"
 
@@ -25,43 +29,6 @@ def no_scraps(desk: Desk) -> bool:
     return not [
         path for host in desk.cluster.hosts for path in (Path(host.workdir) / "trees").glob(".incoming-*")
     ]
-
-
-def test_no_secret_leaves_and_it_is_said(desk: Desk) -> None:
-    desk.script("look.py", LOOK)
-    for name in (".ssh/id_ed25519", ".aws/credentials", ".env"):
-        (desk.project / name).parent.mkdir(exist_ok=True)
-        (desk.project / name).write_text("a secret")
-    viewer = desk.launch("--", "look.py")
-    assert viewer.wait() == 0, viewer.stderr
-    assert "sees ['look.py']" in viewer.stdout
-    assert "left out of the code: .aws/, .env, .ssh/ (secrets)" in viewer.stderr
-
-
-def test_a_home_is_refused_before_anything_is_made(desk: Desk) -> None:
-    desk.script("look.py", LOOK)
-    viewer = desk.launch("--", "look.py", HOME=str(desk.project))
-    assert viewer.wait() == 2
-    assert "cannot be sent as code" in viewer.stderr
-    assert not list(desk._runs())
-
-
-def test_a_subfolder_of_a_repository_finds_what_is_beside_it(desk: Desk) -> None:
-    subprocess.run(["git", "init", "-q"], cwd=desk.project, check=True)
-    (desk.project / "data").mkdir()
-    (desk.project / "data" / "x").write_text("some data")
-    (desk.project / "train").mkdir()
-    desk.script("train/look.py", "print(open('../data/x').read()); open('made', 'w').write('1')\n")
-    desk.project = desk.project / "train"
-    viewer = desk.launch("--", "look.py")
-    assert viewer.wait() == 0, viewer.stderr
-    assert "some data" in viewer.stdout
-    pull = desk.start("pull", "--hosts", str(desk.hosts), desk.run_id(), "made", "--to", "out")
-    assert pull.wait() == 0, pull.stderr
-    assert (desk.project / "out" / "made").read_text() == "1"
-    alone = desk.launch("--code", ".", "--", "look.py")
-    assert alone.wait() == 1
-    assert "FileNotFoundError" in alone.stderr
 
 
 @contextlib.contextmanager
@@ -91,9 +58,7 @@ def test_a_tree_that_is_written_to_all_the_time_launches(desk: Desk) -> None:
 def remote_rsyncs(desk: Desk) -> list[int]:
     """Those of this cluster's hosts: beside this test others send trees too."""
     assert desk.cluster.watcher is not None
-    return [
-        pid for pid in sorted(_descendants([desk.cluster.watcher])) if b"rsync\0--server" in _cmdline(pid)
-    ]
+    return [pid for pid in sorted(descendants([desk.cluster.watcher])) if b"rsync\0--server" in cmdline(pid)]
 
 
 def test_a_killed_rsync_ends_the_run_and_lets_go(desk: Desk) -> None:
@@ -111,17 +76,46 @@ def test_a_killed_rsync_ends_the_run_and_lets_go(desk: Desk) -> None:
     until("nothing half-sent is left", lambda: no_scraps(desk), 10)
 
 
-def test_what_a_killed_keeper_has_left_of_a_transfer_is_gone_on_with(desk: Desk, tmp_path: Path) -> None:
-    desk.script("look.py", LOOK)
-    noise(desk.project / "model.bin", 30_000_000)
-    assert desk.launch("--", "look.py").wait() == 0
-    noise(desk.project / "model.bin", 30_000_000, seed=2)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    viewer = desk.launch("--", "look.py", "--detach", TMPDIR=str(scratch))
-    until("rsync receives", lambda: remote_rsyncs(desk))
-    os.kill(desk.keeper(), signal.SIGKILL)
-    viewer.wait()
-    assert not list(scratch.iterdir())
-    assert desk.launch("--", "look.py").wait() == 0  # goes on there
-    until("nothing half-sent is left", lambda: no_scraps(desk), 30)
+# --- what a job starts with is looked for on every host before anything is sent ---
+
+
+def nothing_was_sent(desk: Desk) -> bool:
+    return not desk.named("TreeSynced") and not desk.named("TaskStarted")
+
+
+def test_a_program_that_no_host_has(desk: Desk) -> None:
+    viewer = desk.launch("--", "trainer", "--fast")
+    assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+    assert ": has no program trainer" in viewer.stderr
+    assert "the job is `trainer --fast`" in viewer.stderr
+    assert nothing_was_sent(desk)
+
+
+def test_a_script_of_the_hosts_that_none_of_them_has(desk: Desk) -> None:
+    desk.script("train.py", "print('trained')\n")
+    viewer = desk.launch("--", "python", "-u", "/nowhere/train.py", "--lr", "0 1")
+    assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+    assert ": has no /nowhere/train.py" in viewer.stderr
+    assert "try: write train.py if it lies" in viewer.stderr
+    assert nothing_was_sent(desk)
+
+
+def test_a_setup_may_know_the_program(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "trainer").write_text("#!/bin/sh\necho trained\n")
+    (folder / "trainer").chmod(0o755)
+    desk.write_hosts(desk.cluster.hosts, job=f"[job]\nsetup = 'export PATH={folder}:$PATH'\n")
+    viewer = desk.launch("--", "trainer")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+
+
+def test_a_path_that_only_this_machine_has_is_noted(desk: Desk) -> None:
+    here, there = desk.folder / "here", desk.folder / "there"
+    here.symlink_to("/proc/self/cwd/only-here")  # whoever stands in the folder of the code sees something
+    there.mkdir()
+    desk.script("only-here", "")
+    viewer = desk.launch("--", "true", "--data", str(here), f"--more={there}", "--out", str(here))
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert viewer.stderr.count("note: O203") == 1
+    assert f"the argument {here} exists on the machine of the launch, and not on " in viewer.stderr
+    assert "$ORCHESTRATE_DATA/here (docs/lint.md#o203)" in viewer.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -28,11 +28,8 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def desk(cluster: Cluster, tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(cluster, tmp_path / "a user's $(folder)")
-    try:
+    with closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
@@ -55,18 +52,6 @@ def test_who_asks_for_the_end_gets_it(held: Held, signals: list[signal.Signals])
         viewer.signal(number)
     assert viewer.wait(BOUND) == ExitStatus.INTERRUPTED, viewer.stderr
     ended(desk, run, "stopped")
-
-
-def test_who_asks_again_during_the_stop(desk: Desk) -> None:
-    with ExitStack() as stack:
-        held = hold(desk, "follow", stack)
-        viewer = desk.launch(*held.words)
-        run = held.reached()
-        viewer.signal(signal.SIGINT)
-        until("the stop has begun", lambda: desk.named("StopRequested", run))
-        viewer.signal(signal.SIGINT)
-        assert viewer.wait(BOUND) == ExitStatus.INTERRUPTED, viewer.stderr
-        ended(desk, run, "stopped")
 
 
 @pytest.mark.parametrize("held", ["stage", "follow"], indirect=True)

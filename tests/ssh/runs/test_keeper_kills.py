@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -17,12 +18,11 @@ SEEDS = (41, 48, 47, 2, 39, 9)
 
 @pytest.fixture(scope="module")
 def soak(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Soak]:
-    with Cluster(3, homes=True) as cluster:
-        desk = Desk(cluster, tmp_path_factory.mktemp("soak") / "a user's $(folder)")
-        try:
-            yield Soak(desk, training_python())
-        finally:
-            desk.close()
+    with (
+        Cluster(3, homes=True) as cluster,
+        closing(Desk(cluster, tmp_path_factory.mktemp("soak") / "a user's $(folder)")) as desk,
+    ):
+        yield Soak(desk, training_python())
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -102,26 +102,14 @@ def test_a_part_of_it_from_any_of_the_hosts(desk: Desk, trained: str) -> None:
     ]
     assert pull(desk, trained, ".", "--to", "dot").process.returncode == ExitStatus.OK
     assert files(desk.project / "dot") == WRITTEN
-    code = pull(desk, trained, "--code", "--to", "code")
+    code = pull(desk, trained, "train.py", "package", "--to", "code")
     assert code.process.returncode == ExitStatus.OK
-    assert {"train.py", "package/model.py"} <= files(desk.project / "code")
+    assert files(desk.project / "code") == {"train.py", "package/model.py"}
     outside = desk.folder / "backup"
     outside.mkdir()
     (outside / "state").write_text("kept elsewhere")
     pull(desk, trained, str(outside), "checkpoints/latest", "--to", "more")
     assert files(desk.project / "more") == {"backup/state", "checkpoints/latest/weights"}
-
-
-def test_what_pull_keeps_beside_the_files_gives_way_to_the_runs_own(desk: Desk) -> None:
-    desk.script("t.py", "for name in ('.orchestrate-pull.json', 'x'): open(name, 'w').write(name)")
-    desk.script(".gitignore", "*.log\n")
-    assert desk.launch("--", "t.py").wait() == ExitStatus.OK
-    for words in ([], ["--code"]):
-        again = pull(desk, *words)
-        assert again.process.returncode == ExitStatus.OK, again.stderr
-    folder = desk.project / desk.run_id()
-    assert (folder / ".gitignore").read_text() == "*.log\n"
-    assert '"files"' in (folder / ".orchestrate-pull.json").read_text()
 
 
 MISTAKES = [
@@ -141,12 +129,3 @@ def test_mistakes_are_told_with_what_there_is(desk: Desk, trained: str) -> None:
         assert said.replace("RUN", trained) in refused.stderr
         assert "Traceback" not in refused.stderr
         assert not (desk.project / trained).exists()
-
-
-def test_a_run_that_wrote_nothing_leaves_no_folder(desk: Desk) -> None:
-    desk.script("quiet.py", "print('done')\n")
-    assert desk.launch("--", "quiet.py").wait() == ExitStatus.OK
-    viewer = pull(desk, "--all")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert viewer.stderr.count("its tasks wrote nothing in ") == 2
-    assert not (desk.project / desk.run_id()).exists()

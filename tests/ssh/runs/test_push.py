@@ -89,9 +89,6 @@ def test_data_leaves_once_and_goes_from_host_to_host(four: Desk, data: Path) -> 
 
 def test_a_launch_sends_what_is_missing_and_tells_tasks_where_it_is(four: Desk, data: Path) -> None:
     write(four, data)
-    warned = four.start("preflight", "--hosts", str(four.hosts), **caches(four))
-    warned.wait()
-    assert "lacks 13 MB in 2 files; launch sends it" in warned.stdout
     script = four.script("read.py", READ)
     viewer = four.launch("--", script, XDG_CACHE_HOME=caches(four)["XDG_CACHE_HOME"])
     assert viewer.wait() == 0, viewer.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -13,7 +13,8 @@ from typing import TypeAlias
 import pytest
 
 from orchestrator.errors import ExitStatus
-from orchestrator.rehearsal import Cluster, sshd
+from orchestrator.rehearsal import Cluster
+from orchestrator.rehearsal import cluster as sshd
 from tests.ssh.runs.desk import Desk, mounted
 from tests.ssh.runs.phases import traceback_free
 
@@ -57,12 +58,6 @@ def closed_port(desk: Desk, stack: ExitStack) -> None:
         edit_ssh_config(desk, stack, f"Port {server.port}\n", f"Port {port}\n")
 
 
-def no_route(desk: Desk, stack: ExitStack) -> None:
-    # A multicast address: the kernel says so at once, without a network.
-    for host in desk.cluster.hosts:
-        edit_ssh_config(desk, stack, f"HostName {host.address}\n", "HostName 224.0.0.1\n")
-
-
 def every(desk: Desk, **changes: str) -> None:
     """All hosts with these fields; the job needs no TensorFlow."""
     desk.write_hosts([replace(host, **changes) for host in desk.cluster.hosts], job=JOB)  # type: ignore[arg-type]
@@ -101,13 +96,11 @@ REFUSED: Mapping[str, tuple[Spoil, list[str]]] = {
     ),
     "wrong key": (wrong_key, ["rehearsal-[01-02]: refused the login", "stranger"]),
     "closed port": (closed_port, ["refused the connection", "Connection refused"]),
-    "no route": (no_route, ["cannot be reached", "Network is unreachable"]),
     "no python": (no_python, ["rehearsal-[01-02]: has no /no/such/python", "agent_python"]),
     "old python": (
         says("SyntaxError: future feature annotations is not defined", 1),
-        ["older than 3.8", "agent_python"],
+        ["of 3.8 or newer", "agent_python"],
     ),
-    "python 2": (says("Unknown option: -I", 2), ["older than 3.8", "agent_python"]),
     "open state folder": (
         state_of_somebody_else,
         ["is open to other users", "the host advises: chmod 700"],
@@ -127,12 +120,9 @@ def desk(cluster: Cluster, tmp_path: Path) -> Iterator[Desk]:
 
 
 def desks(cluster: Cluster, tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(cluster, tmp_path / "a user's $(folder)")
-    made.write_hosts(cluster.hosts, job=JOB)
-    try:
+    with closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made:
+        made.write_hosts(cluster.hosts, job=JOB)
         yield made
-    finally:
-        made.close()
 
 
 def are_refused(desk: Desk, *says: str, blocks: int = 1) -> None:
@@ -168,18 +158,6 @@ def test_a_changed_host_key_is_told_host_by_host(desk: Desk) -> None:
         are_refused(desk, "another host key than the one we know", "ssh-keygen -R", blocks=2)
 
 
-def test_hosts_that_fail_in_their_own_ways_get_a_block_each(desk: Desk) -> None:
-    first, second = desk.cluster.hosts
-    desk.write_hosts(
-        [replace(first, agent_python="/no/such/python"), replace(second, identity="/no/such/key")]
-    )
-    for words in (["preflight"], ["launch", "--", "true"]):
-        viewer = desk.start(words[0], "--hosts", str(desk.hosts), *words[1:])
-        assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
-        assert f"error: {first.name} has no /no/such/python" in viewer.stderr
-        assert f"error: {second.name} has no identity file /no/such/key" in viewer.stderr
-
-
 # --- what their logins do ---
 
 
@@ -191,8 +169,6 @@ def cluster_with(tmp_path: Path, **options: str) -> Iterator[Desk]:
 
 FORCED = {
     "a command of its own": ("echo this account may not log in; exit 1", "this account may not log in"),
-    "silence": ("exit 0", "printed nothing"),
-    "nologin": ("echo 'This account is currently not available.'; exit 1", "not available"),
     "for ever": ("sleep 600", "no answer from our agent within 2 s"),
 }
 
@@ -202,15 +178,12 @@ def test_logins_that_do_not_run_our_agent(tmp_path: Path, command: str, says: st
     with cluster_with(tmp_path, ForceCommand=command) as desk:
         if command == "sleep 600":
             desk.timings = {"hello": 2.0}
-        how = "may run no command there" if "not available" in says else "does not run our agent"
-        are_refused(desk, f"rehearsal-[01-02]: logs in, but {how}", says)
+        are_refused(desk, "rehearsal-[01-02]: logs in, but does not run our agent", says)
 
 
 NOISE = "echo Welcome; printf 'a\\0b\\377\\n\\n'; echo 'disk quota: 3%%' >&2; "
 SHELLS = {
-    "csh": 'exec csh -c "$SSH_ORIGINAL_COMMAND"',
     "fish": 'exec fish -c "$SSH_ORIGINAL_COMMAND"',
-    "noisy sh": NOISE + 'exec sh -c "$SSH_ORIGINAL_COMMAND"',
     "noisy csh": NOISE + 'exec csh -c "$SSH_ORIGINAL_COMMAND"',
 }
 
@@ -239,10 +212,6 @@ def test_a_host_without_rsync_takes_the_code_all_the_same(tmp_path: Path) -> Non
             viewer = desk.launch("--", "cat", "said")
             assert viewer.wait() == ExitStatus.OK, viewer.stderr
             assert viewer.stdout.count(word) == 2
-        preflight = desk.start("preflight", "--hosts", str(desk.hosts))
-        preflight.wait()
-        assert "rsync" in preflight.stdout
-        assert "not installed" in preflight.stdout
 
 
 # --- their disks ---

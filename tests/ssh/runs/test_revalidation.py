@@ -82,16 +82,3 @@ def test_what_is_unchanged_is_not_validated_again(desk: Desk) -> None:
 
     desk.script("check.py", "pass\n")
     assert validated(desk, *changed) == names, "another check"
-
-
-def test_a_host_that_a_run_failed_on_proves_itself_again(desk: Desk) -> None:
-    names = [host.name for host in desk.cluster.hosts]
-    desk.write_hosts(desk.cluster.hosts, job=f"[job]\n{CHECK}\nvalidation = 'changed'\nfailure_grace = 0.1\n")
-    desk.script("check.py", "pass\n")
-    # A shell script has the environment of `true`; that of a Python program is another subject.
-    desk.script("t.sh", "case $TF_CONFIG in *'\"index\": 1}'*) kill -9 $$;; esac\n")
-    assert validated(desk) == names
-    viewer = desk.start("launch", "--hosts", str(desk.hosts), "--skip-preflight", "--", "sh", "t.sh")
-    assert viewer.wait() == ExitStatus.RUN_FAILED
-    assert not (desk.run_folder() / "logs" / "validate").exists()
-    assert validated(desk) == names[1:]

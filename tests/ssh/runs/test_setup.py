@@ -96,17 +96,3 @@ def test_packages_that_do_not_exist_end_it_before_a_host_is_asked(desk: Desk, wh
     assert "error: cannot resolve the packages of [env]" in viewer.stderr
     assert "nosuch" in viewer.stderr
     assert "Traceback" not in viewer.stderr
-
-
-def test_a_path_of_this_machine_is_refused(desk: Desk, wheels: Path) -> None:
-    write(desk, f'packages = ["small @ file://{wheels}/small-1.0-py3-none-any.whl"]')
-    viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
-    assert viewer.wait(LIMIT) == 2
-    assert "is on this machine alone" in viewer.stderr
-
-
-def test_without_the_table_there_is_nothing_to_set_up(desk: Desk) -> None:
-    viewer = desk.start("setup", "--hosts", str(desk.hosts))
-    assert viewer.wait(LIMIT) == 0
-    assert "nothing to do" in viewer.stdout
-    assert "has no [env]" in viewer.stdout

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import ExitStatus
+from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk, mounted, until
 
 # Every shape of output that has broken a launcher; 5,000 rounds of four lines.
@@ -62,37 +65,6 @@ def test_json_is_json_and_nothing_else(desk: Desk) -> None:
     assert names.index("TaskExited") > names.index("LogLine")
 
 
-TICKING = """
-import os, sys, time
-n = 0
-while not os.path.exists(sys.argv[1]):
-    n += 1
-    print("line", n, flush=True)
-    time.sleep(0.005)
-"""
-
-
-def test_a_host_whose_sshd_is_killed_is_lost_and_found(desk: Desk) -> None:
-    desk.script("t.py", TICKING)
-    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
-    viewer.shows("line 5")
-    run = desk.run_id()
-    server = desk.cluster.servers[1]
-    desk.kill_sshd(server)
-    until("the loss is told", lambda: desk.named("HostLost", run))
-    tasks = len(desk.task_pids(run))
-    desk.start_sshd(server)
-    until("it is found again", lambda: desk.named("HostRecovered", run))
-    assert tasks == 2
-    (desk.folder / "enough").touch()
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    desk.logs_are_identical(run)
-    numbers = [
-        int(line.split()[1]) for line in (desk.run_folder() / "logs/1/worker-1.log").read_text().splitlines()
-    ]
-    assert numbers == list(range(1, len(numbers) + 1))
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="a full disk is a small tmpfs, which needs root to mount")
 def test_a_full_disk_on_a_node_does_not_end_the_training(desk: Desk) -> None:
     with mounted(Path(desk.cluster.hosts[1].state or ""), "size=1m,mode=700"):
@@ -130,3 +102,16 @@ def test_a_stop_does_not_wait_for_all_of_a_flood(desk: Desk) -> None:
         assert ours + gaps.get(slug.replace("-", "/"), 0) == theirs
         os.truncate(desk.node_log(host, run, slug), 0)
     desk.hosts_are_quiet(run)
+
+
+def test_sixty_four_hosts_through_the_whole_of_launch(tmp_path: Path) -> None:
+    with Cluster(64, homes=True) as cluster, closing(Desk(cluster, tmp_path)) as desk:
+        viewer = desk.launch("--no-validate", "--", "hostname", fast=False)
+        assert viewer.wait(120) == ExitStatus.OK, viewer.stderr
+        lines = [line for line in viewer.stdout.splitlines() if line.endswith(f"| {socket.gethostname()}")]
+        assert len(lines) == 64
+        reach = [check["level"] for check in desk.named("CheckReported") if check["check"] == "reach"]
+        assert reach == ["ok"] * 64
+        assert desk.named("PairReported") == []  # of a launch: those with something wrong
+        desk.logs_are_identical(desk.run_id())
+        desk.nothing_is_left(desk.run_id())

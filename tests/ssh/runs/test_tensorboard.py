@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ExitStatus
-from orchestrator.node.base import procs
+from tests.processes import cmdline, pids
 from tests.ssh.runs.desk import Desk, Viewer, until
 from tests.training import training_python
 
@@ -88,15 +88,8 @@ def steps(url: str, host: str) -> int:
 
 def boards(desk: Desk) -> list[int]:
     """The processes that have our mirror's name on their command line."""
-    found = []
-    for pid in (process.pid for process in procs.scan()):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if f"{desk.folder}/orchestrate-tensorboard-".encode() in words:
-            found.append(pid)
-    return found
+    mark = f"{desk.folder}/orchestrate-tensorboard-".encode()
+    return [pid for pid in pids() if mark in cmdline(pid)]
 
 
 def test_all_tasks_are_seen_while_they_write(desk: Desk, writing: Path) -> None:

@@ -1,0 +1,287 @@
+"""Repair Keras, share files and place JAX in a task's Python, where the plan asks for it (docs/launch.md).
+
+ORCHESTRATE_KERAS       a list: `keras` (several workers train with Keras 3), `tf_keras` (tf.keras is Keras 2)
+ORCHESTRATE_AUTO_SHARD  `data`: AutoShardPolicy.AUTO means DATA; `auto`: where AUTO cannot divide the files
+JAX_PROCESS_ID          `jax.distributed.initialize()` needs no arguments
+
+What is not as this file expects is an error before training.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Tuple
+
+# The versions of Keras 3 that the repair was proven on. Metrics of 3.8 and 3.9 count twice what others count
+# already, and 3.5 scales the loss otherwise.
+_FIRST, _LAST = (3, 10), (3, 15)
+_SIGNATURES = {
+    "reduce_per_replica": "values strategy reduction",
+    "TFEpochIterator.__init__": "self distribute_strategy",
+    "TensorFlowTrainer._maybe_symbolic_build": "self iterator data_batch",
+    "TensorFlowTrainer._symbolic_build": "self iterator data_batch",
+}
+_REPAIRED = ["fit", "evaluate", "steps_per_execution", "moving statistics of layers"]
+_READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "SSTableDataset")
+
+
+def changes() -> "Dict[str, Callable[[Any], None]]":
+    keras = os.environ.get("ORCHESTRATE_KERAS", "").split(",")
+    policy = os.environ.get("ORCHESTRATE_AUTO_SHARD")
+    made: "Dict[str, Callable[[Any], None]]" = {}
+    if "JAX_PROCESS_ID" in os.environ and "ORCHESTRATE_STACKS" in os.environ:  # off with the stacks
+        made.update({"jax._src.clusters": register, "jax._src.distributed": leave})
+    if "tf_keras" in keras:
+        made["tf_keras.api._v2.keras"] = name_version
+        made["tf_keras.src.saving.saving_lib"] = read_arrays
+        made["keras.src.version"] = tell_of_both
+        if "KERAS_HOME" in os.environ:
+            made["tf_keras.src.utils.data_utils"] = keep_home
+    if "keras" in keras:
+        made["keras.src.backend.tensorflow.trainer"] = repair
+        made["keras.src.layers.layer"] = average
+    if policy:
+        made["tensorflow.python.distribute.input_ops"] = lambda module: share(module, policy or "")
+    return made
+
+
+def repair(trainer: "Any") -> None:
+    """Have Keras 3 train on several workers: answer its mistakes, or refuse to train with the reason.
+
+    It builds the model from a batch that is spread over the workers, takes the mean of scalars along an axis,
+    and hands values of all replicas to a loop of TensorFlow where one execution makes several steps.
+    """
+    model = trainer.TensorFlowTrainer
+    version = _version()
+    odd = _unexpected(trainer) if _minor(version) >= _FIRST else "it is older than %d.%d" % _FIRST
+    if odd:
+        for name in ("fit", "evaluate"):
+            setattr(model, name, _refusal(getattr(model, name), version, odd))
+        return
+    tree, reduce, build = trainer.tree, trainer.reduce_per_replica, model._maybe_symbolic_build  # noqa: SLF001
+
+    def reduce_per_replica(values: "Any", strategy: "Any", reduction: str) -> "Any":
+        if reduction in ("auto", "mean") and several(strategy):
+            return tree.map_structure(lambda one: strategy.reduce("MEAN", one, axis=None), values)
+        return reduce(values, strategy, reduction)
+
+    def maybe_symbolic_build(self: "Any", iterator: "Any" = None, data_batch: "Any" = None) -> None:
+        strategy = self._distribute_strategy
+        if iterator is not None and strategy is not None and several(strategy):
+            spread = next(iter(iterator._distributed_dataset))  # noqa: SLF001
+            data_batch = tree.map_structure(lambda one: strategy.experimental_local_results(one)[0], spread)
+            iterator = None
+        build(self, iterator=iterator, data_batch=data_batch)
+
+    trainer.reduce_per_replica = reduce_per_replica
+    model._maybe_symbolic_build = maybe_symbolic_build  # noqa: SLF001
+    for name in ("fit", "evaluate"):
+        setattr(model, name, _one_by_one(getattr(model, name)))
+    _record(version)
+
+
+def several(strategy: "Any") -> bool:
+    """Return True for a strategy that joins several workers by collective operations."""
+    try:
+        return bool(strategy.extended._in_multi_worker_mode())  # noqa: SLF001
+    except (AttributeError, NotImplementedError):
+        return False
+
+
+def _unexpected(trainer: "Any") -> str:
+    """Name what of Keras is not as the repair expects it; "" for nothing."""
+    for name, wanted in _SIGNATURES.items():
+        place = trainer
+        for part in name.split("."):
+            place = getattr(place, part, None)
+        code = getattr(place, "__code__", None)
+        names = code.co_varnames[: code.co_argcount] if code else ()
+        if " ".join(names[: wanted.count(" ") + 1]) != wanted:
+            return "%s(%s) is not there" % (name, wanted.replace(" ", ", "))
+    stored = trainer.TFEpochIterator.__init__.__code__.co_names
+    return "" if "_distributed_dataset" in stored else "TFEpochIterator._distributed_dataset is not there"
+
+
+def _refusal(function: "Any", version: str, odd: str) -> "Any":
+    def refuse(self: "Any", *args: "Any", **named: "Any") -> "Any":
+        if several(self.distribute_strategy):
+            raise RuntimeError(
+                "orchestrate cannot repair Keras %s for several tasks: %s. Install Keras %d.%d to %d.%d, set"
+                " legacy_keras = true under [job] for Keras 2, or repair_keras = false to train as it is"
+                % (version, odd, *_FIRST, *_LAST)
+            )
+        return function(self, *args, **named)
+
+    return refuse
+
+
+def _one_by_one(function: "Any") -> "Any":
+    """Make each step an execution of its own."""
+
+    def call(self: "Any", *args: "Any", **named: "Any") -> "Any":
+        if several(self.distribute_strategy):
+            self.steps_per_execution = 1
+        return function(self, *args, **named)
+
+    return call
+
+
+def average(layer: "Any") -> None:
+    """Have tasks average the moving statistics of layers, as Keras 2 does."""
+    add = layer.Layer.add_weight
+
+    def add_weight(self: "Any", *args: "Any", **named: "Any") -> "Any":
+        trained = named.get("trainable", True) or named.get("aggregation") not in (None, "none")
+        number = "float" in str(named.get("dtype") or "float")
+        if number and not trained and several(_strategy()):
+            named["aggregation"] = "mean"
+        return add(self, *args, **named)
+
+    layer.Layer.add_weight = add_weight
+
+
+def _strategy() -> "Any":
+    return sys.modules["tensorflow"].distribute.get_strategy()
+
+
+def name_version(keras: "Any") -> None:
+    """Give Keras 2 as tf.keras the version that Keras 3 has under this name."""
+    keras.__version__ = sys.modules["tf_keras"].__version__
+
+
+def keep_home(data_utils: "Any") -> None:
+    """Have tf_keras keep its files where KERAS_HOME says, as Keras 3 does."""
+    get_file = data_utils.get_file
+
+    def get_at_home(*args: "Any", **named: "Any") -> "Any":
+        if len(args) < 10 and named.get("cache_dir") is None:  # the tenth, where it is given by its place
+            named["cache_dir"] = os.environ["KERAS_HOME"]
+        return get_file(*args, **named)
+
+    data_utils.get_file = get_at_home
+
+
+def read_arrays(saving_lib: "Any") -> None:
+    """Let weights that tf_keras reads be arrays: h5py's own objects cannot be divided among replicas."""
+    store = saving_lib.H5IOStore
+    get = store.get
+
+    def arrays(self: "Any", path: "Any") -> "Any":
+        entry = get(self, path)
+        return {name: entry[name][()] for name in entry} if self.mode == "r" else entry
+
+    store.get = arrays
+
+
+def tell_of_both(version: "Any") -> None:
+    _say(
+        "Keras %s is imported, and tf.keras is Keras 2 (tf_keras): both are in this program;"
+        " legacy_keras = false under [job] makes tf.keras Keras 3, too" % version.__version__
+    )
+
+
+def share(input_ops: "Any", policy: str) -> None:
+    """Let workers share data sets by their elements; a policy that a program chose itself stays."""
+    options: Any = sys.modules["tensorflow.python.data.ops.options"]  # it came before
+    shard = input_ops.auto_shard_dataset
+
+    def auto_shard_dataset(dataset: "Any", num_shards: "Any", index: "Any", *rest: "Any") -> "Any":
+        chosen = getattr(dataset, "options", options.Options)().experimental_distribute.auto_shard_policy
+        if chosen == options.AutoShardPolicy.AUTO:
+            files = _files(dataset) if policy == "auto" else 0
+            if policy == "data" or 0 < files < int(num_shards):
+                by_element = options.Options()
+                by_element.experimental_distribute.auto_shard_policy = options.AutoShardPolicy.DATA
+                dataset = dataset.with_options(by_element)
+            if 0 < files < int(num_shards):
+                _say(
+                    "%d file%s cannot be shared by %d workers: each reads all and trains on its part of the"
+                    ' elements (AutoShardPolicy.DATA); auto_shard = "off" under [job] turns it off'
+                    % (files, "s" * (files > 1), int(num_shards))
+                )
+        return shard(dataset, num_shards, index, *rest)
+
+    input_ops.auto_shard_dataset = auto_shard_dataset
+
+
+def _files(dataset: "Any") -> int:
+    """Count the files that a data set reads, which are the elements of its smallest source; 0 for none."""
+    waiting, reads = [dataset], False
+    counts = []
+    while waiting:
+        part = waiting.pop()
+        below = part._inputs()  # noqa: SLF001
+        waiting += below
+        graphs = [one.function.graph.as_graph_def() for one in part._functions()]  # noqa: SLF001
+        nodes = [node.op for graph in graphs for node in graph.node]
+        nodes += [node.op for graph in graphs for f in graph.library.function for node in f.node_def]
+        reads = reads or any(op.startswith(_READERS) for op in [*nodes, type(part).__name__])
+        if not below:
+            try:
+                counts.append(int(part.cardinality()))
+            except TypeError:
+                return 0  # inside of a tf.function, as with parameter servers, it is not known yet
+    return max(0, min(counts)) if reads and counts else 0
+
+
+def _version() -> str:
+    from importlib import import_module
+
+    return str(import_module("keras.src.version").__version__)
+
+
+def _minor(version: str) -> "Tuple[int, ...]":
+    return tuple(map(int, version.split(".")[:2]))
+
+
+def _record(version: str) -> None:
+    if os.environ.get("ORCHESTRATE_SPEAKER", str(os.getpid())) != str(os.getpid()):
+        return
+    untried = "" if _FIRST <= _minor(version) <= _LAST else "; this version was not tried before"
+    _say("Keras %s, repaired for several tasks: %s%s" % (version, ", ".join(_REPAIRED), untried))
+    report = os.environ.get("ORCHESTRATE_REPORT")
+    if report:
+        repaired = '", "'.join(_REPAIRED)
+        with open(report, "a") as file:
+            file.write('{"kind": "keras", "version": "%s", "repaired": ["%s"]}\n' % (version, repaired))
+
+
+def _say(text: str) -> None:
+    sys.stderr.write("orchestrate: %s\n" % text)
+
+
+def leave(distributed: "Any") -> None:
+    """Let a process go that an exception ends: JAX would wait for its peers, which still train, for 300 s."""
+    shutdown = distributed.shutdown
+
+    def shut_down() -> None:
+        if hasattr(sys, "last_type"):  # set where Python prints an exception that nobody caught
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)  # the coordinator's own end would wait, too
+        shutdown()
+
+    distributed.shutdown = shut_down
+
+
+def register(clusters: "Any") -> None:
+    """Answer for the task's place: of its three variables JAX reads the coordinator's address alone.
+
+    For the others it asks the subclasses of ClusterEnv, one for each kind of cluster.
+    """
+    kinds = getattr(getattr(clusters, "ClusterEnv", None), "_cluster_types", None)
+    if not isinstance(kinds, list):
+        return  # another JAX, which may read all three by itself
+    place = {
+        "name": "orchestrate",
+        "is_env_present": classmethod(lambda _: "JAX_NUM_PROCESSES" in os.environ),
+        "get_coordinator_address": classmethod(lambda *_, **__: os.environ["JAX_COORDINATOR_ADDRESS"]),
+        "get_process_count": classmethod(lambda _: int(os.environ["JAX_NUM_PROCESSES"])),
+        "get_process_id": classmethod(lambda _: int(os.environ["JAX_PROCESS_ID"])),
+    }
+    type("Orchestrate", (clusters.ClusterEnv,), place)  # a subclass is known once it is defined
+    kinds.insert(0, kinds.pop())  # before Slurm and the like, which a task may be inside of
+    if any(name.lower() in ("http_proxy", "https_proxy") for name in os.environ):  # JAX warns of any
+        os.environ.setdefault("grpc_proxy", "")  # tasks do not look for each other through it

@@ -1,0 +1,130 @@
+"""Choose the framework and the Keras of a run by what its command starts and its program imports. Pure.
+
+A program of several frameworks is taken for the one that it trains with on several tasks, as far as its text
+tells. What cannot be read, and what shows no framework, is TensorFlow's. On one task as on many, Keras is:
+
+    the program                                tf.keras    import keras
+    uses tf.keras, or cannot be read           Keras 2     Keras 3, and the run says that both are there
+    imports keras or a package built on it     Keras 3     Keras 3
+    uses what only Keras 3 has (keras.ops)     Keras 3     Keras 3
+    does not use Keras                         nothing is set
+    worker_entry                               Keras 2     -
+
+Keras 2 is the package tf_keras, by TF_USE_LEGACY_KERAS=1. The tutorials of tf.distribute are written for it,
+and its `fit` works on several tasks; that of Keras 3 is repaired there (node/hook/site_frameworks.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.frameworks import FRAMEWORKS
+from orchestrator.model import FrameworkName
+from orchestrator.program.sources import imports
+
+BACKEND = "KERAS_BACKEND"
+_IN_TEXT = re.compile(rf"""{BACKEND}['"](?P<how>\]\s*=|,)\s*['"](?P<name>\w+)['"]""")
+_IMPORTS_KERAS = re.compile(r"^\s*(?:import|from)\s+keras\b", re.MULTILINE)
+_PACKAGES = frozenset(("keras", "keras_cv", "keras_hub", "keras_nlp", "keras_rs"))
+# What Keras 3.15 has and tf_keras 2.21 lacks, as programs write it.
+_KERAS_3 = re.compile(
+    r"\bkeras\.(?:ops|random|config|distribution|distillation|dtype_policies|quantizers|remat|tree|visualization"
+    r"|wrappers|Variable|KerasTensor|Function|Operation|StatelessScope)\b"
+    r"|\bkeras\.layers\.(?:RMSNormalization|GroupQueryAttention|TFSMLayer|Pipeline|RandAugment|MixUp|CutMix)\b"
+    r"|\bkeras\.optimizers\.(?:Lamb|Muon)\b|\bkeras\.utils\.PyDataset\b|\bkeras\.callbacks\.SwapEMAWeights\b"
+)
+_CONFIG = re.compile(r"TF_CONFIG|luster_?[Rr]esolver|\bestimator\b|RunConfig|(?:distribute|train)\.Server\b")
+_OFF = "legacy_keras = false under [job] makes it Keras 3"
+
+
+def choose_framework(
+    command: Sequence[str], sources: Sequence[str], env: Mapping[str, str]
+) -> tuple[FrameworkName, str]:
+    """Return the framework, and what shows it."""
+    line = " ".join(command)
+    for name, framework in FRAMEWORKS.items():
+        if start := framework.starts.search(line):
+            return name, f"the command starts {start[0].strip(' /')}"
+    modules = dict.fromkeys(module for text in sources for module in imports(text))
+    backend = next(filter(None, (_backend(text, env) for text in sources)), "")
+    shown = {
+        name: module
+        for name, framework in FRAMEWORKS.items()
+        if (module := next(filter(framework.imports.__contains__, modules), ""))
+    }
+    if "keras" in modules:
+        for name in FRAMEWORKS:
+            if backend == name is not FrameworkName.TENSORFLOW:
+                return name, f"{BACKEND} is {backend}"
+        shown.setdefault(FrameworkName.TENSORFLOW, "keras")
+    trains = [name for name in shown if any(map(FRAMEWORKS[name].spreads.search, sources))]
+    names = trains if len(trains) == 1 else [*shown]
+    if not names:
+        return FrameworkName.TENSORFLOW, "nothing shows another framework"
+    why = f"the program imports {' and '.join(shown[name] for name in names)}"
+    return names[0] if len(names) == 1 else FrameworkName.TENSORFLOW, why
+
+
+def _backend(text: str, env: Mapping[str, str]) -> str:
+    """Name the backend of Keras: by a line before its import, which only as a default yields to `env`."""
+    imported = _IMPORTS_KERAS.search(text)
+    setting = _IN_TEXT.search(text, 0, imported.start() if imported else len(text))
+    if setting is None:
+        return env.get(BACKEND, "")
+    return env.get(BACKEND, setting["name"]) if setting["how"] == "," else setting["name"]
+
+
+@dataclass(frozen=True)
+class KerasChoice:
+    """Why Keras 2 is what tf.keras is (None: it is not), and what the run says of Keras 3."""
+
+    legacy: str | None = None
+    keras_3: str | None = None
+
+
+def choose_keras(
+    wanted: bool | None, sources: Iterable[str] | None, *, several: bool, ps: bool
+) -> KerasChoice:
+    """Decide for a run.
+
+    `wanted` is `[job] legacy_keras`; `sources` are the texts of the program and of the modules beside it that
+    it imports: none where it cannot be read, None when it is worker_entry.
+    """
+    lines = (text.split("\n") for text in sources or ())
+    texts = tuple("\n".join(line.partition("#")[0] for line in text) for text in lines)
+    if wanted is None and texts and not any("keras" in text.lower() for text in texts):
+        return KerasChoice()
+    shows = next(filter(None, map(_shows_keras_3, texts)), "")
+    if wanted or (wanted is None and not shows):
+        reason = "as legacy_keras = true says" if wanted else f"on one task as on several; {_OFF}"
+        return KerasChoice(f"so that tf.keras is Keras 2 (tf_keras), {reason}")
+    why = f"the program uses {shows}" if wanted is None else "as legacy_keras = false says"
+    wrong = "parameter servers" if ps else "CentralStorageStrategy"
+    if ps or any(wrong in text for text in texts):
+        return KerasChoice(
+            None, f"Keras 3, {why}: its `fit` is wrong with {wrong}; write tf.keras for Keras 2"
+        )
+    return KerasChoice(
+        None, f"Keras 3, {why}" + ("; its `fit` is repaired for several tasks" if several else "")
+    )
+
+
+def reads_config(sources: Iterable[str] | None) -> bool:
+    """Return False for a program whose text shows that it does not look at TF_CONFIG itself."""
+    texts = tuple(sources or ())
+    return not texts or any(map(_CONFIG.search, texts))
+
+
+def _shows_keras_3(source: str) -> str:
+    """Name what in a program shows that it is written for Keras 3; "" for nothing."""
+    if package := imported(source):
+        return f"`import {package}`"
+    name = _KERAS_3.search(source)
+    return name[0] if name else ""
+
+
+def imported(source: str) -> str:
+    """Name the package of Keras 3 that a program imports by its own name; `tf.keras` is none."""
+    return next((name for name in imports(source) if name in _PACKAGES), "")

@@ -1,0 +1,137 @@
+"""The process of a command: little is loaded at its start, and its status is the run's to its last moment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+
+# From here on, until the process is gone, it is told Ctrl-C without a pause.
+_IMPATIENT = """
+import atexit, os, subprocess, sys
+from orchestrator.cli.main import run
+sys.argv = ["orchestrate", "runs"]
+sender = f"exec > /dev/null 2>&1; while kill -INT {os.getpid()}; do :; done"
+atexit.register(lambda: subprocess.Popen(["sh", "-c", sender]))
+class Slow:
+    def __del__(self, sleep=__import__("time").sleep):
+        sleep(0.2)  # the interpreter's own end, made long enough to be hit
+slow = Slow()
+run()
+"""
+_NO_RUNS = "no runs yet; orchestrate launch starts one\n"
+
+
+_CODE = "from orchestrator.cli.main import run; run()"
+
+
+def orchestrate(
+    *words: str, state: Path, timeout: float = 60, code: str = _CODE
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env=os.environ | {"XDG_STATE_HOME": str(state)},
+        cwd=state,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=timeout,
+        check=False,
+    )
+
+
+def test_ctrl_c_while_the_interpreter_ends_does_not_change_the_status(tmp_path: Path) -> None:
+    done = orchestrate(state=tmp_path, code=_IMPATIENT)
+    assert (done.returncode, done.stdout + done.stderr) == (0, _NO_RUNS)
+
+
+def test_a_pipe_that_was_closed_does_not_change_the_status(tmp_path: Path) -> None:
+    """`2>&1 | head`, and head has gone: stderr is as closed as stdout is."""
+    words = ("launch", "--hosts", "none.toml")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", _CODE, *words],
+        env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=writer,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert done.returncode == ExitStatus.USAGE
+
+
+def test_debug_shows_where_and_leaves_the_status(tmp_path: Path) -> None:
+    done = orchestrate("launch", "--debug", "--hosts", "none.toml", state=tmp_path)
+    assert done.returncode == ExitStatus.USAGE
+    assert "Traceback" in done.stderr
+    assert "\nerror: there is no none.toml\n" in done.stderr
+
+
+_BUG = """
+from orchestrator.cli import main, runs
+runs.main = lambda _: {}["nothing"]
+main.run()
+"""
+
+
+def test_a_bug_has_a_status_of_its_own(tmp_path: Path) -> None:
+    done = orchestrate("runs", state=tmp_path, code=_BUG)
+    assert done.returncode == 4
+    assert "KeyError: 'nothing'\n" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_this_machine_cannot_do_is_no_bug(tmp_path: Path) -> None:
+    """A current folder that was removed: there is no such file, whatever the verb."""
+    code = f"import os; os.mkdir('d'); os.chdir('d'); os.rmdir('../d'); {_CODE}"
+    for verb in (["status"], ["launch", "--", "true"], ["exec", "--", "true"]):
+        done = orchestrate(*verb, state=tmp_path, code=code)
+        assert (done.returncode, done.stdout) == (ExitStatus.HERE, "")
+        assert done.stderr.startswith("error: this machine could not do its part\n  why: No such file")
+
+
+ROOT = Path(__file__).parents[2]
+HEAVY = (
+    "argcomplete",
+    "asyncio",
+    "cryptography",
+    "fabric",
+    "msgspec",
+    "paramiko",
+    "pathspec",
+    "rich",
+    "tomllib",
+)
+
+
+def test_little_is_loaded_before_ctrl_c_is_taken() -> None:
+    code = (
+        "import sys; from orchestrator.cli.main import run; print([m for m in ('argparse',"
+        "'dataclasses', 'orchestrator.model') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("line", [["--help"], ["launch", "--help"]], ids=" ".join)
+def test_help_loads_nothing_heavy(line: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from orchestrator.cli.main import main\n"
+        "try:\n"
+        f"    main({line!r})\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "usage: orchestrate" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"

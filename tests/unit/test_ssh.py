@@ -1,0 +1,222 @@
+"""known_hosts as OpenSSH reads it, ssh_config's words, and what connecting raises."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import hmac
+import os
+import socket
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from orchestrator.errors import HostError
+from orchestrator.ssh import hostkeys
+from orchestrator.ssh.connect import explain
+from orchestrator.ssh.hostkeys import Beyond, KnownHosts, Trust
+from orchestrator.ssh.resolve import CommandLine, Target, parse_dump, split_destination, target_of
+
+
+def blob(kind: str, content: str) -> bytes:
+    return len(kind).to_bytes(4, "big") + kind.encode() + content.encode()
+
+
+def text(key: bytes) -> str:
+    return f"{hostkeys.key_type(key)} {base64.b64encode(key).decode()}"
+
+
+MINE, OTHER, RSA = blob("ssh-ed25519", "mine"), blob("ssh-ed25519", "other"), blob("ssh-rsa", "mine")
+K, U, C = Trust.KNOWN, Trust.UNKNOWN, Trust.CHANGED
+PLAIN, PORT = 22, 2222
+
+
+def hashed(name: str) -> str:
+    salt = b"12345678901234567890"
+    digest = hmac.new(salt, name.encode(), hashlib.sha1).digest()
+    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+
+
+CASES = [
+    ("empty", "", PLAIN, U),
+    ("the name in a list", f"gpu-00,GPU-01,10.0.0.1 {text(MINE)}", PLAIN, K),
+    ("another name or port", f"gpu-02,[gpu-01]:2223,{hashed('gpu-02')} {text(MINE)}", PORT, U),
+    ("hashed", f"{hashed('gpu-01')} {text(MINE)}", PLAIN, K),
+    ("with the port", f"[gpu-01]:2222 {text(MINE)}", PORT, K),
+    ("known without the port", f"gpu-01 {text(MINE)}", PORT, K),
+    ("another key without the port", f"gpu-01 {text(OTHER)}", PORT, U),
+    ("changed", f"gpu-01 {text(OTHER)}", PLAIN, C),
+    ("changed, of another type", f"gpu-01 {text(RSA)}", PLAIN, C),
+    ("one of several", f"gpu-01 {text(OTHER)}\ngpu-01 {text(RSA)}\ngpu-01 {text(MINE)}", PLAIN, K),
+    ("bad lines", f"x\ngpu-01 ssh-rsa\ngpu-01 ssh-rsa ====\ngpu-01 {text(MINE)}", PLAIN, K),
+    ("type and key disagree", f"gpu-01 ssh-rsa {base64.b64encode(MINE).decode()}", PLAIN, U),
+]
+
+
+def verdict(file: Path, content: str, port: int) -> tuple[Trust, str]:
+    file.write_bytes(content.encode("utf-8", "surrogateescape"))
+    target = Target("x", "gpu-01", port, "me", user_known_hosts=(file,))
+    return hostkeys.judge(KnownHosts().lines_about(target), target.key_names[0], MINE)
+
+
+@pytest.mark.parametrize(
+    ("content", "port", "trust"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_judging_a_key(tmp_path: Path, content: str, port: int, trust: Trust) -> None:
+    assert verdict(tmp_path / "known", content, port)[0] is trust
+
+
+@pytest.mark.parametrize("begins", ["@revoked *", "@cert-authority gpu-*", "gpu-??,gpu-01", "!gpu-01,x"])
+def test_a_file_with_markers_or_patterns_is_openssh_s(tmp_path: Path, begins: str) -> None:
+    with pytest.raises(Beyond, match="known:2"):
+        verdict(tmp_path / "known", f"gpu-01 {text(MINE)}\n{begins} {text(OTHER)}\n", PLAIN)
+
+
+def test_the_line_to_blame_is_the_one_of_the_same_type(tmp_path: Path) -> None:
+    file = tmp_path / "known_hosts"
+    content = f"gpu-01 {text(RSA)}\n\ngpu-01 {text(OTHER)}\n"
+    assert verdict(file, content, PLAIN) == (Trust.CHANGED, f"{file}:3")
+
+
+def test_what_is_remembered_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "new folder" / "known_hosts"
+    target = Target("x", "gpu-01", 2222, "me", user_known_hosts=(file,))
+    for _ in range(2):
+        KnownHosts().remember(target, MINE)
+    assert len(file.read_text().splitlines()) == 2
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert verdict(file, file.read_text(), PORT)[0] is Trust.KNOWN
+
+
+def test_a_fifo_is_no_known_hosts_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert hostkeys.load(tmp_path / "fifo") == {}
+    KnownHosts().remember(Target("x", "x", 22, "me", user_known_hosts=(tmp_path / "fifo",)), MINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("me@gpu-01:2222", ("me", "gpu-01", 2222)),
+        ("ssh://me@gpu-01:2222/", ("me", "gpu-01", 2222)),
+        ("::1", (None, "::1", None)),
+        ("[::1]:2222", (None, "::1", 2222)),
+        ("me@[fe80::1%eth0]", ("me", "fe80::1%eth0", None)),
+        ("me@corp@gpu-01", ("me@corp", "gpu-01", None)),
+    ],
+)
+def test_a_destination_in_its_parts(text: str, parts: tuple[str | None, str, int | None]) -> None:
+    assert split_destination(text) == parts
+
+
+def dump(*lines: str) -> Target:
+    return target_of(
+        CommandLine("alias"),
+        parse_dump("\n".join(["user train", "hostname gpu-01.example", "port 22", *lines])),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "new"), [("true", False), ("ask", False), ("accept-new", True), ("false", True), ("off", True)]
+)
+def test_strict_host_key_checking(value: str, new: bool) -> None:
+    assert dump(f"stricthostkeychecking {value}").accept_new is new
+
+
+def test_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+    lines = ("identityagent none", "identityagent /run/mine", "loglevel INFO")
+    assert [dump(line).agent for line in lines] == [None, "/run/mine", "/run/agent"]
+
+
+def test_identities_chosen_or_not() -> None:
+    assert dump("identityfile ~/.ssh/id_rsa", "identityfile ~/.ssh/id_ed25519").default_identities
+    assert not dump("identityfile ~/.ssh/id_rsa", "identityfile ~/keys of mine").default_identities
+    assert not dump("identityfile ~/.ssh/id_cluster").default_identities
+    assert dump("identityfile none").identities == ()
+
+
+def test_known_hosts_files(tmp_path: Path) -> None:
+    blank = tmp_path / "a b"
+    assert dump("userknownhostsfile ~/.ssh/a /b").user_known_hosts == (Path.home() / ".ssh/a", Path("/b"))
+    assert dump("userknownhostsfile none").user_known_hosts == ()
+    blank.touch()
+    assert dump(f"userknownhostsfile {blank}").user_known_hosts == (blank,)
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        ((), ("gpu-01.example",)),
+        (("hostname GPU-01.Example",), ("gpu-01.example",)),
+        (("port 2222",), ("[gpu-01.example]:2222", "gpu-01.example")),
+    ],
+)
+def test_names_of_the_host_key(lines: tuple[str, ...], names: tuple[str, ...]) -> None:
+    options = {**parse_dump("user train\nhostname gpu-01.example\nport 22"), **parse_dump("\n".join(lines))}
+    assert target_of(CommandLine("alias"), options).key_names == names
+
+
+@pytest.mark.parametrize(
+    ("line", "beyond"),
+    [
+        ("knownhostscommand none", ""),
+        ("knownhostscommand /bin/keys %H", "KnownHostsCommand"),
+        ("identityfile ~/.ssh/%h", "IdentityFile"),
+        ("identityagent $MINE", "IdentityAgent"),
+        ("verifyhostkeydns true", "VerifyHostKeyDNS"),
+        ("pubkeyauthentication false", "PubkeyAuthentication"),
+        ("addressfamily inet6", "AddressFamily"),
+        ("hostkeyalias lab", "HostKeyAlias"),
+        ("ciphers aes128-ctr,aes256-ctr", ""),
+        ("controlpath /no/such/socket", ""),
+    ],
+)
+def test_what_only_openssh_can_follow(line: str, beyond: str) -> None:
+    assert dump(line).beyond == beyond
+
+
+TARGET = Target("gpu-02", "gpu-02.example", 2222, "train")
+
+raised = paramiko.ssh_exception
+ERRORS: list[tuple[BaseException, str]] = [
+    (raised.SSHException("odd"), "protocol"),
+    (raised.BadAuthenticationType("no", ["password"]), "auth"),
+    (raised.ChannelException(1, "no"), "command"),
+    (raised.IncompatiblePeer("no kex"), "algorithms"),
+    (raised.NoValidConnectionsError({("10.0.0.1", 22): ConnectionRefusedError()}), "system"),
+    (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "resolve"),
+    (TimeoutError("timed out"), "timeout"),
+    (OSError(errno.ETIMEDOUT, "Connection timed out"), "timeout"),
+    (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "refused"),
+    (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "lost"),
+    (BrokenPipeError(errno.EPIPE, "Broken pipe"), "lost"),
+    (EOFError(), "lost"),
+    (OSError(errno.EHOSTUNREACH, "No route to host"), "no-route"),
+    (OSError(errno.ENETUNREACH, "Network is unreachable"), "no-route"),
+    (OSError(errno.EMFILE, "Too many open files"), "here"),
+    (ValueError("a bug"), "internal"),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), ERRORS, ids=[repr(case[0]) for case in ERRORS])
+def test_every_error_has_its_words(error: BaseException, kind: str) -> None:
+    check(explain(error, "gpu-02", TARGET), kind)
+
+
+def check(error: HostError, kind: str) -> None:
+    assert error.kind == kind
+    assert error.host == "gpu-02"
+    assert "gpu-02" not in error.what
+    assert error.why
+    assert error.hint
+
+
+def test_the_way_through_a_bastion_is_said() -> None:
+    jump = Target("bastion", "b.example", 22, "train")
+    through = Target("gpu-02", "10.0.0.2", 22, "train", jump=jump)
+    error = explain(raised.ChannelException(2, "Connection refused"), "gpu-02", through)
+    assert error.kind == "refused"
+    assert error.why.endswith("(through bastion)")
