@@ -121,6 +121,7 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
 
 # What may come of a fault that strikes before the tasks run; it may also meet them when they do.
 EARLY: dict[str, tuple[Ending, ...]] = {
+    "guard-kill": NEVER[1:],  # in the milliseconds before its supervisor has answered
     "agent-kill": NEVER,
     "sshd-kill": NEVER,
     "keeper-kill": (KEEPERLESS,),
