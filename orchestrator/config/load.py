@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -120,16 +120,18 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inve
     entries = tuple(
         read_entry(number, table, defaults, report) for number, table in enumerate(tables, start=1)
     )
-    _check_twice(entries, report)
-    _check_loopback(entries, report)
+    _check_names(entries, report)
     _check_roles(entries, report)
     job = Job(**read_table(job_table, "job", JOB, report).good)
     written = {DEFAULTS: defaults_table, JOB: job_table}
     written |= {place_of(number, table): table for number, table in enumerate(tables, start=1)}
-    check_secrets(job.secrets, written, report)
     hosts = tuple(host for entry in entries for host in entry.hosts)
-    if DEVICES in job.env and any(host.devices is not None for host in hosts):
-        report.add(JOB, f"env.{DEVICES}", "is what `devices` of a host sets; keep one of the two")
+    elsewhere = dict.fromkeys(
+        job.secrets, "is listed in `secrets`; remove the value here, it is read from your environment"
+    )
+    if any(host.devices is not None for host in hosts):
+        elsewhere[DEVICES] = "is what `devices` of a host sets; keep one of the two"
+    _check_env(elsewhere, written, report)
     environment = read_env(_table(document, "env", report), hosts, defaults_table, report)
     data = read_data(_table(document, "data", report), report)
     kubernetes = _table(document, "export.kubernetes", report) or {}
@@ -205,8 +207,6 @@ def _check_tasks(own: Mapping[str, Any], place: Place, given: frozenset[str], re
     if devices is not None and len(devices) % tasks:
         share = f"{count(len(devices), 'GPU')} cannot be shared out evenly to {tasks} tasks"
         report.add(home("devices", "tasks"), "devices", share)
-    if devices is not None and DEVICES in own["env"]:
-        report.add(home("devices", "env"), f"env.{DEVICES}", "is what `devices` sets; keep one of the two")
     last = own.get("task_port", Host.task_port) + tasks - 1
     if last > MAX_PORT:
         what = f"the ports of {tasks} tasks would end at {last}, beyond {MAX_PORT}"
@@ -292,49 +292,15 @@ def _addresses(logins: tuple[targets.Destination, ...], place: Place, report: Re
 # --- the rules between hosts ---
 
 
-def _check_twice(entries: tuple[HostTable, ...], report: Report) -> None:
-    """Two hosts with one name, or two tasks with one port of one machine: the first such of each table.
-
-    TensorFlow binds *:port, so a port can be used once per machine, whatever the address.
-    """
-    taken: dict[tuple[str, str], str] = {}
+def _check_names(entries: tuple[HostTable, ...], report: Report) -> None:
+    """Every host needs a name of its own; ports of one machine are compared by preflight, which knows it."""
+    taken: dict[str, str] = {}
     for entry in entries:
-        clash: tuple[str, str] | None = None
-        other = ""
-        for host in entry.hosts:
-            # A port that could not be read is not a reason to complain about the default one.
-            seats = [("name", host.name), *(_seats(host) if entry.complete else ())]
-            if clash is None:
-                clash = next((seat for seat in seats if seat in taken), None)
-                other = taken[clash] if clash else ""
-            for seat in seats:
-                taken.setdefault(seat, entry.place.title)
-        if clash is None:
-            continue
-        where = "another host of this range" if other == entry.place.title else other
-        if clash[0] == "name":
-            what = f"{clash[1]} is in {where} too; every host needs a name of its own"
+        names = [host.name for host in entry.hosts]
+        if twice := next((name for name in names if name in taken), None):
+            what = f"{twice} is in {taken[twice]} too; every host needs a name of its own"
             report.add(entry.place, "name", what)
-        else:
-            what = f"{clash[1]} is taken on that machine by {where}; give this host another"
-            report.add(entry.place, "task_port", f"{what}, or write the machine once with tasks = 2")
-
-
-def _seats(host: Host) -> Iterator[tuple[str, str]]:
-    """(machine, port) of each of its tasks, under every name by which two hosts can be one machine."""
-    machines = [f"ssh {host.ssh} {host.port}", f"address {host.address.lower()}"]
-    # With one forwarded port per machine, "localhost" can be any of them; as an address it cannot.
-    for machine in ["loopback"] if targets.is_loopback(host.address) else machines:
-        yield from ((machine, str(host.task_port + place)) for place in range(host.tasks))
-
-
-def _check_loopback(entries: tuple[HostTable, ...], report: Report) -> None:
-    others = [host.name for entry in entries for host in entry.hosts if not targets.is_loopback(host.address)]
-    for entry in entries if others else ():
-        inner = next((host for host in entry.hosts if targets.is_loopback(host.address)), None)
-        if inner is not None:
-            what = f"{inner.address} means every machine itself, so {others[0]} cannot reach this host there"
-            report.add(entry.place, "address", f"{what}; write the one that `hostname -I` shows on it")
+        taken |= dict.fromkeys(names, entry.place.title)
 
 
 def _check_roles(entries: tuple[HostTable, ...], report: Report) -> None:
@@ -373,14 +339,15 @@ _CPU = ("tensorflow-cpu; platform_machine == 'x86_64'", "tensorflow; platform_ma
 _GPU = ("tensorflow[and-cuda]",)
 
 
-def check_secrets(secrets: Iterable[str], tables: Mapping[Place, Mapping[str, Any]], report: Report) -> None:
-    """A secret's value has no place in the file."""
+def _check_env(
+    elsewhere: Mapping[str, str], tables: Mapping[Place, Mapping[str, Any]], report: Report
+) -> None:
+    """Report variables whose values come from elsewhere, as their text in `elsewhere` says."""
     for place, table in tables.items():
         env = table.get("env")
-        for name in secrets:
+        for name in elsewhere:
             if isinstance(env, dict) and name in env:
-                what = "is listed in `secrets`; remove the value here, it is read from your environment"
-                report.add(place, f"env.{name}", what)
+                report.add(place, f"env.{name}", elsewhere[name])
 
 
 def read_env(

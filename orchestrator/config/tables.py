@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.config import values
 from orchestrator.config.mistakes import Place, Report, Wrong, listed, nearest
-from orchestrator.config.values import Reader, Wrongs
+from orchestrator.config.values import Reader
 from orchestrator.model import MAX_PORT, AutoShard, FrameworkName, OnHang, Revalidate, Role, Via
 
 MAX_TASKS = 1024
@@ -60,12 +60,12 @@ JOB_KEYS: Mapping[str, Reader] = {
     "min_hosts": values.whole(1, MAX_TASKS),
     "host_timeout": values.seconds,
     "backup": values.folder,
-    "notify": values.notify,
+    "notify": values.command,
 }
 
 ENV_KEYS: Mapping[str, Reader] = {
     "requirements": values.text,
-    "packages": values.requirements,
+    "packages": values.texts,
     "extras": values.texts,
     "python": values.interpreter,
     "index": values.url,
@@ -114,13 +114,9 @@ def read_table(table: Mapping[str, Any], name: str, place: Place, report: Report
             continue
         try:
             good[key] = readers[key](value)
-        except Wrongs as several:
+        except Wrong as mistake:
             wrong.add(key)
-            for inner, what in several.found:
-                report.add(place, f"{key}.{inner}", what)
-        except Wrong as one:
-            wrong.add(key)
-            report.add(place, key, str(one))
+            report.add(place, key, str(mistake))
     return Read(good, frozenset(wrong))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Any, TypeAlias
@@ -157,37 +157,22 @@ def devices(value: Any) -> tuple[str, ...]:
     return _different(given)
 
 
-def _different(words: Iterable[str]) -> tuple[str, ...]:
-    given = tuple(words)
+def _different(given: Sequence[str]) -> tuple[str, ...]:
     if twice := next((word for word in given if given.count(word) > 1), None):
         raise Wrong(f"names {twice} twice")
-    return given
+    return tuple(given)
 
 
 def env(value: Any) -> dict[str, str]:
-    """Raise Wrong with one line per wrong variable."""
+    """Read a table of variables and their texts."""
     if not isinstance(value, dict):
         raise Wrong(f'must be a table such as {{ NAME = "value" }}, not {kind(value)}')
-    mistakes = [(name, mistake) for name, item in value.items() if (mistake := _variable(name, item))]
-    if mistakes:
-        raise Wrongs(mistakes)
+    for name, item in value.items():
+        # The value is not shown: it may be a secret in the wrong place.
+        mistyped = None if isinstance(item, str) else f"must be a text in quotes, not {kind(item)}"
+        if mistake := name_mistake(name) or mistyped or value_mistake(item):
+            raise Wrong(f"{show(name)} {mistake}")
     return dict(value)
-
-
-class Wrongs(Wrong):
-    """Several findings inside one value: (name within it, what)."""
-
-    def __init__(self, found: Iterable[tuple[str, str]]) -> None:
-        self.found = tuple(found)
-        super().__init__("; ".join(f"{name}: {what}" for name, what in self.found))
-
-
-def _variable(name: str, value: object) -> str | None:
-    if mistake := name_mistake(name):
-        return mistake
-    if not isinstance(value, str):  # not shown: it may be a secret in the wrong place
-        return f"must be a text in quotes, not {kind(value)}"
-    return value_mistake(value)
 
 
 def names(value: Any) -> tuple[str, ...]:
@@ -212,18 +197,8 @@ def texts(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def notify(value: Any) -> tuple[str, ...]:
-    """The argv of a command of this machine."""
-    return _argv(value, "write bash -c '...'")
-
-
 def command(value: Any) -> tuple[str, ...]:
-    """An argv; a text is split as a shell would split it."""
-    return _argv(value, "use `setup`, or bash -c '...'")
-
-
-def _argv(value: Any, way: str) -> tuple[str, ...]:
-    """Read a command; `way` is the advice to whoever writes a line for a shell."""
+    """Read an argv; a text is split as a shell would split it."""
     argv = _split(value) if isinstance(value, str) else value
     if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
         raise Wrong('must be a text or a list of texts such as ["train.py", "--epochs", "3"]')
@@ -232,14 +207,14 @@ def _argv(value: Any, way: str) -> tuple[str, ...]:
     if any("\0" in word for word in argv):
         raise Wrong("holds a NUL character")
     if "=" in argv[0].partition("/")[0]:
-        raise Wrong(f"starts with {show(argv[0])}, which only a shell knows; use `setup` or `env`")
+        raise Wrong(f"starts with {show(argv[0])}, which only a shell knows; write bash -c '...'")
     # These would reach the program as they are, which nobody who writes one line means.
     in_a_line = isinstance(value, str) and PurePath(argv[0]).name not in SHELLS
     for place, word in enumerate(argv if in_a_line else ()):
         # The node opens out ~ in the program itself.
         expanded = _EXPANDED.search(word) and (place or not word.startswith("~"))
         if word in _OPERATORS or word.endswith(";") or expanded:
-            raise Wrong(f"holds {show(word)}, but no shell reads it; {way}")
+            raise Wrong(f"holds {show(word)}, but no shell reads it; write bash -c '...'")
     return tuple(argv)
 
 
@@ -280,22 +255,6 @@ def url(value: Any) -> str:
     if not re.match(r"(https?|file)://[^/\s]*/?", given):
         raise Wrong(f"must be the URL of a package index (https://...), not {show(given)}")
     return given
-
-
-def requirements(value: Any) -> tuple[str, ...]:
-    """Packages as pip is told them."""
-    from packaging.requirements import (  # noqa: PLC0415 - 20 ms of every command without [env]
-        InvalidRequirement,
-        Requirement,
-    )
-
-    lines = texts(value)
-    for line in lines:
-        try:
-            Requirement(line)
-        except InvalidRequirement as error:
-            raise Wrong(f"{show(line)} is not a requirement of pip: {str(error).splitlines()[0]}") from None
-    return lines
 
 
 def data_sets(value: Any) -> tuple[str, ...]:

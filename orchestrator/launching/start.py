@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.config import values
 from orchestrator.config.mistakes import Wrong
-from orchestrator.config.values import notify
 from orchestrator.errors import UsageError
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.launching import code, keeping
@@ -159,7 +159,7 @@ def notify_command(job: Job, wanted: str | None) -> tuple[str, ...]:
     Raise UsageError for one that could not be run: at the end of a night it would be too late.
     """
     try:
-        argv = job.notify if wanted is None else notify(wanted)
+        argv = job.notify if wanted is None else values.command(wanted)
     except Wrong as wrong:
         raise UsageError(f"--notify {wrong}", hint="`--notify 'mail -s trained me@example.org'`") from wrong
     if not argv:
