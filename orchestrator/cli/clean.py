@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 
+from orchestrator import wire
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.asking import asking
+from orchestrator.cli.desk.inventory import load
 from orchestrator.cli.desk.out import facts, say
 from orchestrator.errors import SeveralErrors, UsageError
+from orchestrator.render.clean import Cleaning, lines
+from orchestrator.render.errors import report
+from orchestrator.store import prune
 
-SUMMARY = "prove that the hosts hold nothing of ended runs, and remove what is old"
 _SECONDS = 1800.0  # that removing many files from a network disk may take
 
 
@@ -31,13 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator import wire
-    from orchestrator.cli.desk.asking import asking
-    from orchestrator.cli.desk.inventory import load
-    from orchestrator.render.clean import Cleaning, lines
-    from orchestrator.render.errors import report
-    from orchestrator.store import prune
-
     inventory = load(arguments.hosts)
     if arguments.work and not (arguments.yes or arguments.dry_run):
         hint = "`--work --dry-run` shows what would go; `--work --yes` removes it"

@@ -6,11 +6,15 @@ A shell runs `orchestrate` itself for an answer, with _ARGCOMPLETE set; a Tab re
 from __future__ import annotations
 
 import argparse
+import os
 
+import argcomplete
+from argcomplete.shell_integration import shellcode
+
+from orchestrator.cli.args.parser import build
 from orchestrator.cli.desk.out import say
 from orchestrator.errors import ExitStatus
-
-SUMMARY = "print what makes your shell complete verbs, options and runs"
+from orchestrator.store import runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,20 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from argcomplete.shell_integration import shellcode
-
     say(*shellcode(["orchestrate"], shell=arguments.shell).strip("\n").split("\n"))
     return int(ExitStatus.OK)
 
 
 def answer() -> None:
     """Write the words that fit and leave the process."""
-    import argcomplete
-
-    from orchestrator.cli.args.parser import build
-    from orchestrator.store import runs
-
-    parser, verbs = build()
+    parser, verbs = build(*os.environ["COMP_LINE"].split()[1:2])
     for verb in verbs.values():
         for action in verb._actions:  # noqa: SLF001 - argparse has no other way to list them
             if action.dest == "run":

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.asking import logins
+from orchestrator.cli.desk.inventory import load
 from orchestrator.cli.desk.out import facts, say, tell
+from orchestrator.connectors import Connectors
 from orchestrator.errors import ExitStatus, SeveralErrors, UsageError
+from orchestrator.phases.command import CommandOutput, Commands
+from orchestrator.planning.selection import narrow
+from orchestrator.render.commands import CommandAnswers, StreamLines
+from orchestrator.render.errors import report
 from orchestrator.text import count
+from orchestrator.wire import Pipe
 
-if TYPE_CHECKING:
-    from orchestrator.phases.command import Commands
-    from orchestrator.render.commands import CommandAnswers, StreamLines
-
-SUMMARY = "run one command on all hosts, and show what they answer: equal answers once"
 _OFTEN = 0.5  # seconds between looks at what may be shown
 _ENDING = 15.0  # seconds until a host that says nothing of its command's end is given up
 
@@ -28,14 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.asking import logins
-    from orchestrator.cli.desk.inventory import load
-    from orchestrator.connectors import Connectors
-    from orchestrator.phases.command import Commands
-    from orchestrator.planning.selection import narrow
-    from orchestrator.render.commands import CommandAnswers
-    from orchestrator.render.errors import report
-
     if not arguments.command:
         raise UsageError("exec needs a command", hint="`orchestrate exec -- uptime`")
     inventory = load(arguments.hosts)
@@ -66,8 +60,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _show(lines: StreamLines, *, as_json: bool) -> None:
-    from orchestrator.wire import Pipe
-
     (facts if as_json else say)(*(line for pipe, line in lines if pipe is Pipe.OUT))
     sys.stdout.flush()
     tell(*(line for pipe, line in lines if pipe is Pipe.ERR))
@@ -75,8 +67,6 @@ def _show(lines: StreamLines, *, as_json: bool) -> None:
 
 def _end(commands: Commands, answers: CommandAnswers, *, as_json: bool) -> None:
     """End the command everywhere and say so; a second Ctrl-C leaves at once."""
-    from orchestrator.phases.command import CommandOutput
-
     tell(f"ending the command on {count(len(answers.running), 'host')} (Ctrl-C again: leave)")
     answers.waiting &= answers.running.keys()  # where it has not started there is nothing to be awaited
     commands.stop()

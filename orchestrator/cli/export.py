@@ -7,17 +7,17 @@ import dataclasses
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.inventory import load
 from orchestrator.cli.desk.out import say, tell
 from orchestrator.errors import ExitStatus, UsageError
-
-if TYPE_CHECKING:
-    from orchestrator.model import Inventory, RunPlan
-    from orchestrator.sync.contents import CodeSource
-
-SUMMARY = "write the run as a batch file for Slurm, or as manifests for Kubernetes"
+from orchestrator.export import common, kubernetes, slurm
+from orchestrator.launching.start import make_plan
+from orchestrator.model import Host, Inventory, RunPlan
+from orchestrator.planning.selection import narrow
+from orchestrator.store import new_run_id
+from orchestrator.sync.contents import CodeSource, read_builtin
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,13 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.inventory import load
-    from orchestrator.export import common
-    from orchestrator.launching.start import make_plan
-    from orchestrator.model import Host
-    from orchestrator.planning.selection import narrow
-    from orchestrator.store import new_run_id
-
     if arguments.plain and arguments.engine != "slurm":
         raise UsageError("--plain is for slurm", hint="leave it out: Kubernetes needs nothing of ours anyway")
     if arguments.jobset and arguments.engine != "kubernetes":
@@ -77,8 +70,6 @@ def main(arguments: argparse.Namespace) -> int:
 def _manifests(
     plan: RunPlan, inventory: Inventory, project: CodeSource | None, remarks: list[str], *, jobset: bool
 ) -> str:
-    from orchestrator.export import kubernetes
-    from orchestrator.sync.contents import read_builtin
 
     tree = read_builtin() if project is None else project.read()
     code = {file.path: path.read_bytes() for file, path in zip(tree.manifest.files, tree.paths, strict=True)}
@@ -88,8 +79,6 @@ def _manifests(
 
 def _plain(plan: RunPlan, project: CodeSource | None, remarks: list[str], output: str | None) -> str:
     """Return the batch file, and put orchestrate_rank.py beside it."""
-    from orchestrator.export import common, slurm
-
     if project is None:
         raise UsageError(
             "--plain needs a program",
@@ -105,8 +94,6 @@ def _plain(plan: RunPlan, project: CodeSource | None, remarks: list[str], output
 
 
 def _batch(plan: RunPlan, command: tuple[str, ...], arguments: argparse.Namespace) -> str:
-    from orchestrator.export import slurm
-
     own = {"--name": arguments.name, "--code": arguments.code, "--max-restarts": arguments.max_restarts}
     words = [word for option, value in own.items() if value for word in (option, str(value))]
     words += [word for name, value in arguments.env for word in ("--env", f"{name}={value}")]
@@ -120,8 +107,6 @@ def _batch(plan: RunPlan, command: tuple[str, ...], arguments: argparse.Namespac
 
 def _write(path: Path, text: str) -> None:
     """Write a new file, or orchestrate_rank.py; raise UsageError for a file that is somebody's."""
-    from orchestrator.export import common
-
     if path.exists() and path.name != common.RANK_FILE.name:
         raise UsageError(
             f"cannot write {path}", why="it is there already", hint="remove it, or choose another -o"

@@ -11,22 +11,26 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import orchestrator
-from orchestrator import ranges
+from orchestrator import config, ranges
+from orchestrator.checks.cluster import state_for
+from orchestrator.cli import preflight
+from orchestrator.cli.desk.asking import logins, new_fleet
+from orchestrator.cli.desk.inventory import NAME, host_of
 from orchestrator.cli.desk.out import say, tell
+from orchestrator.config.mistakes import Wrong
+from orchestrator.config.targets import is_loopback
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
+from orchestrator.fleet import Fleet
+from orchestrator.model import Host, Inventory
 from orchestrator.node.base.fault import reason
+from orchestrator.phases.survey import Machine, choose_addresses, choose_python, survey
+from orchestrator.plainfile import write_atomically
+from orchestrator.render.errors import report
+from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Trust, fingerprint, key_type
 from orchestrator.text import count, plain, size
 
-if TYPE_CHECKING:
-    from orchestrator.fleet import Fleet
-    from orchestrator.model import Host, Inventory
-    from orchestrator.phases.survey import Machine
-    from orchestrator.ssh.hostkeys import HostKeyRefused
-
-SUMMARY = "look at the hosts that you have, and write a hosts.toml of them"
 _NAMES = "`orchestrate init gpu-01 gpu-02`, with your own hosts' names"
 _ROUNDS = 4  # a bastion's key is seen before that of the host behind it
 
@@ -52,10 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator import config
-    from orchestrator.phases.survey import survey
-    from orchestrator.render.errors import report
-
     if arguments.example:
         say(*example().removesuffix("\n").split("\n"))
         return int(ExitStatus.OK)
@@ -92,9 +92,6 @@ def example() -> str:
 
 def read_hosts(words: Sequence[str], ssh_config: str | None) -> dict[str, Host]:
     """The hosts that words name, each under what `ssh` would be given; raise UsageError."""
-    from orchestrator.cli.desk.inventory import host_of
-    from orchestrator.config.mistakes import Wrong
-
     if file := next((word for word in words if Path(word).is_file()), None):
         hint = f"`orchestrate init $(cat {shlex.quote(file)})` takes the words in it"
         raise UsageError(f"{file} is a file here", why="the words are hosts", hint=hint)
@@ -114,9 +111,6 @@ def _connect(hosts: Sequence[Host], *, yes: bool) -> tuple[Fleet, dict[str, Host
 
     A key that differs from the one that is known is never offered.
     """
-    from orchestrator.cli.desk.asking import logins, new_fleet
-    from orchestrator.ssh.hostkeys import KnownHosts
-
     secrets = logins(hosts)
     done: set[bytes] = set()
     for _ in range(_ROUNDS):
@@ -136,8 +130,6 @@ def _connect(hosts: Sequence[Host], *, yes: bool) -> tuple[Fleet, dict[str, Host
 
 def _refusal(error: BaseException | None) -> HostKeyRefused | None:
     """Return the refusal of a new key that is behind an error, also behind that of a bastion."""
-    from orchestrator.ssh.hostkeys import HostKeyRefused, Trust
-
     causes: list[BaseException] = []  # one that was raised again may be its own cause
     while error is not None and error not in causes and not isinstance(error, HostKeyRefused):
         causes.append(error)
@@ -147,8 +139,6 @@ def _refusal(error: BaseException | None) -> HostKeyRefused | None:
 
 def _accepted(new: Mapping[str, HostKeyRefused], number: int, *, yes: bool) -> bool:
     """Show the keys, and ask whether they are to be written."""
-    from orchestrator.ssh.hostkeys import fingerprint, key_type
-
     tell(f"{count(len(new), 'host')} with a key that no known_hosts file has:")
     width, keys = max(map(len, new)), count(number, "key")
     for name, refusal in new.items():
@@ -191,10 +181,6 @@ def text(
     ssh_config: str | None,
 ) -> str:
     """Write a file that `config.parse` reads: all that was found out is in it, and where it comes from."""
-    from orchestrator.checks.cluster import state_for
-    from orchestrator.config.targets import is_loopback
-    from orchestrator.phases.survey import choose_addresses, choose_python
-
     python = choose_python(machines.values())
     made = bool(machines) and python is None
     addresses = choose_addresses(machines) if machines else {}
@@ -234,8 +220,6 @@ def _quoted(value: str) -> str:
 
 def _write(file: Path, content: str) -> None:
     """Write all of the file or nothing; it says what is run, so nobody else may write it."""
-    from orchestrator.plainfile import write_atomically
-
     try:
         write_atomically(file, content.encode(), mode=0o644)
     except OSError as error:
@@ -261,9 +245,6 @@ def _end(
     file: Path, bad: Mapping[str, HostError], inventory: Inventory, arguments: argparse.Namespace
 ) -> int:
     """Run preflight when all could be logged in to; else say what keeps us from it."""
-    from orchestrator.cli import preflight
-    from orchestrator.cli.desk.inventory import NAME
-
     own = None if file == Path(NAME) else str(file)
     to_name = f" --hosts {shlex.quote(own)}" if own else ""
     if bad:

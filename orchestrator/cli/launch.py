@@ -5,16 +5,26 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
 
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.asking import logins
+from orchestrator.cli.desk.interrupts import Interrupts
+from orchestrator.cli.desk.inventory import SLURM, load
 from orchestrator.cli.desk.out import facts, say, tell
+from orchestrator.cli.desk.watch import follow
 from orchestrator.errors import ExitStatus
-
-if TYPE_CHECKING:
-    from orchestrator.model import Inventory
-
-SUMMARY = "sync the code, validate, start all tasks and stream their logs"
+from orchestrator.events import Stamped, encode
+from orchestrator.launching.code import Sent
+from orchestrator.launching.start import make_plan, notify_command, start
+from orchestrator.model import Inventory
+from orchestrator.phases.adopt import announcement
+from orchestrator.planning.explain import dry_run
+from orchestrator.planning.selection import narrow
+from orchestrator.store import new_run_id
+from orchestrator.text import utf8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,12 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.asking import logins
-    from orchestrator.cli.desk.interrupts import Interrupts
-    from orchestrator.cli.desk.inventory import SLURM, load
-    from orchestrator.launching.start import start
-    from orchestrator.planning.selection import narrow
-
     inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
     if arguments.dry_run:
         return _dry_run(inventory, arguments)
@@ -47,13 +51,8 @@ def main(arguments: argparse.Namespace) -> int:
     with Interrupts() as interrupts:
         folder = start(inventory, arguments, logins)
         if not arguments.detach or interrupts.count:
-            from orchestrator.cli.desk.watch import follow
-
             return follow(folder, arguments, interrupts)
     if arguments.json:
-        from orchestrator.events import Stamped, encode
-        from orchestrator.phases.adopt import announcement
-
         plan = folder.read_plan()  # its keeper may not have written the run's first event yet
         facts(encode(Stamped(plan.created, announcement(folder, plan))))
     else:
@@ -63,14 +62,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
-    import msgspec
-
-    from orchestrator.launching.code import Sent
-    from orchestrator.launching.start import make_plan, notify_command
-    from orchestrator.planning.explain import dry_run
-    from orchestrator.store import new_run_id
-    from orchestrator.text import utf8
-
     now = time.time()
     planned, project, found = make_plan(inventory, arguments, new_run_id(now), now)
     sent = Sent(project.root, project.read()) if project is not None else None

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import shlex
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from orchestrator.checks.cluster import without
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.asking import unconnected
+from orchestrator.cli.desk.inventory import load
 from orchestrator.cli.desk.out import say, width
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors
+from orchestrator.events import CheckReported, Level, Phase, Stamped, encode
+from orchestrator.launching.start import make_plan
+from orchestrator.model import FrameworkName, Inventory, RunPlan
+from orchestrator.names import RunId
+from orchestrator.phases.context import report_failures
+from orchestrator.phases.preflight import Findings, examine
+from orchestrator.planning.selection import narrow
 from orchestrator.ranges import expand_all, fold
+from orchestrator.render import DisplayGoneError
+from orchestrator.render.errors import report, write
+from orchestrator.render.grid import wrapped
+from orchestrator.render.preflight import preflight_table
+from orchestrator.render.progress import awaiting
+from orchestrator.store.bus import Bus
 from orchestrator.text import count, plain
-
-if TYPE_CHECKING:
-    from orchestrator.events import Stamped
-    from orchestrator.model import Inventory, RunPlan
-    from orchestrator.phases.preflight import Findings
-
-SUMMARY = "check every host and every pair of hosts"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,16 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-
-    from orchestrator.cli.desk.asking import unconnected
-    from orchestrator.cli.desk.inventory import load
-    from orchestrator.events import Phase, encode
-    from orchestrator.phases.context import report_failures
-    from orchestrator.phases.preflight import examine
-    from orchestrator.planning.selection import narrow
-    from orchestrator.render.progress import awaiting
-    from orchestrator.store.bus import Bus
-
     inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
 
     def show(stamped: Stamped) -> None:
@@ -64,13 +63,6 @@ def _conclude(
     unreachable: Mapping[str, HostError],
 ) -> int:
     """Show everything, the errors last; the exit status."""
-    from orchestrator.checks.cluster import without
-    from orchestrator.events import CheckReported, Level
-    from orchestrator.render import DisplayGoneError
-    from orchestrator.render.errors import report, write
-    from orchestrator.render.grid import wrapped
-    from orchestrator.render.preflight import preflight_table
-
     failed = {**unreachable, **(findings.failed if findings else {})}
     good = findings is not None and findings.good and not unreachable
     if not arguments.json:
@@ -103,12 +95,6 @@ def _summary(arguments: argparse.Namespace, total: int, out: tuple[str, ...], *,
 
 def everything(inventory: Inventory) -> RunPlan:
     """A plan of the job on all hosts, spares too: they are checked as if they had a task."""
-    import dataclasses
-
-    from orchestrator.launching.start import make_plan
-    from orchestrator.model import FrameworkName
-    from orchestrator.names import RunId
-
     hosts = tuple(dataclasses.replace(host, spare=False) for host in inventory.hosts)
     job = inventory.job
     # Without a command the tasks would run our program, which is TensorFlow's.

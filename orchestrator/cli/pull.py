@@ -6,18 +6,23 @@ import argparse
 import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from orchestrator import slurm
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.asking import asking
+from orchestrator.cli.desk.finding import find_run, history, source_of
 from orchestrator.cli.desk.out import say, tell
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors, Trouble, UsageError
+from orchestrator.events import TaskStarted, TreeSynced
+from orchestrator.fleet import Session
+from orchestrator.model import LOCAL
+from orchestrator.render.progress import progress
+from orchestrator.store import RunFolder
+from orchestrator.sync import pull
+from orchestrator.sync.files import LEFT_OUT, work_folder
+from orchestrator.sync.pull import keep_from_launches
 from orchestrator.text import count, plain, size
 
-if TYPE_CHECKING:
-    from orchestrator.fleet import Session
-    from orchestrator.store import RunFolder
-
-SUMMARY = "fetch what a run's tasks wrote: checkpoints, models, TensorBoard logs"
 _SHOWN = 5  # names that a line shows
 
 
@@ -41,12 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator import slurm
-    from orchestrator.cli.desk.asking import asking
-    from orchestrator.cli.desk.finding import find_run, source_of
-    from orchestrator.model import LOCAL
-    from orchestrator.sync.pull import keep_from_launches
-
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     names = [host.name for host in plan.hosts] if arguments.all else [source_of(plan, arguments.source)]
@@ -94,10 +93,6 @@ def _tell(errors: list[HostError], *, some: bool) -> None:
 
 
 def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to: Path) -> None:
-    from orchestrator.render.progress import progress
-    from orchestrator.sync import pull
-    from orchestrator.sync.files import LEFT_OUT, work_folder
-
     name = session.host.name
     cwd = folder.read_plan().cwd if arguments.paths else ""  # paths are those that the tasks know
     work = work_folder(session.host.workdir, folder.run, cwd)
@@ -122,9 +117,6 @@ def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to
 
 def _code(folder: RunFolder, session: Session, cwd: str) -> tuple[list[str], float]:
     """The trees that were sent, and when the tasks started; none where this machine does not know that."""
-    from orchestrator.cli.desk.finding import history
-    from orchestrator.events import TaskStarted, TreeSynced
-
     events = history(folder)
     started = min((one.at for one in events if isinstance(one.event, TaskStarted)), default=None)
     if started is None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.asking import asking
+from orchestrator.cli.desk.inventory import load
 from orchestrator.cli.desk.out import bars, say
+from orchestrator.config.mistakes import Wrong
+from orchestrator.config.values import data_paths
 from orchestrator.errors import ExitStatus, SeveralErrors, UsageError
+from orchestrator.launching.environment import absent, check_data
+from orchestrator.model import Data, Inventory
+from orchestrator.phases.data import bring, read_sources, sources
+from orchestrator.planning.environ import of_data
+from orchestrator.planning.selection import narrow
+from orchestrator.sync import Contents
 from orchestrator.text import count, size
-
-if TYPE_CHECKING:
-    from orchestrator.model import Data, Inventory
-    from orchestrator.sync import Contents
-
-SUMMARY = "bring the data of [data] to every host that lacks it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,11 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.asking import asking
-    from orchestrator.cli.desk.inventory import load
-    from orchestrator.phases.data import bring, read_sources, sources
-    from orchestrator.planning.selection import narrow
-
     inventory = load(arguments.hosts)
     data = _wanted(inventory, arguments.paths)
     chosen = narrow(inventory, arguments.only, arguments.exclude).hosts
@@ -60,13 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _wanted(inventory: Inventory, paths: list[str]) -> Data:
     """Return what is to be sent; raise UsageError when nothing is."""
-    from orchestrator.launching.environment import absent, check_data
-
     if paths:
-        from orchestrator.config.mistakes import Wrong
-        from orchestrator.config.values import data_paths
-        from orchestrator.model import Data
-
         for path in paths:
             if trouble := absent(str(Path(path).absolute())):
                 raise UsageError(f"{path} {trouble}", hint="name a folder or a file of this machine")
@@ -84,8 +76,6 @@ def _wanted(inventory: Inventory, paths: list[str]) -> Data:
 
 
 def _sum_up(dataset: Contents, data: Data, placed: dict[str, str]) -> None:
-    from orchestrator.planning.environ import of_data
-
     name, path = next(iter(placed.items()))
     where = f"  (on {name})" if len(set(placed.values())) > 1 else ""
     say(

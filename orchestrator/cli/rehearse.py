@@ -7,10 +7,15 @@ import os
 import sys
 
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.asking import logins
+from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
+from orchestrator.cli.desk.watch import follow
 from orchestrator.errors import ExitStatus
-
-SUMMARY = "try it all on this machine: private SSH servers, preflight and launch"
+from orchestrator.launching.start import start
+from orchestrator.model import Inventory
+from orchestrator.rehearsal import Cluster
+from orchestrator.rehearsal.watcher import MARK
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,14 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.asking import logins
-    from orchestrator.cli.desk.interrupts import Interrupts
-    from orchestrator.cli.desk.watch import follow
-    from orchestrator.launching.start import start
-    from orchestrator.model import Inventory
-    from orchestrator.rehearsal import Cluster
-    from orchestrator.rehearsal.watcher import MARK
-
     with (
         Cluster(arguments.n, homes=True, python=arguments.python or sys.executable) as cluster,
         Interrupts() as interrupts,

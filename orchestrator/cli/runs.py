@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, say, tell, width
 from orchestrator.errors import ExitStatus, OrchestrateError
-
-if TYPE_CHECKING:
-    from orchestrator.render.tables import RunRow
-
-SUMMARY = "list the runs this machine knows"
+from orchestrator.render.errors import block
+from orchestrator.render.tables import RunRow, runs_table
+from orchestrator.run.view import replay
+from orchestrator.store import runs
+from orchestrator.store.reader import events_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,12 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.render.errors import block
-    from orchestrator.render.tables import RunRow, runs_table
-    from orchestrator.run.view import replay
-    from orchestrator.store import runs
-    from orchestrator.store.reader import events_of
-
     rows: list[RunRow] = []
     damaged: list[OrchestrateError] = []
     for folder in itertools.islice(runs(), arguments.n):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.asking import asking
+from orchestrator.cli.desk.inventory import load
 from orchestrator.cli.desk.out import bars, say
 from orchestrator.errors import ExitStatus, SeveralErrors
+from orchestrator.events import Stepped
+from orchestrator.launching.environment import with_environment
+from orchestrator.phases.setup import make_environments, runs_in
+from orchestrator.planning.selection import narrow
 from orchestrator.text import count
-
-SUMMARY = "make the environment of [env] on every host that lacks it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,13 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.asking import asking
-    from orchestrator.cli.desk.inventory import load
-    from orchestrator.events import Stepped
-    from orchestrator.launching.environment import with_environment
-    from orchestrator.phases.setup import make_environments, runs_in
-    from orchestrator.planning.selection import narrow
-
     inventory = load(arguments.hosts)
     if inventory.environment is None:
         if not arguments.json:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import json
 
+import msgspec
+
+from orchestrator import wire
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.asking import asking
+from orchestrator.cli.desk.finding import find_run, history
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.errors import ExitStatus, RunError, SeveralErrors, UsageError
+from orchestrator.model import RunPlan
 from orchestrator.node.base.fault import reason
+from orchestrator.phases.hang import RunStacks, keep
+from orchestrator.run.stacks import folded, living
+from orchestrator.run.view import replay
 
-if TYPE_CHECKING:
-    from orchestrator.model import RunPlan
-    from orchestrator.phases.hang import RunStacks
-
-SUMMARY = "show where a run's tasks stand: their Python stacks, equal ones folded, the odd one named"
 _SECONDS = 45.0
 
 
@@ -24,13 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator import wire
-    from orchestrator.cli.desk.asking import asking
-    from orchestrator.cli.desk.finding import find_run, history
-    from orchestrator.phases.hang import keep
-    from orchestrator.run.stacks import folded, living
-    from orchestrator.run.view import replay
-
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     view = replay(history(folder))
@@ -73,10 +70,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _facts(plan: RunPlan, taken: RunStacks) -> str:
-    import json
-
-    import msgspec
-
     facts = {
         "run": plan.run,
         "found": taken.said,

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING
 
+from orchestrator import wire
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.asking import unconnected
+from orchestrator.cli.desk.finding import find_run, history
 from orchestrator.cli.desk.out import facts, say, width
 from orchestrator.errors import ExitStatus
+from orchestrator.fleet import Fleet
+from orchestrator.model import Order, RunPlan
+from orchestrator.planning.takeover import speaks_for
+from orchestrator.render.tables import status_table
+from orchestrator.run.view import replay
+from orchestrator.run.vitals import Vitals, decode
+from orchestrator.store import RunFolder
 
-if TYPE_CHECKING:
-    from orchestrator import wire
-    from orchestrator.fleet import Fleet
-    from orchestrator.model import RunPlan
-    from orchestrator.run.vitals import Vitals
-    from orchestrator.store import RunFolder
-
-SUMMARY = "ask the nodes what a run's tasks are doing"
 _FRESH = 1.5  # seconds that a keeper has to tell what the tasks do now
 _LOOK = 0.05
 
@@ -28,13 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.asking import unconnected
-    from orchestrator.cli.desk.finding import find_run, history
-    from orchestrator.model import Order
-    from orchestrator.render.tables import status_table
-    from orchestrator.run.view import replay
-    from orchestrator.run.vitals import Vitals
-
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     here = folder.has_keeper()
@@ -66,8 +60,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _vitals(folder: RunFolder, since: float) -> Vitals:
     """Read what the keeper has written since it was asked; nothing where it does not follow tasks."""
-    from orchestrator.run.vitals import Vitals, decode
-
     deadline = since + _FRESH
     while True:
         found = decode(folder.read_vitals())
@@ -82,9 +74,6 @@ def _ask(
     plan: RunPlan, fleet: Fleet
 ) -> tuple[dict[tuple[str, str], tuple[str, wire.TaskStatus]], dict[str, str], str]:
     """Return the tasks' states by (attempt, task), why the other hosts gave none, and who keeps the run."""
-    from orchestrator import wire
-    from orchestrator.planning.takeover import speaks_for
-
     bad = fleet.connect((*plan.hosts, *plan.retired))
     answers = fleet.ask(wire.States(run=plan.run))
     keepers = [run.keeper for reply in answers.good.values() for run in reply.runs if run.keeper]

@@ -6,17 +6,21 @@ import argparse
 import shlex
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
+from orchestrator.cli.desk import watch
+from orchestrator.cli.desk.asking import adopt
+from orchestrator.cli.desk.finding import find_run, history
+from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import facts, tell
 from orchestrator.errors import ExitStatus, RunError
+from orchestrator.events import FailureKind, RunEnded, encode
+from orchestrator.model import Order
+from orchestrator.render import Look, choose
+from orchestrator.render.tables import state_word
+from orchestrator.run.view import replay
+from orchestrator.store import RunFolder, RunReader, runs
 
-if TYPE_CHECKING:
-    from orchestrator.model import Order
-    from orchestrator.store import RunFolder
-
-SUMMARY = "end a run everywhere and prove that nothing is left"
 _AGAIN = 0.05  # seconds
 _DEAF = 15.0  # seconds for a keeper to answer, or to go
 
@@ -28,16 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk import watch
-    from orchestrator.cli.desk.finding import find_run, history
-    from orchestrator.cli.desk.interrupts import Interrupts
-    from orchestrator.events import FailureKind, RunEnded, encode
-    from orchestrator.model import Order
-    from orchestrator.render import Look, choose
-    from orchestrator.render.tables import state_word
-    from orchestrator.run.view import replay
-    from orchestrator.store import RunReader, runs
-
     folder = find_run(arguments.run, arguments.hosts)
     want = Order.KILL if arguments.now else Order.STOP
     known = history(folder, quiet=True)  # what is damaged is mended by whoever keeps the run next
@@ -69,10 +63,6 @@ def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
 
     Raise RunError for a keeper that does not answer.
     """
-    from orchestrator.cli.desk.asking import adopt
-    from orchestrator.cli.desk.finding import history
-    from orchestrator.events import RunEnded
-
     deadline = time.monotonic() + _DEAF
     while not folder.ask_keeper(want):
         if time.monotonic() > deadline:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 
 from orchestrator.cli.args import options
+from orchestrator.cli.desk import watch
+from orchestrator.cli.desk.asking import adopt
+from orchestrator.cli.desk.finding import find_run, is_over
 from orchestrator.errors import ExitStatus
-
-SUMMARY = "show the logs of a run, live or past; take over a run whose keeper is gone"
+from orchestrator.launching.start import wanted_tasks
+from orchestrator.model import Fold
+from orchestrator.render import Look
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,13 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk import watch
-    from orchestrator.cli.desk.asking import adopt
-    from orchestrator.cli.desk.finding import find_run, is_over
-    from orchestrator.launching.start import wanted_tasks
-    from orchestrator.model import Fold
-    from orchestrator.render import Look
-
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     wanted = wanted_tasks(arguments.task, plan, f"run {folder.run}")

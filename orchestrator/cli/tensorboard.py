@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.asking import unconnected
+from orchestrator.cli.desk.finding import find_run, is_over, source_of
 from orchestrator.cli.desk.out import facts, say, tell
+from orchestrator.envs import uv
 from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
+from orchestrator.fleet import Fleet
+from orchestrator.model import Host, RunPlan
+from orchestrator.node.base import procs
+from orchestrator.node.stock.uv import environment
+from orchestrator.sync.files import EventMirror, work_folder
 
-if TYPE_CHECKING:
-    from orchestrator.fleet import Fleet
-    from orchestrator.model import Host, RunPlan
-    from orchestrator.sync.files import EventMirror
-
-SUMMARY = "show what a run's tasks write for TensorBoard, live, in your browser"
 _EVERY = 3.0  # seconds between two looks
 _AGAIN = 15.0  # seconds until a host that was lost is tried again
 # setuptools 81 is the last that brings pkg_resources, which TensorBoard imports and does not ask for.
@@ -55,13 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    import json
-    import tempfile
-
-    from orchestrator.cli.desk.asking import unconnected
-    from orchestrator.cli.desk.finding import find_run, is_over, source_of
-    from orchestrator.sync.files import EventMirror
-
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     names = [source_of(plan, arguments.source)] if arguments.source else [host.name for host in plan.hosts]
@@ -104,8 +101,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _program() -> list[str]:
     """Find TensorBoard beside the Python that runs us or on the PATH, else have uv fetch it."""
-    from orchestrator.envs import uv
-
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     if path := shutil.which("tensorboard", path=search):
         return [path]
@@ -117,9 +112,6 @@ class _TensorBoard:
     """TensorBoard at work on a folder while the block runs, for this machine alone; it ends with us."""
 
     def __init__(self, argv: Sequence[str], folder: Path, port: int) -> None:
-        from orchestrator.node.base import procs
-        from orchestrator.node.stock.uv import environment
-
         procs.load()
         dies = partial(procs.die_with_parent, signal.SIGTERM)
         self._log = folder / ".tensorboard.log"
@@ -192,8 +184,6 @@ class _Follower:
 
 def _root(plan: RunPlan, host: Host, logdir: str | None) -> str:
     """Return where to look on a host: the run's whole work folder, or a folder as its tasks would name it."""
-    from orchestrator.sync.files import work_folder
-
     if logdir is None or logdir.startswith(("/", "~")):
         return logdir or work_folder(host.workdir, plan.run)
     if ".." in Path(logdir).parts:

@@ -1,14 +1,12 @@
-"""Options that several verbs have, and how values are read. Imports nothing heavy."""
+"""Options that several verbs have, and how values are read. Imports little."""
 
 from __future__ import annotations
 
 import argparse
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from orchestrator.model import TaskId
+from orchestrator.model import Fold, Revalidate, TaskId
 
 
 def command(parser: argparse.ArgumentParser, usage: str) -> None:
@@ -34,8 +32,6 @@ def as_json(parser: argparse.ArgumentParser) -> None:
 
 
 def fold(parser: argparse._ActionsContainer) -> None:
-    from orchestrator.model import Fold
-
     parser.add_argument(
         "--fold",
         choices=[one.value for one in Fold],
@@ -88,8 +84,6 @@ def planning(parser: argparse.ArgumentParser) -> None:
 
 
 def launching(parser: argparse.ArgumentParser) -> None:
-    from orchestrator.model import Revalidate
-
     planning(parser)
     parser.add_argument(
         "--hang-timeout",
@@ -159,8 +153,6 @@ def assignment(text: str) -> tuple[str, str]:
 
 
 def task_id(text: str) -> TaskId:
-    from orchestrator.model import TaskId
-
     try:
         return TaskId.parse(text)
     except ValueError as error:

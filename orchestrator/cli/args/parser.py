@@ -24,30 +24,30 @@ Train one model on all your machines, over SSH: TensorFlow, PyTorch or JAX, scri
 """
 
 # Each is a file of cli/, in the order of --help.
-VERBS = (
-    "init",
-    "setup",
-    "push",
-    "preflight",
-    "launch",
-    "exec",
-    "tail",
-    "status",
-    "runs",
-    "clean",
-    "stacks",
-    "pull",
-    "tensorboard",
-    "stop",
-    "rehearse",
-    "export",
-    "completion",
-)
+VERBS = {
+    "init": "look at the hosts that you have, and write a hosts.toml of them",
+    "setup": "make the environment of [env] on every host that lacks it",
+    "push": "bring the data of [data] to every host that lacks it",
+    "preflight": "check every host and every pair of hosts",
+    "launch": "sync the code, validate, start all tasks and stream their logs",
+    "exec": "run one command on all hosts, and show what they answer: equal answers once",
+    "tail": "show the logs of a run, live or past; take over a run whose keeper is gone",
+    "status": "ask the nodes what a run's tasks are doing",
+    "runs": "list the runs this machine knows",
+    "clean": "prove that the hosts hold nothing of ended runs, and remove what is old",
+    "stacks": "show where a run's tasks stand: their Python stacks, equal ones folded, the odd one named",
+    "pull": "fetch what a run's tasks wrote: checkpoints, models, TensorBoard logs",
+    "tensorboard": "show what a run's tasks write for TensorBoard, live, in your browser",
+    "stop": "end a run everywhere and prove that nothing is left",
+    "rehearse": "try it all on this machine: private SSH servers, preflight and launch",
+    "export": "write the run as a batch file for Slurm, or as manifests for Kubernetes",
+    "completion": "print what makes your shell complete verbs, options and runs",
+}
 _ALONE = ("-h", "--help", "-V", "--version")  # the options that need no verb
 
 
 def verb(name: str) -> ModuleType:
-    """The file of a verb. Importing it is cheap: what only `main` needs is imported there."""
+    """Import the file of a verb, and with it all that the verb needs."""
     return importlib.import_module(f"orchestrator.cli.{name}")
 
 
@@ -78,7 +78,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             why="a shell variable is probably not set",
             hint="set it, or leave the argument out",
         )
-    parser, verbs = _without_options(VERBS) if ours[0] in _ALONE else build(ours[:1])
+    parser, verbs = build(ours[0])
     arguments, unexpected = parser.parse_known_args(ours)
     chosen = verbs[arguments.verb]
     if unexpected:
@@ -118,26 +118,16 @@ def _near(word: str, choices: Sequence[str], otherwise: str) -> str:
 
 def _unexpected(words: Sequence[str], parser: _Parser, command: Sequence[str]) -> UsageError:
     """Say what is wrong with words that the verb has no place for."""
-    word, usage = words[0], f"`{parser.prog} --help`"
-    is_option = word.startswith("-") and word != "-"
+    hint = f"`{parser.prog} --help`"
     if options.takes_command(parser) and not command:
-        usage = f"`{parser.prog} [options] -- {shlex.join(words)}`: the command comes after --"
-    if is_option:
-        return UsageError(f"{parser.prog} has no option {word}", hint=_near(word, parser.options(), usage))
-    return UsageError(f"{parser.prog}: unexpected argument {word!r}", hint=usage)
+        hint = f"`{parser.prog} [options] -- {shlex.join(words)}`: the command comes after --"
+    if words[0].startswith("-"):
+        hint = _near(words[0], parser.options(), hint)
+    return UsageError(f"{parser.prog}: unexpected argument {words[0]!r}", hint=hint)
 
 
-def build(names: Sequence[str] = VERBS) -> tuple[_Parser, dict[str, _Parser]]:
-    """Make the parser, and one for each of these verbs."""
-    parser, verbs = _without_options(names)
-    for name, one in verbs.items():
-        one.add_argument("--debug", action="store_true", help="show tracebacks")
-        verb(name).add_arguments(one)
-    return parser, verbs
-
-
-def _without_options(names: Sequence[str]) -> tuple[_Parser, dict[str, _Parser]]:
-    """Make parsers that know what each verb is for, which is all that `orchestrate --help` says."""
+def build(*words: str) -> tuple[_Parser, dict[str, _Parser]]:
+    """Make the parser, and one for each verb; only those of the verbs `words` know their options."""
     parser = _Parser(
         prog="orchestrate",
         description=_DESCRIPTION,
@@ -145,9 +135,12 @@ def _without_options(names: Sequence[str]) -> tuple[_Parser, dict[str, _Parser]]
         allow_abbrev=False,
     )
     parser.add_argument("-V", "--version", action="version", version=f"orchestrate {__version__}")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
-    summaries = {name: verb(name).SUMMARY for name in names}
-    return parser, {
-        name: verbs.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        for name, summary in summaries.items()
+    subparsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
+    verbs = {
+        name: subparsers.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        for name, summary in VERBS.items()
     }
+    for name in verbs.keys() & words:
+        verbs[name].add_argument("--debug", action="store_true", help="show tracebacks")
+        verb(name).add_arguments(verbs[name])
+    return parser, verbs

@@ -12,15 +12,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from orchestrator import timings
 from orchestrator.cli.desk.out import tell
+from orchestrator.connectors import Connectors
 from orchestrator.errors import HostError, UsageError
-from orchestrator.model import Host
+from orchestrator.fleet import Fleet
+from orchestrator.launching.keeping import Errand, start
+from orchestrator.model import Host, Order
+from orchestrator.store import RunFolder
+from orchestrator.store.key import read_key
 
 if TYPE_CHECKING:
-    from orchestrator.fleet import Fleet
-    from orchestrator.model import Order
     from orchestrator.ssh.keys import Secrets
-    from orchestrator.store import RunFolder
 
 
 def logins(hosts: Sequence[Host]) -> Secrets | None:
@@ -34,8 +37,6 @@ def logins(hosts: Sequence[Host]) -> Secrets | None:
 
 def key_or_none() -> bytes | None:
     """The user's key, where it is and can be used; what is wrong with it must not keep a run from its end."""
-    from orchestrator.store.key import read_key
-
     try:
         return read_key()
     except UsageError as error:
@@ -45,8 +46,6 @@ def key_or_none() -> bytes | None:
 
 def adopt(folder: RunFolder, *, stop: Order | None = None) -> bool:
     """Take a run over, for a person who may be asked for passphrases; False when it has a keeper already."""
-    from orchestrator.launching.keeping import Errand, start
-
     if folder.has_keeper():
         return False
     plan = folder.read_plan()
@@ -75,8 +74,4 @@ def unconnected(hosts: Sequence[Host]) -> contextlib.AbstractContextManager[Flee
 
 def new_fleet(secrets: Secrets | None) -> Fleet:
     """One with passphrases that are known, to be closed by whoever takes it."""
-    from orchestrator import timings
-    from orchestrator.connectors import Connectors
-    from orchestrator.fleet import Fleet
-
     return Fleet(Connectors(secrets), lambda _frame: None, timings.read(os.environ))

@@ -16,6 +16,7 @@ from orchestrator.config.targets import read_address, read_name, read_target
 from orchestrator.errors import HostError, UsageError
 from orchestrator.model import LOCAL, Host, Inventory, Way
 from orchestrator.planning.selection import misread
+from orchestrator.ssh.resolve import resolve
 
 NAME = "hosts.toml"
 SLURM = "slurm"  # the nodes of the job that we are in; ./slurm is a file
@@ -82,8 +83,6 @@ def is_there(wanted: str | None) -> bool:
 
 def host_of(ssh: str, ssh_config: str | None = None) -> Host:
     """Make the host that `ssh` leads to, with the HostName of ssh_config as its address. Raise Wrong."""
-    from orchestrator.ssh.resolve import resolve
-
     target = read_target(ssh)
     name = read_name(target.host)
     host = Host(name, target.host, "127.0.0.1", target.user, target.port, ssh_config=ssh_config)

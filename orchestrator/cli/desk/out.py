@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
+from orchestrator.render.grid import wrapped
 from orchestrator.text import json_safe, plain
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ def say(*lines: str) -> None:
 def tell(*lines: str) -> None:
     """Print lines about the work on stderr; no word is cut at a terminal's edge."""
     if sys.stderr.isatty():
-        from orchestrator.render.grid import wrapped
-
         lines = tuple(wrapped(lines, shutil.get_terminal_size().columns))
     show(sys.stderr, lines)
 
