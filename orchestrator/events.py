@@ -329,7 +329,6 @@ class TaskExited(Struct, frozen=True):
     note: str = ""  # what its supervisor has to say: what it was told by the machine, what was left behind
     loss: Loss = Loss.NONE
     oom_kills: int = 0  # of its processes, by the kernel for want of memory
-    oom_limit: int | None = None  # bytes; None: no limit but the machine's memory
 
 
 class HangKind(StrEnum):

@@ -12,7 +12,7 @@ from orchestrator.diagnosis.ends import end, end_after, failed
 from orchestrator.diagnosis.rules import OF_A_PEER
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.events import FailureKind, Loss, TaskExited
-from orchestrator.text import advised, duration, shell_signal, signal_name, size
+from orchestrator.text import advised, duration, shell_signal, signal_name
 
 Hear: TypeAlias = Callable[[str, str], Statement]  # of (task, attempt)
 
@@ -226,11 +226,10 @@ def _cause(exited: TaskExited, kind: FailureKind, statement: Statement, who: str
 
 def _out_of_memory(exited: TaskExited, why: str) -> str:
     """Word a kill by the kernel: of the task itself, or of one of its processes, after which it failed."""
-    limit = f" (limit {size(exited.oom_limit)})" if exited.oom_limit else ""
     who = f"{exited.task} on {exited.host}"
     itself = exited.signal == _KILL or exited.code == 128 + _KILL
     after = f" after {duration(exited.seconds)}" if exited.seconds else ""
     if itself:
-        return f"{who} ran out of memory{after}: the kernel killed it{limit}"
+        return f"{who} ran out of memory{after}: the kernel killed it"
     how = f"{end(exited)}: {why}" if why else end(exited)
-    return f"{who} ran out of memory{after}: the kernel killed a process of it{limit}, and it {how}"
+    return f"{who} ran out of memory{after}: the kernel killed a process of it, and it {how}"

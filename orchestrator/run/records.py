@@ -21,7 +21,6 @@ from orchestrator.events import (
     TaskReported,
 )
 from orchestrator.model import TaskId
-from orchestrator.text import moment
 
 _WORD = 100  # characters of what it does about its data
 _NOTE = 2000  # characters of what a task says when it is ready
@@ -49,14 +48,13 @@ def final(at: TaskPlace, state: wire.TaskRecord, clock_offset: float, now: float
     seconds = state.seconds  # by a clock that does not jump, where its supervisor saw the end
     if seconds is None:
         seconds = max(0.0, (ended - started) / 1e9) if started and ended else 0.0
-    lost, loss, oom = "", Loss.NONE, state.oom or wire.Oom()
+    lost, loss = "", Loss.NONE
     if state.state is wire.TaskPhase.LOST:
         lost = state.message or "its supervisor was killed"
     if state.state is wire.TaskPhase.UNSTARTED:
         lost, loss = state.message or "it could not be started", Loss.UNSTARTED
-    if restarted := state.restarted_ns:
-        when = moment("%H:%M", restarted / 1e9 - clock_offset)
-        lost, loss = f"{lost} at {when}", Loss.RESTARTED
+    if state.restarted:
+        loss = Loss.RESTARTED
     return TaskExited(
         task=str(at.task),
         host=at.host,
@@ -69,8 +67,7 @@ def final(at: TaskPlace, state: wire.TaskRecord, clock_offset: float, now: float
         stopped=state.want is not wire.Want.RUN,
         note="" if lost else state.message,
         loss=loss,
-        oom_kills=oom.kills,
-        oom_limit=oom.limit,
+        oom_kills=state.oom_kills,
     )
 
 

@@ -65,13 +65,6 @@ class Gap(Reply, frozen=True):
     why: Words = ""
 
 
-class Oom(Reply, frozen=True):
-    """Kills of the kernel because memory ran out."""
-
-    kills: Count = 0
-    limit: Size | None = None
-
-
 class TaskRecord(Reply, frozen=True):
     """state.json of a task; nodes may hold one of an earlier version, so little of it is required."""
 
@@ -83,8 +76,8 @@ class TaskRecord(Reply, frozen=True):
     started_ns: Moment | None = None
     ended_ns: Moment | None = None
     gaps: tuple[Gap, ...] = ()
-    oom: Oom | None = None
-    restarted_ns: Moment | None = None
+    oom_kills: Count = 0  # by the kernel because memory ran out
+    restarted: bool = False  # its machine was, and it is lost by that
     seconds: Seconds | None = None  # that it took, by a clock that does not jump
     message: Words = ""
 

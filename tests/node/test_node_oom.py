@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,59 +22,44 @@ GREEDY = (
 )
 
 
-def machine(root: Path, cgroup: str, kills: dict[str, int]) -> str:
+def machine(root: Path, kills: dict[str, int]) -> str:
     """A made-up machine: what /proc says, and the counters by file."""
     (root / "proc" / "self").mkdir(parents=True, exist_ok=True)
-    (root / "proc" / "self" / "cgroup").write_text(cgroup)
+    (root / "proc" / "self" / "cgroup").write_text("4:memory:/job\n0::/user.slice/session.scope\n")
     for path, count in kills.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        before = "low 0\nhigh 0\noom 7\n" if path.endswith("events") else "oom_kill_disable 0\nunder_oom 0\n"
-        (root / path).write_text(f"{before}oom_kill {count}\n")
+        (root / path).write_text(f"low 0\nhigh 0\noom 7\noom_kill {count}\n")
     return f"{root}/"
 
 
-V1_LINES = "9:cpu,cpuacct:/x\n4:memory:/slice/job\n0::/elsewhere\n"
-V1_JOB, V1_SLICE = "sys/fs/cgroup/memory/slice/job/memory", "sys/fs/cgroup/memory/slice/memory"
-V2_LINES = "0::/user.slice/session.scope\n"
-V2_JOB, V2_SLICE = "sys/fs/cgroup/user.slice/session.scope/memory", "sys/fs/cgroup/user.slice/memory"
-LIMITS = {
-    f"{V1_JOB}.limit_in_bytes": "9223372036854771712",
-    f"{V1_SLICE}.limit_in_bytes": "2000",
-    f"{V2_JOB}.max": "1000",
-    f"{V2_SLICE}.max": "max",
-}
-V1 = (f"{V1_JOB}.oom_control", f"{V1_SLICE}.oom_control", "proc/vmstat")
-V2 = (f"{V2_JOB}.events", f"{V2_SLICE}.events", "proc/vmstat")
+GROUP = "sys/fs/cgroup/user.slice/session.scope/memory.events"
+MACHINE = "proc/vmstat"
 
 
 @pytest.mark.parametrize(
-    ("cgroup", "counters", "risen", "limit"),
+    ("counters", "risen", "kills"),
     [
-        (V1_LINES, V1, V1, 2000),
-        (V2_LINES, V2, V2, 1000),
-        (V2_LINES, V2, V2[1:], None),  # elsewhere on the machine
+        ([GROUP, MACHINE], [GROUP, MACHINE], 1),
+        ([GROUP, MACHINE], [MACHINE], 0),  # elsewhere on the machine
+        ([MACHINE], [MACHINE], 1),
+        ([], [], 0),
     ],
 )
-def test_kills_by_the_counters(
-    tmp_path: Path, cgroup: str, counters: tuple[str, ...], risen: tuple[str, ...], limit: int | None
-) -> None:
-    memory = oom.Memory(machine(tmp_path, cgroup, dict.fromkeys(counters, 4)))
-    for path, text in LIMITS.items():
-        if (tmp_path / path).parent.is_dir():
-            (tmp_path / path).write_text(f"{text}\n")
-    assert memory.kills() is None
-    machine(tmp_path, cgroup, dict.fromkeys(risen, 5))
-    assert memory.kills() == (limit and {"kills": 1, "limit": limit})
+def test_kills_by_the_counters(tmp_path: Path, counters: list[str], risen: list[str], kills: int) -> None:
+    memory = oom.Memory(machine(tmp_path, dict.fromkeys(counters, 4)))
+    assert memory.kills() == 0
+    machine(tmp_path, dict.fromkeys(risen, 5))
+    assert memory.kills() == kills
 
 
-@pytest.mark.parametrize("counter", V2)
+@pytest.mark.parametrize("counter", [GROUP, MACHINE])
 def test_a_kill_counts_only_while_it_is_fresh(tmp_path: Path, counter: str) -> None:
-    memory = oom.Memory(machine(tmp_path, V2_LINES, {counter: 4}))
-    machine(tmp_path, V2_LINES, {counter: 5})
+    memory = oom.Memory(machine(tmp_path, {counter: 4}))
+    machine(tmp_path, {counter: 5})
     for at in (1e12, 2e12):
-        assert memory.kills() == {"kills": 1, "limit": None}
+        assert memory.kills() == 1
         memory.look(at)
-    assert memory.kills() is None
+    assert memory.kills() == 0
 
 
 @pytest.fixture
@@ -109,7 +93,7 @@ def start_in(group: Path, node: Node, *argv: str) -> None:
 def test_a_task_that_is_really_killed_for_want_of_memory(node: Node, small_group: Path) -> None:
     start_in(small_group, node, sys.executable, "-c", GREEDY)
     final = node.final()
-    assert (final["exit_signal"], final["oom"]) == (9, {"kills": 1, "limit": LIMIT})
+    assert (final["exit_signal"], final["oom_kills"]) == (9, 1)
     node.alone()
 
 
@@ -117,10 +101,10 @@ def test_a_kill_by_somebody_is_no_want_of_memory(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine where nobody else runs out of it: a kill that nobody owns counts for the machine."""
-    root = machine(tmp_path / "machine", V1_LINES, {"proc/vmstat": 3})
+    root = machine(tmp_path / "machine", {MACHINE: 3})
     monkeypatch.setattr(supervisor, "Memory", lambda: oom.Memory(root))
     node.start("sh", "-c", "kill -9 $$")
-    assert node.final()["oom"] is None
+    assert node.final()["oom_kills"] == 0
 
 
 def test_a_task_of_an_earlier_life_of_the_machine_is_lost_by_its_restart(node: Node) -> None:
@@ -140,6 +124,4 @@ def test_a_task_of_an_earlier_life_of_the_machine_is_lost_by_its_restart(node: N
         )
         settled = state.settle(node.task())
         assert (settled["state"], settled["message"]) == ("lost", message)
-        began = subprocess.run(["date", "+%s"], capture_output=True, text=True, check=True)
-        uptime = float(Path("/proc/uptime").read_text().split()[0])  # later: it only makes less of it
-        assert settled["restarted_ns"] / 1e9 >= float(began.stdout) - uptime - 5
+        assert settled["restarted"]

@@ -74,7 +74,7 @@ PROGRAM = """
 import sys, threading
 from orchestrator import wire
 sys.setswitchinterval(1e-6)
-state = {"state": "running", "pid": 1, "gaps": [{"bytes": 1}], "oom": {"kills": 1}}
+state = {"state": "running", "pid": 1, "gaps": [{"bytes": 1}], "oom_kills": 1}
 task = {"attempt": "1", "task": "worker/0", "state": state, "alive": True}
 run = {"run": "r", "plan": None, "keeper": {"who": "x"}, "stopped": False, "tasks": [task]}
 news = {"stream": 1, "attempt": "1", "task": "worker/0", "state": state}

@@ -76,16 +76,6 @@ def incarnation() -> str:
     return f"{boot}/{namespace}/{first.start_ticks if first else '-'}"
 
 
-def began_ns() -> int:
-    """When this life of the machine or container began: the start of its pid 1; 0 when it is hidden."""
-    first = look(1)
-    for line in read("/proc/stat", 1 << 20).splitlines():
-        if line.startswith(b"btime ") and first is not None:
-            seconds = int(line.split()[1]) + first.start_ticks / os.sysconf("SC_CLK_TCK")
-            return int(seconds * 1e9)
-    return 0
-
-
 def argv0(pid: int) -> str:
     """The program's name; never more of the command line, which is the user's business."""
     return own_argv(pid)[0]

@@ -55,8 +55,8 @@ def new(folder: TaskFolder, incarnation: str, now_ns: int) -> State:
         "started_ns": now_ns,
         "ended_ns": None,
         "gaps": [],
-        "oom": None,  # or {"kills", "limit"}: what the kernel killed for want of memory
-        "restarted_ns": None,  # when the machine or container was, under a task that is lost by it
+        "oom_kills": 0,  # by the kernel, for want of memory
+        "restarted": False,  # the machine or container was, under a task that is lost by it
         "message": "",
     }
 
@@ -199,7 +199,7 @@ def _bury(folder: TaskFolder) -> State:
             if found["incarnation"] != now:  # another life of this machine
                 container = found["incarnation"].split("/")[0] == now.split("/")[0]
                 why = "its container was restarted" if container else "the machine was restarted"
-                found["restarted_ns"] = procs.began_ns()
+                found["restarted"] = True
             found = ended(found, LOST, why)
             try:
                 write(folder, found)

@@ -63,7 +63,7 @@ def _bury(launch: Launch, handles: Handles, status: int, memory: Memory) -> None
         procs.signal_all(signal.SIGKILL)
         signal.sigtimedwait([signal.SIGCHLD], pause)
         pause = min(pause * 2, _LAST_PAUSE)
-    found = {**state.read(launch.folder), "oom": memory.kills()}
+    found = {**state.read(launch.folder), "oom_kills": memory.kills()}
     Output(launch, handles.log_read, found["gaps"]).drain()
     why = "its supervisor failed: a bug in orchestrate, described in crash.txt beside the log"
     if os.WIFSIGNALED(status):
@@ -280,7 +280,7 @@ class Supervisor:
 
     def _final(self) -> state.State:
         facts, unasked = self._facts, self._ending.want == state.WANT_RUN
-        facts["oom"] = self._memory.kills()
+        facts["oom_kills"] = self._memory.kills()
         facts["seconds"] = time.monotonic() - self._began  # the clock may have been set meanwhile
         if self._left_behind and unasked:
             number = self._left_behind
