@@ -16,6 +16,7 @@ from .fault import NodeError
 
 _SETS = (b"SigPnd", b"ShdPnd", b"SigBlk", b"SigIgn", b"SigCgt")
 _SET_PDEATHSIG, _SET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 36  # of prctl(2), which Python lacks
+_PATIENCE = 5.0  # seconds until a process that cannot be killed is named
 COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and all it starts
 
 
@@ -201,18 +202,16 @@ def send(process: Process, signum: int) -> bool:
     return True
 
 
-def sweep(
-    cookie_prefix: str, patience: float = 5.0, is_meant: Callable[[int], bool] = lambda _: True
-) -> list[dict[str, Any]]:
+def sweep(cookie_prefix: str, is_meant: Callable[[int], bool] = lambda _: True) -> list[dict[str, Any]]:
     """Kill every bearer of a cookie until two looks in a row find none; return [{"pid", "argv0"}].
 
-    `is_meant` spares some, by their pid. Raise NodeError after `patience` seconds with one still there.
+    `is_meant` spares some, by their pid. Raise NodeError after some seconds with one still there.
     """
     killed: dict[int, dict[str, Any]] = {}
     # Whoever was found once counts until it is gone: a process that is dying has no environment any
     # more, and another user's, found as a bearer's child, is found no more without that bearer.
     known: dict[int, Process] = {}
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + _PATIENCE
     clean, pause = 0, 0.001
     while clean < 2:  # between two programs (exec) a process shows an empty environment
         known.update((one.pid, one) for one in bearers(cookie_prefix) if is_meant(one.pid))

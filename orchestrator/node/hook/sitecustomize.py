@@ -138,22 +138,13 @@ def _is_library(file: str) -> bool:
 
 def _write(path: str, record: "Dict[str, Any]") -> None:
     """Append a record in one write, so that no reader sees half of it."""
+    import json  # not before: a program may have a module of this name
+
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(file, (_json(record) + "\n").encode("ascii"))
+        os.write(file, (json.dumps(record) + "\n").encode("ascii"))
     finally:
         os.close(file)
-
-
-def _json(value: "Any") -> str:
-    """Write JSON without the module: a program may have a `json.py` of its own."""
-    from _json import encode_basestring_ascii
-
-    if isinstance(value, dict):
-        return "{%s}" % ", ".join('"%s": %s' % (key, _json(value[key])) for key in value)
-    if isinstance(value, list):
-        return "[%s]" % ", ".join(map(_json, value))
-    return str(value) if isinstance(value, int) else encode_basestring_ascii(value)
 
 
 # --- what the plan asks for ---

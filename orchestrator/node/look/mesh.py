@@ -15,7 +15,7 @@ import socket
 import struct
 import subprocess
 import time
-from typing import Any, Iterable
+from typing import Any
 
 from ..base import descriptors, lenient, procs
 from ..base.fault import reason
@@ -190,7 +190,9 @@ def probe(_agent: Agent, request: Request) -> dict[str, Any]:
     pool = ThreadPoolExecutor(_THREADS)
     wait([pool.submit(call.make) for call in calls], (timeout + _LARGE_SECONDS) * rounds)
     silent = {call.result["resolved"] for call in calls if call.result["why"] in (_TIMED_OUT, _CUT)}
-    pings = ping(silent, min(timeout, _PING_SECONDS))
+    seconds = min(timeout, _PING_SECONDS)
+    with ThreadPoolExecutor(_THREADS) as pool:  # of its own: in the other one names may still be looked up
+        pings = dict(zip(silent, pool.map(lambda address: _ping(address, seconds), silent)))  # noqa: B905
     return {"results": [{**call.result, "icmp": pings.get(call.result["resolved"])} for call in calls]}
 
 
@@ -292,28 +294,21 @@ def _reason(error: OSError) -> str:
     return _CUT if error.errno in _NO_ROUTE else reason(error)
 
 
-def ping(addresses: Iterable[str], seconds: float) -> dict[str, bool]:
-    """Say of each address whether it answers a ping; nothing of those where that cannot be measured."""
-    running: dict[str, subprocess.Popen[bytes]] = {}
-    env = {**os.environ, "LC_ALL": "C"}
-    answers: dict[str, bool] = {}
-    for address in addresses:
-        argv = ["ping", "-n", "-q", "-c", "2", "-i", "0.3", "-W", str(max(1, round(seconds))), address]
-        try:
-            running[address] = subprocess.Popen(
-                argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-        except OSError:
-            break  # there is no such program
-    deadline = time.monotonic() + seconds + 1.0
-    for address, process in running.items():
-        try:
-            output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()  # and not for its pipe, which a child of its own may hold
-            continue
-        # A ping without the right to do so, or of other options, ends with 1, too.
-        if process.returncode == 0 or (process.returncode == 1 and b"transmitted" in output):
-            answers[address] = process.returncode == 0
-    return answers
+def _ping(address: str, seconds: float) -> bool | None:
+    """Tell whether an address answers a ping; None where that cannot be measured."""
+    argv = ["ping", "-n", "-q", "-c", "2", "-i", "0.3", "-W", str(max(1, round(seconds))), address]
+    try:
+        done = subprocess.run(
+            argv,
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=seconds + 1.0,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    # A ping without the right to do so, or of other options, ends with 1, too.
+    measured = done.returncode == 0 or (done.returncode == 1 and b"transmitted" in done.stdout)
+    return done.returncode == 0 if measured else None

@@ -96,20 +96,13 @@ class Agent:
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         self.outbox.put(frames.encode(header, payload))
 
-    def reply(self, request: Request, result: dict[str, Any], payload: bytes = b"") -> None:
-        self.send({"id": request.id, "ok": True, "result": result}, payload)
+    def reply(self, request: Request, result: dict[str, Any]) -> None:
+        self.send({"id": request.id, "ok": True, "result": result})
 
     def fail(self, request: Request, error: BaseException) -> None:
         self.send({"id": request.id, **failure(error)[0]})
 
-    def in_child(
-        self,
-        request: Request,
-        work: Callable[[], Any],
-        *,
-        seconds: float,
-        keep: tuple[int, ...] = (),
-    ) -> None:
+    def in_child(self, request: Request, work: Callable[[], Any], *, seconds: float) -> None:
         """Reply with what `work` returns (a result, or a result and a payload) from a child."""
 
         def answer() -> tuple[dict[str, Any], bytes]:
@@ -120,7 +113,7 @@ class Agent:
         def done(reply: tuple[dict[str, Any], bytes]) -> None:
             self.send({"id": request.id, **reply[0]}, reply[1])
 
-        self.jobs.run(request.op, answer, done, seconds=seconds, keep=keep)
+        self.jobs.run(request.op, answer, done, seconds=seconds)
 
     def leave(self) -> None:
         self._running = False

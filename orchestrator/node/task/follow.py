@@ -196,11 +196,8 @@ class _File:
         self.offset = offset
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def read(self, limit: int, offset: int | None = None) -> bytes:
-        return os.pread(self._fd, limit, self.offset if offset is None else offset)
-
-    def size(self) -> int:
-        return os.fstat(self._fd).st_size
+    def read(self, limit: int) -> bytes:
+        return os.pread(self._fd, limit, self.offset)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -214,19 +211,20 @@ class Times:
 
     def __init__(self, path: str, log: int) -> None:
         self.file = _File(path, 0)
-        self._log = log
-        self._placed = False
+        self._log = log  # where the stream begins
         self._ahead: deque[tuple[int, int]] = deque()  # read from the file, not yet told
 
     def until(self, end: int) -> tuple[list[tuple[int, int]], int]:
         """The untold records before `end`, and how far they reach: nearer when there are too many."""
-        if not self._placed:
-            self._place()
         told: list[tuple[int, int]] = []
         while self._fill() and self._ahead[0][0] < end:
+            record = self._ahead.popleft()
+            if self._fill() and self._ahead[0][0] <= self._log:
+                continue  # the stream begins in a later one
             if len(told) == TIMES:
-                return told, self._ahead[0][0]
-            told.append(self._ahead.popleft())
+                self._ahead.appendleft(record)
+                return told, record[0]
+            told.append(record)
         return told, end
 
     def _fill(self) -> bool:
@@ -236,15 +234,3 @@ class Times:
             self._ahead.extend(RECORD.iter_unpack(data))
             self.file.offset += len(data)
         return bool(self._ahead)
-
-    def _place(self) -> None:
-        """Go to the last record that is not behind the stream's first byte."""
-        low, high = 0, self.file.size() // RECORD.size
-        if high == 0:
-            return  # nothing written yet: what comes is new
-        while high - low > 1:
-            middle = (low + high) // 2
-            data = self.file.read(RECORD.size, middle * RECORD.size)
-            low, high = (middle, high) if RECORD.unpack(data)[0] <= self._log else (low, middle)
-        self.file.offset = low * RECORD.size
-        self._placed = True
