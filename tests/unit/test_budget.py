@@ -34,39 +34,39 @@ class Size(NamedTuple):
 
 # Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
 BUDGET = {
-    "": Size(15, 2_158, 10_647),
+    "": Size(15, 2_157, 10_640),
     "checks": Size(4, 943, 6_633),
     "cli": Size(29, 2_768, 18_859),
     "config": Size(6, 1_024, 7_262),
-    "diagnosis": Size(7, 864, 6_116),
+    "diagnosis": Size(7, 863, 6_105),
     "envs": Size(4, 437, 2_831),
     "export": Size(5, 619, 5_230),
     "fleet": Size(4, 779, 5_143),
     "frameworks": Size(5, 214, 991),
     "launching": Size(5, 595, 3_760),
     "node": Size(1, 1, 1),
-    "node/base": Size(9, 1_022, 5_536),
+    "node/base": Size(9, 1_011, 5_457),
     "node/disk": Size(4, 385, 2_554),
-    "node/hook": Size(3, 505, 3_239),
-    "node/look": Size(4, 864, 6_045),
-    "node/serve": Size(7, 772, 4_968),
+    "node/hook": Size(3, 496, 3_156),
+    "node/look": Size(4, 859, 5_983),
+    "node/serve": Size(7, 765, 4_943),
     "node/stock": Size(10, 1_438, 10_528),
-    "node/task": Size(10, 1_849, 12_654),
+    "node/task": Size(10, 1_796, 12_168),
     "node/tidy": Size(2, 271, 2_057),
     "phases": Size(21, 4_242, 33_556),
     "planning": Size(7, 890, 5_820),
     "program": Size(6, 817, 6_254),
     "rehearsal": Size(3, 394, 2_271),
     "render": Size(16, 2_086, 15_956),
-    "run": Size(10, 1_299, 9_445),
+    "run": Size(10, 1_296, 9_403),
     "ssh": Size(7, 1_444, 9_720),
     "store": Size(8, 1_196, 7_248),
     "sync": Size(11, 2_044, 14_005),
-    "tests": Size(282, 29_912, 223_932),
-    "wire": Size(5, 1_314, 5_921),
+    "tests": Size(282, 29_894, 223_743),
+    "wire": Size(5, 1_307, 5_894),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(228, 33_234, 225_250)
+TOTAL = Size(228, 33_137, 224_428)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
