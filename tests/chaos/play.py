@@ -53,8 +53,10 @@ def play(round_: Round, cluster: Cluster, folder: Path) -> Result:
     with _controller(round_, folder) as controller:
         try:
             run, struck, wrong, ended = _play(round_, cluster, controller, machines)
-        except StuckError as stuck:
-            run, struck, wrong, ended = controller.newest(), True, [str(stuck)], "stuck"
+        except (StuckError, subprocess.CalledProcessError) as stuck:
+            # A busy machine's Docker may fail to freeze a container: a round that failed, not the end of all.
+            said = f"{stuck} {getattr(stuck, 'stderr', '')}".rstrip()
+            run, struck, wrong, ended = controller.newest(), True, [said], "stuck"
             controller.start("stop", "--now", run).wait(LIMIT)  # the next round shall not suffer
         finally:
             for machine in machines.values():
