@@ -65,4 +65,4 @@ def main(arguments: argparse.Namespace) -> int:
     (facts if arguments.json else say)(*lines(done, json=arguments.json))
     if done.unreachable and not arguments.json:
         report(SeveralErrors(done.unreachable.values()), sys.stderr)
-    return int(done.status)
+    return done.status

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     say(*shellcode(["orchestrate"], shell=arguments.shell).strip("\n").split("\n"))
-    return int(ExitStatus.OK)
+    return ExitStatus.OK
 
 
 def answer() -> None:

@@ -8,12 +8,11 @@ import time
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.asking import logins
-from orchestrator.cli.desk.inventory import load
+from orchestrator.cli.desk.inventory import chosen
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.connectors import Connectors
 from orchestrator.errors import ExitStatus, SeveralErrors, UsageError
-from orchestrator.phases.command import CommandOutput, Commands
-from orchestrator.planning.selection import narrow
+from orchestrator.phases.command import Commands
 from orchestrator.render.commands import CommandAnswers, StreamLines
 from orchestrator.render.errors import report
 from orchestrator.text import count
@@ -32,9 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if not arguments.command:
         raise UsageError("exec needs a command", hint="`orchestrate exec -- uptime`")
-    inventory = load(arguments.hosts)
-    chosen = narrow(inventory, arguments.only, arguments.exclude).hosts
-    ways = {(host.ssh, host.user, host.port): host for host in reversed(chosen)}
+    ways = {(host.ssh, host.user, host.port): host for host in reversed(chosen(arguments).hosts)}
     hosts = tuple(reversed(ways.values()))  # each way to log in once: a machine may have several entries
     commands = Commands(Connectors(logins(hosts)), hosts, arguments.command)
     answers = CommandAnswers([host.name for host in hosts], as_json=arguments.json)
@@ -50,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
                 _show(answers.due(now), as_json=arguments.json)
     except KeyboardInterrupt:
         _end(commands, answers, as_json=arguments.json)
-        return int(ExitStatus.INTERRUPTED)
+        return ExitStatus.INTERRUPTED
     finally:
         commands.close()
     _show(answers.rest(), as_json=arguments.json)
@@ -66,20 +63,14 @@ def _show(lines: StreamLines, *, as_json: bool) -> None:
 
 
 def _end(commands: Commands, answers: CommandAnswers, *, as_json: bool) -> None:
-    """End the command everywhere and say so; a second Ctrl-C leaves at once."""
+    """End the command everywhere and say so; one more Ctrl-C leaves at once."""
     tell(f"ending the command on {count(len(answers.running), 'host')} (Ctrl-C again: leave)")
     answers.waiting &= answers.running.keys()  # where it has not started there is nothing to be awaited
     commands.stop()
     deadline = time.monotonic() + _ENDING
-    try:
-        while answers.waiting and time.monotonic() < deadline:
-            word = commands.next(_OFTEN)
-            if word is not None and not isinstance(
-                word, CommandOutput
-            ):  # what is on its way has come too late
-                _show(answers.take(word, time.monotonic()), as_json=as_json)
-    except KeyboardInterrupt:
-        pass
+    while answers.waiting and time.monotonic() < deadline:
+        if (word := commands.next(_OFTEN)) is not None:
+            _show(answers.take(word, time.monotonic()), as_json=as_json)
     _show(answers.rest(), as_json=as_json)
     for name in sorted(answers.waiting):
         tell(f"warning: {name} did not say that its command has ended")

@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.inventory import load
+from orchestrator.cli.desk.inventory import chosen
 from orchestrator.cli.desk.out import say, tell
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.export import common, kubernetes, slurm
 from orchestrator.launching.start import make_plan
 from orchestrator.model import Host, Inventory, RunPlan
-from orchestrator.planning.selection import narrow
 from orchestrator.store import new_run_id
 from orchestrator.sync.contents import CodeSource, read_builtin
 
@@ -45,7 +44,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.jobset and arguments.engine != "kubernetes":
         raise UsageError("--jobset is for kubernetes", hint="leave it out")
     given = arguments.command
-    inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
+    inventory = chosen(arguments)
     hosts = inventory.hosts
     if arguments.engine == "kubernetes":  # the image's
         hosts = tuple(dataclasses.replace(host, python=Host.python) for host in hosts)
@@ -64,7 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
         say(*text.removesuffix("\n").split("\n"))
     else:
         _write(Path(arguments.output), text)
-    return int(ExitStatus.OK)
+    return ExitStatus.OK
 
 
 def _manifests(

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if arguments.example:
         say(*example().removesuffix("\n").split("\n"))
-        return int(ExitStatus.OK)
+        return ExitStatus.OK
     file = Path(arguments.to)
     if os.path.lexists(file):
         raise UsageError(
@@ -249,11 +249,11 @@ def _end(
     to_name = f" --hosts {shlex.quote(own)}" if own else ""
     if bad:
         tell(f"{file} names them all the same; when they answer: orchestrate preflight{to_name}")
-        return int(ExitStatus.CLUSTER)
+        return ExitStatus.CLUSTER
     if inventory.environment is not None:
         then = f"then: orchestrate preflight{to_name}"
         tell(f"next: orchestrate setup{to_name} makes their Python environment; {then}")
-        return int(ExitStatus.OK)
+        return ExitStatus.OK
     if arguments.no_preflight:
-        return int(ExitStatus.OK)
+        return ExitStatus.OK
     return preflight.main(argparse.Namespace(hosts=own, only=None, exclude=None, json=False))

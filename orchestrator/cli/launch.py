@@ -12,7 +12,7 @@ import msgspec
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.asking import logins
 from orchestrator.cli.desk.interrupts import Interrupts
-from orchestrator.cli.desk.inventory import SLURM, load
+from orchestrator.cli.desk.inventory import SLURM, chosen
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.cli.desk.watch import follow
 from orchestrator.errors import ExitStatus
@@ -22,7 +22,6 @@ from orchestrator.launching.start import make_plan, notify_command, start
 from orchestrator.model import Inventory
 from orchestrator.phases.adopt import announcement
 from orchestrator.planning.explain import dry_run
-from orchestrator.planning.selection import narrow
 from orchestrator.store import new_run_id
 from orchestrator.text import utf8
 
@@ -44,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
+    inventory = chosen(arguments)
     if arguments.dry_run:
         return _dry_run(inventory, arguments)
     arguments.other_ports |= arguments.hosts == SLURM  # nobody chose those
@@ -58,7 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         say(folder.run)
     tell(f"started; orchestrate tail {folder.run} shows it")
-    return int(ExitStatus.OK)
+    return ExitStatus.OK
 
 
 def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
@@ -73,4 +72,4 @@ def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
     else:
         say(*dry_run(planned).removesuffix("\n").split("\n"), *(sent.as_text() if sent else ()))
         say(*(("", f"at its end, here: {shlex.join(told)}") if told else ()))
-    return int(ExitStatus.OK)
+    return ExitStatus.OK

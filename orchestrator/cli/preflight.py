@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from orchestrator.checks.cluster import without
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.asking import unconnected
-from orchestrator.cli.desk.inventory import load
+from orchestrator.cli.desk.inventory import chosen
 from orchestrator.cli.desk.out import say, width
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors
 from orchestrator.events import CheckReported, Level, Phase, Stamped, encode
@@ -22,7 +22,6 @@ from orchestrator.model import FrameworkName, Inventory, RunPlan
 from orchestrator.names import RunId
 from orchestrator.phases.context import report_failures
 from orchestrator.phases.preflight import Findings, examine
-from orchestrator.planning.selection import narrow
 from orchestrator.ranges import expand_all, fold
 from orchestrator.render import DisplayGoneError
 from orchestrator.render.errors import report, write
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
+    inventory = chosen(arguments)
 
     def show(stamped: Stamped) -> None:
         if arguments.json:
@@ -80,7 +79,7 @@ def _conclude(
             sys.stdout.flush()
             report(SeveralErrors(failed.values()), sys.stderr, columns if sys.stderr.isatty() else None)
         say(*wrapped([_summary(arguments, len(planned.hosts), out, good=good)], columns))
-    return int(ExitStatus.OK if good else ExitStatus.CLUSTER)
+    return ExitStatus.OK if good else ExitStatus.CLUSTER
 
 
 def _summary(arguments: argparse.Namespace, total: int, out: tuple[str, ...], *, good: bool) -> str:

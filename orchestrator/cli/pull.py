@@ -75,7 +75,7 @@ def main(arguments: argparse.Namespace) -> int:
     if fresh and to.is_dir():
         keep_from_launches(to, folder.run)
     _tell(errors, some=len(errors) < len(names))
-    return int(ExitStatus.OK)
+    return ExitStatus.OK
 
 
 def _tell(errors: list[HostError], *, some: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.asking import asking
-from orchestrator.cli.desk.inventory import load
+from orchestrator.cli.desk.inventory import chosen
 from orchestrator.cli.desk.out import bars, say
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.values import data_paths
@@ -16,7 +16,6 @@ from orchestrator.launching.environment import absent, check_data
 from orchestrator.model import Data, Inventory
 from orchestrator.phases.data import bring, read_sources, sources
 from orchestrator.planning.environ import of_data
-from orchestrator.planning.selection import narrow
 from orchestrator.sync import Contents
 from orchestrator.text import count, size
 
@@ -39,11 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    inventory = load(arguments.hosts)
+    inventory = chosen(arguments)
     data = _wanted(inventory, arguments.paths)
-    chosen = narrow(inventory, arguments.only, arguments.exclude).hosts
-    with asking(chosen) as (fleet, bad):
-        hosts = [host for host in chosen if host.name in fleet.sessions and host.name not in bad]
+    with asking(inventory.hosts) as (fleet, bad):
+        hosts = [host for host in inventory.hosts if host.name in fleet.sessions and host.name not in bad]
         with bars(json=arguments.json) as emit:
             if hosts:
                 dataset = read_sources(sources(data), emit)
@@ -53,7 +51,7 @@ def main(arguments: argparse.Namespace) -> int:
         _sum_up(dataset, data, placed)
     if bad:
         raise SeveralErrors(bad.values())
-    return int(ExitStatus.OK)
+    return ExitStatus.OK
 
 
 def _wanted(inventory: Inventory, paths: list[str]) -> Data:

@@ -34,4 +34,4 @@ def main(arguments: argparse.Namespace) -> int:
         tell("no runs yet; orchestrate launch starts one")
     for damage in damaged:
         tell(*block(damage.what, damage.why, damage.hint, word="warning"))
-    return int(ExitStatus.OK)
+    return ExitStatus.OK

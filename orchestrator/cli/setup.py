@@ -6,13 +6,12 @@ import argparse
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.asking import asking
-from orchestrator.cli.desk.inventory import load
+from orchestrator.cli.desk.inventory import chosen
 from orchestrator.cli.desk.out import bars, say
 from orchestrator.errors import ExitStatus, SeveralErrors
 from orchestrator.events import Stepped
 from orchestrator.launching.environment import with_environment
 from orchestrator.phases.setup import make_environments, runs_in
-from orchestrator.planning.selection import narrow
 from orchestrator.text import count
 
 
@@ -25,12 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    inventory = load(arguments.hosts)
+    inventory = chosen(arguments)
     if inventory.environment is None:
         if not arguments.json:
             say(f"nothing to do: {inventory.source} has no [env], so its hosts use Pythons of your own")
-        return int(ExitStatus.OK)
-    inventory = narrow(inventory, arguments.only, arguments.exclude)
+        return ExitStatus.OK
     with bars(json=arguments.json) as emit:
         for host in inventory.hosts:
             emit(Stepped(host.name, "resolve"))
@@ -46,4 +44,4 @@ def main(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         apart = f"; {', '.join(own)}: a `python` of your own" if own else ""
         say(f"{count(len(trainers), 'host')} ready with the environment {plan.name}{apart}")
-    return int(ExitStatus.OK)
+    return ExitStatus.OK

@@ -12,9 +12,8 @@ from orchestrator.cli.args import options
 from orchestrator.cli.desk.asking import asking
 from orchestrator.cli.desk.finding import find_run, history
 from orchestrator.cli.desk.out import facts, say, tell
-from orchestrator.errors import ExitStatus, RunError, SeveralErrors, UsageError
+from orchestrator.errors import ExitStatus, SeveralErrors, UsageError
 from orchestrator.model import RunPlan
-from orchestrator.node.base.fault import reason
 from orchestrator.phases.hang import RunStacks, keep
 from orchestrator.run.stacks import folded, living
 from orchestrator.run.view import replay
@@ -31,12 +30,6 @@ def main(arguments: argparse.Namespace) -> int:
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     view = replay(history(folder))
-    if view.ended is not None and not view.ended.unproven:
-        raise UsageError(
-            f"run {plan.run} has ended: no task is running",
-            why=view.ended.cause or "it succeeded",
-            hint=f"`orchestrate tail {plan.run}` shows its logs",
-        )
     # Over connections of our own: the run's keeper may be on another machine, or gone.
     with asking(plan.hosts) as (fleet, unreached):
         answers = fleet.ask(wire.Stacks(run=plan.run), timeout=_SECONDS)
@@ -52,21 +45,14 @@ def main(arguments: argparse.Namespace) -> int:
             hint=f"`orchestrate status {plan.run}` says what became of them",
         )
     steps = {task.task: task.step for task in view.tasks.values()}
-    try:
-        taken = keep(folder, plan, good, missing, steps, hang=False)
-    except OSError as error:
-        raise RunError(
-            f"the stacks cannot be kept in {folder.stacks}",
-            why=reason(error),
-            hint="make room on this machine",
-        ) from error
+    taken = keep(folder, plan, good, missing, steps, hang=False)
     if arguments.json:
         facts(_facts(plan, taken))
     else:
         for host, why in taken.missing.items():
             tell(f"warning: no stacks from {host}: {why}")
         say(taken.said, "", *folded(taken.finding), "", f"all of it: {taken.file}")
-    return int(ExitStatus.CLUSTER if missing else ExitStatus.OK)
+    return ExitStatus.CLUSTER if missing else ExitStatus.OK
 
 
 def _facts(plan: RunPlan, taken: RunStacks) -> str:

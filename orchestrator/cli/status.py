@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
     )
     (facts if arguments.json else say)(*lines)
     known = len(unreachable) < len(plan.hosts) + len(plan.retired)
-    return int(ExitStatus.OK if known else ExitStatus.CLUSTER)
+    return ExitStatus.OK if known else ExitStatus.CLUSTER
 
 
 def _vitals(folder: RunFolder, since: float) -> Vitals:

@@ -44,18 +44,18 @@ def main(arguments: argparse.Namespace) -> int:
         others = () if arguments.run else [other.run for other in runs() if other.has_keeper()]
         if others:
             tell(f"it was the newest; still running: {', '.join(others)}; orchestrate stop RUN")
-        return int(ExitStatus.OK)
+        return ExitStatus.OK
     reader = RunReader(folder, wanted=lambda _task: False)
     reader.skip(len(known))  # what was before is not news
     with Interrupts() as interrupts:
         _reach_keeper(folder, want, len(known))
         renderer = choose(sys.stdout, arguments.json, sys.stderr, Look(view=replay(known)))
         status = watch.own(folder, reader, renderer, interrupts, want)
-    ended = next((s.event for s in reversed(history(folder)) if isinstance(s.event, RunEnded)), None)
+    ended = replay(history(folder)).ended
     if ended is not None and ended.unproven:
-        return int(ExitStatus.CLUSTER)
+        return ExitStatus.CLUSTER
     # However the run ended: nothing is left, which was the request.
-    return status if ended is None or ended.kind is FailureKind.BUG else int(ExitStatus.OK)
+    return status if ended is None or ended.kind is FailureKind.BUG else ExitStatus.OK
 
 
 def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:

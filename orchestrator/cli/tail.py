@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--notes", action="store_true", help="how the run was started, too: notes, phases, hosts"
     )
     parser.add_argument("--timestamps", action="store_true", help="show the time of each line")
-    folding = parser.add_mutually_exclusive_group()
-    folding.add_argument("--raw", action="store_true", help="every line of every task: --fold none")
-    options.fold(folding)
+    options.fold(parser)
     options.as_json(parser)
 
 
@@ -43,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
     if not ended and not arguments.no_follow:
         adopt(folder)  # does nothing when it has a keeper
     look = Look(
-        fold=Fold(arguments.fold) if arguments.fold else Fold.NONE if arguments.raw else None,
+        fold=Fold(arguments.fold) if arguments.fold else None,
         timestamps=arguments.timestamps,
         wanted=lambda task: not wanted or task in wanted,
         brief=not arguments.notes,
@@ -55,5 +53,5 @@ def main(arguments: argparse.Namespace) -> int:
                 renderer.handle(stamped)
         finally:
             renderer.close()
-        return int(ExitStatus.OK)
+        return ExitStatus.OK
     return watch.look(folder, reader, renderer)

@@ -20,7 +20,7 @@ from typing import Self
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.asking import unconnected
-from orchestrator.cli.desk.finding import find_run, is_over, source_of
+from orchestrator.cli.desk.finding import find_run, source_of
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.envs import uv
 from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
@@ -79,12 +79,6 @@ def main(arguments: argparse.Namespace) -> int:
             follower = _Follower(fleet, hosts, mirrors)
             follower.catch_up()
             files = sum(len(mirror.sizes) for mirror in mirrors.values())
-            if not files and is_over(folder):
-                raise UsageError(
-                    f"no task of run {plan.run} has written an event file",
-                    why="the run is over: none will come",
-                    hint='give fit a callback: tf.keras.callbacks.TensorBoard("logs")',
-                )
             url = board.url()
             show = facts if arguments.json else say
             show(json.dumps({"run": plan.run, "url": url, "files": files}) if arguments.json else url)
@@ -96,7 +90,7 @@ def main(arguments: argparse.Namespace) -> int:
             raise ClusterError("TensorBoard has ended", why=board.last_words())
     except KeyboardInterrupt:
         tell("TensorBoard has ended; nothing of it was on the hosts")
-    return int(ExitStatus.OK)
+    return ExitStatus.OK
 
 
 def _program() -> list[str]:

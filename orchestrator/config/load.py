@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from orchestrator import ranges
 from orchestrator.config import targets, values
@@ -29,8 +29,6 @@ from orchestrator.model import LOCAL, MAX_PORT, Data, Environment, Host, Invento
 from orchestrator.plainfile import NotOursError, read_plain
 from orchestrator.planning.environ import DEVICES
 from orchestrator.text import count
-
-_T = TypeVar("_T")
 
 _MOST = 1 << 20  # bytes of an inventory
 
@@ -220,60 +218,39 @@ def _check_tasks(own: Mapping[str, Any], place: Place, given: frozenset[str], re
 
 
 def _hosts(own: Mapping[str, Any], read: Mapping[str, Any], place: Place, report: Report) -> tuple[Host, ...]:
-    columns = _columns(read, place, report)
-    if columns is None:
+    """Make the hosts of a table, its ranges in step; none after a mistake in what tells them apart."""
+    columns: dict[str, tuple[Any, ...]] = {}
+    for key, reader in _IDENTITY.items():
+        try:
+            columns |= {key: tuple(map(reader, ranges.expand(read[key])))} if key in read else {}
+        except (ValueError, Wrong) as mistake:
+            report.add(place, key, str(mistake))
+            return ()
+    counts = {key: count(len(column), "host") for key, column in columns.items()}
+    if len({*counts.values()}) > 1:
+        all_of_them = ", ".join(f"{key} for {hosts}" for key, hosts in counts.items())
+        report.add(place, "", f"needs equally many of each, and has {all_of_them}; give all the same range")
         return ()
-    names = _each(columns.get("name"), targets.read_name, place, "name", report)
-    addresses = _each(columns.get("address"), targets.read_address, place, "address", report)
-    if names is None or addresses is None:
-        return ()
-    if "ssh" in columns:
-        logins = _each(columns["ssh"], targets.read_target, place, "ssh", report)
-    else:
-        logins = tuple(map(targets.Destination, addresses or names))
-    if logins == ():
+    names, addresses, logins = (columns.get(key, ()) for key in _IDENTITY)
+    logins = logins or tuple(map(targets.Destination, addresses or names))
+    if not logins:
         report.add(place, "", "has no name, ssh or address; one of them is needed")
-    addresses = addresses or _addresses(logins or (), place, report)
-    if not logins or not addresses:
-        return ()
+    addresses = addresses or _addresses(logins, place, report)
     fields = {key: value for key, value in own.items() if key not in IDENTITY_KEYS}
     hosts = []
-    for name, login, address in zip(names or addresses, logins, addresses, strict=True):
+    # Without an address, which is a mistake, there is no host.
+    for name, login, address in zip(names or addresses, logins, addresses, strict=False):
         from_ssh = {"user": login.user, "port": login.port}
         known = {key: value for key, value in from_ssh.items() if value is not None}
         hosts.append(Host(name=name, ssh=login.host, address=address, **{**fields, **known}))
     return tuple(hosts)
 
 
-def _columns(read: Mapping[str, Any], place: Place, report: Report) -> dict[str, tuple[str, ...]] | None:
-    """name, ssh and address with their ranges expanded in step; None after a mistake."""
-    columns: dict[str, tuple[str, ...]] = {}
-    for key in IDENTITY_KEYS:
-        if key in read:
-            try:
-                columns[key] = ranges.expand(read[key])
-            except ValueError as error:
-                report.add(place, key, str(error))
-                return None
-    counts = {key: count(len(column), "host") for key, column in columns.items()}
-    longest = max(columns, key=lambda key: len(columns[key]), default="")
-    for key, given in counts.items():
-        if given != counts[longest]:
-            what = f"stands for {given}, but {longest} for {counts[longest]}"
-            report.add(place, key, f"{what}; give both the same range")
-            return None
-    return columns
-
-
-def _each(
-    column: tuple[str, ...] | None, read: Callable[[str], _T], place: Place, key: str, report: Report
-) -> tuple[_T, ...] | None:
-    """Read every value of a column; () when there is none; None after the first mistake."""
-    try:
-        return tuple(map(read, column or ()))
-    except Wrong as wrong:
-        report.add(place, key, str(wrong))
-        return None
+_IDENTITY: Mapping[str, Callable[[str], Any]] = {
+    "name": targets.read_name,
+    "address": targets.read_address,
+    "ssh": targets.read_target,
+}
 
 
 def _addresses(logins: tuple[targets.Destination, ...], place: Place, report: Report) -> tuple[str, ...]:

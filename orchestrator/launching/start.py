@@ -91,7 +91,6 @@ def make_plan(
     given = {
         "max_restarts": arguments.max_restarts,
         "min_hosts": arguments.min_hosts,
-        "lifeline": arguments.lifeline,
         "hang_timeout": arguments.hang_timeout,
         "validation": Revalidate(arguments.validate) if arguments.validate else None,
     }

@@ -224,7 +224,7 @@ def test_tail_shows_what_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> N
     whole = ["Epoch 1/1", "Epoch 1/1", FAST, SLOW]
     assert tail() == [*whole, "attempt 1", "attempt 1", *whole, "attempt 2", "attempt 2"]
     assert tail("--task", "worker/1", "-n", "1") == ["attempt 1", "attempt 2"]
-    assert tail("-n", "1", "--raw") == ["attempt 1", "attempt 1", "attempt 2", "attempt 2"]
+    assert tail("-n", "1", "--fold", "none") == ["attempt 1", "attempt 1", "attempt 2", "attempt 2"]
     folded = ["Epoch 1/1", FAST, SLOW]  # losses that differ are two lines
     assert tail("--fold", "similar") == [*folded, "attempt 1", *folded, "attempt 2"]
 

@@ -31,7 +31,7 @@ def as_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="JSON on stdout, and nothing else there")
 
 
-def fold(parser: argparse._ActionsContainer) -> None:
+def fold(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fold",
         choices=[one.value for one in Fold],
@@ -117,15 +117,6 @@ def launching(parser: argparse.ArgumentParser) -> None:
         type=whole(1),
         metavar="N",
         help="with --max-restarts: the last N hosts train only in place of hosts that are lost",
-    )
-    parser.add_argument(
-        "--lifeline",
-        type=span,
-        metavar="TIME",
-        help=(
-            "how long parameter servers and a failed attempt continue when no keeper is alive (default: 1h;"
-            " 0: for ever)"
-        ),
     )
     task(parser, "show only this task's lines")
     fold(parser)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -15,7 +16,7 @@ from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import read_address, read_name, read_target
 from orchestrator.errors import HostError, UsageError
 from orchestrator.model import LOCAL, Host, Inventory, Way
-from orchestrator.planning.selection import misread
+from orchestrator.planning.selection import misread, narrow
 from orchestrator.ssh.resolve import resolve
 
 NAME = "hosts.toml"
@@ -36,6 +37,11 @@ def load(wanted: str | None) -> Inventory:
         for host in made.hosts
     )
     return dataclasses.replace(made, hosts=tuple(hosts))
+
+
+def chosen(arguments: argparse.Namespace) -> Inventory:
+    """Return those hosts of the inventory that `--only` and `--exclude` leave."""
+    return narrow(load(arguments.hosts), arguments.only, arguments.exclude)
 
 
 def _of_file(wanted: str | None) -> Inventory:

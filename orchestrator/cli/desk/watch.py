@@ -97,7 +97,7 @@ class _Watch:
     interrupts: Interrupts
     owned: bool  # Ctrl-C is for the run
     stop: Order | None  # what the run was asked for before
-    _status: int = int(ExitStatus.BUG)
+    _status: int = ExitStatus.BUG
     _shown: bool = True  # somebody sees what is drawn
     _full: str = ""  # why what was to be shown could not be written
     _left: Stamped | None = None
@@ -119,7 +119,7 @@ class _Watch:
         tell(
             f"error: what was to be shown could not be written: {self._full}; `orchestrate tail {run} -n all`"
         )
-        return status or int(ExitStatus.USAGE)  # a copy that lacks its end is no success of ours
+        return status or ExitStatus.USAGE  # a copy that lacks its end is no success of ours
 
     @property
     def stopping(self) -> Order | None:
@@ -143,10 +143,10 @@ class _Watch:
                 return self._status
             if self.leave:
                 self._say_that_it_goes_on()
-                return int(ExitStatus.INTERRUPTED)
+                return ExitStatus.INTERRUPTED
             if not self._shown and not self.stopping:
                 self._say_that_it_goes_on()
-                return int(ExitStatus.OK)
+                return ExitStatus.OK
             if drawn:
                 idle = _IDLE
                 continue
@@ -156,7 +156,7 @@ class _Watch:
                 if not self.folder.has_keeper() and not self._draw():
                     if self.reader.left and self._left is not None:
                         self._display(self.renderer.handle, self._left)
-                        return int(ExitStatus.CLUSTER)
+                        return ExitStatus.CLUSTER
                     self._replace_keeper()
             time.sleep(idle)
             idle = min(1.2 * idle, _QUIET)

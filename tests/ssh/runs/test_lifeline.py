@@ -1,4 +1,4 @@
-"""Without a keeper: what would never end by itself ends after --lifeline, healthy training goes on."""
+"""Without a keeper: what would never end by itself ends after the lifeline, healthy training goes on."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SLEEP = "import time; print('up', flush=True); time.sleep(600)\n"
 def unkept(desk: Desk, hosts: list[Host], count: int) -> str:
     """A run with a lifeline of a second, whose keeper was killed."""
     desk.script("t.py", SLEEP)
-    desk.write_hosts(hosts, job="[job]\ngrace = 1")
-    launch = desk.launch("--detach", "--lifeline", "1s", "--", "t.py")
+    desk.write_hosts(hosts, job="[job]\ngrace = 1\nlifeline = 1")
+    launch = desk.launch("--detach", "--", "t.py")
     assert launch.wait() == ExitStatus.OK, launch.stderr
     run = desk.run_id()
     until("all run", lambda: len(desk.task_pids(run)) == count)
