@@ -94,7 +94,6 @@ def look(inventory: Inventory, project: CodeSource | None, here: Path | None = N
         sent=frozenset(posixpath.relpath(path, cwd) for path in paths),
         read=lambda path: _bytes(here / path),
         exists=lambda path: os.path.exists(here / os.path.expanduser(path)),  # noqa: PTH110, PTH111 - Path raises
-        executable=lambda path: os.access(here / path, os.X_OK),
         everywhere=lambda path: local or _shared(path),
         real=os.path.realpath,
         prepared=bool(inventory.job.setup),

@@ -19,7 +19,6 @@ from orchestrator.program.invocation import script_of
 from orchestrator.program.sources import parsed
 
 _OPERATORS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "&>", "2>&1", "|&"])
-_OF_A_SHELL = frozenset(["source", ".", "export", "module", "ulimit", "alias", "unset", "cd"])
 # Syntax that a newer Python than this one may know: the hosts decide.
 _NEWER = re.compile(
     r"""\s*(?:type\s|match\s|case\s|except\b|(?:async\s+)?def\s+\w+\[|class\s+\w+\[)|[ftFT][rR]?["']"""
@@ -34,7 +33,6 @@ class Code:
     sent: frozenset[str]
     read: Callable[[str], bytes | None]  # a file; None when there is none
     exists: Callable[[str], bool]  # also of what is not sent; absolute paths and `~/` too
-    executable: Callable[[str], bool]
     everywhere: Callable[[str], bool]  # whether the hosts see the same file under an absolute path
     real: Callable[[str], str] = str  # an absolute path without the links in it
     prepared: bool = False  # whether a `setup` runs before, which may make what is not there
@@ -42,7 +40,7 @@ class Code:
 
 def check(command: tuple[str, ...], code: Code) -> None:
     """Raise UsageError for the first mistake; `command` is what would run, without the host's Python."""
-    for one in (_shell_line, _notebook, _missing, _syntax, _not_a_program):
+    for one in (_shell_line, _notebook, _missing, _syntax):
         error = one(command, code) if command else None
         if error is not None:
             raise error
@@ -53,21 +51,15 @@ def _shell_line(command: tuple[str, ...], code: Code) -> UsageError | None:
     if PurePosixPath(first).name in invocation.SHELLS:
         return None
     word = next((word for word in command if word in _OPERATORS), "")
-    of_a_shell = first in _OF_A_SHELL or command[:2] in (("conda", "activate"), ("mamba", "activate"))
-    shell_only = re.search(r"[\s|&;<>]|^[A-Za-z_]\w*=", first) or (of_a_shell and command[1:])
-    if not word and shell_only and not code.exists(first):
+    if not word and re.search(r"[\s|&;<>]|^[A-Za-z_]\w*=", first) and not code.exists(first):
         word = first
     if not word:
         return None
-    if word == first and of_a_shell:
-        line = shlex.join(command).replace("\\", "\\\\").replace('"', '\\"')
-        hint = f'write setup = "{line}" under [job]: a shell reads it before each task'
-    else:
-        line = " ".join(one if one in _OPERATORS or one == first else shlex.quote(one) for one in command)
-        line = f"python {line}" if line.split(" ", maxsplit=1)[0].endswith(".py") else line
-        line = line.removesuffix("&").strip()  # --detach leaves a run alone
-        # With pipefail: else the status of `train.py | tee log` is tee's.
-        hint = f"`orchestrate launch -- bash -o pipefail -c {shlex.quote(line)}`"
+    line = " ".join(one if one in _OPERATORS or one == first else shlex.quote(one) for one in command)
+    line = f"python {line}" if line.split(" ", maxsplit=1)[0].endswith(".py") else line
+    line = line.removesuffix("&").strip()  # --detach leaves a run alone
+    # With pipefail: else the status of `train.py | tee log` is tee's.
+    hint = f"`orchestrate launch -- bash -o pipefail -c {shlex.quote(line)}`"
     what = f"{word} is for a shell, and no shell reads the command"
     return UsageError(what, why="a command is words, not a line", hint=hint)
 
@@ -151,16 +143,3 @@ def _syntax(command: tuple[str, ...], code: Code) -> UsageError | None:
     except (ValueError, RecursionError, MemoryError):
         return None
     return None
-
-
-def _not_a_program(command: tuple[str, ...], code: Code) -> UsageError | None:
-    """Refuse `run.sh`, which is looked for on PATH, and a script that is not executable."""
-    name, path = command[0], posixpath.normpath(command[0])
-    runs = code.executable(path)
-    if path not in code.sent or name.endswith((".py", ".R", ".r", ".ipynb")) or ("/" in name and runs):
-        return None
-    if "/" not in name and not runs and not name.endswith((".sh", ".bash")):
-        return None
-    way = shlex.join((*((f"./{path}",) if runs else ("bash", path)), *command[1:]))
-    why = "without a slash it is looked for on PATH" if runs else "it is not executable"
-    return UsageError(f"{name} cannot be started as it is", why=why, hint=f"`orchestrate launch -- {way}`")
