@@ -99,13 +99,6 @@ def _quoted(path: str) -> str:
     return f"~/{shlex.quote(path[2:])}" if path[:2] == "~/" and path[2:] else shlex.quote(path)
 
 
-class Fold(StrEnum):
-    """Which lines of several tasks are shown once."""
-
-    SIMILAR = "similar"  # equal but for durations and rates
-    NONE = "none"  # every line of every task, and TensorFlow's own
-
-
 class OnHang(StrEnum):
     """Consequences when tasks hang, and their stacks are taken."""
 

@@ -10,7 +10,6 @@ from orchestrator.cli.desk.asking import adopt
 from orchestrator.cli.desk.finding import find_run, is_over
 from orchestrator.errors import ExitStatus
 from orchestrator.launching.start import wanted_tasks
-from orchestrator.model import Fold
 from orchestrator.render import Look
 
 
@@ -29,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--notes", action="store_true", help="how the run was started, too: notes, phases, hosts"
     )
     parser.add_argument("--timestamps", action="store_true", help="show the time of each line")
-    options.fold(parser)
     options.as_json(parser)
 
 
@@ -41,7 +39,6 @@ def main(arguments: argparse.Namespace) -> int:
     if not ended and not arguments.no_follow:
         adopt(folder)  # does nothing when it has a keeper
     look = Look(
-        fold=Fold(arguments.fold) if arguments.fold else None,
         timestamps=arguments.timestamps,
         wanted=lambda task: not wanted or task in wanted,
         brief=not arguments.notes,

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from orchestrator.events import Event, LogLine, TaskExited, TaskStarted
-from orchestrator.model import Fold
 
 MOMENT = 0.4  # seconds that a line waits for others
 _MOST_OPEN = 200  # lines that are held
@@ -66,8 +65,7 @@ class _Group:
 class Folding:
     """Lines in, lines out; `now` is the viewer's monotonic clock."""
 
-    def __init__(self, fold: Fold, wanted: Callable[[str], bool] = lambda _task: True) -> None:
-        self._none = fold is Fold.NONE
+    def __init__(self, wanted: Callable[[str], bool] = lambda _task: True) -> None:
         self._wanted = wanted
         self._running: set[str] = set()
         self._open: deque[_Group] = deque()
@@ -85,8 +83,6 @@ class Folding:
 
     def add(self, line: LogLine, sent: float, now: float) -> list[Shown]:
         """Take a line; the lines that are shown now."""
-        if self._none:
-            return [line]
         shown = self._due(now, sent)
         if line.task not in self._last:
             self._last[line.task] = -1

@@ -18,7 +18,6 @@ from rich.text import Text
 from orchestrator import events as ev
 from orchestrator.diagnosis.ends import failed
 from orchestrator.events import Event, LogLine, Stamped
-from orchestrator.model import Fold
 from orchestrator.render.board import Row, region
 from orchestrator.render.errors import coloured
 from orchestrator.render.folding import Folded, Folding
@@ -76,7 +75,7 @@ class Live:
     def __init__(self, stdout: TextIO, look: Look = Look()) -> None:  # noqa: B008 - frozen
         self._look = look
         self._paint = Paint(timestamps=look.timestamps)
-        self._held = Folding(look.fold or Fold.SIMILAR, look.wanted)
+        self._held = Folding(look.wanted)
         self._view = look.view
         self._said: list[Said] = []
         self._vitals = Vitals()

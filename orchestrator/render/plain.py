@@ -2,24 +2,21 @@
 
 Results go to stdout, progress to stderr: stdout has the tasks' own lines and nothing else, so that
 `orchestrate launch | grep loss` sees only them; what orchestrate says about the run is on stderr.
-Nothing is dropped: a slow reader slows down the display, which the run does not notice. Nothing is folded
-unless it is asked for: who counts or compares lines counts each task's.
+Nothing is dropped: a slow reader slows down the display, which the run does not notice. Nothing is folded:
+who counts or compares lines counts each task's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from orchestrator.diagnosis.ends import failed
-from orchestrator.events import LogLine, RunPlanned, Stamped, TaskExited, TaskStarted
-from orchestrator.model import Fold
+from orchestrator.events import LogLine, RunPlanned, Stamped, TaskStarted
 from orchestrator.render import fold
 from orchestrator.render.errors import coloured
-from orchestrator.render.folding import Folding, Shown
+from orchestrator.render.folding import Shown
 from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.render.words import say
 from orchestrator.run.view import View, apply
@@ -33,7 +30,6 @@ _BURST = 1 << 15  # characters of lines that are written at once
 class Look:
     """How a viewer wants a run to be shown, and what of it."""
 
-    fold: Fold | None = None  # None: what suits the place
     timestamps: bool = False
     wanted: Callable[[str], bool] = lambda _task: True  # which tasks' lines
     brief: bool = False  # of the run's start one line is said
@@ -82,9 +78,7 @@ class Plain:
         self._err = Sink(stderr)
         self._look = look
         self._colour = colours(stderr)
-        self._folding = Folding(look.fold or Fold.NONE, look.wanted)
-        # The short way of most lines.
-        self.takes_blocks = not (look.timestamps or look.fold is Fold.SIMILAR)
+        self.takes_blocks = not look.timestamps
         self._view = look.view
         self._prefixes = Prefixes()
         self._prefixes.learn(self._view)
@@ -95,32 +89,25 @@ class Plain:
         """Show an event; raise DisplayGoneError when nobody reads it."""
         event = stamped.event
         if isinstance(event, LogLine):
-            if self.takes_blocks:
-                prefix, text = self._prefixes.of(event.task, event.host), event.text
-                shown = text.replace("\n", f"\n{prefix}") if "\n" in text else plain(text)
-                self._put(f"{prefix}{shown}\n")
-            else:
-                self._show(self._folding.add(event, stamped.at, time.monotonic()))
+            at = when(event.sent) if self._look.timestamps else ""
+            start, text = f"{at}{self._prefixes.of(event.task, event.host)}", event.text
+            shown = text.replace("\n", f"\n{start}") if "\n" in text else plain(text)
+            self._put(f"{start}{shown}\n")
             return
         self._view = apply(self._view, event, stamped.at)
         if isinstance(event, RunPlanned | TaskStarted):
             self._prefixes.learn(self._view)
-        said = say(self._view, event, brief=self._look.brief)
-        aloud = bool(said) and not (isinstance(event, TaskExited) and not failed(event))
-        self._show(self._folding.note(event, aloud=aloud))
-        if said:
+        if said := say(self._view, event, brief=self._look.brief):
             self._write()
             lines = (coloured(plain(line)) if self._colour else plain(line) for line in said)
             self._err.write("".join(f"{line}\n" for line in lines))
 
     def tick(self) -> None:
-        self._show(self._folding.tick(time.monotonic()))
         self._write()
 
     def close(self) -> None:
         """Show what is held; nothing else is open."""
         with contextlib.suppress(DisplayGoneError):
-            self._show(self._folding.flush())
             self._write()
 
     def measured(self, vitals: Vitals) -> None:
@@ -139,8 +126,3 @@ class Plain:
             self._held.clear()
             self._length = 0
             self._out.write(text)
-
-    def _show(self, lines: Iterable[Shown]) -> None:
-        for line in lines:
-            at = when(line.sent) if self._look.timestamps else ""
-            self._put(plain(f"{at}{self._prefixes.of_line(line)}{line.text}") + "\n")

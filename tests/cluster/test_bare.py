@@ -114,7 +114,7 @@ def test_three_commands_and_they_train(machines: Bare, project: Path, orchestrat
     assert machines.sent_by_us() - before < 1.5 * (LARGE + _size_of_uv()), "each piece leaves once"
 
     before = machines.sent_by_us()
-    said = orchestrate("launch", "--no-validate", "--fold", "none", "--", *SCRIPT)
+    said = orchestrate("launch", "--no-validate", "--", *SCRIPT)
     answers = re.findall(r"answer 42 (\w+) \S+/envs/(\w+)$", said, re.MULTILINE)
     assert len(answers) == len(NAMES), said
     assert len(set(answers)) == 1
@@ -125,7 +125,7 @@ def test_a_new_machine_gets_what_the_others_have(machines: Bare, orchestrate: Ty
     """It shows another host key, which only a person may accept."""
     machines.replace("node3")
     machines.wait()
-    said = orchestrate("launch", "--no-validate", "--fold", "none", "--", *SCRIPT, status=3)
+    said = orchestrate("launch", "--no-validate", "--", *SCRIPT, status=3)
     assert "node3" in said
     assert "ssh-keygen -R" in said
     known = str(machines.folder / "known_hosts")
@@ -133,7 +133,7 @@ def test_a_new_machine_gets_what_the_others_have(machines: Bare, orchestrate: Ty
     login = ["ssh", "-F", str(machines.ssh_config), "-o", "StrictHostKeyChecking=accept-new", "node3", "true"]
     subprocess.run(login, check=True, capture_output=True)
     before = machines.sent_by_us()
-    said = orchestrate("launch", "--no-validate", "--fold", "none", "--", *SCRIPT)
+    said = orchestrate("launch", "--no-validate", "--", *SCRIPT)
     assert machines.sent_by_us() - before < LARGE / 2, "uv, wheels and data came from the others"
     assert len(re.findall("environment made in", said)) == 1, said
     assert said.count("answer 42") == len(NAMES), said

@@ -34,7 +34,7 @@ def digests(text: str) -> list[str]:
 def launched(desk: Desk) -> str:
     """The weights of a launch."""
     program = (desk.project / desk.example("fit.py")).read_text()
-    viewer = desk.launch("--fold", "none", "--", desk.script("fit.py", short(program)))
+    viewer = desk.launch("--", desk.script("fit.py", short(program)))
     assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
     found = digests(viewer.stdout)
     assert len(found) == 4

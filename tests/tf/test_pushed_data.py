@@ -36,7 +36,7 @@ def test_an_unchanged_script_trains_on_a_set_that_was_sent(desk: Desk, prepared:
     desk.write_hosts(desk.cluster.hosts, job=job, python=training_python())
     cache = str(desk.folder / "cache")
     script = desk.script("train.py", SCRIPT)
-    viewer = desk.launch("--fold", "none", "--", script, XDG_CACHE_HOME=cache)
+    viewer = desk.launch("--", script, XDG_CACHE_HOME=cache)
     assert viewer.wait(LIMIT) == 0, viewer.stdout + viewer.stderr
     assert viewer.stdout.count("TRAINED on 1437 examples in 1 files") == 2, viewer.stdout
 

@@ -92,7 +92,7 @@ RUN = "20260102-030405-abcd"
     [
         ("orchestrate ta", "tail", "status"),
         ("orchestrate launch --max", "--max-restarts", "--min-hosts"),
-        ("orchestrate launch --fold ", "similar", "--json"),
+        ("orchestrate launch --validate ", "changed", "--json"),
         ("orchestrate tail ", RUN, "--task"),
     ],
 )

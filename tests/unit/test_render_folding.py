@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from orchestrator import events as ev
 from orchestrator.events import LogLine
-from orchestrator.model import Fold
 from orchestrator.render.folding import MOMENT, Folded, Folding, Shown
 
 INFO = "I0000 00:00:1795320342.882476    8101 port.cc:153] oneDNN custom operations are on."
@@ -16,8 +15,8 @@ def line(task: int, text: str, sent: float = 100.0) -> LogLine:
     return LogLine(f"worker/{task}", f"gpu-{task}", text, sent)
 
 
-def started(count: int, fold: Fold = Fold.SIMILAR) -> Folding:
-    folding = Folding(fold)
+def started(count: int) -> Folding:
+    folding = Folding()
     for task in range(count):
         folding.note(ev.TaskStarted(f"worker/{task}", f"gpu-{task}", "1", 1), aloud=False)
     return folding

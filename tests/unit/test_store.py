@@ -224,14 +224,12 @@ def test_tail_shows_what_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> N
     whole = ["Epoch 1/1", "Epoch 1/1", FAST, SLOW]
     assert tail() == [*whole, "attempt 1", "attempt 1", *whole, "attempt 2", "attempt 2"]
     assert tail("--task", "worker/1", "-n", "1") == ["attempt 1", "attempt 2"]
-    assert tail("-n", "1", "--fold", "none") == ["attempt 1", "attempt 1", "attempt 2", "attempt 2"]
-    folded = ["Epoch 1/1", FAST, SLOW]  # losses that differ are two lines
-    assert tail("--fold", "similar") == [*folded, "attempt 1", *folded, "attempt 2"]
+    assert tail("-n", "1") == ["attempt 1", "attempt 1", "attempt 2", "attempt 2"]
 
 
 def test_the_lines_of_json_are_chosen_and_never_folded(capfd: pytest.CaptureFixture[str]) -> None:
     made("20261121-010203-abcd")
-    words = ["tail", "--json", "--fold", "similar", "-n", "3", "--timestamps"]
+    words = ["tail", "--json", "-n", "3", "--timestamps"]
     assert main(words) == ExitStatus.OK
     events = [decode(line.encode()).event for line in capfd.readouterr().out.splitlines()]
     lines = [line for line in events if isinstance(line, LogLine)]
@@ -242,7 +240,7 @@ def test_the_lines_of_json_are_chosen_and_never_folded(capfd: pytest.CaptureFixt
     assert isinstance(events[-1], RunEnded)
 
 
-@pytest.mark.parametrize("words", [[], ["--json"], ["--fold", "similar"]])
+@pytest.mark.parametrize("words", [[], ["--json"]])
 def test_a_copy_that_finds_no_room_is_no_success(
     words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Mapping
 
-from orchestrator.model import Fold, Revalidate, TaskId
+from orchestrator.model import Revalidate, TaskId
 
 
 def command(parser: argparse.ArgumentParser, usage: str) -> None:
@@ -29,17 +29,6 @@ def hosts(parser: argparse.ArgumentParser) -> None:
 
 def as_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="JSON on stdout, and nothing else there")
-
-
-def fold(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--fold",
-        choices=[one.value for one in Fold],
-        help=(
-            "show a line that several tasks print only once, also where its durations differ"
-            " (default: similar on a terminal, none elsewhere)"
-        ),
-    )
 
 
 def run(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +108,6 @@ def launching(parser: argparse.ArgumentParser) -> None:
         help="with --max-restarts: the last N hosts train only in place of hosts that are lost",
     )
     task(parser, "show only this task's lines")
-    fold(parser)
     as_json(parser)
 
 

@@ -21,7 +21,7 @@ from orchestrator.events import (
     StopBy,
     StopRequested,
 )
-from orchestrator.model import Fold, Order
+from orchestrator.model import Order
 from orchestrator.node.base.fault import reason
 from orchestrator.render import DisplayGoneError, Look, Renderer, choose, is_full
 from orchestrator.run.vitals import decode
@@ -44,10 +44,7 @@ BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines 
 def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     """Watch a run that was started here until it ends."""
     tasks = {str(task) for task in arguments.task}
-    look = Look(
-        fold=Fold(arguments.fold) if arguments.fold else None,
-        wanted=lambda task: not tasks or task in tasks,
-    )
+    look = Look(wanted=lambda task: not tasks or task in tasks)
     return own(folder, *shown(folder, look, as_json=arguments.json), interrupts)
 
 
