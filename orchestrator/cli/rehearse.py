@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     with (
-        Cluster(arguments.n, homes=True, python=arguments.python or sys.executable) as cluster,
+        Cluster(arguments.n, python=arguments.python or sys.executable) as cluster,
         Interrupts() as interrupts,
     ):
         os.environ[MARK] = str(cluster.folder)  # a keeper has it, and ends with the hosts if we are killed

@@ -76,9 +76,9 @@ def binary() -> str:
     return found
 
 
-def write_key(path: Path, comment: str = "") -> None:
+def write_key(path: Path) -> None:
     """A fresh ed25519 key pair: `path` (0600) and `path`.pub."""
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path], check=True)
 
 
 def write(server: SshServer, authorized_keys: Path) -> None:
@@ -127,9 +127,9 @@ def free_ports(count: int) -> list[int]:
 class Cluster:
     """A context manager; `hosts` are its entries, as an inventory of real machines would have them.
 
-    Each host has an sshd. With `homes` it gives its logins an empty $HOME of their own: no rc files, no
-    caches. `options` are further sshd settings. Leaving it, or the end of this process however it comes,
-    kills everything that ever ran below the sshd's and removes the folder.
+    Each host has an sshd, whose logins have an empty $HOME of their own: no rc files, no caches. `options`
+    are further sshd settings. Leaving it, or the end of this process however it comes, kills everything that
+    ever ran below the sshd's and removes the folder.
     """
 
     def __init__(
@@ -139,17 +139,13 @@ class Cluster:
         python: str = sys.executable,
         name: str = "rehearsal",
         options: Mapping[str, str] | None = None,
-        homes: bool = False,
-        parent: Path | None = None,
     ) -> None:
         self._count = count
         self._python = python
         self._name = name
         self._options = dict(options or {})
-        self._homes = homes
-        self._parent = parent
         self._watcher: subprocess.Popen[bytes] | None = None
-        self._task_ports: TaskPorts | None = None
+        self._ports = ExitStack()  # held for the tasks
         self.folder = Path()
         self.servers: tuple[SshServer, ...] = ()
         self.hosts: tuple[Host, ...] = ()
@@ -176,7 +172,7 @@ class Cluster:
         if os.geteuid() == 0:  # sshd's folder for the separation of privileges
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         for _ in range(_TRIES):
-            self.folder = Path(tempfile.mkdtemp(prefix="orchestrate-rehearsal-", dir=self._parent)).resolve()
+            self.folder = Path(tempfile.mkdtemp(prefix="orchestrate-rehearsal-")).resolve()
             try:
                 self._write()
                 self._start()
@@ -207,24 +203,21 @@ class Cluster:
             self._watcher.wait()
             self._watcher.stdout.close()
             self._watcher = None
-        if self._task_ports:
-            self._task_ports.close()
+        self._ports.close()
         if self.folder != Path():
             shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- making it ---
 
     def _write(self) -> None:
-        write_key(self.identity, self._name)
+        write_key(self.identity)
         keys = self.folder / "authorized_keys"
         keys.write_bytes(Path(f"{self.identity}.pub").read_bytes())
         servers = []
         for number, port in enumerate(free_ports(self._count)):
-            options = self._options
-            if self._homes:
-                home = self.folder / f"home-{number + 1}"
-                home.mkdir(mode=0o700)
-                options = {"SetEnv": f"HOME={home}", **options}
+            home = self.folder / f"home-{number + 1}"
+            home.mkdir(mode=0o700)
+            options = {"SetEnv": f"HOME={home}", **self._options}
             address = f"127.0.{number // 250}.{number % 250 + 2}"
             servers.append(SshServer(self.folder / f"sshd-{number + 1}", address, port, options))
             write(servers[-1], keys)
@@ -235,11 +228,9 @@ class Cluster:
 
     def _entries(self) -> tuple[Host, ...]:
         width = max(2, len(str(self._count)))
-        self._task_ports = TaskPorts(self._count)
+        ports = task_ports(self._count, self._ports)
         entries = []
-        for number, (server, task_port) in enumerate(
-            zip(self.servers, self._task_ports.first, strict=True), start=1
-        ):
+        for number, (server, task_port) in enumerate(zip(self.servers, ports, strict=True), start=1):
             name = f"{self._name}-{number:0{width}}"
             home = self.folder / "hosts" / name
             temporary = home / "tmp"  # TensorFlow leaves files there when it is killed
@@ -307,27 +298,20 @@ ROOM = 8  # ports of a host: it may have as many tasks, and its neighbour is ano
 _BASES = range(15000, 32000, ROOM)  # below the ephemeral range of Linux
 
 
-class TaskPorts:
-    """The first port of each host; they are held until `close`, by this process and nobody else."""
-
-    def __init__(self, count: int) -> None:
-        self.first: list[int] = []
-        self._held: list[socket.socket] = []
-        for port in random.sample(_BASES, len(_BASES)):
-            if len(self.first) == count:
-                return
-            claim = socket.socket(socket.AF_UNIX)
-            try:
-                with socket.socket() as sock:
-                    sock.bind(("", port))  # on every address
-                claim.bind(f"\0orchestrate/rehearsal/{port}")  # no file: it ends with this process
-            except OSError:  # another cluster's tasks may bind it at any time
-                claim.close()
-                continue
-            self._held.append(claim)
-            self.first.append(port)
-        raise ClusterError(f"there are no ports for the tasks of {count} hosts", hint="use fewer hosts")
-
-    def close(self) -> None:
-        for one in self._held:
-            one.close()
+def task_ports(count: int, held: ExitStack) -> list[int]:
+    """Return the first port of each host; this process alone has them until `held` is closed."""
+    first: list[int] = []
+    for port in random.sample(_BASES, len(_BASES)):
+        if len(first) == count:
+            return first
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            with socket.socket() as sock:
+                sock.bind(("", port))  # on every address
+            claim.bind(f"\0orchestrate/rehearsal/{port}")  # no file: it ends with this process
+        except OSError:  # another cluster's tasks may bind it at any time
+            claim.close()
+            continue
+        held.enter_context(claim)
+        first.append(port)
+    raise ClusterError(f"there are no ports for the tasks of {count} hosts", hint="use fewer hosts")

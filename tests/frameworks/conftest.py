@@ -37,5 +37,5 @@ def _desk(folder: Path, python: Callable[[], str], what: str) -> Iterator[Desk]:
     if not found and not os.environ.get("CI"):
         pytest.skip(f"needs {what}: scripts/setup frameworks")
     assert found, f"CI has not {what}: scripts/setup tests"
-    with Cluster(4, homes=True, python=found) as cluster, closing(Desk(cluster, folder)) as made:
+    with Cluster(4, python=found) as cluster, closing(Desk(cluster, folder)) as made:
         yield made

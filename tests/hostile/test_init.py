@@ -47,7 +47,7 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("init")
     (folder / "home").mkdir()
-    with Cluster(1, homes=True, name="gpu") as cluster:
+    with Cluster(1, name="gpu") as cluster:
         yield Place(cluster, Middle(folder / "liar", folder / "canary"), folder / "canary", folder / "home")
 
 

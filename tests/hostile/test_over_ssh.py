@@ -47,7 +47,7 @@ ROWS = (*_rows(), *(row for row in table.ROWS if any(name in row.id for name in 
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    with Cluster(2, homes=True) as cluster:
+    with Cluster(2) as cluster:
         ways = {
             name: f'ssh = "{host.ssh}"\nssh_config = "{host.ssh_config}"\naddress = "{host.address}"'
             for name, host in zip(("good", "liar"), cluster.hosts, strict=True)

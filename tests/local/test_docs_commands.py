@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ import pytest
 
 from orchestrator.cli.args import parser
 from orchestrator.cli.main import main
-from orchestrator.rehearsal.cluster import TaskPorts
+from orchestrator.rehearsal.cluster import task_ports
 from tests.exclusive import exclusive
 from tests.removal import remove
 
@@ -99,8 +100,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Four hosts that are this machine, the programs of the pages, and a run that has ended, called night."""
     folder = tmp_path_factory.mktemp("place")
     lines = list[str]()
-    ports = TaskPorts(4)
-    for number, port in enumerate(ports.first, 1):
+    held = ExitStack()
+    for number, port in enumerate(task_ports(4, held), 1):
         host = f'name = "gpu-0{number}"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}'
         folders = f'workdir = "{folder}/work-{number}"\nstate = "{folder}/node-{number}"'
         lines.append(f"[[host]]\n{host}\n{folders}\n")
@@ -118,7 +119,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     )
     assert done.returncode == 0, done.stderr
     yield folder
-    ports.close()
+    held.close()
     remove(folder)  # an agent that has just been left may still write
 
 

@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
 from orchestrator.planning.seal import opened
-from orchestrator.rehearsal.cluster import TaskPorts
+from orchestrator.rehearsal.cluster import task_ports
 from tests.polling import poll
 
 ROOT = Path(__file__).parents[2]
@@ -23,9 +24,10 @@ Launch: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
     """A launch of one task, on a port that nobody else on this machine takes."""
-    ports = TaskPorts(1)
+    held = ExitStack()
+    (port,) = task_ports(1, held)
     (tmp_path / "hosts.toml").write_text(
-        f'[[host]]\nname = "here"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {ports.first[0]}\n'
+        f'[[host]]\nname = "here"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}\n'
         f'workdir = "{tmp_path}/work"\nstate = "{tmp_path}/node"\n'
     )
 
@@ -42,7 +44,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         )
 
     yield run
-    ports.close()
+    held.close()
 
 
 def test_what_was_not_started_is_not_said_to_be_started(tmp_path: Path, launch: Launch) -> None:

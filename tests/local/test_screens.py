@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.rehearsal.cluster import TaskPorts
+from orchestrator.rehearsal.cluster import task_ports
 from tests.local.screen import LIMIT, Screen, is_on, need_tmux
 
 ROOT = Path(__file__).parents[2]
@@ -68,9 +69,8 @@ class House:
 
 @pytest.fixture(scope="module")
 def ports() -> Iterator[list[int]]:
-    held = TaskPorts(TASKS)
-    yield held.first
-    held.close()
+    with ExitStack() as held:
+        yield task_ports(TASKS, held)
 
 
 @pytest.fixture(scope="module")

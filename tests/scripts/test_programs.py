@@ -23,7 +23,7 @@ MOST = 4  # tasks
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Cluster]:
-    with Cluster(MOST, homes=True, python=training_python()) as cluster:
+    with Cluster(MOST, python=training_python()) as cluster:
         yield cluster
 
 

@@ -53,7 +53,7 @@ IN_THE_SUITE = [("workers", 4)]  # the four-worker tutorial itself, with one fil
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Cluster]:
-    with Cluster(4, homes=True, python=training_python()) as cluster:
+    with Cluster(4, python=training_python()) as cluster:
         yield cluster
 
 

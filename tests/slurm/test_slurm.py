@@ -51,7 +51,7 @@ def digests(text: str) -> set[str]:
 
 
 def test_sbatch_trains_four_tasks_to_the_weights_of_a_run_over_ssh(slurm: Slurm, tmp_path: Path) -> None:
-    with Cluster(4, homes=True, python=training_python()) as cluster:
+    with Cluster(4, python=training_python()) as cluster:
         desk = Desk(cluster, tmp_path / "desk")
         program = (desk.project / desk.example("fit.py")).read_text()
         over_ssh = desk.launch("--", desk.script("fit.py", short(program)))

@@ -13,7 +13,7 @@ from orchestrator.transport import Link
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(4, homes=True) as running:
+    with Cluster(4) as running:
         yield running
 
 

@@ -22,7 +22,7 @@ CODE = "import sys; sys.argv[0] = 'orchestrate'; from orchestrator.cli.main impo
 
 @pytest.fixture(scope="module")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with Cluster(3, homes=True, name="gpu") as cluster:
+    with Cluster(3, name="gpu") as cluster:
         file = tmp_path_factory.mktemp("exec") / "hosts.toml"
         keys = ("name", "ssh", "address", "agent_python", "workdir", "state", "ssh_config", "task_port")
         entries = [

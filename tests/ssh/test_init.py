@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(3, homes=True, name="gpu") as running:
+    with Cluster(3, name="gpu") as running:
         running.ssh_config.write_text(
             running.ssh_config.read_text().replace("StrictHostKeyChecking yes", "StrictHostKeyChecking ask")
         )

@@ -125,7 +125,7 @@ def test_where_ssh_refuses_its_words_are_the_reason(
 
 
 def test_a_server_with_newer_algorithms_than_paramiko() -> None:
-    with Cluster(1, homes=True, options={"KexAlgorithms": "sntrup761x25519-sha512@openssh.com"}) as own:
+    with Cluster(1, options={"KexAlgorithms": "sntrup761x25519-sha512@openssh.com"}) as own:
         assert remark(own.hosts[0]) == "algorithms of its server"
 
 

@@ -24,7 +24,7 @@ PROGRAM = """
 import sys, time
 from orchestrator.connectors import Connectors
 from orchestrator.rehearsal import Cluster
-with Cluster(2, homes=True) as cluster:
+with Cluster(2) as cluster:
     for host in cluster.hosts:
         link = Connectors().connect(host, 20)
         code = "(trap '' TERM HUP; exec setsid sleep 98765.4321) </dev/null >/dev/null 2>&1 &"
@@ -68,17 +68,15 @@ def test_no_trace_is_left(how: str | signal.Signals) -> None:
 
 def test_clusters_beside_each_other_share_no_task_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("random.sample", lambda ports, _: list(ports))  # both would take the first ones
-    with Cluster(2, homes=True) as one, Cluster(2, homes=True) as other:
+    with Cluster(2) as one, Cluster(2) as other:
         ports = sorted(host.task_port for host in (*one.hosts, *other.hosts))
         assert min(after - before for before, after in pairwise(ports)) >= cluster.ROOM
 
 
 UNPRIVILEGED = """
-import os
-from pathlib import Path
 from orchestrator.connectors import Connectors
 from orchestrator.rehearsal import Cluster
-with Cluster(2, homes=True, parent=Path(".")) as cluster:
+with Cluster(2) as cluster:
     for host in cluster.hosts:
         link = Connectors().connect(host, 20)
         channel = link.open(["id", "-u"])
@@ -101,6 +99,7 @@ def test_it_works_without_root() -> None:
         mounts = 'mount --bind "$1" /etc/passwd && mount --bind "$2" "$3"'
         script = f'{mounts} && cd "$4" && shift 4 && exec setpriv "$@"'
         who = ["--reuid", "4242", "--regid", "4242", "--clear-groups", "env", f"PYTHONPATH={clone}"]
+        who += [f"TMPDIR={folder}"]
         places = [str(users), str(REPOSITORY), clone, folder]
         argv = ["unshare", "-m", "sh", "-c", script, "-", *places, *who, str(python), "-c"]
         done = subprocess.run([*argv, UNPRIVILEGED], capture_output=True, text=True, check=False)

@@ -102,7 +102,7 @@ def test_a_bastion_that_was_cut_is_connected_to_again(
     connector: SshConnector, cluster: Cluster, config: Path
 ) -> None:
     del cluster
-    with Cluster(2, homes=True, name="cut") as own:
+    with Cluster(2, name="cut") as own:
         bastion, host = own.hosts
         config.write_text(own.ssh_config.read_text())
         prepend(config, f"Host {host.ssh}", f"ProxyJump {bastion.ssh}")

@@ -16,7 +16,7 @@ from orchestrator.rehearsal import Cluster
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(2, homes=True) as running:
+    with Cluster(2) as running:
         yield running
 
 

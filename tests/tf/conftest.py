@@ -49,7 +49,7 @@ def four(tmp_path: Path) -> Iterator[Desk]:
 
 def _desk(tmp_path: Path, hosts: int) -> Iterator[Desk]:
     with (
-        Cluster(hosts, homes=True, python=training_python()) as cluster,
+        Cluster(hosts, python=training_python()) as cluster,
         closing(Desk(cluster, tmp_path)) as made,
     ):
         yield made

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     assert r_python(), "CI has no R: scripts/setup r"
-    with Cluster(2, homes=True, python=r_python()) as cluster, closing(Desk(cluster, tmp_path)) as made:
+    with Cluster(2, python=r_python()) as cluster, closing(Desk(cluster, tmp_path)) as made:
         for name in ("mnist.R", "fit.py"):
             made.example(name)
         yield made

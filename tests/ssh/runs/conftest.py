@@ -28,7 +28,7 @@ def desk_of_five(tmp_path: Path) -> Iterator[Desk]:
 
 def _desk(count: int, tmp_path: Path) -> Iterator[Desk]:
     with (
-        Cluster(count, homes=True) as cluster,
+        Cluster(count) as cluster,
         closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made,
     ):
         yield made

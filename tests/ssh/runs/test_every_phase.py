@@ -22,7 +22,7 @@ ONCE, TWICE = [signal.SIGTERM], [signal.SIGINT, signal.SIGINT]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(2, homes=True) as running:
+    with Cluster(2) as running:
         yield running
 
 

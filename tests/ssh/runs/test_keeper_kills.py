@@ -19,7 +19,7 @@ SEEDS = (41, 48, 47, 2, 39, 9)
 @pytest.fixture(scope="module")
 def soak(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Soak]:
     with (
-        Cluster(3, homes=True) as cluster,
+        Cluster(3) as cluster,
         closing(Desk(cluster, tmp_path_factory.mktemp("soak") / "a user's $(folder)")) as desk,
     ):
         yield Soak(desk, training_python())

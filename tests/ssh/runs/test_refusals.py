@@ -110,7 +110,7 @@ REFUSED: Mapping[str, tuple[Spoil, list[str]]] = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(2, homes=True) as running:
+    with Cluster(2) as running:
         yield running
 
 
@@ -163,7 +163,7 @@ def test_a_changed_host_key_is_told_host_by_host(desk: Desk) -> None:
 
 @contextmanager
 def cluster_with(tmp_path: Path, **options: str) -> Iterator[Desk]:
-    with Cluster(2, homes=True, options=options) as cluster:
+    with Cluster(2, options=options) as cluster:
         yield from desks(cluster, tmp_path)
 
 

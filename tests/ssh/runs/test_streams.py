@@ -105,7 +105,7 @@ def test_a_stop_does_not_wait_for_all_of_a_flood(desk: Desk) -> None:
 
 
 def test_sixty_four_hosts_through_the_whole_of_launch(tmp_path: Path) -> None:
-    with Cluster(64, homes=True) as cluster, closing(Desk(cluster, tmp_path)) as desk:
+    with Cluster(64) as cluster, closing(Desk(cluster, tmp_path)) as desk:
         viewer = desk.launch("--no-validate", "--", "hostname", fast=False)
         assert viewer.wait(120) == ExitStatus.OK, viewer.stderr
         lines = [line for line in viewer.stdout.splitlines() if line.endswith(f"| {socket.gethostname()}")]
