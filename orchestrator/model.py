@@ -221,6 +221,8 @@ class Kubernetes:
     image: str | None = None  # with Python and the packages of the program; None: nothing can be exported
     namespace: str | None = None  # None: the one of whoever applies the files
     claim: str | None = None  # a PersistentVolumeClaim for what tasks write; None: it ends with its pod
+    cpu: str | None = None  # of each pod, as Kubernetes writes it; None: whatever the namespace gives
+    memory: str | None = None
 
 
 @dataclass(frozen=True)

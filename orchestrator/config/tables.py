@@ -83,6 +83,8 @@ KUBERNETES_KEYS: Mapping[str, Reader] = {
     "image": values.text,
     "namespace": values.text,
     "claim": values.text,
+    "cpu": values.matching(r"[0-9]+(\.[0-9]+)?m?", 'a text like "8" or "500m"'),
+    "memory": values.matching(r"[0-9]+([kMGTPE]|[KMGTPE]i)?", 'a text like "64Gi"'),
 }
 
 TABLES: Mapping[str, tuple[str, Mapping[str, Reader]]] = {

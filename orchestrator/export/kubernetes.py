@@ -64,9 +64,7 @@ def text(made: Sequence[Manifest], plan: RunPlan, remarks: Iterable[str]) -> str
     """Return manifests as a file to be read, and applied."""
     name = made[0]["metadata"]["labels"]["app.kubernetes.io/instance"]
     lines = [*remarks, "apply it: kubectl apply --server-side -f FILE; remove it: kubectl delete -f FILE"]
-    lines.append(
-        "pods get the GPUs of `devices`; of CPUs and memory hosts.toml knows nothing: add them to resources"
-    )
+    lines.append("pods get the GPUs of `devices`, and `cpu` and `memory` of [export.kubernetes]")
     if plan.secrets:
         literals = " ".join(f'--from-literal={secret}="${secret}"' for secret in plan.secrets)
         lines.append(f"first: kubectl create secret generic {_SECRETS} {literals}")
@@ -171,6 +169,7 @@ def _job(gang: _Gang, role: str) -> Manifest:
     setup = common.only((task.setup for task in tasks), "their setup")
     # ..data is how a kubelet makes all files of a volume appear at once; beside it are only links into it.
     script = f'cp -rL /code/..data/. /work && cd "/work/$0" || exit\n{setup or ""}\nexec "$@"\n'
+    limits = {"nvidia.com/gpu": str(gpus or ""), "cpu": table.cpu, "memory": table.memory}
     index = {"name": "JOB_COMPLETION_INDEX", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
     env: list[Manifest] = [index, {"name": "ROLE", "value": role}]
     env += [{"name": key, "value": _literal(value)} for key, value in common.environment(tasks).items()]
@@ -183,7 +182,7 @@ def _job(gang: _Gang, role: str) -> Manifest:
         "command": [*(["bash", "-lc"] if setup else ["sh", "-c"]), _literal(script)],
         "args": list(map(_literal, (*gang.words, "--first", str(first), "--", *argv))),
         "env": env,
-        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {},
+        "resources": {"limits": {name: amount for name, amount in limits.items() if amount}},
         "volumeMounts": gang.volumes["volumeMounts"],
     }
     pod = {"restartPolicy": "Never", "containers": [container], "volumes": gang.volumes["volumes"]}

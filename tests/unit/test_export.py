@@ -23,7 +23,7 @@ JOBSET = {
     "replicatedJobs": {"name", "groupName", "replicas", "template", "dependsOn"},
     "successPolicy": {"operator", "targetReplicatedJobs"},
 }
-TABLE = Kubernetes("registry.test/train:1", "team", "train-data")
+TABLE = Kubernetes("registry.test/train:1", "team", "train-data", cpu="8", memory="64Gi")
 JOB = Job(env={"EPOCHS": "3 and more"}, secrets=("WANDB_API_KEY",), setup="module load cuda")
 
 
