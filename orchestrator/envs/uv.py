@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import ClusterError, HostError, UsageError
-from orchestrator.node.stock.uv import environment
+from orchestrator.node.stock.uv import environment, tail
 
-_LINES = 12
 # Its search asks sysconfig, which before Python 3.12 shows a second thread what the first has half filled in.
 _finding = threading.Lock()
 
@@ -45,10 +44,9 @@ def run(what: str, arguments: Sequence[str]) -> str:
         check=False,
     )
     if done.returncode:
-        lines = [line.rstrip() for line in done.stderr.split("\n") if line.strip()]
         raise ClusterError(
             f"cannot {what}",
-            why="\n".join(lines[-_LINES:]),
+            why=tail(done.stderr),
             hint="mend what uv says; for an index of your own set `index` under [env], or UV_DEFAULT_INDEX",
         )
     return done.stdout

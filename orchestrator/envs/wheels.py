@@ -21,6 +21,7 @@ from orchestrator.envs import uv
 from orchestrator.envs.lock import HASH, Lock, bare, requirement_lines
 from orchestrator.errors import ClusterError
 from orchestrator.node.disk.removing import measure
+from orchestrator.node.stock.uv import tail
 from orchestrator.plainfile import cache, make_folder
 
 _COMPLETE = ".complete"
@@ -165,7 +166,7 @@ def _pip(
     if process.returncode:
         raise ClusterError(
             f"cannot {what}",
-            why="\n".join([line for line in words.split("\n") if line.strip()][-_LINES:]),
+            why=tail(words, _LINES),
             hint=_CHANGED
             if "DO NOT MATCH THE HASHES" in words
             else 'check the network here; or set `via = "node"` under [env], if the hosts reach an index',

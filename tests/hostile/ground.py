@@ -18,8 +18,8 @@ import pytest
 
 from orchestrator.config import parse
 from orchestrator.envs import name_of, recipe_digest
+from orchestrator.node.base.locks import is_taken
 from orchestrator.node.base.paths import Paths
-from orchestrator.node.task.leases import leased
 from tests import verbs
 from tests.hostile.middle import Middle
 from tests.ports import free_ports
@@ -144,7 +144,7 @@ class Ground:
     def holds_ports(self) -> bool:
         """Whether an agent or a task holds a port that the next launch wants: an agent ends after its run."""
         states = [Paths(f"{self.folder}/{name}/state") for name in self._ways]
-        return any(leased(port, state) is not None for port in self._others for state in states)
+        return any(is_taken(state.lease(port)) for port in self._others for state in states)
 
     @contextmanager
     def elsewhere(self) -> Iterator[Path]:

@@ -17,7 +17,7 @@ from orchestrator.node.disk import removing
 from orchestrator.node.disk.removing import Folder
 from orchestrator.node.serve.agent import Request
 from orchestrator.node.stock import work
-from orchestrator.node.tidy.clean import _unused
+from orchestrator.node.stock.clean import _unused
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient
 from tests.node.harness import names_in

@@ -65,16 +65,16 @@ def is_ours(tree: str) -> bool:
 
 
 def _all_is_ours(tree: str) -> bool:
-    waiting = [tree]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                found = entry.stat(follow_symlinks=False)
-                if _why_not(found):
-                    return False
-                if stat.S_ISDIR(found.st_mode):
-                    waiting.append(entry.path)
-    return True
+    entries = (
+        os.path.join(folder, name)
+        for folder, folders, files in os.walk(tree, onerror=_raise)
+        for name in (*folders, *files)
+    )
+    return not any(_why_not(os.lstat(path)) for path in entries)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _trusted() -> frozenset[int]:

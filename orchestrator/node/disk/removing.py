@@ -66,21 +66,14 @@ class Folder(NamedTuple):
 
 
 def measure(path: str) -> Folder:
-    """Measure a folder's newest change and size."""
+    """Measure a folder's newest change and size; what is gone or not ours to read does not count."""
     newest, total = changed(path, time.time()), 0
-    waiting = [path]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    try:
-                        found = entry.stat(follow_symlinks=False)
-                    except OSError:
-                        continue
-                    newest = max(newest, found.st_mtime)
-                    total += found.st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-        except OSError:
-            continue  # gone, no folder, or not ours to read
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            try:
+                found = os.lstat(os.path.join(folder, name))
+            except OSError:
+                continue
+            newest = max(newest, found.st_mtime)
+            total += found.st_blocks * 512
     return Folder(path, newest, total)

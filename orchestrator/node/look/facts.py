@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import struct
+import tempfile
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from ..base import procs, program
@@ -245,15 +246,10 @@ def _r(python: str, setup: str | None) -> dict[str, Any]:
 def _workdir(path: str) -> dict[str, Any]:
     """Make the working folder if that can be done; writable is what a written file proves."""
     path, error = absolute(path), ""
-    proof = os.path.join(path, f".orchestrate-{os.uname().nodename}-{os.getpid()}")
     try:
         os.makedirs(path, exist_ok=True)
-        with open(proof, "xb") as file:
-            try:
-                file.write(b"\n" * 4096)
-                file.flush()
-            finally:
-                os.unlink(proof)
+        with tempfile.TemporaryFile(prefix=".orchestrate-", dir=path) as file:
+            file.write(b"\n" * 4096)
     except OSError as trouble:
         error = reason(trouble)
     return {"path": path, "writable": not error, "error": error, "free": free_bytes(path)}

@@ -19,7 +19,6 @@ from typing import Any
 
 from ..base import descriptors, lenient, procs
 from ..base.fault import reason
-from ..base.paths import Paths
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ
 from ..task import leases
@@ -122,15 +121,14 @@ def listen(agent: Agent, request: Request) -> dict[str, Any]:
     unlisten(agent, request)
     large = min(int(request.get("large") or 0), _MOST)
     mesh = agent.rooms["mesh"] = Mesh(agent, request["nonce"], request.get("host", ""), large)
-    paths = agent.paths if agent.state_error is None else None
     run = request.get("run", "")
     free: list[int] = []
     busy: list[dict[str, Any]] = []
     for port in sorted({int(port) for port in request["ports"]}):
-        if leases.leased(port, paths, run) is None and mesh.listen(port):
+        if leases.leased(agent, port, run) is None and mesh.listen(port):
             free.append(port)
         else:
-            busy.append({"port": port, "holder": _holder(port, paths, run)})
+            busy.append({"port": port, "holder": leases.leased(agent, port, run) or _holder(port)})
     return {
         "listening": free,
         "busy": busy,
@@ -145,11 +143,8 @@ def unlisten(agent: Agent, _request: Request) -> dict[str, Any]:
     return {}
 
 
-def _holder(port: int, paths: Paths | None, run: str = "") -> Any:
-    """Name the holder of a port: by the lease of another run, else as /proc tells."""
-    other = leases.leased(port, paths, run)
-    if other is not None:
-        return other
+def _holder(port: int) -> str:
+    """Name the holder of a port, as /proc tells."""
     rows = [
         line.split()
         for table in ("/proc/net/tcp", "/proc/net/tcp6")
@@ -185,92 +180,84 @@ def probe(_agent: Agent, request: Request) -> dict[str, Any]:
     from concurrent.futures import ThreadPoolExecutor, wait  # not in the loop, which listens alone
 
     nonce, timeout, large = request["nonce"], float(request["timeout"]), int(request.get("large") or 0)
-    calls = [_Call(target, nonce, large, timeout) for target in request["targets"]]
-    rounds = 1 + len(calls) // _THREADS
+    targets = request["targets"]
+    answers = [_silence(target) for target in targets]
+    rounds = 1 + len(targets) // _THREADS
     pool = ThreadPoolExecutor(_THREADS)
-    wait([pool.submit(call.make) for call in calls], (timeout + _LARGE_SECONDS) * rounds)
-    silent = {call.result["resolved"] for call in calls if call.result["why"] in (_TIMED_OUT, _CUT)}
+    calls = [
+        pool.submit(_call, target, answer, nonce, large, timeout)
+        for target, answer in zip(targets, answers)  # noqa: B905
+    ]
+    wait(calls, (timeout + _LARGE_SECONDS) * rounds)
+    silent = {answer["resolved"] for answer in answers if answer["why"] in (_TIMED_OUT, _CUT)}
     seconds = min(timeout, _PING_SECONDS)
     with ThreadPoolExecutor(_THREADS) as pool:  # of its own: in the other one names may still be looked up
         pings = dict(zip(silent, pool.map(lambda address: _ping(address, seconds), silent)))  # noqa: B905
-    return {"results": [{**call.result, "icmp": pings.get(call.result["resolved"])} for call in calls]}
+    return {"results": [{**answer, "icmp": pings.get(answer["resolved"])} for answer in answers]}
 
 
-class _Call:
+def _silence(target: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of a target whose name was not even resolved."""
+    unknown = dict.fromkeys(("tcp_ms", "large", "large_ms", "packet"))
+    return {"host": target["host"], "tcp": False, "why": _UNRESOLVED, "resolved": "", **unknown}
+
+
+def _call(target: dict[str, Any], answer: dict[str, Any], nonce: str, large: int, timeout: float) -> None:
     """Try the addresses of one target in turn until one is connected; then hear the nonce and what follows.
 
     What is lost in large packets alone (an MTU that is too big for the way) shows as a connection that opens,
     answers, and then stands still. A name server that does not answer holds up only its own name.
     """
-
-    def __init__(self, target: dict[str, Any], nonce: str, large: int, timeout: float) -> None:
-        self._target = target
-        self._nonce = nonce
-        self._large = large
-        self._timeout = timeout
-        self.result: dict[str, Any] = {
-            "host": target["host"],
-            "tcp": False,
-            "tcp_ms": None,
-            "why": _UNRESOLVED,
-            "resolved": "",
-            "large": None,
-            "large_ms": None,
-            "packet": None,
-        }
-
-    def make(self) -> None:
-        host, port = self._target["address"], int(self._target["port"])
-        deadline = time.monotonic() + self._timeout
-        try:
-            entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):
+    deadline = time.monotonic() + timeout
+    try:
+        entries = socket.getaddrinfo(target["address"], int(target["port"]), type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return
+    for place, (family, _, _, _, address) in enumerate(entries):
+        share = (deadline - time.monotonic()) / (len(entries) - place)
+        answer.update(resolved=str(address[0]), why=_TIMED_OUT)
+        began = time.monotonic()
+        with socket.socket(family, socket.SOCK_STREAM) as peer:
+            peer.settimeout(max(0.05, share))
+            try:
+                peer.connect(address)
+            except OSError as error:
+                answer["why"] = _reason(error)
+                continue
+            micros = _info(peer, _RTT)
+            answer.update(tcp_ms=micros / 1000 if micros else _since(began), why=_FOREIGN)
+            peer.settimeout(max(0.05, deadline - time.monotonic()))
+            try:
+                _hear(peer, answer, nonce, large, timeout)
+            except OSError:
+                pass  # what is known by now stands
+            answer["tcp"] = not answer["why"]
             return
-        for place, (family, _, _, _, address) in enumerate(entries):
-            share = (deadline - time.monotonic()) / (len(entries) - place)
-            self.result.update(resolved=str(address[0]), why=_TIMED_OUT)
-            began = time.monotonic()
-            with socket.socket(family, socket.SOCK_STREAM) as peer:
-                peer.settimeout(max(0.05, share))
-                try:
-                    peer.connect(address)
-                except OSError as error:
-                    self.result["why"] = _reason(error)
-                    continue
-                micros = _info(peer, _RTT)
-                milliseconds = micros / 1000 if micros else _since(began)
-                self.result.update(tcp_ms=milliseconds, why=_FOREIGN)
-                peer.settimeout(max(0.05, deadline - time.monotonic()))
-                self._hear(peer)
-                self.result["tcp"] = not self.result["why"]
-                return
 
-    def _hear(self, peer: socket.socket) -> None:
-        """Say the nonce; read the line that only a peer's agent has, and the bytes behind it."""
-        try:
-            peer.sendall(f"{self._nonce}\n".encode())
-            data = b""
-            while b"\n" not in data and len(data) < _LINE:
-                data += (piece := peer.recv(_PIECE))
-                if not piece:
-                    break
-            line, _, more = data.partition(b"\n")
-            word, _, name = line.decode("utf-8", "replace").partition(" ")
-            if word != self._nonce:
-                return
-            self.result["why"] = "" if name in ("", self._target["host"]) else f"answered by {name}"
-            if self.result["why"] or not self._large:
-                return
-            self.result.update(packet=_info(peer, _MTU), large=False)
-            began, received = time.monotonic(), len(more)
-            while received < self._large:
-                peer.settimeout(max(0.001, began + min(self._timeout, _LARGE_SECONDS) - time.monotonic()))
-                received += len(piece := peer.recv(_PIECE))
-                if not piece:
-                    return
-            self.result.update(large=True, large_ms=_since(began))
-        except OSError:
-            return  # what is known by now stands
+
+def _hear(peer: socket.socket, answer: dict[str, Any], nonce: str, large: int, timeout: float) -> None:
+    """Say the nonce; read the line that only a peer's agent has, and the bytes behind it. Raise OSError."""
+    peer.sendall(f"{nonce}\n".encode())
+    data = b""
+    while b"\n" not in data and len(data) < _LINE:
+        data += (piece := peer.recv(_PIECE))
+        if not piece:
+            break
+    line, _, more = data.partition(b"\n")
+    word, _, name = line.decode("utf-8", "replace").partition(" ")
+    if word != nonce:
+        return
+    answer["why"] = "" if name in ("", answer["host"]) else f"answered by {name}"
+    if answer["why"] or not large:
+        return
+    answer.update(packet=_info(peer, _MTU), large=False)
+    began, received = time.monotonic(), len(more)
+    while received < large:
+        peer.settimeout(max(0.001, began + min(timeout, _LARGE_SECONDS) - time.monotonic()))
+        received += len(piece := peer.recv(_PIECE))
+        if not piece:
+            return
+    answer.update(large=True, large_ms=_since(began))
 
 
 def _since(began: float) -> float:

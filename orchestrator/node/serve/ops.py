@@ -61,8 +61,8 @@ OPS = {
     "keep": ("task.tasks", "keep", HERE),
     "exec": ("task.command", "start", HERE),
     "exec_end": ("task.command", "end", HERE),
-    "clean_look": ("tidy.clean", "look", 60.0),
-    "clean": ("tidy.clean", "clean", 1800.0),
+    "clean_look": ("stock.clean", "look", 60.0),
+    "clean": ("stock.clean", "clean", 1800.0),
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from ..base import locks, procs, trust
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import touch
-from ..base.paths import absolute, free_bytes, plain_name
+from ..base.paths import absolute, plain_name
 from ..base.program import output, run_program
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
@@ -28,7 +28,6 @@ _CACHE = ".cache"  # in it, of wheels that were sent
 LOCK = "lock.txt"
 _SECONDS = 30.0  # for a Python to start, from a cold disk
 _WAIT = 1800.0  # seconds for another machine, or another launch, that makes the same environment
-_MINIMUM = 400e6  # bytes free; TensorFlow alone needs more
 # What is imported before an environment counts as made, by the distribution that brings it.
 _IMPORTS = {
     "tensorflow": "tensorflow",
@@ -54,8 +53,6 @@ def look(_agent: Agent, request: Request) -> dict[str, Any]:
     ready = _whole(path)
     if ready:
         touch(path)
-    else:
-        _check_room(os.path.dirname(path))  # before anything is sent that it has no room for
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError):
@@ -127,7 +124,6 @@ def _make(path: str, making: str, request: Request) -> dict[str, Any]:
 def _build(path: str, making: str, request: Request) -> dict[str, str]:
     try:
         os.mkdir(making, 0o700)
-        _check_room(os.path.dirname(making))
         lock = os.path.join(making, LOCK + ".new")
         with open(lock, "wb") as file:
             file.write(request.payload)
@@ -206,17 +202,6 @@ def _whole(path: str) -> bool:
         ) from None
     except (OSError, subprocess.SubprocessError):
         return False
-
-
-def _check_room(folder: str) -> None:
-    free = free_bytes(folder)
-    if free < _MINIMUM:
-        raise NodeError(
-            "env",
-            "has no room for an environment",
-            f"{free / 1e6:.0f} MB are free at {folder}, and it takes {_MINIMUM / 1e6:.0f} at least",
-            "make room there (`orchestrate clean`), or set `workdir` to another disk",
-        )
 
 
 def _python(environment: str) -> str:

@@ -192,7 +192,7 @@ class _Transfer:
 
 
 def _order(agent: Agent, request: Request, path: str) -> receiver.Order:
-    paths, mutable = None if agent.state_error else agent.paths, bool(request["mutable"])
+    mutable, run = bool(request["mutable"]), str(request["run"])
     return receiver.Order(
         os.path.realpath(path) if mutable else path,
         mutable,
@@ -200,5 +200,5 @@ def _order(agent: Agent, request: Request, path: str) -> receiver.Order:
         Manifest.decode(request.payload),
         str(request["key"]),
         bool(request["serve"]),
-        [port for port in request["ports"] if leases.leased(port, paths, str(request["run"])) is None],
+        [port for port in request["ports"] if leases.leased(agent, port, run) is None],
     )

@@ -113,20 +113,16 @@ def _run(argv: list[bytes], out: int, err: int) -> dict[str, Any]:
     """How the command ended, once nothing of it is left."""
     procs.adopt_orphans()
     signal.signal(signal.SIGTERM, _told_to_end)
-    result: dict[str, Any] = {"status": None, "stopped": False}
-    main = 0
+    result: dict[str, Any] = {"status": 128 + signal.SIGTERM, "stopped": False}
     try:
-        main = _spawn(argv, out, err)
-        result["status"] = _status(os.waitpid(main, 0)[1])
+        result["status"] = _status(os.waitpid(_spawn(argv, out, err), 0)[1])
     except _EndIt:
         result["stopped"] = True
     except OSError as error:
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
         result.update(status=127 if missing else 126, error=f"{os.fsdecode(argv[0])}: {error.strerror}")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    statuses, result["ended"], result["left"] = _end_all()
-    if result["status"] is None:
-        result["status"] = _status(statuses.get(main, signal.SIGTERM))
+    result["ended"], result["left"] = _end_all()
     return result
 
 
@@ -145,20 +141,17 @@ def _spawn(argv: list[bytes], out: int, err: int) -> int:
     return os.posix_spawnp(argv[0], argv, os.environ, file_actions=streams, setpgroup=0, setsigdef=ours)
 
 
-def _end_all() -> tuple[dict[int, int], int, list[str]]:
-    """End every descendant; their statuses, how many there were, and the names of those that stay."""
+def _end_all() -> tuple[int, list[str]]:
+    """End every descendant; how many there were, and the names of those that stay."""
     began = time.monotonic()
-    statuses: dict[int, int] = {}
     seen: set[int] = set()
     while True:
-        ended, is_any_left = procs.reap()
-        statuses.update(ended)
-        if not is_any_left:  # all that lost their parent are ours
-            return statuses, len(seen), []
+        if not procs.reap()[1]:  # all that lost their parent are ours
+            return len(seen), []
         below = [one for one in procs.descendants(os.getpid(), procs.scan()) if not one.zombie]
         late = time.monotonic() - began
         if below and late > _PATIENCE:  # another user's, by sudo, or stuck in the kernel
-            return statuses, len(seen), [procs.name(one.pid) for one in below]
+            return len(seen), [procs.name(one.pid) for one in below]
         for one in below:
             if one.pid not in seen or late > _MOMENT:
                 seen.add(one.pid)

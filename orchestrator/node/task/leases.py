@@ -11,7 +11,6 @@ import os
 from typing import Any
 
 from ..base import locks
-from ..base.paths import Paths
 from ..serve.agent import Agent, Request
 
 
@@ -46,11 +45,11 @@ def lease(agent: Agent, request: Request) -> dict[str, Any]:
     return {"taken": sorted(held), "conflicts": []}
 
 
-def leased(port: int, paths: Paths | None, asker: str = "") -> dict[str, Any] | None:
+def leased(agent: Agent, port: int, asker: str) -> dict[str, Any] | None:
     """The lease of another run than the asking one; None for a free port."""
-    if paths is None:
+    if agent.state_error is not None:
         return None
-    path = paths.lease(port)
+    path = agent.paths.lease(port)
     try:
         if not locks.is_taken(path):
             return None

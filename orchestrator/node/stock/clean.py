@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Any, Callable, Iterable, NamedTuple
+from typing import Any, Callable, Iterable
 
 from ..base import locks, procs
 from ..base.fault import NodeError
@@ -19,9 +19,9 @@ from ..base.lenient import changed, listed
 from ..base.paths import Paths, TaskFolder, absolute
 from ..disk.removing import Folder, measure, remove
 from ..serve.agent import Agent, Request
-from ..stock import work
-from ..stock.envs import LOCK, MAKING
 from ..task import state
+from . import work
+from .envs import LOCK, MAKING
 
 _LISTED = 20  # of each kind
 
@@ -32,17 +32,13 @@ def look(agent: Agent, _request: Request) -> dict[str, Any]:
 
 
 def clean(agent: Agent, request: Request) -> dict[str, Any]:
-    """Look, or look and remove, in a child of the agent."""
-    paths = agent.paths
-    rules = Rules(
-        alive=frozenset(request["alive"]) | alive(paths),
-        known=frozenset(request["known"]),
-        older=float(request["older"]),
-        shared=bool(request["shared"]),
-        work=bool(request["work"]),
-        dry=bool(request["dry"]),
-    )
-    return {**find(paths, rules.dry), "folders": prune(paths, absolute(request["workdir"]), rules)}
+    """Look, or look and remove, in a child of the agent.
+
+    `alive` are runs that are alive anywhere, as far as the controller can know; `known` those of which some
+    machine that was asked holds a state. With `shared` also that goes what other machines may see, since all
+    of them were asked; with `work` also what tasks wrote.
+    """
+    return {**find(agent.paths, bool(request["dry"])), "folders": prune(agent.paths, request)}
 
 
 def alive(paths: Paths) -> frozenset[str]:
@@ -144,43 +140,33 @@ _DIGEST = re.compile(r"[0-9a-f]{32,64}", re.ASCII)
 _OF_A_STATE = frozenset(("attempts", "keeper", "run.json", "stopped"))
 
 
-class Rules(NamedTuple):
-    """Rules of what may go. `alive` are runs that are alive anywhere, as far as the controller can know."""
-
-    alive: frozenset[str]
-    known: frozenset[str]  # runs of which some machine that was asked holds a state
-    older: float  # seconds
-    shared: bool  # also what other machines may see, since all of them were asked
-    work: bool  # also working folders: what tasks wrote is in them
-    dry: bool
-
-
-def prune(paths: Paths, workdir: str, rules: Rules) -> dict[str, Any]:
+def prune(paths: Paths, request: Request) -> dict[str, Any]:
     """Return for each kind of folder how many there are, what went (or would), what could not."""
-    states = os.path.join(paths.root, "runs")
+    living, shared, older = frozenset(request["alive"]) | alive(paths), request["shared"], request["older"]
+    workdir, states = absolute(request["workdir"]), os.path.join(paths.root, "runs")
     works, trees, data, envs = (os.path.join(workdir, name) for name in ("runs", "trees", "data", "envs"))
     working = [measure(path) for path in _plain(works, _is_work)]
     # Read before the working folders go; one that was used lately may be of a run that is alive elsewhere.
-    living = [one for one in working if one.name in rules.alive or time.time() - one.used < rules.older]
-    needed = {tree for one in living for tree in work.trees_of(one.path)}
+    in_use = [one for one in working if one.name in living or time.time() - one.used < older]
+    needed = {tree for one in in_use for tree in work.trees_of(one.path)}
     hidden = _hidden(states)
-    if rules.shared:
+    if shared:
         hidden += [path for folder in (workdir, works, trees, data, envs) for path in _hidden(folder)]
 
     def is_over(folder: Folder) -> bool:
-        return folder.name not in rules.alive
+        return folder.name not in living
 
     def is_unneeded(folder: Folder) -> bool:
-        return rules.shared and folder.name not in needed
+        return shared and folder.name not in needed
 
     def is_done_with(folder: Folder) -> bool:
         """Keep unknown runs for a week: they may be alive elsewhere."""
-        known = folder.name in rules.known or time.time() - folder.used >= 7 * _DAY
-        return rules.work and rules.shared and is_over(folder) and known
+        known = folder.name in request["known"] or time.time() - folder.used >= 7 * _DAY
+        return request["work"] and shared and is_over(folder) and known
 
     def is_unused(_: Folder) -> bool:
         """Keep environments while a run is alive: it may use any of them."""
-        return rules.shared and not rules.alive
+        return shared and not living
 
     stock = [("code", trees), ("data", data)]
     kinds: list[tuple[str, Iterable[Folder], Callable[[Folder], bool]]]
@@ -188,7 +174,7 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> dict[str, Any]:
     kinds += [(kind, map(_by_its_top, _plain(folder, _is_stock)), is_unneeded) for kind, folder in stock]
     kinds += [("envs", map(_by_its_top, _plain(envs, _is_environment)), is_unused)]
     kinds += [("scraps", map(measure, hidden), lambda _: True)]
-    return {kind: _prune(kind, folders, rules, may_go) for kind, folders, may_go in kinds}
+    return {kind: _prune(kind, folders, request, may_go) for kind, folders, may_go in kinds}
 
 
 def _is_state(path: str) -> bool:
@@ -217,17 +203,17 @@ def _by_its_top(path: str) -> Folder:
 
 
 def _prune(
-    kind: str, folders: Iterable[Folder], rules: Rules, may_go: Callable[[Folder], bool]
+    kind: str, folders: Iterable[Folder], request: Request, may_go: Callable[[Folder], bool]
 ) -> dict[str, Any]:
     """Remove the old ones that may go, the oldest first."""
     ordered = sorted(folders, key=lambda folder: folder.used)
-    older = _DAY if kind == "scraps" else max(rules.older, _FRESH.get(kind, _OTHERS))
+    older = _DAY if kind == "scraps" else max(request["older"], _FRESH.get(kind, _OTHERS))
     gone: list[dict[str, Any]] = []
     failed: list[str] = []
     for folder in ordered:
         if time.time() - folder.used < older or not may_go(folder):
             continue
-        if not rules.dry:
+        if not request["dry"]:
             try:
                 if not _unused(folder):
                     continue  # somebody has just begun to use it, or was faster
