@@ -168,6 +168,19 @@ class CheckReported(Struct, frozen=True):
     between: bool = False  # of the host and others, either of which may be the cause
 
 
+class HostDescribed(Struct, frozen=True):
+    """A machine as preflight found it; "" and 0 stand for what it does not tell."""
+
+    host: str
+    processor: str
+    cpus: int
+    memory: int  # bytes
+    kernel: str
+    driver: str  # of NVIDIA
+    gpus: tuple[str, ...]
+    packages: dict[str, str]  # their versions, with that of Python
+
+
 class Closed(StrEnum):
     """Why a connection between two hosts failed, where what is concluded depends on it."""
 
@@ -429,6 +442,7 @@ Event: TypeAlias = (
     | HostLost
     | HostRecovered
     | CheckReported
+    | HostDescribed
     | PairReported
     | Stepped
     | EnvironmentMade

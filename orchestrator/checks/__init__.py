@@ -7,6 +7,7 @@ try. `host.py` has those of one machine, `cluster.py` those of all machines and 
 from __future__ import annotations
 
 from orchestrator.checks import cluster, host
+from orchestrator.checks.host import MACHINE, described
 from orchestrator.checks.report import MODULES, PACKAGES, Check, Evidence, HostReport, Needs
 from orchestrator.events import CheckReported
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from orchestrator import wire
 from orchestrator.checks.report import (
+    PACKAGES,
     Check,
     HostReport,
     Judgement,
@@ -19,7 +20,7 @@ from orchestrator.checks.report import (
     release,
     set_key,
 )
-from orchestrator.events import Level
+from orchestrator.events import HostDescribed, Level
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import FrameworkName
 from orchestrator.text import count, duration, size
@@ -299,6 +300,39 @@ def _gpu(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         if needs.framework is FrameworkName.TENSORFLOW:
             hint += "; `pip install 'tensorflow[and-cuda]'` brings CUDA and cuDNN"
         yield Judgement(Level.FAIL, f"{framework.title} sees {visible} of {per_task}", why, hint)
+
+
+_MACHINE = """
+exec 2>/dev/null
+echo cpus $(nproc)
+echo memory $(sed -n 's/^MemTotal: *\\([0-9]*\\) kB$/\\1/p' /proc/meminfo)
+echo kernel $(uname -sr)
+echo processor $(grep -m1 '^model name' /proc/cpuinfo | cut -d: -f2-)
+echo driver $(cat /sys/module/nvidia/version)
+"""
+MACHINE = ("sh", "-c", _MACHINE)
+
+
+def described(report: HostReport) -> HostDescribed:
+    """Describe a host by what it said to MACHINE, and by its packages."""
+    lines = report.facts.answers.get("machine", "").splitlines()
+    texts = {name: text.strip() for name, _, text in (line.partition(" ") for line in lines)}
+    cpus, memory = (
+        int(text) if text.isdecimal() and len(text) < 13 else 0
+        for text in (texts.get("cpus", ""), texts.get("memory", ""))
+    )
+    versions = report.facts.packages
+    packages = {"python": report.facts.python.version, **{name: versions.get(name) for name in PACKAGES}}
+    return HostDescribed(
+        host=report.name,
+        processor=texts.get("processor", ""),
+        cpus=cpus,
+        memory=memory << 10,
+        kernel=texts.get("kernel", ""),
+        driver=texts.get("driver", ""),
+        gpus=tuple(gpu.name for gpu in report.facts.gpus),
+        packages={name: version for name, version in packages.items() if version},
+    )
 
 
 _LINGERS = (  # root is excluded by default

@@ -26,6 +26,7 @@ FACTS_TIMEOUT = 90.0
 IMPORT_TIMEOUT = 180.0
 _LARGE = 64 << 10  # bytes: many packets of any size, and too few for a slow line to matter
 _MARGIN = 30.0  # seconds
+_MANY_PAIRS = 256  # of more, a launch tells those with something wrong
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ def examine(
 ) -> Findings:
     """Ask the connected hosts of a plan everything, emit the results, conclude.
 
-    `closely`: also import what trains, where the job needs a framework, and emit every pair, not only those
-    with something wrong. `on_step` hears what takes its time.
+    `closely`: also import what trains, where the job needs a framework, and emit every pair, however many;
+    else of very many only those with something wrong. `on_step` hears what takes its time.
     """
     hosts = [host for host in plan.hosts if host.name in fleet.sessions]
     required = needs(plan)
@@ -140,8 +141,10 @@ def examine(
         pairs,
         [pair for pair in meeting.extra if pair.target not in lost],
     )
+    for report in evidence.reports:
+        bus.emit(checks.described(report))
     for pair in pairs:
-        if closely or not pair.tcp or pair.large is False:
+        if closely or len(pairs) <= _MANY_PAIRS or not pair.tcp or pair.large is False:
             bus.emit(pair)
     results = checks.examined(evidence)
     for check in results:
@@ -237,7 +240,7 @@ def _facts(host: Host, plan: RunPlan) -> wire.Facts:
         workdir=host.workdir,
         packages=checks.PACKAGES,
         setup=spec.setup,
-        programs=checks.PROGRAMS,
+        programs={**checks.PROGRAMS, "machine": checks.MACHINE},
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import shlex
 import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from pathlib import PurePosixPath
 from types import MappingProxyType
+
+import msgspec
 
 from orchestrator import wire
 from orchestrator.errors import HostError, RunError
@@ -18,13 +21,18 @@ from orchestrator.model import RunPlan
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
 from orchestrator.phases.data import unseen_error
+from orchestrator.plainfile import write_atomically
 from orchestrator.planning.plan import is_builtin
 from orchestrator.program.invocation import script_of
 from orchestrator.ranges import fold
+from orchestrator.store.folder import CodeRecord
 from orchestrator.sync import Contents, fetch, push, read_folder
 from orchestrator.sync.contents import read_builtin
+from orchestrator.sync.listing import git_state
+from orchestrator.text import utf8
 
 _PAGE = "docs/lint.md"
+_FILES = 20_000  # of which the digests are kept
 _LIMIT = 600.0  # seconds, for what a host needs and for the copy of a large tree
 
 
@@ -44,10 +52,26 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
             run.folder.write_plan(run.plan)
         except RunError as error:  # a full disk here; whoever takes over finds the digest in the events
             log.warning("%s: %s", error.what, error.why)
+        _record(run)
         for note in (note for tree in run.staged.trees for note in tree.notes):
             run.bus.emit(Noted(note))
         _stage(run, run.staged.trees, shared, _needs(run.plan))
     run.staged.made.clear()
+
+
+def _record(run: Run) -> None:
+    """Keep what the code was; a launch does not fail for it."""
+    tree = run.staged.trees[0]
+    files = {
+        file.path: hashlib.sha256(file.digests.encode()).hexdigest()[:16]
+        for file in (tree.manifest.files if tree.files <= _FILES else ())
+    }
+    try:
+        commit, branch, diff = git_state(run.source.root.path) if run.source else ("", "", "")
+        record = CodeRecord(commit, branch, diff, files)
+        write_atomically(run.folder.code, msgspec.json.encode(utf8(msgspec.to_builtins(record))))
+    except OSError as error:
+        log.warning("the state of the code is not kept: %s", error)
 
 
 def stage_again(run: Run, joined: Collection[str]) -> None:

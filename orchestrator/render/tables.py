@@ -110,7 +110,7 @@ def _run_facts(row: RunRow) -> dict[str, Any]:
     words = ("cause", "kind", "cause_task", "cause_host", "hint")
     return {
         **{name: getattr(plan, name) for name in ("run", "name", "created", "owner")},
-        "state": _state(row),
+        "state": state_of(row),
         **{name: getattr(ended, name, None) for name in ("status", "seconds")},
         **{name: getattr(ended, name, "") for name in words},
         "last_lines": getattr(ended, "last_lines", ()),
@@ -124,7 +124,7 @@ def state_word(state: str) -> str:
     return _OUTCOMES.get(state, state)
 
 
-def _state(row: RunRow) -> str:
+def state_of(row: RunRow) -> str:
     """The outcome; before it the phase; "unkept" when nobody here would see the end."""
     if row.view.ended:
         return state_word(str(row.view.ended.outcome))
@@ -140,7 +140,7 @@ def _run_cells(row: RunRow) -> list[str]:
     return [
         plan.run,
         plan.name,
-        f"{_state(row)}: {kind}" if kind else _state(row),
+        f"{state_of(row)}: {kind}" if kind else state_of(row),
         duration(ended.seconds) if ended else "",
         str(len(plan.tasks)),
         cut(fold.names(host.name for host in plan.hosts), _HOSTS),

@@ -103,7 +103,7 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
             lines = [] if event.reused else [data_placed(event)]
         case ev.HostConnected() | ev.HostFailed() | ev.CheckReported() | ev.PairReported() | ev.TreeSynced():
             return []  # said for all hosts at once when their phase ends
-        case ev.TaskProgressed() | ev.TaskReported() | ev.LogLine():
+        case ev.HostDescribed() | ev.TaskProgressed() | ev.TaskReported() | ev.LogLine():
             return []
         case _:
             assert_never(event)

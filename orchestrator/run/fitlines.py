@@ -27,6 +27,7 @@ _DRAWN = re.compile(
     r"(?P<rest>.*)"
 )
 _LOSS = re.compile(r" - loss: (\S+)")
+_ACCURACY = re.compile(r" - (?:[a-z_]+_)?acc(?:uracy)?: (\S+)")
 _PACE = re.compile(r"\b(\d+(?:\.\d+)?)(s|ms|us)/step\b")
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
@@ -42,6 +43,7 @@ class Fit:
     loss: float | None = None
     diverged: str = ""  # "nan" or "inf", where the loss is not a number
     steps_per_second: float | None = None
+    accuracy: float | None = None
 
 
 class Lines:
@@ -82,7 +84,7 @@ class Lines:
             return
         known = self.fit or Fit()
         rest = found["rest"]
-        loss = _LOSS.search(rest)
+        loss, accuracy = _LOSS.search(rest), _ACCURACY.search(rest)
         pace = _PACE.search(rest)
         seconds = float(pace[1]) * _UNITS[pace[2]] if pace else 0.0  # which may be what a time rounds to
         value = _number(loss[1]) if loss else None
@@ -97,6 +99,7 @@ class Lines:
             loss=known.loss if summed else None if bad else value,
             diverged=known.diverged if summed else bad,
             steps_per_second=1 / seconds if seconds else known.steps_per_second,
+            accuracy=_number(accuracy[1]) if accuracy and not summed else known.accuracy,
         )
 
 

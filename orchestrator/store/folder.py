@@ -35,6 +35,15 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
 NEW = ".new"  # holds the folders that are not whole yet
 
 
+class CodeRecord(msgspec.Struct, frozen=True):
+    """The code of a run, for who compares it with another one's."""
+
+    commit: str = ""
+    branch: str = ""
+    diff: str = ""  # to that commit, its beginning
+    files: dict[str, str] = {}  # their digests; {} of too many
+
+
 class _Inside:
     """The path of one file or folder inside a run's folder."""
 
@@ -60,6 +69,8 @@ class RunFolder:
     order = _Inside("order.json")  # in place of the FIFO, to a keeper on another machine
     vitals = _Inside("vitals.json")  # what the tasks do right now, for viewers
     notify = _Inside("notify.json")
+    code = _Inside("code.json")  # files and git, as they were when they were sent
+    page = _Inside("report.html")
     logs = _Inside("logs")
     stacks = _Inside("stacks")  # a file per taking of the tasks' stacks
 
@@ -92,6 +103,13 @@ class RunFolder:
             return msgspec.json.decode(read_plain(self.notify, MOST), type=tuple[str, ...])
         except (OSError, msgspec.MsgspecError):
             return ()
+
+    def read_code(self) -> CodeRecord:
+        """Nothing where the code was never read, or what was kept of it cannot be."""
+        try:
+            return msgspec.json.decode(read_plain(self.code, MOST), type=CodeRecord)
+        except (OSError, RecursionError, msgspec.MsgspecError):
+            return CodeRecord()
 
     def write_stacks(self, at: float, text: str) -> Path:
         """Keep what was taken at `at` in a file of its own; return its path."""

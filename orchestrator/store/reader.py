@@ -156,7 +156,7 @@ class RunReader:
         path, times = self.folder.log(attempt, slug), self.folder.times(attempt, slug)
         offset = 0
         if self.last is not None:  # where its last lines begin, as far as they are looked for
-            data, begins = _end(path, _LONGEST)
+            data, begins = end_of(path, _LONGEST)
             lines = re.findall(rb"[^\n]*\n|[^\n]+", data)
             offset = begins + len(data) - (sum(map(len, lines[-self.last :])) if self.last else 0)
         splitter = self._splitter(task, host, offset)
@@ -269,7 +269,7 @@ def events_of(folder: RunFolder) -> list[Stamped]:
 
 def last_lines(path: Path, count: int, window: int = WINDOW) -> tuple[str, ...]:
     """The last display lines of a log that are not blank; empty when there is no log."""
-    data, begins = _end(path, window)
+    data, begins = end_of(path, window)
     if begins:
         # A progress bar that redraws itself for an hour is one line: of it the end is better than nothing.
         lines = data.partition(b"\n")[2]
@@ -281,11 +281,11 @@ def last_lines(path: Path, count: int, window: int = WINDOW) -> tuple[str, ...]:
 
 def last_bytes(path: Path) -> bytes:
     """The whole lines at the end of a file; empty when there is no file."""
-    data, begins = _end(path, WINDOW)
+    data, begins = end_of(path, WINDOW)
     return data.partition(b"\n")[2] if begins else data
 
 
-def _end(path: Path, window: int) -> tuple[bytes, int]:
+def end_of(path: Path, window: int) -> tuple[bytes, int]:
     """The last bytes of a file, and where they begin; nothing where there is none."""
     try:
         with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:

@@ -23,6 +23,7 @@ from orchestrator.sync.private import ALWAYS, ENVIRONMENT_MARKS, Reason, by_name
 if TYPE_CHECKING:
     import pathspec
 
+MOST_DIFF = 256 << 10  # characters of a diff that are kept
 OURS = ".orchestrateignore"
 # Folders of the system; whoever stands in one of them has forgotten to change to a project.
 _SYSTEM = (
@@ -91,6 +92,21 @@ def _git(folder: Path, *words: str) -> bytes | None:
         why=words_of_git.partition("\n")[0].removeprefix("fatal: "),
         hint=f"`git -C {shlex.quote(str(folder))} status` says more",
     )
+
+
+def git_state(root: Path) -> tuple[str, str, str]:
+    """Return commit, branch and the beginning of the diff to it; "" where there is no git."""
+    questions = (
+        ("rev-parse", "HEAD"),
+        ("rev-parse", "--abbrev-ref", "HEAD"),
+        ("diff", "--no-ext-diff", "HEAD"),
+    )
+    try:
+        commit, branch, diff = ((_git(root, *words) or b"").decode("utf-8", "replace") for words in questions)
+    except UsageError:  # no commit yet
+        return "", "", ""
+    more = f"\n... {len(diff) - MOST_DIFF:,} more characters" if len(diff) > MOST_DIFF else ""
+    return commit.strip(), branch.strip(), diff[:MOST_DIFF] + more
 
 
 def _git_paths(root: Path, listing: CodeListing, below: str = "", *, ignored: bool = False) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Every command of ours that README and the pages show: called where that is cheap, else read by the parser.
 
-- preflight, exec, runs, tail, status, stacks, pull, stop, clean and completion are called, against four hosts
-  that are this machine and a run that has ended;
+- preflight, exec, runs, report, tail, status, stacks, pull, stop, clean and completion are called, against
+  four hosts that are this machine and a run that has ended;
 - launch is called with `--dry-run`: inventory, program and plan are judged, nothing is sent;
 - rehearse, setup, init, push, export and tensorboard are read by the parser; tests/ssh calls them.
 
@@ -32,7 +32,8 @@ from tests.removal import remove
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-CALLED = {*("preflight", "exec", "runs", "tail", "status", "stacks", "pull", "stop", "clean", "completion")}
+CALLED = {*("preflight", "exec", "runs", "report", "tail", "status", "stacks", "pull", "stop", "clean")}
+CALLED.add("completion")
 READ = {*("rehearse", "setup", "init", "tensorboard", "push", "export")}
 
 # Where the page is about something that this machine has not got: what is said then, and with which status.

@@ -85,3 +85,17 @@ def test_the_command_of_notify_is_told_when_nobody_watches(tmp_path: Path, launc
     sent.append(opened(plan.read_text(), None).plan)
     assert b'"night"' in sent[-1]
     assert not any(b"/tell" in data for data in sent)
+
+
+def test_the_page_of_a_launch_has_its_curves_its_code_and_its_log(tmp_path: Path, launch: Launch) -> None:
+    loop = "for step in range(5): print(f'step {step}, loss: {1 / (step + 1)}', flush=True); time.sleep(0.1)"
+    (tmp_path / "train.py").write_text(f"import time\n{loop}\nprint('<i>done')\n")
+    for words in (("init", "-q"), ("add", "train.py"), ("commit", "-qm", "begin")):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
+    with (tmp_path / "train.py").open("a") as file:
+        file.write("print('changed')\n")
+    ended = launch("--report", "page.html", "--", "python3", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    page = (tmp_path / "page.html").read_text()
+    for part in ("succeeded after", "<path ", "+print(&#39;changed&#39;)", "&lt;i&gt;done", "git <code>"):
+        assert part in page, part

@@ -42,6 +42,7 @@ PAGE_OF_VERB = {
     "pull": "runs",
     "stop": "runs",
     "runs": "runs",
+    "report": "report",
     "completion": "completion",
     "tensorboard": "tensorboard",
 }

@@ -15,8 +15,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FLOORS = {
-    6: {"__main__"},
-    5: {"cli"},
+    7: {"__main__"},
+    6: {"cli"},
+    5: {"report"},
     4: {"render", "launching"},
     3: {"phases", "connectors"},
     2: {"transport", "ssh", "command", "slurm", "fleet", "sync", "store", "rehearsal", "envs"},
@@ -54,6 +55,7 @@ DOORS = {
     "argcomplete": ("orchestrator.cli.completion",),
     "fabric": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "paramiko": ("orchestrator.ssh", "orchestrator.rehearsal"),
+    "jinja2": ("orchestrator.report.page",),
     "invoke": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "rich": tuple(f"orchestrator.render.{name}" for name in ("live", "progress")),
     "tensorflow": (),

@@ -137,12 +137,12 @@ def test_a_sum_over_all_tasks_is_no_loss() -> None:
     first, rest = SEVERAL.split(b"\r20/20")
     for lines in (alone, several):
         lines.feed(first)
-    assert alone.fit == Fit(1, 2, 1, 20, 9.1847)
+    assert alone.fit == Fit(1, 2, 1, 20, 9.1847, accuracy=0.1844)
     assert several.fit == Fit(1, 2, 1, 20)
     several.feed(b"\r20/20" + rest)
-    assert several.fit == Fit(2, 2, 16, 20, 0.0361, "", 10.0)
+    assert several.fit == Fit(2, 2, 16, 20, 0.0361, "", 10.0, 0.9955)
     several.feed(b"\r17/20 [=======================>......] - ETA: 0s - loss: nan\x08")
-    assert several.fit == Fit(2, 2, 17, 20, None, "nan", 10.0)
+    assert several.fit == Fit(2, 2, 17, 20, None, "nan", 10.0, 0.9955)
 
 
 def test_the_pace_is_that_of_the_line() -> None:

@@ -55,6 +55,7 @@ def test_it_holds_all_of_the_code_and_nothing_else(wheel: Path) -> None:
     digits = {f"orchestrator/_shipped/worker_entry/data/digits.{kind}" for kind in ("csv.gz", "txt")}
     pages = {f"orchestrator/{path.relative_to(ROOT)}" for path in (ROOT / "docs").iterdir()}
     tables = {"orchestrator/hosts.example.toml", "orchestrator/diagnosis/rules.toml"}
+    tables |= {"orchestrator/report/page.html", "orchestrator/report/page.css"}
     assert held == ours | shipped | typed | digits | pages | tables
 
 

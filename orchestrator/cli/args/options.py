@@ -107,6 +107,22 @@ def launching(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --max-restarts: the last N hosts train only in place of hosts that are lost",
     )
+    parser.add_argument(
+        "--lifeline",
+        type=span,
+        metavar="TIME",
+        help=(
+            "how long parameter servers and a failed attempt continue when no keeper is alive (default: 1h;"
+            " 0: for ever)"
+        ),
+    )
+    parser.add_argument(
+        "--report",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="at its end write the run as one page of HTML (default: report.html in the run's folder)",
+    )
     task(parser, "show only this task's lines")
     as_json(parser)
 

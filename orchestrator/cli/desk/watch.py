@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.cli.desk import asking
 from orchestrator.cli.desk.interrupts import Interrupts
@@ -44,8 +45,16 @@ BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines 
 def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     """Watch a run that was started here until it ends."""
     tasks = {str(task) for task in arguments.task}
-    look = Look(wanted=lambda task: not tasks or task in tasks)
-    return own(folder, *shown(folder, look, as_json=arguments.json), interrupts)
+    look = Look(
+        fold=Fold(arguments.fold) if arguments.fold else None,
+        wanted=lambda task: not tasks or task in tasks,
+    )
+    status = own(folder, *shown(folder, look, as_json=arguments.json), interrupts)
+    if arguments.report is not None:
+        from orchestrator.report.page import write
+
+        tell(f"report: {write(folder, Path(arguments.report) if arguments.report else None)}")
+    return status
 
 
 def shown(

@@ -1,0 +1,26 @@
+"""`orchestrate report`: a run as one page of HTML."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from orchestrator.cli.args import options
+from orchestrator.cli.desk.out import say
+from orchestrator.errors import ExitStatus
+
+SUMMARY = "write a run as one page of HTML: verdict, curves, timeline, hosts, logs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.run(parser)
+    text = "where to write it (default: report.html in the run's folder, whose path is printed)"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk.finding import find_run
+    from orchestrator.report.page import write
+
+    say(str(write(find_run(arguments.run, arguments.hosts), arguments.output)))
+    return int(ExitStatus.OK)

@@ -1,0 +1,158 @@
+"""Loss, accuracy and pace of tasks: points from what they reported and printed, and charts of these."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from orchestrator.node.task.output import RECORD
+from orchestrator.run.fitlines import Lines
+from orchestrator.store.reader import end_of
+from orchestrator.text import duration
+
+_MOST = 32 << 20  # bytes of a log and of its times, from the end
+_LOOKS = 4000  # at one log
+_MOST_POINTS = 300  # of a line
+_LONGEST = 4096  # bytes of a printed line
+_FLAT = 1e-9  # from lowest to highest: up to it there is nothing to see
+_STEEP = 50.0  # from lowest to highest loss: beyond it the scale is logarithmic
+_NUMBER = rb"[ \t]*[:=][ \t]*([0-9]{0,9}\.?[0-9]{1,20}(?:[eE][+-]?[0-9]{1,3})?)"
+_ENDS = re.compile(rb"[\r\n\x08]+")
+_OF_INTEREST = re.compile(rb"(?i)loss|acc|epoch")
+_PRINTED = (
+    re.compile(rb"(?i)\b(?:step|epoch)[ \t]*[:=]?[ \t]*([0-9]{1,12})"),
+    *(re.compile(rb"(?i)(?<![a-z_])(?:train[_ ])?" + name + _NUMBER) for name in (b"loss", b"acc(?:uracy)?")),
+)
+_SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
+
+
+Value: TypeAlias = tuple[float, float, bool]  # x, y, and whether a line begins there
+
+
+class Point(NamedTuple):
+    """A task at one moment; None stands for what it did not say then."""
+
+    at: float  # seconds since the epoch
+    step: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    pace: float | None = None  # steps a second
+
+
+def printed(log: Path, times: Path, clock: float, *, several: bool) -> list[Point]:
+    """Read what a task printed of its training: lines of Keras, else `loss: 0.3`, `accuracy=0.9`.
+
+    `clock` is what its host's clock is ahead of ours. Without the times of the bytes nothing can be placed.
+    """
+    fits, others = list[Point](), list[Point]()
+    lines, rest, seen = Lines(several=several), b"", None
+    for at, data in _pieces(log, times):
+        *drawn, rest = _ENDS.split(rest[-_LONGEST:] + data)
+        for line in (line[:_LONGEST] for line in drawn if _OF_INTEREST.search(line)):
+            lines.feed(line + b"\n")
+            fit = lines.fit
+            if fit and fit.step is not None and fit.loss != seen:
+                seen, step = fit.loss, fit.step + ((fit.epoch or 1) - 1) * (fit.steps or 0)
+                fits.append(Point(at - clock, step, fit.loss, fit.accuracy, fit.steps_per_second))
+            matches = [rule.search(line) for rule in _PRINTED]
+            told = [float(match[1]) if match else None for match in matches]
+            if told[1:] != [None, None]:
+                others.append(Point(at - clock, *told))
+    return fits or others
+
+
+def _pieces(log: Path, times: Path) -> Iterator[tuple[float, bytes]]:
+    """Yield a log in at most _LOOKS pieces, each with the time when it was written."""
+    (data, begins), (index, cut) = end_of(log, _MOST), end_of(times, _MOST)
+    index = index[-cut % RECORD.size :]
+    whole = RECORD.iter_unpack(index[: len(index) // RECORD.size * RECORD.size])
+    records = [(offset - begins, at / 1e9) for offset, at in whole if 0 <= offset - begins < len(data)]
+    records = records[:: 1 + len(records) // _LOOKS]
+    for (offset, at), (after, _) in pairwise([*records, (len(data), 0)]):
+        yield at, data[offset:after]
+
+
+def joined(reported: Sequence[Point], said: Sequence[Point]) -> list[Point]:
+    """Both as one, where a task reports: of what it printed only the accuracy, between two reported steps."""
+    if not reported:
+        return list(said)
+    times, points = [point.at for point in reported], list(reported)
+    for at, *_, accuracy, _ in (point for point in said if point.accuracy is not None):
+        after = min(bisect_right(times, at), len(times) - 1)
+        left, right = reported[max(0, after - 1)], reported[after]
+        share = min(1.0, _share(at, left.at, right.at) / 100)
+        step = (left.step or 0) * (1 - share) + (right.step or 0) * share
+        points.append(Point(at, step, accuracy=accuracy))
+    return sorted(points, key=lambda point: point.at)
+
+
+def charts(tasks: Mapping[str, Sequence[Point]], began: float) -> list[dict[str, Any]]:
+    """Draw each number that a task told, over steps and over time: lines and labels, in percent."""
+    drawn = (
+        _chart(name, over, {task: _values(points, name, over, began) for task, points in tasks.items()})
+        for name in ("loss", "accuracy", "pace")
+        for over in ("step", "at")
+    )
+    return [chart for chart in drawn if chart is not None]
+
+
+def _values(points: Sequence[Point], name: str, over: str, began: float) -> list[Value]:
+    """Choose what is drawn: x, y, and whether a line begins there, as it does where an attempt goes back."""
+    chosen, before = [], math.inf
+    for point in points:
+        x, y, step = getattr(point, over), getattr(point, name), point.step or 0
+        if x is not None and y is not None and abs(x) < 1e15 and abs(y) < 1e15:
+            chosen.append((x - began if over == "at" else x, y, step < before))
+            before = step
+    last, every = len(chosen) - 1, 1 + len(chosen) // _MOST_POINTS
+    return [value for number, value in enumerate(chosen) if value[2] or (last - number) % every == 0]
+
+
+def _chart(name: str, over: str, tasks: Mapping[str, list[Value]]) -> dict[str, Any] | None:
+    xs, ys = ([value[place] for values in tasks.values() for value in values] for place in (0, 1))
+    if not xs or max(xs) - min(xs) < _FLAT:
+        return None
+    steep = name == "loss" and 0 < min(ys) * _STEEP < max(ys)
+    scale = math.log10 if steep else float
+    left, right, low, high = min(xs), max(xs), scale(min(ys)), scale(max(ys))
+    low = 0.0 if 0 <= low < high / 2 and not steep else low
+    return {
+        "title": {"pace": "steps a second"}.get(name, name),
+        "over": "over steps" if over == "step" else "over time",
+        "paths": {
+            task: "".join(
+                f"{'ML'[not begins]}{_share(x, left, right):.2f} {100 - _share(scale(y), low, high):.2f}"
+                for x, y, begins in values
+            )
+            for task, values in tasks.items()
+        },
+        "xs": [
+            (_share(x, left, right), duration(x).replace(".0 s", " s") if over == "at" else f"{x:,.0f}")
+            for x in _round(left, right, _SECONDS if over == "at" else (1,))
+        ],
+        "ys": [
+            (_share(y, low, high), f"{10**y if steep else y:.4g}")
+            for y in _round(low, high, (1,) if steep else ())
+        ],
+    }
+
+
+def _share(value: float, low: float, high: float) -> float:
+    return 100 * (value - low) / (high - low) if high - low > _FLAT else 50.0
+
+
+def _round(low: float, high: float, steps: Sequence[float] = ()) -> list[float]:
+    """Return about five round numbers from low to high; `steps` are the smallest distances."""
+    wanted = (high - low) / 5
+    if wanted < _FLAT:
+        return [low]
+    power = 10.0 ** math.floor(math.log10(wanted))
+    powers = [power * factor for factor in (1, 2, 5, 10) if power * factor >= max(steps, default=0)]
+    step = next((one for one in (*steps, *powers) if one >= wanted), wanted)
+    first = math.ceil(low / step - _FLAT)
+    return [number * step for number in range(first, first + 8) if number * step <= high + step * _FLAT]

@@ -1,0 +1,247 @@
+"""The page of a run, of folders made by hand: whatever they hold becomes text, bounded."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from orchestrator import events as ev
+from orchestrator.cli.main import main
+from orchestrator.errors import ExitStatus
+from orchestrator.model import RunPlan
+from orchestrator.names import RunId
+from orchestrator.report.curves import Point, charts, joined, printed
+from orchestrator.report.page import page
+from orchestrator.store import RunFolder, runs_root
+from orchestrator.store.bus import EventLog
+from orchestrator.store.mirror import Mirror
+from tests.unit import plans
+
+ID = RunId("20261121-010203-abcd")
+HOSTILE = '<script>alert(1)</script></pre>{{ 7 * 7 }}{% raw %}" onload=x \x1b[2J\u202e\x00 \ud800'
+STARTED = (ev.TaskStarted("worker/0", "gpu-1", "1", 42), ev.TaskStarted("worker/1", "gpu-2", "1", 43))
+VOID = {"meta", "br", "path", "link"}
+
+
+class Outline(HTMLParser):
+    """The elements of a page: each is closed, none is a script, no attribute leads elsewhere or acts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.count = 0
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.count += 1
+        assert tag not in {"script", "link", "img", "iframe", "object", "base", "form", "a"}
+        assert not any(name.startswith("on") or name in {"src", "href"} for name, _ in attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += "" if "style" in self.open else data
+
+
+def outline(text: str) -> Outline:
+    found = Outline()
+    found.feed(text)
+    found.close()
+    assert found.open == []
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def plan(**changes: object) -> RunPlan:
+    hosts = (plans.host("gpu-1"), plans.host("gpu-2"))
+    env = {"API_KEY": "hunter2", "MONKEY": "banana", "SHOWN": "yes"}
+    made = plans.make(*hosts, command=("train.py",), env=env)
+    return dataclasses.replace(made, run=str(ID), **changes)  # type: ignore[arg-type]
+
+
+def folder(*events: ev.Event, **changes: object) -> RunFolder:
+    made = RunFolder(runs_root(), ID)
+    made.create(plan(**changes))
+    log = EventLog(made)
+    for number, event in enumerate(events):
+        log(ev.Stamped(1e9 + number, event))
+    return made
+
+
+def ended(outcome: ev.Outcome, cause: str = "", lines: tuple[str, ...] = ()) -> ev.RunEnded:
+    return ev.RunEnded(
+        str(ID), outcome, 1, 61.0, cause, "worker/1" if cause else "", lines, "/run", hint="think"
+    )
+
+
+def test_nothing_that_a_task_or_host_says_becomes_more_than_text() -> None:
+    big = HOSTILE.encode("utf-8", "surrogatepass") + b"\xff\xfe" + b"<b>" * (4 << 20)
+    facts = ev.HostDescribed("gpu-1", HOSTILE, 8, 32 << 30, HOSTILE, HOSTILE, (HOSTILE,), {HOSTILE: HOSTILE})
+    run = folder(
+        facts,
+        ev.CheckReported("gpu-1", HOSTILE, ev.Level.FAIL, HOSTILE, HOSTILE, HOSTILE),
+        ev.PairReported("gpu-1", "gpu-2", HOSTILE, False, None, None, HOSTILE),
+        *STARTED,
+        ev.HostLost("gpu-1", HOSTILE),
+        ev.Noted(HOSTILE),
+        ev.StopRequested(ev.StopBy.USER, HOSTILE, 1.0),
+        ev.TaskExited("worker/1", "gpu-2", "1", None, None, HOSTILE, 1e300, -1e300, stopped=False),
+        ended(ev.Outcome.FAILED, HOSTILE, (HOSTILE,)),
+        name=HOSTILE[:-4],
+        notes=(HOSTILE[:-4],),
+    )
+    Mirror(run, "1", "worker-1").add_log(0, big, [(0, 1)])
+    run.stacks.mkdir()
+    (run.stacks / "1.txt").write_bytes(big)
+    run.code.write_text(json.dumps({"commit": "<b>", "diff": "<b>x" * 100_000 + "\n+<i>"}))
+    text = page(run, 2e9)
+    found = outline(text)
+    assert found.text.count("<script>alert(1)</script>") > 10
+    assert "7 * 7" in found.text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800]", text)
+    assert len(text) < 1 << 20
+
+
+def test_secrets_are_names() -> None:
+    text = page(folder(secrets=("WANDB",)), 2e9)
+    assert "hunter2" not in text
+    assert all(word in text for word in ("API_KEY", "WANDB", "***", "banana", "yes"))
+
+
+LOOKS: dict[str, tuple[tuple[ev.Event, ...], str]] = {
+    "never began": ((), "unkept"),
+    "not started": ((ended(ev.Outcome.CLUSTER, "preflight: no"),), "given up before its tasks were started"),
+    "unkept": (STARTED, "unkept"),
+    "failed": ((*STARTED, ended(ev.Outcome.FAILED, "worker/1 exited")), "failed after 61 s"),
+    "well": ((*STARTED, ended(ev.Outcome.SUCCEEDED)), "succeeded after 61 s"),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_run_has_a_page_however_far_it_came(look: str) -> None:
+    events, headline = LOOKS[look]
+    title = re.search("<title>(.*)</title>", page(folder(*events), 2e9))
+    assert title is not None
+    assert headline in title[1]
+
+
+def test_the_verdict_comes_first_and_who_differs_is_named() -> None:
+    versions = [
+        ev.HostDescribed(name, "", 0, 0, "", "", (), {"numpy": text})
+        for name, text in (("gpu-1", "1.26"), ("gpu-2", "2.1"))
+    ]
+    well = ev.PairReported("gpu-1", "gpu-2", "gpu-2:2222", True, 0.44, None)
+    end = ended(ev.Outcome.FAILED, "worker/1 exited with 3", ("last words",))
+    run = folder(*versions, well, *STARTED, end)
+    text = outline(page(run, 2e9)).text
+    order = [text.index(word) for word in ("worker/1 exited with 3", "last words", "Timeline", "1.26", "0.4")]
+    assert order == sorted(order)
+    assert re.search(r"1\.26\s*gpu-1\s*2\.1\s*gpu-2", text)
+
+
+@pytest.mark.parametrize("damage", ["no plan", "another plan", "no events", "fifo", "a foreign folder"])
+def test_a_damaged_folder_is_one_error(damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = folder(*STARTED)
+    match damage:
+        case "no plan":
+            run.plan.unlink()
+        case "another plan":
+            run.plan.write_text(run.plan.read_text().replace(ID, "20261121-010203-zzzz"))
+        case "no events":
+            run.events.unlink()
+            run.events.mkdir()
+        case "fifo":
+            run.events.unlink()
+            os.mkfifo(run.events)
+        case "a foreign folder":
+            run.plan.write_text("[1, 2]")
+    assert main(["report", ID]) == ExitStatus.USAGE
+    assert capsys.readouterr().err.count("error:") == 1
+
+
+def test_where_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    run = folder(*STARTED)
+    assert main(["report"]) == main(["report", "abcd", "-o", "here.html"]) == ExitStatus.OK
+    assert capsys.readouterr().out.split() == [str(run.page), "here.html"]
+    assert run.page.stat().st_mode & 0o777 == 0o600
+    assert main(["report", "-o", "no/such/place.html"]) == ExitStatus.USAGE
+    assert main(["launch", "--detach", "--report", "--", "true"]) == ExitStatus.USAGE
+
+
+# --- curves ---
+
+KERAS = b"""Epoch 1/2
+5/5 - 0s - loss: 0.9 - accuracy: 0.5 - 100ms/epoch - 20ms/step
+Epoch 2/2
+5/5 - 0s - loss: 0.5 - accuracy: 0.75 - 50ms/epoch - 10ms/step
+"""
+LOOP = b"Epoch 1, Loss: 0.5, Test Loss: 9\nstep=2 acc = 0.5\n"
+Told: TypeAlias = tuple[float | None, ...]
+PRINTED: dict[str, tuple[bytes, list[Told]]] = {
+    "keras": (KERAS, [(5, 0.9, 0.5, 50.0), (10, 0.5, 0.75, 100.0)]),
+    "a loop": (LOOP, [(1, 0.5, None, None), (2, None, 0.5, None)]),
+    "others": (b"val_loss: 3\nlossy: 4\nloss: nan\nloss: ....\nloss\n", []),
+    "cut": (b"loss: 0.5\nloss: 0", [(None, 0.5, None, None)]),
+}
+
+
+@pytest.mark.parametrize("what", PRINTED)
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_numbers_are_read_however_the_output_is_cut(what: str, piece: int, tmp_path: Path) -> None:
+    data, points = PRINTED[what]
+    run = folder()
+    mirror = Mirror(run, "1", "worker-0")
+    for at in range(0, len(data), piece):
+        mirror.add_log(at, data[at : at + piece], [(at, (10 + at) * 10**9)])
+    paths = run.log("1", "worker-0"), run.times("1", "worker-0")
+    found = printed(*paths, 0.0, several=True)
+    assert [point[1:] for point in found] == points
+    assert printed(paths[0], tmp_path / "none", 0.0, several=True) == []
+
+
+def test_accuracy_is_placed_between_the_steps_that_a_task_reports() -> None:
+    reported = [Point(10.0, 100, 0.5), Point(20.0, 200, 0.4)]
+    found = joined(reported, [Point(15.0, 3, 9.9, 0.8), Point(30.0, 4, 9.9, 0.9)])
+    assert [(point.step, point.loss, point.accuracy) for point in found] == [
+        (100, 0.5, None),
+        (150, None, 0.8),
+        (200, 0.4, None),
+        (200, None, 0.9),
+    ]
+
+
+ODD = [float("nan"), float("inf"), -1e300, 1e308, 5e-324, 0.0, -1.0, 1e14]
+
+
+def test_odd_numbers_are_left_out_or_drawn() -> None:
+    points = [Point(1e9 + number, number, value, value, value) for number, value in enumerate(ODD)]
+    for chart in charts({"worker/0": points, "worker/1": points[::-1]}, 1e9):
+        numbers = re.findall(r"[ML]([-\d.]+) ([-\d.]+)", "".join(chart["paths"].values()))
+        assert numbers
+        assert all(-0.01 <= float(number) <= 100.01 for pair in numbers for number in pair)
+    assert charts({}, 0.0) == charts({"worker/0": points[:1]}, 0.0) == []
+
+
+def test_a_long_run_is_a_short_line_and_another_attempt_a_new_one() -> None:
+    points = [Point(float(step), step, 1.0 / (step + 1)) for step in (*range(50_000), *range(40_000, 60_000))]
+    over_steps, _ = charts({"worker/0": points}, 0.0)
+    path = over_steps["paths"]["worker/0"]
+    assert path.count("M") == 2
+    assert path.count("L") < 310
+    assert [text for _, text in over_steps["ys"]][-1] == "1"
