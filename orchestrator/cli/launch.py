@@ -14,12 +14,16 @@ from orchestrator.cli.desk.asking import logins
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.inventory import SLURM, chosen
 from orchestrator.cli.desk.out import facts, say, tell
+from orchestrator.cli.desk.watch import follow
 from orchestrator.errors import ExitStatus, UsageError
-
-if TYPE_CHECKING:
-    from orchestrator.model import Inventory
-
-SUMMARY = "sync the code, validate, start all tasks and stream their logs"
+from orchestrator.events import Stamped, encode
+from orchestrator.launching.code import Sent
+from orchestrator.launching.start import make_plan, notify_command, start
+from orchestrator.model import Inventory
+from orchestrator.phases.adopt import announcement
+from orchestrator.planning.explain import dry_run
+from orchestrator.store import new_run_id
+from orchestrator.text import utf8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,16 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.asking import logins
-    from orchestrator.cli.desk.interrupts import Interrupts
-    from orchestrator.cli.desk.inventory import SLURM, load
-    from orchestrator.launching.start import start
-    from orchestrator.planning.selection import narrow
-
     if arguments.detach and arguments.report is not None:
         what = "--report is for a launch that stays to the end, and --detach leaves"
         raise UsageError(what, hint="`orchestrate report RUN`, at any time")
-    inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
+    inventory = chosen(arguments)
     if arguments.dry_run:
         return _dry_run(inventory, arguments)
     arguments.other_ports |= arguments.hosts == SLURM  # nobody chose those

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from orchestrator.cli.args import options
+from orchestrator.cli.desk.finding import find_run
 from orchestrator.cli.desk.out import say
 from orchestrator.errors import ExitStatus
-
-SUMMARY = "write a run as one page of HTML: verdict, curves, timeline, hosts, logs"
+from orchestrator.report.page import write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +19,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.finding import find_run
-    from orchestrator.report.page import write
-
     say(str(write(find_run(arguments.run, arguments.hosts), arguments.output)))
-    return int(ExitStatus.OK)
+    return ExitStatus.OK

@@ -108,15 +108,6 @@ def launching(parser: argparse.ArgumentParser) -> None:
         help="with --max-restarts: the last N hosts train only in place of hosts that are lost",
     )
     parser.add_argument(
-        "--lifeline",
-        type=span,
-        metavar="TIME",
-        help=(
-            "how long parameter servers and a failed attempt continue when no keeper is alive (default: 1h;"
-            " 0: for ever)"
-        ),
-    )
-    parser.add_argument(
         "--report",
         nargs="?",
         const="",

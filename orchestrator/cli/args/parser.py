@@ -24,26 +24,26 @@ Train one model on all your machines, over SSH: TensorFlow, PyTorch or JAX, scri
 """
 
 # Each is a file of cli/, in the order of --help.
-VERBS = (
-    "init",
-    "setup",
-    "push",
-    "preflight",
-    "launch",
-    "exec",
-    "tail",
-    "status",
-    "runs",
-    "report",
-    "clean",
-    "stacks",
-    "pull",
-    "tensorboard",
-    "stop",
-    "rehearse",
-    "export",
-    "completion",
-)
+VERBS = {
+    "init": "look at the hosts that you have, and write a hosts.toml of them",
+    "setup": "make the environment of [env] on every host that lacks it",
+    "push": "bring the data of [data] to every host that lacks it",
+    "preflight": "check every host and every pair of hosts",
+    "launch": "sync the code, validate, start all tasks and stream their logs",
+    "exec": "run one command on all hosts, and show what they answer: equal answers once",
+    "tail": "show the logs of a run, live or past; take over a run whose keeper is gone",
+    "status": "ask the nodes what a run's tasks are doing",
+    "runs": "list the runs this machine knows",
+    "report": "write a run as one page of HTML: verdict, curves, timeline, hosts, logs",
+    "clean": "prove that the hosts hold nothing of ended runs, and remove what is old",
+    "stacks": "show where a run's tasks stand: their Python stacks, equal ones folded, the odd one named",
+    "pull": "fetch what a run's tasks wrote: checkpoints, models, TensorBoard logs",
+    "tensorboard": "show what a run's tasks write for TensorBoard, live, in your browser",
+    "stop": "end a run everywhere and prove that nothing is left",
+    "rehearse": "try it all on this machine: private SSH servers, preflight and launch",
+    "export": "write the run as a batch file for Slurm, or as manifests for Kubernetes",
+    "completion": "print what makes your shell complete verbs, options and runs",
+}
 _ALONE = ("-h", "--help", "-V", "--version")  # the options that need no verb
 
 

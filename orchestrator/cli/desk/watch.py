@@ -45,10 +45,7 @@ BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines 
 def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     """Watch a run that was started here until it ends."""
     tasks = {str(task) for task in arguments.task}
-    look = Look(
-        fold=Fold(arguments.fold) if arguments.fold else None,
-        wanted=lambda task: not tasks or task in tasks,
-    )
+    look = Look(wanted=lambda task: not tasks or task in tasks)
     status = own(folder, *shown(folder, look, as_json=arguments.json), interrupts)
     if arguments.report is not None:
         from orchestrator.report.page import write
