@@ -8,7 +8,6 @@ from typing import TextIO
 
 from orchestrator.errors import HostError, OrchestrateError, SeveralErrors
 from orchestrator.events import CheckReported, Level
-from orchestrator.groups import grouped
 from orchestrator.render import fold
 from orchestrator.render.grid import wrapped
 from orchestrator.render.sink import Sink, colours
@@ -17,7 +16,6 @@ from orchestrator.text import plain
 _HEAD = re.compile(r"^(error|warning):")
 # A sentence about a host that begins with its verb; a node may say one of its own.
 _VERB = re.compile(r"(?!(?:the|an?|no|its?|not|what)\b)[a-z]+(?:[: ]|$)")
-_COMMAND = re.compile(r"`[^`]+`")
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m"}
 
 
@@ -42,9 +40,7 @@ def host_block(
     """`gpu-02 refused the login`, or `gpu-[02-04]: refused the login`."""
     if len(hosts) == 1:
         return block(f"{hosts[0]}{' ' if _VERB.match(what) else ': '}{what}", why, hint, word=word)
-    # A command that names the first of several hosts is the same for the others.
-    own = any(len(fold.parted(hosts[0], text)) > 1 for text in _COMMAND.findall(hint))
-    return block(f"{fold.names(hosts)}: {what}", why, hint + " (likewise for the others)" * own, word=word)
+    return block(f"{fold.names(hosts)}: {what}", why, hint, word=word)
 
 
 def coloured(text: str) -> str:
@@ -72,7 +68,7 @@ def write(said: Iterable[str], stream: TextIO) -> None:
 def problems(checks: Sequence[CheckReported]) -> list[str]:
     """The checks that warn or fail, in blocks; failures last: they are what one looks for first.
 
-    What hosts have alike is said once, what one has stands together.
+    What hosts have alike is said once.
     """
     said: list[str] = []
     for level, word in ((Level.WARN, "warning"), (Level.FAIL, "error")):
@@ -81,14 +77,8 @@ def problems(checks: Sequence[CheckReported]) -> list[str]:
             for check in checks
             if check.level is level
         ]
-        for hosts, found in grouped(fold.alike(of_level)).items():
-            names, several = fold.names(hosts), len(found) > 1
-            said += block(f"{names}: {len(found)} {word}s", word=word) if several else []
-            for slug, what, why, hint in found:
-                if several:
-                    said += [f"  {line}" for line in block(what, why, hint, word=slug)]
-                else:
-                    said += block(f"{names}: {slug}: {what}", why, hint, word=word)
+        for hosts, (slug, what, why, hint) in fold.alike(of_level):
+            said += block(f"{fold.names(hosts)}: {slug}: {what}", why, hint, word=word)
     return said
 
 

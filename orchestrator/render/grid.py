@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-import unicodedata
 from collections.abc import Collection, Sequence
 
 from orchestrator.text import plain
@@ -33,7 +32,7 @@ def table(
         for place, name in enumerate(head)
         if any(row[place] for row in rows)
     }
-    widths = {name: max(map(_cells, (name, *texts))) for name, texts in columns.items()}
+    widths = {name: max(map(len, (name, *texts))) for name, texts in columns.items()}
     for name in least:
         if width is not None and name in columns and _wanted(widths) > width:
             del widths[name], columns[name]
@@ -41,15 +40,15 @@ def table(
     if width is not None and last == head[-1] and _wanted(widths) <= width:
         left = width - sum(cells + _GAP for name, cells in widths.items() if name != last)
         columns[last] = [shortened(text, left) for text in columns[last]]
-        widths[last] = max(map(_cells, (last, *columns[last])))
+        widths[last] = max(map(len, (last, *columns[last])))
     lines: list[str] = []
     for block in _blocks(widths, width):
         lines += [""] if lines else []
-        for row in zip(*([name, *columns[name]] for name in block), strict=True):
-            cells = (
-                _filled(text, widths[name], name in right) for text, name in zip(row, block, strict=True)
-            )
-            lines.append((" " * _GAP).join(cells).rstrip())
+        padded = [
+            [f"{text:{'>' if name in right else '<'}{widths[name]}}" for text in (name, *columns[name])]
+            for name in block
+        ]
+        lines += ((" " * _GAP).join(row).rstrip() for row in zip(*padded, strict=True))
     return lines
 
 
@@ -71,15 +70,6 @@ def _blocks(widths: dict[str, int], width: int | None) -> list[list[str]]:
             blocks[-1].append(name)
             used += _GAP + cells
     return blocks
-
-
-def _filled(text: str, width: int, right: bool) -> str:
-    blanks = " " * (width - _cells(text))
-    return blanks + text if right else text + blanks
-
-
-def _cells(text: str) -> int:
-    return len(text) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
 
 
 def wrapped(lines: Sequence[str], width: int | None) -> list[str]:

@@ -22,7 +22,7 @@ from orchestrator.render.board import Row, region
 from orchestrator.render.errors import coloured
 from orchestrator.render.folding import Folded, Folding
 from orchestrator.render.grid import wrapped
-from orchestrator.render.plain import Look, Prefixes, when
+from orchestrator.render.plain import Look, Prefixes, Renderer, when
 from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.render.words import say
 from orchestrator.run.view import View, apply
@@ -68,9 +68,8 @@ def _decoded(text: str) -> Text:
     return AnsiDecoder().decode_line(safe) if "\x1b" in safe else Text(safe)
 
 
-class Live:
+class Live(Renderer):
     has_board = True
-    takes_blocks = False
 
     def __init__(self, stdout: TextIO, look: Look = Look()) -> None:  # noqa: B008 - frozen
         self._look = look
@@ -105,7 +104,6 @@ class Live:
         self._console.show_cursor(show=True)  # a killed process leaves nothing to repair
 
     def handle(self, stamped: Stamped) -> None:
-        """Take an event to be drawn; raise DisplayGoneError once the terminal is gone."""
         event = stamped.event
         if not isinstance(event, LogLine):
             self._view = apply(self._view, event, stamped.at)
@@ -117,14 +115,12 @@ class Live:
             self._draw()
 
     def tick(self) -> None:
-        """Draw the next frame, where it is time for one."""
         now = time.monotonic()
         self._said += self._held.tick(now)
         if now - self._drawn >= _FRAME:
             self._draw()
 
     def measured(self, vitals: Vitals) -> None:
-        """From now on the board has these numbers."""
         self._vitals = vitals
 
     def close(self) -> None:
@@ -175,10 +171,8 @@ def _style(event: Event) -> str:
     match event:
         case ev.RunEnded():
             return ""
-        case ev.HostFailed():
+        case ev.TaskExited():  # of which only failures are worded
             return "red"
-        case ev.TaskExited():
-            return "red" if failed(event) else "dim"
         case ev.HostLost() | ev.LogGap() | ev.StopRequested() | ev.AttemptFailed() | ev.HostReplaced():
             return "yellow"
         case ev.HangSuspected():

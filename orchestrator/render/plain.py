@@ -36,6 +36,26 @@ class Look:
     view: View = field(default_factory=View)  # what happened before, and is not news
 
 
+class Renderer:
+    """What shows a run; each of its methods raises DisplayGoneError when nobody can see it any more."""
+
+    has_board = False  # measured numbers are shown
+    takes_blocks = False  # a line may be several, with line ends between them
+
+    def handle(self, stamped: Stamped) -> None:
+        """Show an event, perhaps with the next `tick`."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """Show what was held for a moment; to be called often."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was found. Idempotent."""
+
+    def measured(self, vitals: Vitals) -> None:
+        """Take what the tasks use, where there is a board."""
+
+
 def when(seconds: float) -> str:
     """`03:41:34.123 `: the time of a line, as wide where it is not known."""
     if not seconds:
@@ -70,9 +90,7 @@ class Prefixes:
         return made
 
 
-class Plain:
-    has_board = False
-
+class Plain(Renderer):
     def __init__(self, stdout: TextIO, stderr: TextIO, look: Look = Look()) -> None:
         self._out = Sink(stdout)
         self._err = Sink(stderr)
@@ -86,7 +104,6 @@ class Plain:
         self._length = 0
 
     def handle(self, stamped: Stamped) -> None:
-        """Show an event; raise DisplayGoneError when nobody reads it."""
         event = stamped.event
         if isinstance(event, LogLine):
             at = when(event.sent) if self._look.timestamps else ""
@@ -106,12 +123,8 @@ class Plain:
         self._write()
 
     def close(self) -> None:
-        """Show what is held; nothing else is open."""
         with contextlib.suppress(DisplayGoneError):
             self._write()
-
-    def measured(self, vitals: Vitals) -> None:
-        """Show none of it: nothing is drawn over."""
 
     def _put(self, line: str) -> None:
         """Have it written with those of the same moment: a call for each costs as much as all the rest."""
