@@ -294,31 +294,25 @@ def _packets(evidence: Evidence) -> Judgements:
     """Judge large packets: where connections open and they vanish, the MTU has a hole."""
     ways: dict[Way, bool] = {}
     slowest: dict[str, float] = {}
-    packet = 0
     for pair in evidence.pairs:
-        if pair.large is None or pair.source == pair.target:
-            continue
-        way = (pair.target, pair.source)  # they came back
-        ways[way] = ways.get(way, True) and pair.large
-        packet = max(packet, pair.packet or 0)
-        for name in way:
-            slowest[name] = max(slowest.get(name, 0.0), pair.large_ms or 0.0)
-    holes: dict[str, str] = {}
-    for name, failing in _at_fault(ways).items():
-        sources = dict.fromkeys("it" if way[0] == name else way[0] for way in failing)
-        holes[name] = f"large packets from {fold(sources)} vanish"
+        if pair.large is not None and pair.source != pair.target:
+            way = (pair.target, pair.source)  # they came back
+            ways[way] = ways.get(way, True) and pair.large
+            for name in way:
+                slowest[name] = max(slowest.get(name, 0.0), pair.large_ms or 0.0)
+    holes = _at_fault(ways)
     why = (
-        "connections open, and of 64 kB nothing arrives: something on the way drops packets of "
-        f"{packet or 1500} bytes and does not say so (an MTU hole); training would hang in its first step"
+        "connections open, and of 64 kB nothing arrives: something on the way drops large packets and does"
+        " not say so (an MTU hole); training would hang in its first step"
     )
-    interfaces = {report.name: report.addresses.get(report.host.address, "") for report in evidence.reports}
     for name, slow in slowest.items():
         if name in holes:
+            sources = dict.fromkeys("it" if way[0] == name else way[0] for way in holes[name])
             hint = (
-                f"`ip link set {interfaces.get(name) or 'INTERFACE'} mtu 1400` on {name} as root, then "
-                "preflight again; or let ICMP `fragmentation needed` through"
+                f"`ip link set INTERFACE mtu 1400` on {name} as root, then preflight again; or let ICMP"
+                " `fragmentation needed` through"
             )
-            yield name, _failed(holes[name], why, hint)
+            yield name, _failed(f"large packets from {fold(sources)} vanish", why, hint)
         else:
             yield name, ok(f"64 kB in {slow:.1f} ms")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal
 from collections.abc import Callable, Iterator
 
 from orchestrator import wire
@@ -20,7 +19,8 @@ from orchestrator.checks.report import (
     release,
     set_key,
 )
-from orchestrator.events import HostDescribed, Level
+from orchestrator.diagnosis.verdict import SIGNAL_HINTS
+from orchestrator.events import Level
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import FrameworkName
 from orchestrator.text import count, duration, size
@@ -136,15 +136,16 @@ def _import(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         yield Judgement(Level.FAIL, f"{broken.name} cannot be imported", broken.error[:400], hint)
     elif imported.ended:
         what = f"importing {imported.importing}" if imported.importing else "at its start"
-        yield Judgement(Level.FAIL, f"Python ended {what}", *_ended(report, needs, imported))
+        python = shlex.quote(report.facts.python.path or "python3")
+        by_hand = f"run `{python} -c 'import {FRAMEWORKS[needs.framework].package}'` there"
+        hint = SIGNAL_HINTS.get(imported.signal or 0, by_hand).format(host=report.name)
+        yield Judgement(Level.FAIL, f"Python ended {what}", imported.ended, hint)
     else:
         yield ok()
 
 
 def _way_out(report: HostReport, needs: Needs, module: str, error: str) -> str:
     """Say what to do about a module that cannot be imported."""
-    if "Permission" in error:
-        return "run `chmod -R a+rX` on that folder, as its owner"
     if missing := error.startswith(_MISSING):
         module = error.removeprefix(_MISSING).lstrip("'").partition("'")[0].partition(".")[0]
     name = report.distribution or "tensorflow" if module == "tensorflow" else _BRINGS.get(module, module)
@@ -157,16 +158,6 @@ def _way_out(report: HostReport, needs: Needs, module: str, error: str) -> str:
         return f"add {name} to the `packages` of [env] (docs/setup.md#packages), then `orchestrate setup`"
     # An environment of ours that is complete by its name is not made again.
     return f"remove {report.host.python.removesuffix('/bin/python')} there, then `orchestrate setup`"
-
-
-def _ended(report: HostReport, needs: Needs, imported: wire.Imported) -> tuple[str, str]:
-    if imported.signal == signal.SIGILL:
-        why = "SIGILL: the processor lacks an instruction that this build uses, such as AVX"
-        return why, "install a build for it (`grep -c avx /proc/cpuinfo` there), or leave the host out"
-    if imported.signal == signal.SIGKILL:
-        return "SIGKILL: the kernel was out of memory, or a limit of the container", "look at `dmesg` there"
-    python = shlex.quote(report.facts.python.path or "python3")
-    return imported.ended, f"run `{python} -c 'import {FRAMEWORKS[needs.framework].package}'` there"
 
 
 def _r(report: HostReport, needs: Needs) -> Iterator[Judgement]:

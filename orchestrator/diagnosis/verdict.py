@@ -18,7 +18,7 @@ Hear: TypeAlias = Callable[[str, str], Statement]  # of (task, attempt)
 
 _INTERRUPT, _ABORT, _KILL = 2, 6, 9
 
-_SIGNAL_HINTS = {
+SIGNAL_HINTS = {
     1: "`journalctl` on {host}: SIGHUP comes from a session or terminal that was closed",
     2: "look for a person's Ctrl-C or a `kill -INT` on {host}, or for KeyboardInterrupt in the program",
     4: "install another build of TensorFlow: this one uses an instruction that {host}'s CPU lacks",
@@ -156,7 +156,7 @@ def _verdict(exited: TaskExited, statements: Mapping[str, Statement], alike: Seq
     statement = statements[exited.task]
     kind = _kind(exited, statement)
     number = exited.signal or shell_signal(exited.code)
-    general = _KIND_HINTS.get(kind) or _SIGNAL_HINTS.get(number) or _CODE_HINTS.get(exited.code or 0, "")
+    general = _KIND_HINTS.get(kind) or SIGNAL_HINTS.get(number) or _CODE_HINTS.get(exited.code or 0, "")
     rule = statement.rule
     special = rule.advice if rule and kind is rule.kind else ""
     hint = special or general.format(host=exited.host)

@@ -50,7 +50,7 @@ NETWORK = (
     Row(
         "a hole in the MTU towards a host",
         drop("h2", f"INPUT -i eth0 {MTU}"),
-        wanted=(("h2", "packets", "large packets from h[1,3-4] vanish", "ip link set eth0 mtu 1400"),),
+        wanted=(("h2", "packets", "large packets from h[1,3-4] vanish", "ip link set INTERFACE mtu 1400"),),
     ),
 )
 
