@@ -92,9 +92,6 @@ def example() -> str:
 
 def read_hosts(words: Sequence[str], ssh_config: str | None) -> dict[str, Host]:
     """The hosts that words name, each under what `ssh` would be given; raise UsageError."""
-    if file := next((word for word in words if Path(word).is_file()), None):
-        hint = f"`orchestrate init $(cat {shlex.quote(file)})` takes the words in it"
-        raise UsageError(f"{file} is a file here", why="the words are hosts", hint=hint)
     try:
         hosts = {ssh: host_of(ssh, ssh_config) for word in words for ssh in ranges.expand_all(word)}
     except (ValueError, Wrong) as error:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from orchestrator.errors import ExitStatus, OrchestrateError, UsageError, of_this_machine
+from orchestrator.errors import ExitStatus, OrchestrateError, of_this_machine
 
 
 def run() -> NoReturn:
@@ -72,13 +72,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _worded(error: Exception) -> OrchestrateError:
-    from orchestrator.render.sink import is_full
-
     if isinstance(error, OrchestrateError):
         return error
-    if isinstance(error, OSError) and is_full(error):
-        what = error.filename or "what was to be shown"
-        return UsageError(f"{what} could not be written", why=error.strerror or "")
     if isinstance(error, OSError):
         return of_this_machine(error)
     return OrchestrateError(

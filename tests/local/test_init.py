@@ -25,7 +25,6 @@ def test_a_name_that_is_nowhere_is_an_error_and_no_endless_look(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("words", "what", "hint"),
     [
-        (["nodes.txt"], "nodes.txt is a file here", "`orchestrate init $(cat nodes.txt)`"),
         (["gpu-01", "a=b"], 'a host may have letters, .* not "a=b"', "`orchestrate init gpu-01 gpu-02`"),
         (["--ssh-config", "nothing", "gpu-01"], "there is no ", "name a file with --ssh-config"),
     ],
@@ -34,7 +33,6 @@ def test_words_that_are_no_host(
     words: list[str], what: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "nodes.txt").write_text("gpu-01\n")
     with pytest.raises(UsageError, match=what) as caught:
         init.main(parse(["init", *words]))
     assert hint in caught.value.hint

@@ -66,7 +66,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read one command line; everything after `--` is the user's command. Raise UsageError."""
     split = list(argv).index("--") if "--" in argv else len(argv)
     ours, command = list(argv[:split]), list(argv[split + 1 :])
-    _check_words(argv)
+    try:
+        "".join(argv).encode()
+    except UnicodeEncodeError as error:  # plans, events and nodes know texts only
+        hint = "write it as UTF-8, or have the program read it from a file"
+        raise UsageError("an argument is not UTF-8", why="tasks are given text", hint=hint) from error
     if not command and split < len(argv):
         raise UsageError("nothing follows --", hint="leave it out: launch then trains worker_entry's MNIST")
     _check_verb(ours, command)
@@ -89,15 +93,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     elif command:
         raise UsageError(f"orchestrate {arguments.verb} takes no command after --")
     return arguments
-
-
-def _check_words(words: Sequence[str]) -> None:
-    """Raise UsageError for a word with bytes that are not UTF-8: plans, events and nodes know texts only."""
-    for word in words:
-        if any("\ud800" <= character <= "\udfff" for character in word):
-            shown = word.encode("utf-8", "backslashreplace").decode()
-            hint = "write it as UTF-8, or have the program read it from a file"
-            raise UsageError(f"an argument is not UTF-8: {shown}", why="tasks are given text", hint=hint)
 
 
 def _check_verb(ours: Sequence[str], command: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from orchestrator.cli.desk.out import tell
 from orchestrator.errors import OrchestrateError, SeveralErrors, UsageError
 from orchestrator.events import RunEnded, Stamped
 from orchestrator.model import Inventory, Role, RunPlan
-from orchestrator.names import NotANameError, RunId, shown
+from orchestrator.names import RunId
 from orchestrator.planning.seal import opened
 from orchestrator.planning.takeover import Known, Telling, adopt, incoherent, join
 from orchestrator.render.errors import block
@@ -79,7 +79,7 @@ def history(folder: RunFolder, *, quiet: bool = False) -> list[Stamped]:
 def discover(inventory: Inventory) -> tuple[list[Known], list[str]]:
     """Ask the hosts of an inventory for their runs; return these, and the hosts that did not answer.
 
-    What cannot be a run is left out, with a line that says so. Raise when no host answers.
+    What cannot be a run is left out. Raise when no host answers.
     """
     with asking(inventory.hosts) as (fleet, bad):
         answers = fleet.ask(wire.States(run=None))
@@ -89,17 +89,8 @@ def discover(inventory: Inventory) -> tuple[list[Known], list[str]]:
     key = key_or_none()
     tellings: list[Telling] = []
     for host, reply in answers.good.items():
-        ignored: list[str] = []
-        for run in (run for run in reply.runs if run.plan):
-            try:
-                tellings.append(_telling(host, run, key))
-            except NotANameError as error:
-                ignored.append(error.what)
-            except ValueError:  # of another version, or cut
-                continue
-        if ignored:
-            more = f" (and {len(ignored) - 1} more)" if len(ignored) > 1 else ""
-            tell(f"{host}: a run that it tells of is ignored: {ignored[0]}{more}")
+        known = (_telling(host, run, key) for run in reply.runs if run.plan)
+        tellings += filter(None, known)
         if reply.more:
             tell(
                 f"{host}: {count(reply.more, 'older run')} left out: it keeps too many (`orchestrate clean`)"
@@ -107,16 +98,15 @@ def discover(inventory: Inventory) -> tuple[list[Known], list[str]]:
     return join(tellings), sorted(bad)
 
 
-def _telling(host: str, status: RunStatus, key: bytes | None) -> Telling:
-    """Read what a host tells of a run; raise NotANameError, or msgspec's errors for what is not a plan."""
-    run = RunId(status.run)
-    sealed = opened(status.plan or "", key)
-    plan = decode_plan(sealed.plan)
-    if plan.run != run:
-        raise NotANameError(f"{shown(run)} has the plan of another run")
-    if wrong := incoherent(plan):
-        raise NotANameError(f"{run} has a plan that cannot be: {wrong}")
-    return Telling(host, plan, sealed.authentic)
+def _telling(host: str, status: RunStatus, key: bytes | None) -> Telling | None:
+    """Read what a host tells of a run; None for what is cut, of another version, or none of ours."""
+    try:
+        run = RunId(status.run)
+        sealed = opened(status.plan or "", key)
+        plan = decode_plan(sealed.plan)
+    except ValueError:
+        return None
+    return None if plan.run != run or incoherent(plan) else Telling(host, plan, sealed.authentic)
 
 
 def _unknown(wanted: str | None, where: str) -> UsageError:
