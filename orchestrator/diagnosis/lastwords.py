@@ -117,12 +117,6 @@ def _native(lines: Sequence[str]) -> int | None:
     return next((at for at in range(len(lines) - 1, first - 1, -1) if _NATIVE.match(lines[at])), None)
 
 
-def closing(lines: Sequence[str]) -> str:
-    """The very last line, where that is no line of training; "" otherwise."""
-    heard = [line for line in last(lines) if line.strip()]
-    return "" if not heard or _TRAINING.match(heard[-1].lstrip()) else _short(tracebacks.bare(heard[-1]))
-
-
 def place(file: str, line: int) -> str:
     """`train.py, line 6`, a library's file by its name there; "" where it is not known."""
     return f"{_LIBRARY.sub('', IN_A_RUN.sub('', file))}, line {line}" if file and line else ""

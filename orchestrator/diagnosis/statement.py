@@ -16,9 +16,6 @@ from orchestrator.text import plain
 MESSAGE = 4000  # characters of a report's message
 _SHORT = 300
 _CHAIN = 6
-# In a chain: raised from the one before it, raised while that was handled, or part of that group; the words
-# are those of node/hook/sitecustomize.py.
-_HOW = ("cause", "context")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -30,7 +27,6 @@ class Raised:
     message: str
     file: str = ""
     line: int = 0
-    how: str = ""  # one of _HOW
     note: str = ""  # that the program added to it
     why: str = ""  # of a program's own error, as `hint`
     hint: str = ""
@@ -47,7 +43,6 @@ class Raised:
             message=_text(data.get("message"), MESSAGE, lines=True),
             file=_text(data.get("file"), _SHORT),
             line=line if isinstance(line, int) and 0 < line < 10**9 else 0,
-            how=next((how for how in _HOW if how == data.get("how")), ""),
             note=_text(data.get("note"), _SHORT),
             why=_text(data.get("why"), _SHORT),
             hint=_text(data.get("hint"), _SHORT),
@@ -166,13 +161,12 @@ class Statement:
         first = next(iter(self._chain), None)
         if first is None or first.type.endswith("RemoteTraceback"):  # it holds a whole traceback
             return where
-        how = "while it handled" if first.how == "context" else "because of"
-        return f"{where or 'raised'}, {how} {first.told}"
+        return f"{where or 'raised'}, after {first.told}"
 
     @cached_property
     def alike(self) -> str:
         """Text that is equal for tasks with equal failures: numbers and addresses may differ."""
-        text = self.exception or lastwords.complaint(self.lines) or lastwords.closing(self.lines)
+        text = self.exception or lastwords.complaint(self.lines)
         return _NUMBER.sub("#", text)
 
 

@@ -217,11 +217,8 @@ def _cause(exited: TaskExited, kind: FailureKind, statement: Statement, who: str
     if (number := shell_signal(exited.code)) and not raised:
         return f"{how} (128 + {number}: killed by {signal_name(number)})"
     native = lastwords.native(statement.lines) if exited.signal == _ABORT else ""
-    if because := raised or exited.note or native or lastwords.complaint(statement.lines):
-        return f"{how}: {because}"
-    ended = (exited.code or exited.signal == _ABORT) and not exited.stopped
-    closing = lastwords.closing(statement.lines) if ended else ""
-    return f"{how}; its last line: {closing}" if closing else how
+    because = raised or exited.note or native or lastwords.complaint(statement.lines)
+    return f"{how}: {because}" if because else how
 
 
 def _out_of_memory(exited: TaskExited, why: str) -> str:

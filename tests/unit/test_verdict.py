@@ -260,11 +260,11 @@ def test_what_a_task_reports_is_the_verdict_whatever_its_log_says() -> None:
         message="record 17 has no images",
         file="/home/train/orchestrate/runs/x/work/train.py",
         line=6,
-        chain=[{"type": "KeyError", "message": "'images'", "file": "/m/data.py", "line": 4, "how": "cause"}],
+        chain=[{"type": "KeyError", "message": "'images'", "file": "/m/data.py", "line": 4}],
     )
     verdict = judge([ended(2, 0, code=1)], hear(w2=Statement(TRAINING, told)))
     assert verdict.cause == "worker/2 on gpu-03 exited with 1 after 41 s: Exception: record 17 has no images"
-    assert verdict.why == "raised at train.py, line 6, because of KeyError: 'images' (/m/data.py, line 4)"
+    assert verdict.why == "raised at train.py, line 6, after KeyError: 'images' (/m/data.py, line 4)"
     assert verdict.kind is FailureKind.EXCEPTION
 
 

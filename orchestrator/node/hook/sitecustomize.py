@@ -53,7 +53,7 @@ _LONGEST_CHAIN = 6
 def install_errors() -> None:
     """Have the program say which exception ended it, as one record of the task's report.
 
-    {"kind": "error", "type", "message", "file", "line", "note", "chain": [{..., "how"}]}
+    {"kind": "error", "type", "message", "file", "line", "note", "chain": [{...}]}
 
     `chain` holds what it was raised from, the nearest first (`how` is "cause" or "context"). The hook that
     was there before is called as ever. Only the first Python of a task speaks for it: a child that a program
@@ -99,11 +99,11 @@ def _record(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":
     while len(chain) < _LONGEST_CHAIN:
         cause = getattr(value, "__cause__", None)
         context = None if getattr(value, "__suppress_context__", True) else value.__context__
-        value, how = (cause, "cause") if cause is not None else (context, "context")
+        value = context if cause is None else cause
         if value is None or id(value) in before:
             break
         before.add(id(value))
-        chain.append({**_described(type(value), value, value.__traceback__), "how": how})
+        chain.append(_described(type(value), value, value.__traceback__))
     return record
 
 
