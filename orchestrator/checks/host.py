@@ -20,7 +20,7 @@ from orchestrator.checks.report import (
     set_key,
 )
 from orchestrator.diagnosis.verdict import SIGNAL_HINTS
-from orchestrator.events import Level
+from orchestrator.events import HostDescribed, Level
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import FrameworkName
 from orchestrator.text import count, duration, size

@@ -42,7 +42,7 @@ def test_the_outermost_exception_and_what_it_came_from(node: Node, tmp_path: Pat
         "type": "Exception",
         "message": "record 17 has no \N{SNOWMAN}",
         "line": 6,
-        "chain": [{"type": "KeyError", "message": "'images'", "line": 4, "how": "cause", **place}],
+        "chain": [{"type": "KeyError", "message": "'images'", "line": 4, **place}],
         **place,
     }
     assert b"record 17 has no" in node.log()
