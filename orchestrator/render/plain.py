@@ -37,7 +37,7 @@ class Look:
 
 
 class Renderer:
-    """What shows a run; each of its methods raises DisplayGoneError when nobody can see it any more."""
+    """Shows a run; each method raises DisplayGoneError when nobody can see it any more."""
 
     has_board = False  # measured numbers are shown
     takes_blocks = False  # a line may be several, with line ends between them
