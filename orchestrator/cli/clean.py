@@ -47,8 +47,8 @@ def main(arguments: argparse.Namespace) -> int:
         silent = {**unreachable, **looks.bad}
         alive = kept.union(*(reply.alive for reply in looks.good.values()))
         known = {run for reply in looks.good.values() for run in reply.known}
-        answers = fleet.ask(
-            lambda session: wire.Clean(
+        questions = {
+            name: wire.Clean(
                 workdir=session.host.workdir,
                 alive=sorted(alive),
                 known=sorted(known),
@@ -56,10 +56,11 @@ def main(arguments: argparse.Namespace) -> int:
                 shared=not silent,  # who is silent may use code and working folders that others see, too
                 work=work,
                 dry=dry,
-            ),
-            timeout=_SECONDS,
-            hosts=[name for name in fleet.sessions if name not in silent],
-        )
+            )
+            for name, session in fleet.sessions.items()
+            if name not in silent
+        }
+        answers = fleet.ask(questions, timeout=_SECONDS)
     here = prune.prune(alive, set(answers.good), older=older, dry=dry)
     done = Cleaning(answers.good, {**silent, **answers.bad}, here, alive, work, dry)
     (facts if arguments.json else say)(*lines(done, json=arguments.json))

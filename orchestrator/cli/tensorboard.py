@@ -24,7 +24,7 @@ from orchestrator.cli.desk.finding import find_run, source_of
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.envs import uv
 from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
-from orchestrator.fleet import Fleet
+from orchestrator.fleet import Fleet, Session
 from orchestrator.model import Host, RunPlan
 from orchestrator.node.base import procs
 from orchestrator.node.stock.uv import environment
@@ -168,10 +168,10 @@ class _Follower:
             if len(bad) == len(self._hosts):
                 raise SeveralErrors(bad.values())
 
-        def take(name: str) -> None:
-            self._mirrors[name].catch_up(self._fleet.sessions[name])
+        def take(session: Session) -> None:
+            self._mirrors[session.host.name].catch_up(session)
 
-        for name, error in {**bad, **self._fleet.each(list(self._fleet.sessions), str, take).bad}.items():
+        for name, error in {**bad, **self._fleet.each(dict(self._fleet.sessions), take).bad}.items():
             self._fleet.let_go(name)
             tell(f"warning: {name} {error.in_one_line}; tried again every {_AGAIN:g} s")
 

@@ -6,7 +6,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -114,11 +114,11 @@ class Fleet:
             on_open(session, time.monotonic() - began)
             return session
 
-        wanted = list(hosts)
-        answers = self.each(wanted, host_name, one)
-        for host in wanted:  # in their order, not in that of their answers
-            if (session := self.sessions.pop(host.name, None)) is not None:
-                self.sessions[host.name] = session
+        wanted = {host.name: host for host in hosts}
+        answers = self.each(wanted, one)
+        for name in wanted:  # in their order, not in that of their answers
+            if (session := self.sessions.pop(name, None)) is not None:
+                self.sessions[name] = session
         return answers.bad
 
     def open(self, host: Host, timeout: float = CONNECT_TIMEOUT) -> Session:
@@ -169,23 +169,20 @@ class Fleet:
 
     def in_pool(self, work: Callable[[], T]) -> T:
         """Do long work, such as reading much, in a thread of the pool; raise HostError or `Cancelled`."""
-        answers = self.each([""], str, lambda _: work())
+        answers = self.each({"": work}, lambda work: work())
         for error in answers.bad.values():
             raise error
         return answers.good[""]
 
-    def each(
-        self, items: Sequence[T], name: Callable[[T], str], work: Callable[[T], A], pool: int = POOL
-    ) -> Answers[A]:
-        """Do blocking work for each item in a bounded pool of daemon threads; raise `Cancelled`.
+    def each(self, items: Mapping[str, T], work: Callable[[T], A], pool: int = POOL) -> Answers[A]:
+        """Do blocking work for each item, by name, in a bounded pool of daemon threads; raise `Cancelled`.
 
         Daemon threads, since work on a host that hangs must not keep the process alive.
         """
         todo: queue.SimpleQueue[tuple[T, Future[A]]] = queue.SimpleQueue()
         futures: dict[str, Future[A]] = {}
-        for item in items:
-            future: Future[A] = Future()
-            futures[name(item)] = future
+        for name, item in items.items():
+            futures[name] = future = Future[A]()
             todo.put((item, future))
         with self._lock:
             if self._cancelled:
@@ -231,12 +228,12 @@ class Fleet:
 
     def ask(
         self,
-        question: Request[R] | Mapping[str, Request[R]] | Callable[[Session], Request[R]],
+        question: Request[R] | Mapping[str, Request[R]],
         *,
         timeout: float = 60.0,
         hosts: Iterable[str] | None = None,
     ) -> Answers[R]:
-        """Put one question to many hosts, wait for all; it may differ by host.
+        """Put one question to these hosts or to all, or to each host its own; wait for all.
 
         One round trip: all requests leave before the first answer is awaited. A host that was let go of
         meanwhile is among the bad ones, as one that is lost over it.
@@ -245,7 +242,7 @@ class Fleet:
 
     def begin(
         self,
-        question: Request[R] | Mapping[str, Request[R]] | Callable[[Session], Request[R]],
+        question: Request[R] | Mapping[str, Request[R]],
         *,
         timeout: float = 60.0,
         hosts: Iterable[str] | None = None,
@@ -257,17 +254,15 @@ class Fleet:
         futures: dict[str, tuple[Session, str, Future[R]]] = {}
         bad: dict[str, HostError] = {}
         self._check()
-        for name in list(self.sessions if hosts is None else hosts):
+        if isinstance(question, Request):
+            question = dict.fromkeys(self.sessions if hosts is None else hosts, question)
+        for name, request in question.items():
             try:
                 session = self.session(name)
             except HostError as error:
                 bad[name] = error
-                continue
-            if isinstance(question, Request):
-                request = question
             else:
-                request = question[name] if isinstance(question, Mapping) else question(session)
-            futures[name] = session, request.OP, session.submit(request)
+                futures[name] = session, request.OP, session.submit(request)
         self._check()  # a cancel that came while we were submitting has cancelled only the first ones
         deadline = time.monotonic() + timeout
 
@@ -310,7 +305,3 @@ class Fleet:
         deadline = time.monotonic() + _LAST_MOMENTS
         for thread in self._pool:
             thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def host_name(host: Host) -> str:
-    return host.name

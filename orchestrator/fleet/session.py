@@ -214,7 +214,7 @@ class Session:
         """End the session when a frame has begun and does not end."""
         size, since = self._stream.wanting, self._frame_since
         if size and since and now - since > _FRAME_SECONDS + size / _SLOWEST:
-            self._distrust(f"a frame of {size:,} bytes did not end within {now - since:.0f} s")
+            self.distrust(f"a frame of {size:,} bytes did not end within {now - since:.0f} s")
 
     def close(self) -> None:
         self._closing = True
@@ -239,10 +239,10 @@ class Session:
                 self.heard = time.monotonic()
                 self._take(data)
         except ProtocolError as error:
-            self._distrust(str(error))
+            self.distrust(str(error))
         except Exception as error:
             log.exception("%s sent what its reader cannot take", self.host.name)
-            self._distrust(repr(error))
+            self.distrust(repr(error))
         else:
             self._hung_up(channel)
 
@@ -336,7 +336,7 @@ class Session:
             settle(self._greeted, error=error)
         self._finish(lambda: problems.lost(self.host, "the connection was closed"))
 
-    def _distrust(self, why: str) -> None:
+    def distrust(self, why: str) -> None:
         """End a session whose far end says what our agent would not."""
         log.error("%s does not speak our protocol: %s", self.host.name, wire.printable(why))
         self._finish(lambda: problems.foreign(self.host, why))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import (
-    Event,
     Phase,
     RunAdopted,
     RunEnded,
@@ -36,7 +35,6 @@ class Adopted:
     attempt: int
     missing: str  # a task that was never started; "" when all were
     exits: tuple[TaskExited, ...]
-    stopping: StopBy | None  # why the last keeper was ending the attempt, if not for a user
     over: RunEnded | None  # it has ended before: only its remains are to be ended
 
 
@@ -100,7 +98,7 @@ def adopt(run: Run) -> Adopted | RunLeft:
         why = f"{missing[0]} was not started, and {run.plan.hearsay}"
         return RunLeft(run.id, why, f"`orchestrate stop {run.id}` ends what is left of it")
     if missing:
-        return Adopted(int(attempt), missing[0], (), None, over)
+        return Adopted(int(attempt), missing[0], (), over)
     known = {(event.attempt, event.task) for event in history if isinstance(event, TaskStarted)}
     for spec in run.plan.tasks:
         state = found.get((attempt, str(spec.id)))
@@ -110,18 +108,7 @@ def adopt(run: Run) -> Adopted | RunLeft:
     # What was given up as lost is asked for again: its host may know better now.
     ends = [e for e in history if isinstance(e, TaskExited) and e.attempt == attempt and not e.lost]
     exits = tuple({end.task: end for end in ends}.values())
-    return Adopted(int(attempt), "", exits, _stopping(history, attempt), over)
-
-
-def _stopping(history: list[Event], attempt: str) -> StopBy | None:
-    """Why an attempt was being ended, if not for a user."""
-    by: StopBy | None = None
-    for event in history:
-        if isinstance(event, TaskStarted) and event.attempt == attempt:
-            by = None
-        elif isinstance(event, StopRequested) and event.by is not StopBy.USER:
-            by = event.by
-    return by
+    return Adopted(int(attempt), "", exits, over)
 
 
 def _become_keeper(run: Run) -> dict[str, HostError]:

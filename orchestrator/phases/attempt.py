@@ -97,10 +97,6 @@ class Attempt:
         hung: Hung | None = None
         watch = Watch(run, follower)
         gauge = Gauge(run, follower)
-        by = self._adopted.stopping if self._adopted is not None and follower.waiting() else None
-        if by is not None and not run.stop.asked:  # the last keeper was stopping what is still alive
-            grace = run.plan.grace if by is StopBy.COMPLETION else run.plan.failure_grace
-            stopper = self._stop(by, "as its last keeper began to", grace)
         while True:
             follower.step(0.5 if stopper is None else 0.1)
             elsewhere = self._stopped_elsewhere() if stopper is None else None
@@ -130,13 +126,11 @@ class Attempt:
                     pass
             # An attempt that has failed waits for a lost host no longer than one that continues.
             if (stopper is None or stopper.by is StopBy.FAILURE) and (gone := self._given_up()):
-                follower.give_up_host(gone, f"no word from it for {run.plan.restarts.host_timeout:.0f} s")
-            for name, why in allocation.taken(
-                run, [host.name for host in run.hosts if host.name in run.lost]
-            ).items():
-                follower.give_up_host(name, why, taken=True)
+                follower.give_up_host(gone)
+            for name, why in allocation.taken(run, run.lost).items():
+                follower.give_up_host(name, why)
             if stopper is not None and time.monotonic() > stopper.deadline:
-                follower.give_up("it has not ended, and nothing tells why")
+                follower.give_up()
                 break
             gauge.look()
         follower.close()

@@ -153,14 +153,13 @@ def lease(run: Run, *, move: bool = True) -> None:
 
 def _ask_for_ports(run: Run, patience: float) -> Answers[wire.Leased]:
     """All hosts at once, and again for as long as others hold some of them."""
-
-    def wanted(session: Session) -> wire.Lease:
-        ports = {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(session.host.name)}
-        return wire.Lease(run=run.id, owner=run.plan.owner, ports=ports)
-
+    ports = {name: {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(name)} for name in run.names}
+    questions = {
+        name: wire.Lease(run=run.id, owner=run.plan.owner, ports=each) for name, each in ports.items()
+    }
     deadline = time.monotonic() + patience
     while True:
-        answers = run.fleet.ask(wanted, hosts=run.names)
+        answers = run.fleet.ask(questions)
         held = any(_of_others(run, reply) for reply in answers.good.values())
         if not held or time.monotonic() > deadline or run.stop.wait(_LOOK):
             return answers

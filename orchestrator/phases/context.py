@@ -117,7 +117,6 @@ class HostLosses:
 
     since: dict[str, float] = field(default_factory=dict)  # monotonic
     untried: dict[str, float] = field(default_factory=dict)  # seconds to wait first; no thread has begun
-    untold: set[str] = field(default_factory=set)  # nobody was told of them
     unkept: set[str] = field(default_factory=set)  # back, and do not hold us for the keeper yet
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from orchestrator import wire
 from orchestrator.errors import HostError, RunError, UsageError
 from orchestrator.events import DataPlaced, Phase, Stepped
-from orchestrator.fleet import Answers, Fleet, host_name
+from orchestrator.fleet import Answers, Fleet
 from orchestrator.groups import grouped
 from orchestrator.model import Data, Host
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, log, phase
@@ -182,11 +182,8 @@ def look(
     fleet: Fleet, hosts: Sequence[Host], digest: str, seconds: float = _LOOK
 ) -> Answers[wire.StoreLooked]:
     """Ask hosts for data by its digest; changes nothing there but the time of its last use."""
-    return fleet.ask(
-        lambda session: wire.StoreLook(path=f"{session.host.workdir}/data/{digest}"),
-        timeout=seconds,
-        hosts=[host.name for host in hosts],
-    )
+    questions = {host.name: wire.StoreLook(path=f"{host.workdir}/data/{digest}") for host in hosts}
+    return fleet.ask(questions, timeout=seconds)
 
 
 def unseen_error(host: Host, folder: str) -> HostError:
@@ -258,13 +255,13 @@ class Transfer:
             path = f"{host.workdir}/data/{self._data.digest}"
             return Participant(host, Sending(self._fleet.session(host.name), self._data, path))
 
-        answers = self._fleet.each(hosts, host_name, make)
+        answers = self._fleet.each({host.name: host for host in hosts}, make)
         self._bad.update(answers.bad)
         return list(answers.good.values())
 
     def _each(self, parts: Sequence[Participant], work: Callable[[Participant], None]) -> list[Participant]:
         """Work side by side; return those without an error: the others take no further part."""
-        answers = self._fleet.each(parts, lambda part: part.host.name, work, pool=max(1, len(parts)))
+        answers = self._fleet.each({part.host.name: part for part in parts}, work, pool=max(1, len(parts)))
         for name, error in answers.bad.items():
             log.warning("data: %s %s: %s", name, error.what, error.why)
             self._bad.setdefault(name, error)

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from orchestrator import wire
-from orchestrator.errors import FOREIGN, HostError, Trouble
+from orchestrator.errors import HostError, Trouble
 from orchestrator.events import GapPlace, LogGap, Loss, Noted, TaskExited, TaskProgressed, TaskStarted
 from orchestrator.fleet import Lost, Session, TaskNews
 from orchestrator.model import TaskId
@@ -25,7 +25,7 @@ from orchestrator.store.reader import events_of, last_bytes
 
 _AGAIN = 5.0  # seconds until what cannot be had now is tried again
 _UNKNOWN = "its host knows nothing of it: it was never started, or its state folder was emptied"
-_HOLES = 3  # in what a host sends of its files, after which nobody believes it: an honest one leaves none
+_HOLES = 3  # in what a host sends of its files, after which nobody believes it
 LOG_CAP = 16 * 2**30  # bytes of one task's log that a node keeps
 
 
@@ -50,7 +50,6 @@ class Follower:
         self._mirrors = {task: Mirror(run.folder, attempt, task.slug) for task in placed}
         self.fits = {task: fitlines.Lines(several=len(placed) > 1) for task in placed}
         self._reports = {task: ReportLines() for task in placed}
-        self._gaps: dict[TaskId, int] = {}
         self._missing: dict[TaskId, int] = {}  # bytes
         self._said_missing: dict[TaskId, int] = {}  # of them, what somebody was told of
         self._holes: Counter[str] = Counter()  # by host
@@ -103,18 +102,17 @@ class Follower:
         self._fetch_deferred()
         return asked
 
-    def give_up(self, why: str) -> None:
+    def give_up(self) -> None:
         """End what was told to stop and is not waited for any longer: its host stays lost, or KILL fails."""
         self.leave_behind()
         for task in self.waiting():
             silent, loss = recovery.silence(self._run, self._placed[task])
-            known = silent or self._messages.get(task) or why
+            known = silent or self._messages.get(task) or "it has not ended, and nothing tells why"
             self._end(vanished(self._place(task), known, time.time(), stopped=True, loss=loss))
 
-    def give_up_host(self, name: str, why: str, *, taken: bool = False) -> None:
-        """Take the tasks of a host that stays lost for failed; `taken`: Slurm says why."""
-        silent, loss = ("", Loss.TAKEN) if taken else recovery.silence(self._run, name)
-        self._lost(name, silent or why, loss)
+    def give_up_host(self, name: str, taken: str = "") -> None:
+        """Take the tasks of a host that stays lost for failed; `taken` is why, where Slurm says it."""
+        self._lost(name, *((taken, Loss.TAKEN) if taken else recovery.silence(self._run, name)))
 
     def _lost(self, name: str, why: str, loss: Loss) -> None:
         for task in self.waiting():
@@ -180,8 +178,7 @@ class Follower:
             if self._holes[frame.host] < _HOLES:
                 self._lose(frame.host, str(error))
             else:
-                self._lose(frame.host, str(error), pause=_AGAIN)
-                self._lost(frame.host, f"its host {FOREIGN}: {error}", Loss.UNREACHABLE)
+                frame.session.distrust(str(error))
 
     def _defer(self, frame: TaskNews, error: OSError) -> None:
         """End a stream for which there is no room; its host stays connected, and can be stopped."""
@@ -276,13 +273,11 @@ class Follower:
                 self._told(event)
 
     def _state(self, task: TaskId, session: Session, state: wire.TaskRecord) -> None:
-        gaps, missing = state.gaps, state.missing
-        unsaid = missing - self._said_missing.get(task, 0)
-        # A gap grows for as long as there is no room: its beginning is said, and its whole size at the end.
-        if unsaid > 0 and (len(gaps) > self._gaps.get(task, 0) or state.state.final):
+        missing, said = state.missing, self._said_missing.get(task, 0)
+        # It grows for as long as there is no room: said at its beginning, and as a whole at the end.
+        if missing > said and (not said or state.state.final):
             self._said_missing[task] = missing
-            self._told(LogGap(str(task), GapPlace.NODE, unsaid, gaps[-1].why))
-        self._gaps[task] = len(gaps)
+            self._told(LogGap(str(task), GapPlace.NODE, missing - said, state.gaps[-1].why))
         if missing != self._missing.get(task, 0):
             self._missing[task] = missing
             hang.heard(self.lives, task, time.monotonic())  # it prints, and its node has no room for it
@@ -299,8 +294,7 @@ class Follower:
         self._told(exited)
 
     def _lose(self, name: str, why: str, *, pause: float = 0.0) -> None:
-        awaited = any(self._placed[task] == name for task in self.waiting())
-        recovery.lose(self._run, name, why, self._told if awaited else None, pause=pause)
+        recovery.lose(self._run, name, why, self._told, pause=pause)
 
 
 def ended_on_nodes(

@@ -97,7 +97,7 @@ def examine(
     on_step("looking at the hosts")
     # A Python has to start for the facts: meanwhile the shared folders are looked for.
     questions = {host.name: _facts(host, plan) for host in hosts}
-    gather_facts = fleet.begin(questions, timeout=FACTS_TIMEOUT, hosts=list(questions))
+    gather_facts = fleet.begin(questions, timeout=FACTS_TIMEOUT)
     shared = shared_workdirs(fleet, hosts)
     answers = gather_facts()
     facts = answers.good
@@ -170,7 +170,7 @@ def _begin_imports(
             same[host.name] = first.setdefault(key, host.name)
             if same[host.name] == host.name:
                 questions[host.name] = request
-    gather = fleet.begin(questions, timeout=IMPORT_TIMEOUT, hosts=list(questions))
+    gather = fleet.begin(questions, timeout=IMPORT_TIMEOUT)
 
     def imported() -> tuple[dict[str, wire.Imported], dict[str, HostError]]:
         answers = gather()
@@ -253,8 +253,10 @@ def shared_workdirs(fleet: Fleet, hosts: Sequence[Host]) -> dict[str, str]:
     def step(word: Literal["write", "read", "clean"]) -> dict[str, wire.Sharers]:
         """Take a step on all; a workdir that cannot be written is told by its own check."""
         return fleet.ask(
-            lambda at: wire.Share(workdir=at.host.workdir, nonce=nonce, host=at.host.name, step=word),
-            hosts=names,
+            {
+                host.name: wire.Share(workdir=host.workdir, nonce=nonce, host=host.name, step=word)
+                for host in hosts
+            }
         ).good
 
     step("write")
@@ -293,7 +295,7 @@ def meet(
         )
         for host in hosts
     }
-    answers = fleet.ask(questions, hosts=list(questions))
+    answers = fleet.ask(questions)
     listening, bad = answers.good, dict(answers.bad)
     targets = [
         wire.ProbeTarget(host.name, host.address, port)
@@ -310,7 +312,7 @@ def meet(
             for name, each in choice.items()
             if name not in bad
         }
-        replies = fleet.ask(questions, timeout=patience + _MARGIN, hosts=list(questions))
+        replies = fleet.ask(questions, timeout=patience + _MARGIN)
         bad.update(replies.bad)
         return {
             (name, target): probed

@@ -14,7 +14,7 @@ from orchestrator import wire
 from orchestrator.envs import Lock, Platform, fetch, name_of, uv
 from orchestrator.errors import ClusterError, HostError, Trouble
 from orchestrator.events import EnvironmentMade, Event, Phase, Stepped
-from orchestrator.fleet import Fleet, Session, host_name
+from orchestrator.fleet import Fleet, Session
 from orchestrator.groups import grouped
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
@@ -71,28 +71,26 @@ def _make(
 ) -> dict[str, HostError]:
     """First from the hosts' own index; those that reach none get wheels together."""
     makers = {host.name: _Maker(fleet.sessions[host.name], plan, lock, emit) for host in hosts}
-    bad = fleet.each(hosts, host_name, lambda host: makers[host.name].look()).bad
-    tools: dict[str, str] = {}
+    bad = fleet.each(makers, _Maker.look).bad
+    equipped: dict[str, tuple[_Maker, str]] = {}  # each with the uv there
     for program, group in grouped((makers[host.name].program, host) for host in hosts).items():
         if program is not None:
             source = functools.partial(list[DataPath], [DataPath(_UV, program, executable=True)])
             places, failed = _bring(fleet, group, source, emit)
-            tools.update({name: f"{folder}/{_UV}" for name, folder in places.items()})
             bad.update(failed)
-    equipped = [host for host in hosts if host.name in tools]
-    bad.update(fleet.each(equipped, host_name, lambda host: makers[host.name].begin(tools[host.name])).bad)
+            equipped.update({name: (makers[name], f"{folder}/{_UV}") for name, folder in places.items()})
+    bad.update(fleet.each(equipped, lambda one: one[0].begin(one[1])).bad)
     rest = [host for host in hosts if host.name not in bad]
-    wheels: dict[str, str] = {}
+    supplied: dict[str, tuple[_Maker, str]] = {}
     for platform, group in grouped((makers[host.name].lacks, host) for host in rest).items():
         if platform is not None:
             get = functools.partial(
                 _wheels, lock, platform, plan.index, lambda size: emit(Stepped("", "fetches packages", size))
             )
             places, failed = _bring(fleet, group, get, emit)
-            wheels.update({name: f"{folder}/{_WHEELS}" for name, folder in places.items()})
             bad.update(failed)
-    supplied = [host for host in rest if host.name in wheels]
-    bad.update(fleet.each(supplied, host_name, lambda host: makers[host.name].finish(wheels[host.name])).bad)
+            supplied.update({name: (makers[name], f"{folder}/{_WHEELS}") for name, folder in places.items()})
+    bad.update(fleet.each(supplied, lambda one: one[0].finish(one[1])).bad)
     return bad
 
 

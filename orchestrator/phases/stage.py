@@ -8,6 +8,7 @@ import shlex
 import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from functools import partial
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
@@ -164,19 +165,19 @@ def _make_work(
 
     Along with it every host is asked for what it needs; raise PhaseFailed where one lacks it.
     """
-    answers = run.fleet.ask(
-        lambda session: wire.WorkMake(
-            workdir=session.host.workdir,
+    questions = {
+        name: wire.WorkMake(
+            workdir=run.plan.host(name).workdir,
             run=run.id,
             digest=trees[0].digest,
             also=[tree.digest for tree in trees[1:]],
             data=[run.plan.data_digest] if run.plan.data_digest else [],
-            needs=needs.get(session.host.name),
-            makes=session.host.name in hosts,
-        ),
-        hosts=dict.fromkeys([*hosts, *needs]),
-        timeout=_LIMIT,
-    )
+            needs=needs.get(name),
+            makes=name in hosts,
+        )
+        for name in (*hosts, *needs)
+    }
+    answers = run.fleet.ask(questions, timeout=_LIMIT)
     fail_on(run.bus, Phase.STAGE, answers.bad)
     _check_needs(run, {name: reply.had for name, reply in answers.good.items() if reply.had is not None})
     missing: dict[str, list[Contents]] = {}
@@ -200,8 +201,7 @@ def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]
     """Send what is missing."""
     first, *others = trees
 
-    def one(item: tuple[Session, Contents]) -> None:
-        session, tree = item
+    def send(tree: Contents, session: Session) -> None:
         name = session.host.name
         result = push(session, tree, f"{session.host.workdir}/trees/{tree.digest}")
         run.staged.synced.setdefault(name, set()).add(tree.digest)
@@ -210,9 +210,8 @@ def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]
             run.bus.emit(synced)
 
     for tree in (*others, first):  # two trees of one host go one after the other, hosts side by side
-        items = [(run.fleet.sessions[name], tree) for name, absent in missing.items() if tree in absent]
-        answers = run.fleet.each(items, lambda item: item[0].host.name, one)
-        fail_on(run.bus, Phase.STAGE, answers.bad)
+        sessions = {name: run.fleet.sessions[name] for name, absent in missing.items() if tree in absent}
+        fail_on(run.bus, Phase.STAGE, run.fleet.each(sessions, partial(send, tree)).bad)
 
 
 # --- what hosts have to have themselves ---

@@ -13,7 +13,7 @@ from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import ip_of
 from orchestrator.config.values import program
 from orchestrator.errors import HostError
-from orchestrator.fleet import Fleet, Session
+from orchestrator.fleet import Fleet
 
 _SECONDS = 60.0
 _LONGEST = 1000  # characters of a path
@@ -68,13 +68,18 @@ class Machine:
 
 def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machine], dict[str, HostError]]:
     """Ask all connected hosts; `hostnames` says by which name or address each is reached from here."""
-
-    def question(session: Session) -> wire.Facts:
-        python = session.host.agent_python
-        programs = {"pythons": (python, "-c", _LOOK)}
-        return wire.Facts(python=python, r=False, workdir="~", packages=(), setup=None, programs=programs)
-
-    facts = fleet.ask(question, timeout=_SECONDS)
+    questions = {
+        name: wire.Facts(
+            python=session.host.agent_python,
+            r=False,
+            workdir="~",
+            packages=(),
+            setup=None,
+            programs={"pythons": (session.host.agent_python, "-c", _LOOK)},
+        )
+        for name, session in fleet.sessions.items()
+    }
+    facts = fleet.ask(questions, timeout=_SECONDS)
     machines = {}
     for name, fact in facts.good.items():
         hello = fleet.sessions[name].hello

@@ -89,7 +89,7 @@ def _digests(run: Run, specs: Sequence[TaskSpec]) -> Callable[[], Mapping[str, s
         )
         for name, spec in by_host.items()
     }
-    gather = run.fleet.begin(questions, timeout=_SECONDS, hosts=list(questions))
+    gather = run.fleet.begin(questions, timeout=_SECONDS)
 
     def subjects() -> dict[str, str]:
         answers = gather()
@@ -155,7 +155,7 @@ def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, Ho
                 # For longer than before a launch: nothing tells whether it trains.
                 if host in awaited and time.monotonic() - since > run.timings.host_return:
                     bad[host] = recovery.loss(run, host, "was lost in its local training")
-                    follower.give_up_host(host, "")
+                    follower.give_up_host(host)
         for task, host in placed.items():
             if host in bad:
                 continue

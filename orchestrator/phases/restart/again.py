@@ -215,7 +215,7 @@ def _busy(run: Run) -> dict[str, HostError]:
         )
         for name in run.names
     }
-    ports = run.fleet.ask(questions, hosts=run.names)
+    ports = run.fleet.ask(questions)
     run.fleet.ask(wire.Unlisten(), hosts=run.names)
     swept = run.fleet.ask(wire.Sweep(run=run.id), hosts=run.names, timeout=30.0)
     fail_on(run.bus, Phase.CONNECT, {**ports.bad, **swept.bad})

@@ -25,7 +25,7 @@ _NEWS = {
 _BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
 
 
-def lose(run: Run, name: str, why: str, told: Emit | None, *, pause: float = 0.0) -> None:
+def lose(run: Run, name: str, why: str, told: Emit, *, pause: float = 0.0) -> None:
     """Let go of a host's session and try to open another one; `told` hears of the loss.
 
     The result is a `Reconnected` in the run's inbox.
@@ -35,10 +35,7 @@ def lose(run: Run, name: str, why: str, told: Emit | None, *, pause: float = 0.0
     run.losses.since[name] = time.monotonic()
     log.warning("lost %s: %s", name, why)
     run.fleet.let_go(name)
-    if told is not None:
-        told(HostLost(name, why))
-    else:
-        run.losses.untold.add(name)
+    told(HostLost(name, why))
     run.losses.untried[name] = pause
     try_again(run)
 
@@ -68,7 +65,7 @@ def _reconnect(run: Run, name: str, pause: float) -> None:
             session = run.fleet.open(host)
         except HostError as error:
             log.info("still lost: %s %s: %s", name, error.what, error.why)
-            if error.kind in _NEWS and error.in_one_line != shown and name not in run.losses.untold:
+            if error.kind in _NEWS and error.in_one_line != shown:
                 shown = error.in_one_line
                 run.bus.emit(HostLost(name, f"it {shown}"))  # it may be an attack
             continue
@@ -90,10 +87,7 @@ def regain(run: Run, session: Session, told: Emit) -> bool:
         # Replaced meanwhile: what it still runs belongs to an attempt that is over.
         session.submit(wire.Stop(run=run.id, grace=0.0, kill=True, final=False))
     run.fleet.sessions[name] = session
-    if name in run.losses.untold:
-        run.losses.untold.discard(name)
-    else:
-        told(HostRecovered(name, time.monotonic() - since))
+    told(HostRecovered(name, time.monotonic() - since))
     connect.keep_again(run, session)
     return True
 
