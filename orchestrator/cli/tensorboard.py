@@ -24,7 +24,7 @@ from orchestrator.cli.desk.finding import find_run, source_of
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.envs import uv
 from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
-from orchestrator.fleet import Fleet, Session
+from orchestrator.fleet import Fleet
 from orchestrator.model import Host, RunPlan
 from orchestrator.node.base import procs
 from orchestrator.node.stock.uv import environment
@@ -168,10 +168,9 @@ class _Follower:
             if len(bad) == len(self._hosts):
                 raise SeveralErrors(bad.values())
 
-        def take(session: Session) -> None:
-            self._mirrors[session.host.name].catch_up(session)
-
-        for name, error in {**bad, **self._fleet.each(dict(self._fleet.sessions), take).bad}.items():
+        sessions = self._fleet.sessions
+        taken = self._fleet.each(sessions, lambda one: self._mirrors[one.host.name].catch_up(one))
+        for name, error in {**bad, **taken.bad}.items():
             self._fleet.let_go(name)
             tell(f"warning: {name} {error.in_one_line}; tried again every {_AGAIN:g} s")
 

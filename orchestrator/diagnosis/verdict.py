@@ -59,12 +59,12 @@ _LOSSES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    kind: FailureKind
-    task: str  # "" when no task is to blame
-    host: str
-    cause: str  # one line: who and why
-    last_lines: tuple[str, ...]  # its last traceback where that ended it, else the end of its log
-    hint: str
+    kind: FailureKind = FailureKind.NONE
+    task: str = ""  # "" when no task is to blame
+    host: str = ""
+    cause: str = ""  # one line: who and why
+    last_lines: tuple[str, ...] = ()  # its last traceback where that ended it, else the end of its log
+    hint: str = ""
     why: str = ""  # where its exception was raised, and from which other one
 
 
@@ -75,7 +75,7 @@ def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
     unless nothing else is and their last words are an exception (they hung while they went down), or
     their host is silent.
     """
-    exits = [one for one in exits if one.attempt == exits[-1].attempt] if exits else []
+    exits = [one for one in exits if one.attempt == exits[-1].attempt]
     statements = {one.task: hear(one.task, one.attempt) for one in exits}
     by_time = sorted(exits, key=lambda one: one.ended)
     bad = [one for one in by_time if failed(one)]
@@ -90,7 +90,7 @@ def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
         return _verdict(first, statements, _alike(first, exits, statements))
     if bad:
         return _by_hearsay(bad[0], {one.task: one for one in exits}, statements)
-    return Verdict(FailureKind.NONE, "", "", "no task failed by itself", (), "")
+    return Verdict(cause="no task failed by itself")
 
 
 def _alike(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import random
 import threading
 import time
@@ -179,30 +178,23 @@ class Fleet:
 
         Daemon threads, since work on a host that hangs must not keep the process alive.
         """
-        todo: queue.SimpleQueue[tuple[T, Future[A]]] = queue.SimpleQueue()
-        futures: dict[str, Future[A]] = {}
-        for name, item in items.items():
-            futures[name] = future = Future[A]()
-            todo.put((item, future))
+        futures = {name: Future[A]() for name in items}
+        todo = iter(list(items.items()))  # of all the threads: to take the next one is atomic
         with self._lock:
             if self._cancelled:
                 raise Cancelled
             self._waiting.update(futures.values())
 
         def serve() -> None:
-            while True:
-                try:
-                    item, future = todo.get_nowait()
-                except queue.Empty:
-                    return
-                if future.done():  # cancelled
+            for name, item in todo:
+                if futures[name].done():  # cancelled
                     continue
                 try:
                     outcome = work(item)
                 except BaseException as error:
-                    settle(future, error=error)
+                    settle(futures[name], error=error)
                 else:
-                    settle(future, outcome)
+                    settle(futures[name], outcome)
 
         self._pool = [thread for thread in self._pool if thread.is_alive()]
         for number in range(min(pool, len(items))):

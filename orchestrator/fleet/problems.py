@@ -17,10 +17,10 @@ _OF_NODES = {
 THREADS = "compare `ulimit -u` with `ps -eLf | wc -l` on this machine, or give its container more processes"
 
 
-def lost(host: Host, why: str) -> HostError:
+def lost(host: Host, why: str, what: str = "was lost") -> HostError:
     return HostError(
         host.name,
-        "was lost",
+        what,
         kind=Trouble.LOST,
         why=why,
         hint=f"`{host.by_hand()}` shows whether the machine still answers",

@@ -38,12 +38,8 @@ class Adopted:
     over: RunEnded | None  # it has ended before: only its remains are to be ended
 
 
-def announce(run: Run) -> None:
-    """Say what the run is."""
-    run.bus.emit(announcement(run.folder, run.plan))
-
-
 def announcement(folder: RunFolder, plan: RunPlan) -> RunPlanned:
+    """Say what the run is."""
     tasks = tuple((str(spec.id), spec.host) for spec in plan.tasks)
     return RunPlanned(plan.run, plan.name, plan.owner, plan.command, tasks, plan.notes, str(folder.path))
 
@@ -55,7 +51,7 @@ def adopt(run: Run) -> Adopted | RunLeft:
     """
     history = [stamped.event for stamped in events_of(run.folder)]
     if not any(isinstance(event, RunPlanned) for event in history):
-        announce(run)
+        run.bus.emit(announcement(run.folder, run.plan))
     if not run.plan.tree:
         synced = (event.digest for event in history if isinstance(event, TreeSynced))
         run.plan = dataclasses.replace(run.plan, tree=next(synced, ""))

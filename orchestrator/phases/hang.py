@@ -95,7 +95,7 @@ class _Suspicion:
     what: str  # "no word for 10 min"
     since: float
     answers: Mapping[str, Future[wire.StacksOf]]  # by host
-    taken: bool = False
+    over: bool  # nothing is to be done, or was done
 
 
 class Watch:
@@ -107,8 +107,6 @@ class Watch:
         self._began = self._since = time.monotonic()  # nothing before it is held against the tasks
         self._unknown = False  # a host was lost at the last look
         self._suspicion: _Suspicion | None = None
-        self._quiet = False  # it was said that nobody is heard of
-        self._quiet_since = 0.0
 
     def look(self) -> Hung | None:
         """Decide once per hang; None while there is nothing to do, or `on_hang` only reports."""
@@ -119,23 +117,19 @@ class Watch:
             return None
         if self._unknown:
             self._unknown, self._since = False, now
-        self._look_at_quiet(now)
-        if not self._run.plan.hang_timeout:
-            return None
-        suspected = self._suspicion
+        found, suspected = self._look(now), self._suspicion
         if suspected is None:
-            found = self._look(now)
             if found is not None:
                 self._suspect(found, now)
             return None
-        if self._look(now) is None:
+        if found is None:
             self._suspicion = None
             self._run.bus.emit(HangPassed(now - suspected.since))
             return None
         late = now - suspected.since > _PATIENCE
-        if suspected.taken or not (late or all(one.done() for one in suspected.answers.values())):
+        if suspected.over or not (late or all(one.done() for one in suspected.answers.values())):
             return None
-        suspected.taken = True
+        suspected.over = True
         return self._judge(suspected, now)
 
     def _look(self, now: float) -> hang.Hang | None:
@@ -146,33 +140,23 @@ class Watch:
             if task in watched and task not in self._follower.ends
         }
         plan = self._run.plan
-        return hang.look(lives, plan.hang_timeout, now, since=self._since, completion=plan.completion)
-
-    def _look_at_quiet(self, now: float) -> None:
-        """Say when nobody was heard of for long: that costs nothing, and nobody has to ask for it."""
-        if self._suspicion is not None:
-            return
-        waiting = set(self._follower.waiting())
-        heard = max((self._follower.lives[task].heard for task in waiting), default=now)
-        silent = now - max(self._since, heard)
-        is_quiet = silent >= self._run.timings.quiet
-        if self._quiet and not is_quiet:
-            self._quiet = False
-            self._run.bus.emit(HangPassed(now - self._quiet_since))
-        elif is_quiet and not self._quiet:
-            self._quiet, self._quiet_since = True, now
-            self._run.bus.emit(HangSuspected(HangKind.QUIET, tuple(map(str, sorted(waiting))), silent))
+        patience = plan.hang_timeout or self._run.timings.quiet
+        return hang.look(lives, patience, now, since=self._since, completion=plan.completion)
 
     def _suspect(self, found: hang.Hang, now: float) -> None:
-        run = self._run
-        self._quiet = False
-        run.bus.emit(HangSuspected(found.kind, tuple(map(str, found.tasks)), found.seconds))
+        run, only_said = (
+            self._run,
+            not self._run.plan.hang_timeout,
+        )  # it costs nothing, and nobody asked for more
+        kind = HangKind.QUIET if only_said else found.kind
+        run.bus.emit(HangSuspected(kind, tuple(map(str, found.tasks)), found.seconds))
         request = wire.Stacks(run=run.id, attempt=self._follower.attempt)
-        answers = {name: session.submit(request) for name, session in run.fleet.sessions.items()}
+        sessions = {} if only_said else run.fleet.sessions
+        answers = {name: session.submit(request) for name, session in sessions.items()}
         what = f"no word for {duration(found.seconds)}"
         if found.kind is HangKind.LAGGING:
             what = f"{ranges.fold(map(str, found.tasks))} behind the others for {duration(found.seconds)}"
-        self._suspicion = _Suspicion(what, now, answers)
+        self._suspicion = _Suspicion(what, now, answers, over=only_said)
 
     def _judge(self, suspected: _Suspicion, now: float) -> Hung | None:
         plan = self._run.plan

@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -40,7 +41,7 @@ from orchestrator.fleet import Cancelled, problems
 from orchestrator.groups import grouped
 from orchestrator.model import Order, RunPlan
 from orchestrator.phases import allocation, launch, stage, stop
-from orchestrator.phases.adopt import Adopted, adopt, announce
+from orchestrator.phases.adopt import Adopted, adopt, announcement
 from orchestrator.phases.attempt import Attempt, Finished
 from orchestrator.phases.context import PhaseFailed, Run, ViewerRequest, log
 from orchestrator.phases.follow import collect
@@ -112,7 +113,6 @@ def keep(run: Run, control: int, *, new: bool) -> ExitStatus:
     return keeper.guarded(keeper.whole if new else keeper.adopted)
 
 
-_NOTHING = Verdict(FailureKind.NONE, "", "", "", (), "")  # of a run that nothing is wrong with
 _ENDS = 4  # that are tried: of the work, of its failure, of a stop meanwhile, of what fails then
 
 
@@ -159,7 +159,7 @@ class _Keeper:
 
     def whole(self) -> RunEnded:
         run = self._run
-        announce(run)
+        run.bus.emit(announcement(run.folder, run.plan))
         self._control.listen()
         stage.begin(run)
         connect_or_replace(run)
@@ -196,7 +196,7 @@ class _Keeper:
                 assert self._verdict is not None
                 # A host that came back while another one was waited for may still run its tasks.
                 self._end_all(kill=True, grace=0.0, by=StopBy.FAILURE)
-                return self._lost_for_good(self._verdict, error.cause, error.hint)
+                return self._lost_for_good(replace(self._verdict, hint=error.hint), error.cause)
             except (PhaseFailed, OrchestrateError) as error:
                 if (ended := self._taken()) is not None:
                     return ended
@@ -204,7 +204,8 @@ class _Keeper:
                 if not run.plan.restarts.most or run.stop.asked:
                     raise failed from error
                 self._end_all(kill=False, grace=run.plan.failure_grace, by=StopBy.FAILURE)
-                verdict, failure = never_started(failed, host_lost=bool(run.lost))
+                verdict = never_started(failed)
+                failure = restarts.unprepared(verdict.cause, outside=failed.outside or bool(run.lost))
             else:
                 self._control.cancels = False
                 finished = Attempt(run, str(self._number), adopted).follow()
@@ -214,7 +215,7 @@ class _Keeper:
                 if finished.by_user or self._over is not None:
                     return self._stopped_by()
                 if finished.good:
-                    ended = self._ended(Outcome.SUCCEEDED, ExitStatus.OK, verdict=doubt(finished))
+                    ended = self._ended(Outcome.SUCCEEDED, ExitStatus.OK, doubt(finished))
                     hidden = warnings(finished, run.folder, str(self._number))
                     return msgspec.structs.replace(ended, warnings=hidden)
                 verdict, failure = attempt_failed(finished, run.folder, str(self._number))
@@ -264,10 +265,8 @@ class _Keeper:
         rest(run, pause)
         self._number += 1
 
-    def _lost_for_good(self, verdict: Verdict, given_up: str, hint: str = "") -> RunEnded:
-        return self._ended(
-            Outcome.FAILED, ExitStatus.RUN_FAILED, verdict=verdict, hint=hint, given_up=given_up
-        )
+    def _lost_for_good(self, verdict: Verdict, given_up: str) -> RunEnded:
+        return self._ended(Outcome.FAILED, ExitStatus.RUN_FAILED, verdict, given_up)
 
     def _failed(self, failure: PhaseFailed) -> RunEnded:
         """A phase could not be finished: end what was started."""
@@ -278,8 +277,7 @@ class _Keeper:
         self._end_all(kill=False, grace=self._run.plan.failure_grace, by=StopBy.FAILURE)
         before = ExitStatus.HERE if failure.here else ExitStatus.CLUSTER
         status = ExitStatus.RUN_FAILED if self._run.started else before
-        cause = f"{failure.phase.value}: {failure.cause}"
-        return self._ended(Outcome.CLUSTER, status, cause=cause, kind=FailureKind.START, hint=failure.hint)
+        return self._ended(Outcome.CLUSTER, status, never_started(failure))
 
     def _stopped(self) -> RunEnded:
         """A user asked for the end before or while the tasks were started."""
@@ -287,8 +285,8 @@ class _Keeper:
         return self._taken() or self._stopped_by()
 
     def _stopped_by(self) -> RunEnded:
-        cause = allocation.why_stopped(self._run)
-        return self._ended(Outcome.STOPPED, ExitStatus.INTERRUPTED, cause=cause)
+        verdict = Verdict(cause=allocation.why_stopped(self._run))
+        return self._ended(Outcome.STOPPED, ExitStatus.INTERRUPTED, verdict)
 
     def _taken(self) -> RunEnded | None:
         """Return the end of a run whose Slurm job is over, however it looked here; None for others."""
@@ -296,19 +294,15 @@ class _Keeper:
         if not over or self._over is not None:
             return None
         hint = f"`sacct -j {allocation.job(self._run)}`; launch it in another job"
-        kind = FailureKind.ALLOCATION
-        return self._ended(Outcome.FAILED, ExitStatus.RUN_FAILED, cause=over, kind=kind, hint=hint)
+        verdict = Verdict(FailureKind.ALLOCATION, cause=over, hint=hint)
+        return self._ended(Outcome.FAILED, ExitStatus.RUN_FAILED, verdict)
 
     def _broken(self) -> RunEnded:
         with contextlib.suppress(Exception):
             self._end_all(kill=True, grace=0.0, by=StopBy.FAILURE)
-        return self._ended(
-            Outcome.FAILED,
-            ExitStatus.BUG,
-            cause="a bug in orchestrate ended the run",
-            kind=FailureKind.BUG,
-            hint=f"report it, with {self._run.folder.debug_log}",
-        )
+        hint = f"report it, with {self._run.folder.debug_log}"
+        verdict = Verdict(FailureKind.BUG, cause="a bug in orchestrate ended the run", hint=hint)
+        return self._ended(Outcome.FAILED, ExitStatus.BUG, verdict)
 
     def _end_all(self, *, kill: bool, grace: float, by: StopBy) -> None:
         """Stop whatever this run has on the nodes, in any attempt."""
@@ -323,19 +317,8 @@ class _Keeper:
                 run.bus.emit(Noted(f"what the tasks said last stays on their hosts: {error.in_one_line}"))
             self._unproven = tuple(stop.sweep(run))
 
-    def _ended(
-        self,
-        outcome: Outcome,
-        status: ExitStatus,
-        *,
-        cause: str = "",
-        verdict: Verdict = _NOTHING,
-        kind: FailureKind = FailureKind.NONE,
-        hint: str = "",
-        given_up: str = "",
-    ) -> RunEnded:
-        run, unproven = self._run, self._unproven
-        hint = hint or verdict.hint
+    def _ended(self, outcome: Outcome, status: ExitStatus, verdict: Verdict, given_up: str = "") -> RunEnded:
+        run, unproven, hint = self._run, self._unproven, verdict.hint
         if unproven:
             hint = (
                 f"{', '.join(unproven)} did not answer, so nothing is proven there; when it does: "
@@ -348,7 +331,7 @@ class _Keeper:
             outcome=outcome,
             status=int(status),
             seconds=time.monotonic() - self._began,
-            cause=cause or verdict.cause,
+            cause=verdict.cause,
             cause_task=verdict.task,
             last_lines=verdict.last_lines,
             folder=str(run.folder.path),
@@ -356,7 +339,7 @@ class _Keeper:
             unproven=unproven,
             attempts=self._number,
             given_up=given_up,
-            kind=verdict.kind or kind,
+            kind=verdict.kind,
             why=verdict.why,
             cause_host=verdict.host,
         )
@@ -393,7 +376,7 @@ def doubt(finished: Finished) -> Verdict:
         if exited.task in finished.diverged and exited.code == 0 and not exited.stopped:
             cause = f"{exited.task} on {exited.host}: its last loss is {finished.diverged[exited.task]}"
             return Verdict(FailureKind.NAN, exited.task, exited.host, cause, (), _OF_A_LOSS)
-    return _NOTHING
+    return Verdict()
 
 
 def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, ...]:
@@ -415,11 +398,9 @@ def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, 
     )
 
 
-def never_started(failed: PhaseFailed, *, host_lost: bool) -> tuple[Verdict, FailedAttempt]:
+def never_started(failed: PhaseFailed) -> Verdict:
     """The cause of an attempt that ended before its tasks began."""
-    said = f"{failed.phase.value}: {failed.cause}"
-    verdict = Verdict(FailureKind.START, "", "", said, (), failed.hint)
-    return verdict, restarts.unprepared(said, outside=failed.outside or host_lost)
+    return Verdict(FailureKind.START, cause=f"{failed.phase.value}: {failed.cause}", hint=failed.hint)
 
 
 def of_phase(error: PhaseFailed | OrchestrateError) -> PhaseFailed:

@@ -159,23 +159,19 @@ def _begin_imports(
 
     Hosts that are one machine, with one environment, are asked once.
     """
-    questions: dict[str, wire.Imports] = {}
-    same: dict[str, str] = {}  # host -> the one that is asked in its place
-    first: dict[tuple[object, ...], str] = {}
-    for host in hosts:
-        request = _imports(plan, host, facts[host.name], needs)
-        if request is not None:
-            hello = fleet.sessions[host.name].hello
-            key = hello.boot_id, hello.netns, hello.user, request.python, *sorted(request.env.items())
-            same[host.name] = first.setdefault(key, host.name)
-            if same[host.name] == host.name:
-                questions[host.name] = request
-    gather = fleet.begin(questions, timeout=IMPORT_TIMEOUT)
+    requests = {host.name: _imports(plan, host, facts[host.name], needs) for host in hosts}
+
+    def place(name: str, request: wire.Imports) -> tuple[object, ...]:
+        hello = fleet.sessions[name].hello
+        return hello.boot_id, hello.netns, hello.user, request.python, *sorted(request.env.items())
+
+    wanted = {name: request for name, request in requests.items() if request is not None}
+    twins = {names[0]: names for names in grouped((place(*one), one[0]) for one in wanted.items()).values()}
+    gather = fleet.begin({name: wanted[name] for name in twins}, timeout=IMPORT_TIMEOUT)
 
     def imported() -> tuple[dict[str, wire.Imported], dict[str, HostError]]:
         answers = gather()
-        good = {name: answers.good[twin] for name, twin in same.items() if twin in answers.good}
-        return good, dict(answers.bad)
+        return {twin: one for name, one in answers.good.items() for twin in twins[name]}, answers.bad
 
     return imported
 

@@ -21,7 +21,7 @@ from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.data import bring, look
 from orchestrator.phases.preflight import shared_workdirs
 from orchestrator.store.known import read_lock
-from orchestrator.sync import Contents, DataPath, read_data
+from orchestrator.sync import DataPath, read_data
 
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
 _GLANCE = 1.0  # seconds between two looks at how far a host has come
@@ -179,17 +179,10 @@ def _bring(
     fleet: Fleet, hosts: Sequence[Host], sources: Callable[[], list[DataPath]], emit: Emit
 ) -> tuple[dict[str, str], dict[str, HostError]]:
     """Have files of this machine on all of the hosts; the folder on each, and what failed."""
-
-    def read() -> Contents:
-        try:
-            return read_data(sources())
-        except ClusterError as error:
-            raise HostError("", error.what, kind="env", why=error.why, hint=error.hint) from error
-
     try:
-        dataset = fleet.in_pool(read)  # with a download
-    except HostError as error:
-        why = {"kind": error.kind, "why": error.why, "hint": error.hint}
+        dataset = fleet.in_pool(lambda: read_data(sources()))  # with a download
+    except ClusterError as error:
+        why = {"kind": "env", "why": error.why, "hint": error.hint}
         return {}, {host.name: HostError(host.name, error.what, **why) for host in hosts}
 
     def step(event: Event) -> None:  # what is data for a transfer is an environment for people

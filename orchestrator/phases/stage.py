@@ -134,8 +134,11 @@ def _stage(
     unseen = _make_work(run, trees, [*missing, *others]) if missing or others else {}
     bad = {name: unseen_error(run.plan.host(name), f"trees/{one[0].digest}") for name, one in unseen.items()}
     fail_on(run.bus, Phase.STAGE, bad)
+    tree = trees[0]
     for host in run.hosts:
         run.staged.builtin[host.name] = f"{host.workdir}/trees/{trees[-1].digest}"
+        if tree not in missing.get(host.name, ()):
+            run.bus.emit(TreeSynced(host.name, tree.digest, tree.files, 0, 0.0, reused=True))
 
 
 def begin(run: Run) -> None:
@@ -189,11 +192,6 @@ def _make_work(
         absent = [tree for tree in trees if tree.digest in reply.missing]
         if absent:
             missing[name] = absent
-        for tree in trees:
-            if tree not in absent and tree.digest not in run.staged.synced.setdefault(name, set()):
-                run.staged.synced[name].add(tree.digest)
-                if tree is trees[0]:
-                    run.bus.emit(TreeSynced(name, tree.digest, tree.files, 0, 0.0, reused=True))
     return missing
 
 
@@ -204,7 +202,6 @@ def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]
     def send(tree: Contents, session: Session) -> None:
         name = session.host.name
         result = push(session, tree, f"{session.host.workdir}/trees/{tree.digest}")
-        run.staged.synced.setdefault(name, set()).add(tree.digest)
         if tree is first:
             synced = TreeSynced(name, tree.digest, tree.files, result.bytes, result.seconds, result.reused)
             run.bus.emit(synced)

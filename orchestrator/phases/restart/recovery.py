@@ -10,7 +10,7 @@ from collections.abc import Callable
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostLost, HostRecovered, Loss
-from orchestrator.fleet import Lost, Session
+from orchestrator.fleet import Lost, Session, problems
 from orchestrator.phases import connect
 from orchestrator.phases.context import Emit, Reconnected, Run, ViewerRequest, log
 from orchestrator.text import duration
@@ -114,13 +114,8 @@ def losses(run: Run) -> dict[str, HostError]:
 
 
 def loss(run: Run, name: str, what: str) -> HostError:
-    return HostError(
-        name,
-        what,
-        kind=Trouble.LOST,
-        why=f"no connection could be made for {time.monotonic() - run.losses.since[name]:.0f} s",
-        hint=f"`{run.plan.host(name).by_hand()}` shows whether the machine still answers",
-    )
+    why = f"no connection could be made for {time.monotonic() - run.losses.since[name]:.0f} s"
+    return problems.lost(run.plan.host(name), why, what)
 
 
 def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _: None) -> None:

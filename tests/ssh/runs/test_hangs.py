@@ -120,7 +120,7 @@ def test_stacks_by_hand_from_any_machine(desk: Desk) -> None:
     viewer.wait()
     late = desk.start("stacks")
     assert late.wait() == ExitStatus.USAGE
-    assert f"run {run} has ended" in late.stderr
+    assert f"no task of run {run} is alive" in late.stderr
     desk.nothing_is_left(run)
 
 
