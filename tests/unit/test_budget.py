@@ -36,12 +36,12 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(15, 2_166, 10_688),
     "checks": Size(4, 963, 6_784),
-    "cli": Size(30, 2_726, 18_440),
+    "cli": Size(30, 2_726, 18_433),
     "config": Size(6, 1_003, 7_113),
-    "diagnosis": Size(7, 848, 5_947),
+    "diagnosis": Size(7, 848, 5_946),
     "envs": Size(4, 436, 2_787),
     "export": Size(5, 618, 5_258),
-    "fleet": Size(4, 779, 5_143),
+    "fleet": Size(4, 762, 5_043),
     "frameworks": Size(5, 214, 991),
     "launching": Size(5, 593, 3_736),
     "node": Size(1, 1, 1),
@@ -52,7 +52,7 @@ BUDGET = {
     "node/serve": Size(7, 765, 4_943),
     "node/stock": Size(11, 1_680, 12_424),
     "node/task": Size(10, 1_788, 12_101),
-    "phases": Size(21, 4_269, 33_780),
+    "phases": Size(21, 4_178, 33_007),
     "planning": Size(7, 890, 5_820),
     "program": Size(6, 796, 5_993),
     "rehearsal": Size(3, 378, 2_176),
@@ -66,7 +66,7 @@ BUDGET = {
     "wire": Size(5, 1_307, 5_894),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(232, 33_418, 227_296)
+TOTAL = Size(232, 33_310, 226_415)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
