@@ -28,13 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.as_json(parser)
 
 
-def main(arguments: argparse.Namespace) -> int:
+def prepare(arguments: argparse.Namespace) -> tuple[Commands, CommandAnswers]:
+    """Return the command on all hosts, not started yet, and what collects their answers."""
     if not arguments.command:
         raise UsageError("exec needs a command", hint="`orchestrate exec -- uptime`")
     ways = {(host.ssh, host.user, host.port): host for host in reversed(chosen(arguments).hosts)}
     hosts = tuple(reversed(ways.values()))  # each way to log in once: a machine may have several entries
     commands = Commands(Connectors(logins(hosts)), hosts, arguments.command)
-    answers = CommandAnswers([host.name for host in hosts], as_json=arguments.json)
+    return commands, CommandAnswers([host.name for host in hosts], as_json=arguments.json)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    commands, answers = prepare(arguments)
     try:
         commands.start()
         look = 0.0

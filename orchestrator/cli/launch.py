@@ -22,7 +22,7 @@ from orchestrator.launching.start import make_plan, notify_command, start
 from orchestrator.model import Inventory
 from orchestrator.phases.adopt import announcement
 from orchestrator.planning.explain import dry_run
-from orchestrator.store import new_run_id
+from orchestrator.store import RunFolder, new_run_id
 from orchestrator.text import utf8
 
 
@@ -42,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def begin(inventory: Inventory, arguments: argparse.Namespace) -> RunFolder:
+    """Start a run: its plan, its folder, its keeper; raise UsageError before anything was made."""
+    arguments.other_ports |= arguments.hosts == SLURM  # nobody chose those
+    return start(inventory, arguments, logins)
+
+
 def main(arguments: argparse.Namespace) -> int:
     if arguments.detach and arguments.report is not None:
         what = "--report is for a launch that stays to the end, and --detach leaves"
@@ -49,9 +55,8 @@ def main(arguments: argparse.Namespace) -> int:
     inventory = chosen(arguments)
     if arguments.dry_run:
         return _dry_run(inventory, arguments)
-    arguments.other_ports |= arguments.hosts == SLURM  # nobody chose those
     with Interrupts() as interrupts:
-        folder = start(inventory, arguments, logins)
+        folder = begin(inventory, arguments)
         if not arguments.detach or interrupts.count:
             return follow(folder, arguments, interrupts)
     if arguments.json:

@@ -8,14 +8,14 @@ import dataclasses
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from orchestrator.checks.cluster import without
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.asking import unconnected
 from orchestrator.cli.desk.inventory import chosen
 from orchestrator.cli.desk.out import say, width
-from orchestrator.errors import ExitStatus, HostError, SeveralErrors
+from orchestrator.errors import ExitStatus, SeveralErrors
 from orchestrator.events import CheckReported, Level, Phase, Stamped, encode
 from orchestrator.launching.start import make_plan
 from orchestrator.model import FrameworkName, Inventory, RunPlan
@@ -38,36 +38,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    inventory = chosen(arguments)
-
     def show(stamped: Stamped) -> None:
         if arguments.json:
             sys.stdout.buffer.write(encode(stamped) + b"\n")
             sys.stdout.buffer.flush()
 
-    planned = everything(inventory)
-    bus = Bus(show)
-    with unconnected(planned.hosts) as fleet, awaiting() as step:
+    planned = everything(chosen(arguments))
+    with awaiting() as step:
+        findings = check(planned, show, step)
+    return _conclude(arguments, planned, findings)
+
+
+def check(
+    planned: RunPlan,
+    show: Callable[[Stamped], None] = lambda _: None,
+    step: Callable[[str], None] = lambda _: None,
+) -> Findings:
+    """Examine the hosts of a plan; `show` is given each event, `step` what is awaited."""
+    bus, findings = Bus(show), Findings({}, (), (), {})
+    with unconnected(planned.hosts) as fleet:
         step(f"connecting to {count(len(planned.hosts), 'host')}")
         unreachable = fleet.connect(planned.hosts)
         report_failures(bus, Phase.CONNECT, unreachable)
-        findings = examine(fleet, bus, planned, closely=True, on_step=step) if fleet.sessions else None
-    return _conclude(arguments, planned, findings, unreachable)
+        if fleet.sessions:
+            findings = examine(fleet, bus, planned, closely=True, on_step=step)
+    return dataclasses.replace(findings, failed={**unreachable, **findings.failed})
 
 
-def _conclude(
-    arguments: argparse.Namespace,
-    planned: RunPlan,
-    findings: Findings | None,
-    unreachable: Mapping[str, HostError],
-) -> int:
+def _conclude(arguments: argparse.Namespace, planned: RunPlan, findings: Findings) -> int:
     """Show everything, the errors last; the exit status."""
-    failed = {**unreachable, **(findings.failed if findings else {})}
-    good = findings is not None and findings.good and not unreachable
+    failed, good = findings.failed, findings.good
     if not arguments.json:
         out: tuple[str, ...] = ()
         columns = width()
-        if findings is not None:
+        if findings.checks:
             out = without(planned.hosts, findings.checks, failed)
             # A row for hosts that do not answer, too; what is wrong with them is said in their own words.
             rows = [CheckReported(name, "login", Level.FAIL, error.what) for name, error in failed.items()]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator import slurm
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.asking import asking
 from orchestrator.cli.desk.finding import find_run, history, source_of
-from orchestrator.cli.desk.out import say, tell
+from orchestrator.cli.desk.out import say, silent, tell
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors, Trouble, UsageError
 from orchestrator.events import TaskStarted, TreeSynced
 from orchestrator.fleet import Session
@@ -46,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
+    fetch(arguments, lambda folder: say(str(folder)))
+    return ExitStatus.OK
+
+
+def fetch(arguments: argparse.Namespace, on_folder: Callable[[Path], None]) -> None:
+    """Fetch what a run wrote; `on_folder` is given each folder that something came into."""
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     names = [host.name for host in plan.hosts] if arguments.all else [source_of(plan, arguments.source)]
@@ -69,13 +76,14 @@ def main(arguments: argparse.Namespace) -> int:
         for name in names:
             if name in fleet.sessions:
                 try:
-                    _pull(folder, fleet.sessions[name], arguments, to / name if arguments.all else to)
+                    into = to / name if arguments.all else to
+                    if _pull(folder, fleet.sessions[name], arguments, into):
+                        on_folder(into)
                 except HostError as error:
                     errors.append(error)
     if fresh and to.is_dir():
         keep_from_launches(to, folder.run)
     _tell(errors, some=len(errors) < len(names))
-    return ExitStatus.OK
 
 
 def _tell(errors: list[HostError], *, some: bool) -> None:
@@ -92,7 +100,8 @@ def _tell(errors: list[HostError], *, some: bool) -> None:
         raise errors[0] if len(errors) == 1 else SeveralErrors(errors)
 
 
-def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to: Path) -> None:
+def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to: Path) -> bool:
+    """Return False when its tasks wrote nothing."""
     name = session.host.name
     cwd = folder.read_plan().cwd if arguments.paths else ""  # paths are those that the tasks know
     work = work_folder(session.host.workdir, folder.run, cwd)
@@ -106,13 +115,13 @@ def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to
     found = sum(len(part.entries) for part in parts)
     if not found:
         tell(f"{name}: its tasks wrote nothing in {work}; unchanged code is left out")
-        return
-    with progress(f"{name}: {folder.run}", sum(part.size for part in parts)) as told:
+        return False
+    with progress(f"{name}: {folder.run}", sum(part.size for part in parts), quiet=silent.get()) as told:
         came = pull.take(session, parts, to, folder.run, told)
     here = found - came.files
     same = f", {here} {'was' if here == 1 else 'were'} here already" if here else ""
     tell(f"{name}: {count(came.files, 'file')}, {size(came.bytes)} in {came.seconds:.1f} s{same}")
-    say(str(to))
+    return True
 
 
 def _code(folder: RunFolder, session: Session, cwd: str) -> tuple[list[str], float]:

@@ -13,10 +13,10 @@ from orchestrator.cli.desk.asking import asking
 from orchestrator.cli.desk.finding import find_run, history
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.errors import ExitStatus, SeveralErrors, UsageError
-from orchestrator.model import RunPlan
 from orchestrator.phases.hang import RunStacks, keep
 from orchestrator.run.stacks import folded, living
 from orchestrator.run.view import replay
+from orchestrator.store import RunFolder
 
 _SECONDS = 45.0
 
@@ -28,6 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     folder = find_run(arguments.run, arguments.hosts)
+    taken = take(folder)
+    if arguments.json:
+        facts(_facts(folder.run, taken))
+    else:
+        for host, why in taken.missing.items():
+            tell(f"warning: no stacks from {host}: {why}")
+        say(taken.said, "", *folded(taken.finding), "", f"all of it: {taken.file}")
+    return ExitStatus.CLUSTER if taken.missing else ExitStatus.OK
+
+
+def take(folder: RunFolder) -> RunStacks:
+    """Take the stacks of a run's tasks; raise UsageError when none is alive."""
     plan = folder.read_plan()
     view = replay(history(folder))
     # Over connections of our own: the run's keeper may be on another machine, or gone.
@@ -45,19 +57,12 @@ def main(arguments: argparse.Namespace) -> int:
             hint=f"`orchestrate status {plan.run}` says what became of them",
         )
     steps = {task.task: task.step for task in view.tasks.values()}
-    taken = keep(folder, plan, good, missing, steps, hang=False)
-    if arguments.json:
-        facts(_facts(plan, taken))
-    else:
-        for host, why in taken.missing.items():
-            tell(f"warning: no stacks from {host}: {why}")
-        say(taken.said, "", *folded(taken.finding), "", f"all of it: {taken.file}")
-    return ExitStatus.CLUSTER if missing else ExitStatus.OK
+    return keep(folder, plan, good, missing, steps, hang=False)
 
 
-def _facts(plan: RunPlan, taken: RunStacks) -> str:
+def _facts(run: str, taken: RunStacks) -> str:
     facts = {
-        "run": plan.run,
+        "run": run,
         "found": taken.said,
         "odd": [one.task for one in taken.finding.odd],
         "groups": [

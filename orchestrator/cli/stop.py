@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
     reader = RunReader(folder, wanted=lambda _task: False)
     reader.skip(len(known))  # what was before is not news
     with Interrupts() as interrupts:
-        _reach_keeper(folder, want, len(known))
+        reach_keeper(folder, want, len(known))
         renderer = choose(sys.stdout, arguments.json, sys.stderr, Look(view=replay(known)))
         status = watch.own(folder, reader, renderer, interrupts, want)
     ended = replay(history(folder)).ended
@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     return status if ended is None or ended.kind is FailureKind.BUG else ExitStatus.OK
 
 
-def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
+def reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
     """Ask the run's keeper, or become it; neither for a run that ended after its `known` first events.
 
     Raise RunError for a keeper that does not answer.

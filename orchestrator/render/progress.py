@@ -52,10 +52,10 @@ def steps(*, quiet: bool = False) -> Iterator[Callable[[str, str, int, int], Non
 
 
 @contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
     """A bar for one host; call the result with each number of bytes that came."""
     done = 0
-    with steps() as show:
+    with steps(quiet=quiet) as show:
 
         def add(number: int) -> None:
             nonlocal done

@@ -161,9 +161,13 @@ def _connect_agent(address: str) -> SharedAgent | None:
 
 
 def prepare(
-    hosts: Sequence[Host], ask: Ask | None = None, *, tell: Callable[[str], None] = lambda _: None
+    hosts: Sequence[Host],
+    ask: Ask | None = None,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+    masters: bool = True,
 ) -> Secrets:
-    """Ask for the passphrases these hosts need; OpenSSH asks by itself for the hosts that are its own.
+    """Ask for the passphrases these hosts need; with `masters` OpenSSH asks for the hosts that are its own.
 
     A key that the agent holds is not asked for, nor one of ssh's own default keys while another key
     can be offered. Without `ask` nothing is asked. An entry that cannot be resolved is left for
@@ -187,9 +191,9 @@ def prepare(
                 by_openssh.append(host)
             elif target:
                 ours.update({part: None for part in (target.jump, target) if part})
-    masters = open_masters(by_openssh, tell) if by_openssh else None
+    opened = open_masters(by_openssh, tell) if by_openssh and masters else None
     passphrases = {str(path): _passphrase(path, ask) for path in _locked(ours)}
-    return Secrets(passphrases, masters)
+    return Secrets(passphrases, opened)
 
 
 def _locked(targets: Iterable[Target]) -> list[Path]:

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FLOORS = {
-    7: {"__main__"},
+    7: {"__main__", "api"},
     6: {"cli"},
     5: {"report"},
     4: {"render", "launching"},

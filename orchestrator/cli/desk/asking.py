@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator import timings
-from orchestrator.cli.desk.out import tell
+from orchestrator.cli.desk.out import silent, tell
 from orchestrator.connectors import Connectors
 from orchestrator.errors import HostError, UsageError
 from orchestrator.fleet import Fleet
@@ -27,12 +27,24 @@ if TYPE_CHECKING:
 
 
 def logins(hosts: Sequence[Host]) -> Secrets | None:
-    """Ask for what only a person knows of these hosts' keys; None where nobody can be asked."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    """Ask for what only a person knows of these hosts' keys; None where nobody can be asked.
+
+    Raise UsageError instead for a program that imports us.
+    """
+    terminal = all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    if not terminal and not silent.get():
         return None
     from orchestrator.ssh.keys import prepare
 
-    return prepare([host for host in hosts if not host.is_local], getpass.getpass, tell=tell)
+    far = [host for host in hosts if not host.is_local]
+    return prepare(far, getpass.getpass if terminal else _refuse, tell=tell, masters=terminal)
+
+
+def _refuse(question: str) -> str:
+    raise UsageError(
+        f"there is no terminal to ask at: {question.removesuffix(': ')}",
+        hint="`ssh-add` the key first, or name another one with `identity`",
+    )
 
 
 def key_or_none() -> bytes | None:

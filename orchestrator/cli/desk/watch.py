@@ -7,7 +7,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +90,45 @@ def look(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:
         return _Watch(folder, reader, renderer, interrupts, False, None).loop()
 
 
+def stream(
+    folder: RunFolder, reader: RunReader, stop: Callable[[], Order | None] = lambda: None
+) -> Iterator[Stamped | None]:
+    """Yield what is new in a run's folder until the run has ended, and None after each look.
+
+    A keeper that vanished is replaced, and told to `stop` the run if that was asked for; this ends early when
+    the last one could not keep it. Raise RunError when keepers come to nothing.
+    """
+    checked, idle, gone = time.monotonic(), _IDLE, False
+    keepers, adopted = 0, -math.inf  # those that were started one after the other, and when the last one was
+    while True:
+        news = False
+        for stamped in reader.poll():
+            news = True
+            yield stamped
+        yield None
+        if reader.ended or (gone and reader.left and not news):
+            return
+        if news:
+            idle, gone = _IDLE, False
+            continue
+        if gone:
+            gone, keepers = False, keepers if time.monotonic() - adopted < _SHORT_LIFE else 0
+            if keepers >= _MOST_KEEPERS:
+                raise RunError(
+                    f"run {folder.run} cannot be kept",
+                    why=f"{keepers} keepers ended before they could do anything",
+                    hint=f"see {folder.debug_log}",
+                )
+            if asking.adopt(folder, stop=stop()):
+                keepers, adopted = keepers + 1, time.monotonic()
+        elif time.monotonic() - checked > _LOOK_FOR_KEEPER:
+            checked, gone = time.monotonic(), not folder.has_keeper()
+            if gone:  # it may have written its last event between our look at the folder and at the lock
+                continue
+        time.sleep(idle)
+        idle = min(1.2 * idle, _QUIET)
+
+
 @dataclass
 class _Watch:
     """Draws until the run has ended; replaces a keeper that vanished."""
@@ -105,8 +144,6 @@ class _Watch:
     _full: str = ""  # why what was to be shown could not be written
     _left: Stamped | None = None
     _stopped: bool = False  # by a user, whoever that is
-    _keepers: int = 0  # that were started one after the other
-    _adopted: float = -math.inf  # when the last one was
     _asked: float = -math.inf  # when the keeper was last told that somebody looks at the tasks
     _measured: float = -math.inf
 
@@ -137,32 +174,25 @@ class _Watch:
         return self.interrupts.count > (_PATIENCE if self.owned else 0)
 
     def _watch(self) -> int:
-        checked, idle = time.monotonic(), _IDLE
-        while True:
-            drawn = self._draw()
-            if self.renderer.has_board:
-                self._measure()
+        for stamped in stream(self.folder, self.reader, lambda: self.stopping):
+            if stamped is not None:
+                self._take(stamped)
+            else:
+                self._display(self.renderer.tick)
+                if self.renderer.has_board:
+                    self._measure()
             if self.reader.ended:
-                return self._status
+                continue
             if self.leave:
                 self._say_that_it_goes_on()
                 return ExitStatus.INTERRUPTED
-            if not self._shown and not self.stopping:
+            if stamped is None and not self._shown and not self.stopping:
                 self._say_that_it_goes_on()
                 return ExitStatus.OK
-            if drawn:
-                idle = _IDLE
-                continue
-            if time.monotonic() - checked > _LOOK_FOR_KEEPER:
-                checked = time.monotonic()
-                # It may have written its last event between our look at the folder and at the lock.
-                if not self.folder.has_keeper() and not self._draw():
-                    if self.reader.left and self._left is not None:
-                        self._display(self.renderer.handle, self._left)
-                        return ExitStatus.CLUSTER
-                    self._replace_keeper()
-            time.sleep(idle)
-            idle = min(1.2 * idle, _QUIET)
+        if self._left is not None and not self.reader.ended:
+            self._display(self.renderer.handle, self._left)
+            return ExitStatus.CLUSTER
+        return self._status
 
     def _close(self) -> None:
         self._display(self.renderer.close)
@@ -193,37 +223,16 @@ class _Watch:
             if vitals is not None and time.time() - vitals.at < _STALE:
                 self.renderer.measured(vitals)
 
-    def _draw(self) -> bool:
-        """Show what is new; False when there was nothing."""
-        drawn = False
-        for stamped in self.reader.poll():
-            drawn = True
-            event = stamped.event
-            if isinstance(event, RunLeft):
-                self._left = stamped  # of an earlier viewer's keeper, perhaps: only the last one is news
-            else:
-                if isinstance(event, StopRequested):
-                    self._stopped |= event.by is StopBy.USER
-                elif isinstance(event, RunEnded):
-                    self._status = event.status
-                self._display(self.renderer.handle, stamped)
-            if self.leave:
-                break
-        self._display(self.renderer.tick)
-        return drawn
-
-    def _replace_keeper(self) -> None:
-        """Raise RunError when keepers come to nothing."""
-        if time.monotonic() - self._adopted > _SHORT_LIFE:
-            self._keepers = 0
-        if self._keepers >= _MOST_KEEPERS:
-            raise RunError(
-                f"run {self.folder.run} cannot be kept",
-                why=f"{self._keepers} keepers ended before they could do anything",
-                hint=f"see {self.folder.debug_log}",
-            )
-        if asking.adopt(self.folder, stop=self.stopping):
-            self._keepers, self._adopted = self._keepers + 1, time.monotonic()
+    def _take(self, stamped: Stamped) -> None:
+        event = stamped.event
+        if isinstance(event, RunLeft):
+            self._left = stamped  # of an earlier viewer's keeper, perhaps: only the last one is news
+            return
+        if isinstance(event, StopRequested):
+            self._stopped |= event.by is StopBy.USER
+        elif isinstance(event, RunEnded):
+            self._status = event.status
+        self._display(self.renderer.handle, stamped)
 
     def _say_that_it_goes_on(self) -> None:
         self._close()  # the board first: it would be taken away over our words

@@ -1,0 +1,221 @@
+"""The Python API on this machine, in programs, threads, notebooks and pytest: nothing is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+from orchestrator.events import LogLine, Outcome, RunEnded, RunPlanned, TaskExited, TaskStarted, decode
+from orchestrator.rehearsal.cluster import task_ports
+from tests.verbs import kill_keeper
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with code and two hosts that are this machine; what is printed fails the test."""
+    held = ExitStack()
+    ports = task_ports(2, held)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "hosts.toml").write_text(
+        "".join(
+            f'[[host]]\nname = "{name}"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}\n'
+            f'workdir = "{tmp_path}/{name}/work"\nstate = "{tmp_path}/{name}/node"\n'
+            for name, port in zip(("here", "there"), ports, strict=True)
+        )
+    )
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path / "code")
+    yield tmp_path / "code"
+    held.close()
+
+
+@pytest.fixture(autouse=True)
+def quiet(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    yield
+    assert capfd.readouterr() == ("", "")
+
+
+def start(*command: str, **options: object) -> orchestrator.RunHandle:
+    return orchestrator.launch(command, preflight=False, validate=False, **options)  # type: ignore[arg-type]
+
+
+def test_a_run_from_its_launch_to_what_it_wrote(folder: Path) -> None:
+    run = start("sh", "-c", "echo $GREETING; echo weights > model", name="night", env={"GREETING": "hello"})
+    events = list(run.events())
+    first, last = events[0], events[-1]
+    assert isinstance(first, RunPlanned)
+    assert (first.run, first.name) == (run.id, "night")
+    assert isinstance(last, RunEnded)
+    assert last.outcome is Outcome.SUCCEEDED
+    assert [one.text for one in events if isinstance(one, LogLine)] == ["hello", "hello"]
+    assert {one.host for one in events if isinstance(one, TaskStarted)} == {"here", "there"}
+    assert run.wait(check=True) == run.stop() == run.ended == last
+
+    again = orchestrator.open("night")
+    assert again == run
+    replayed = [stamped.event for stamped in again.stamped()]
+    assert sorted(map(repr, replayed)) == sorted(map(repr, events))  # lines may have come later then
+    shown = subprocess.run(
+        [sys.executable, "-m", "orchestrator", "tail", run.id, "--json", "--notes", "-n", "all"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+    )
+    assert [decode(line).event for line in shown.stdout.splitlines()] == replayed
+    assert run.pull(all_hosts=True, to=folder / "got") == [folder / "got" / "here", folder / "got" / "there"]
+    assert (folder / "got" / "there" / "model").read_text() == "weights\n"
+    assert "<html" in run.report(folder / "page.html").read_text()
+    with pytest.raises(orchestrator.UsageError, match="no task"):
+        run.stacks()
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_run_outlives_the_program_that_started_it_and_its_keeper() -> None:
+    program = (
+        "import orchestrator as o; run = o.launch(['sleep', '600'], preflight=False, validate=False)\n"
+        "for event in run.events():\n"
+        "    if type(event).__name__ == 'TaskStarted': break\n"
+        "print(run.id)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    run = orchestrator.open()
+    assert (run.id, done.stderr) == (done.stdout.strip(), "")
+    with pytest.raises(TimeoutError):
+        run.wait(0)
+    stacks = run.stacks()
+    assert {host for host, _ in stacks.tasks} == {"here", "there"}
+    kill_keeper(run.folder)
+    assert run.ended is None
+    assert run.stop(now=True).outcome is Outcome.STOPPED
+    with pytest.raises(orchestrator.RunError):
+        run.wait(check=True)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_run_in_a_thread_and_beside_a_running_loop() -> None:
+    """As in a notebook, which runs a loop in its main thread and has no terminal."""
+
+    async def cell() -> None:
+        ended = await asyncio.to_thread(start("sh", "-c", "exit 3").wait)
+        assert (ended.outcome, ended.status) == (Outcome.FAILED, 1)
+        run = start("true")
+        exits = [event.code for event in run.events() if isinstance(event, TaskExited)]
+        assert exits == [0, 0]
+
+    asyncio.run(cell())
+    ended: list[RunEnded] = []
+    thread = threading.Thread(target=lambda: ended.append(start("true").wait()))
+    thread.start()
+    thread.join(60)
+    assert [end.status for end in ended] == [0]
+
+
+@pytest.mark.usefixtures("folder")
+def test_hosts_are_asked_without_a_run() -> None:
+    answers = orchestrator.execute(["sh", "-c", "echo out; echo err >&2; exit 3"], exclude="there")
+    assert answers == {"here": orchestrator.HostAnswer("here", 3, "out\n", "err\n")}
+    findings = orchestrator.preflight(hosts="hosts.toml")
+    assert not findings.failed
+    assert {check.host for check in findings.checks} >= {"here", "there"}
+    assert {(pair.source, pair.target) for pair in findings.pairs} >= {("here", "there"), ("there", "here")}
+
+
+def test_what_is_wrong_is_raised_before_anything_starts(folder: Path) -> None:
+    wrong: list[Callable[[], object]] = [
+        lambda: orchestrator.launch(["none.py"]),
+        lambda: orchestrator.launch(["true"], hosts="none.toml"),
+        lambda: orchestrator.launch(["true"], only="nobody"),
+        lambda: orchestrator.launch(["true"], max_restarts=-1),
+        lambda: orchestrator.launch("train.py"),
+        lambda: orchestrator.execute([]),
+        lambda: orchestrator.open("nothing"),
+    ]
+    for call in wrong:
+        with pytest.raises(orchestrator.UsageError):
+            call()
+    assert not (folder.parent / "state" / "orchestrate" / "runs").exists()
+
+
+def test_a_passphrase_is_not_asked_for_without_a_terminal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(folder / "key")], check=True
+    )
+    (folder / "far.toml").write_text(f'[[host]]\nssh = "gpu-01.invalid"\nidentity = "{folder}/key"\n')
+    for call in (lambda: start("true", hosts="far.toml"), lambda: orchestrator.preflight(hosts="far.toml")):
+        with pytest.raises(orchestrator.UsageError, match=f"no terminal .* {folder}/key"):
+            call()
+
+
+def test_the_package_is_imported_without_what_it_offers() -> None:
+    code = (
+        "import sys, orchestrator\n"
+        "assert not {'msgspec', 'argparse', 'orchestrator.api'} & set(sys.modules)\n"
+        "assert all(hasattr(orchestrator, name) for name in orchestrator.__all__)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+CONSUMER = """
+from typing import assert_type
+
+import orchestrator
+from orchestrator import HostAnswer, RunHandle
+from orchestrator.events import RunEnded, TaskProgressed
+
+
+def train(rate: float) -> float | None:
+    run: RunHandle = orchestrator.launch(["train.py", f"--lr={rate}"], hosts="hosts.toml", spares=1)
+    loss: float | None = None
+    for event in run.events():
+        match event:
+            case TaskProgressed(task="worker/0"):
+                loss = event.loss
+            case RunEnded():
+                assert_type(event.cause, str)
+    end: RunEnded = run.wait(timeout=1.5, check=True)
+    assert end.status == 0 and orchestrator.open(run.id).ended
+    answers: dict[str, HostAnswer] = orchestrator.execute(["uptime"], only="gpu-01")
+    return loss if orchestrator.preflight().good and answers else None
+
+
+orchestrator.launch(["x.py"], hosst="hosts.toml")
+orchestrator.nothing()
+"""
+
+
+def test_a_typed_program_can_use_it(tmp_path: Path) -> None:
+    (tmp_path / "consumer.py").write_text(CONSUMER)
+    options = ("--strict", "--follow-imports=silent", "--no-incremental", "--config-file=")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "consumer.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    mistakes = [line for line in done.stdout.splitlines() if "error:" in line]
+    assert len(mistakes) == 2, done.stdout
+    assert "hosst" in mistakes[0]
+    assert "nothing" in mistakes[1]
