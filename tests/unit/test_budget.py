@@ -34,9 +34,9 @@ class Size(NamedTuple):
 
 # Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
 BUDGET = {
-    "": Size(15, 2_166, 10_688),
+    "": Size(16, 2_435, 12_450),
     "checks": Size(4, 963, 6_784),
-    "cli": Size(30, 2_726, 18_433),
+    "cli": Size(30, 2_792, 18_821),
     "config": Size(6, 1_003, 7_113),
     "diagnosis": Size(7, 848, 5_946),
     "envs": Size(4, 436, 2_787),
@@ -56,17 +56,17 @@ BUDGET = {
     "planning": Size(7, 890, 5_820),
     "program": Size(6, 796, 5_993),
     "rehearsal": Size(3, 378, 2_176),
-    "render": Size(16, 2_015, 15_417),
+    "render": Size(16, 2_015, 15_428),
     "report": Size(4, 432, 4_183),
     "run": Size(10, 1_306, 9_454),
-    "ssh": Size(7, 1_444, 9_720),
+    "ssh": Size(7, 1_448, 9_729),
     "store": Size(8, 1_214, 7_345),
     "sync": Size(11, 2_060, 14_127),
-    "tests": Size(283, 30_144, 225_921),
+    "tests": Size(285, 30_417, 227_825),
     "wire": Size(5, 1_307, 5_894),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(232, 33_310, 226_415)
+TOTAL = Size(233, 33_757, 229_459)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
