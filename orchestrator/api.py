@@ -238,7 +238,7 @@ class RunHandle:
 def _read(verb: str, command: Sequence[StrPath] = (), *positional: str, **options: Any) -> argparse.Namespace:
     """Read what was given as a command line is read; raise UsageError."""
     if isinstance(command, str):
-        raise UsageError(f"the command is one text: {command!r}", hint='a list: ["train.py", "--lr=1"]')
+        raise UsageError(f"the command is one text: {command!r}", hint='write a list: ["train.py", "--lr=1"]')
     words = [verb, *positional]
     for name, given in options.items():
         option = f"--{name.replace('_', '-')}"
