@@ -36,7 +36,7 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(16, 2_435, 12_450),
     "checks": Size(4, 963, 6_784),
-    "cli": Size(30, 2_792, 18_821),
+    "cli": Size(30, 2_792, 18_814),
     "config": Size(6, 1_003, 7_113),
     "diagnosis": Size(7, 848, 5_946),
     "envs": Size(4, 436, 2_787),
@@ -66,7 +66,7 @@ BUDGET = {
     "wire": Size(5, 1_307, 5_894),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(233, 33_757, 229_459)
+TOTAL = Size(233, 33_649, 228_578)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
