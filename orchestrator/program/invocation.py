@@ -27,15 +27,8 @@ def program(command: tuple[str, ...]) -> str | None:
         return None
     name = PurePosixPath(command[0]).name
     if PYTHON.match(name):
-        words = iter(command[1:])
-        for word in words:
-            if word in ("-m", "-c", "-"):
-                return None
-            if word in ("-W", "-X"):
-                next(words, None)
-            elif not word.startswith("-"):
-                return word
-        return None
+        option, word = _of_python(command)
+        return None if option else word
     if name == "torchrun":
         return next((word for word in command[1:] if word.endswith(".py")), None)
     if name in SHELLS | {"Rscript"}:
@@ -55,14 +48,21 @@ def script_of(command: tuple[str, ...]) -> str | None:
 def module_name(command: tuple[str, ...]) -> str | None:
     """Name the module: `pkg.train` of `python -u -m pkg.train`."""
     command = unwrapped(command)
-    if not PYTHON.match(PurePosixPath(command[0]).name):
-        return None
-    for place, word in enumerate(command[1:-1], start=1):
-        if word == "-m":
-            return command[place + 1]
-        if not word.startswith("-"):
-            return None
-    return None
+    option, word = _of_python(command) if PYTHON.match(PurePosixPath(command[0]).name) else ("", None)
+    return word if option == "-m" else None
+
+
+def _of_python(command: tuple[str, ...]) -> tuple[str, str | None]:
+    """Return what Python runs: ("-m", its module), ("-c", its text) or ("", its script)."""
+    words = iter(command[1:])
+    for word in words:
+        if word in ("-m", "-c", "-"):
+            return word, next(words, None)
+        if word in ("-W", "-X"):
+            next(words, None)
+        elif not word.startswith("-"):
+            return "", word
+    return "", None
 
 
 def in_shell(text: str) -> tuple[tuple[str, ...], ...]:

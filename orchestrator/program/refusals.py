@@ -5,7 +5,6 @@ A check that cannot be sure says nothing: the hosts may have what this machine h
 
 from __future__ import annotations
 
-import difflib
 import posixpath
 import re
 import shlex
@@ -96,7 +95,10 @@ def _missing(command: tuple[str, ...], code: Code) -> UsageError | None:
     if here in code.sent or any(one.startswith(f"{here}/") for one in code.sent):
         return None
     if not code.exists(name):
-        what, hint = f"there is no {name} here to launch", _nearest(command, name, code)
+        what, hint = (
+            f"there is no {name} here to launch",
+            "look at its name, and where you stand",
+        )
     elif here.startswith("../"):
         what = f"{name} lies outside of the folder that is sent"
         hint = f"`cd {shlex.quote(parent)}`, then {_line(command, name, last)}"
@@ -105,15 +107,6 @@ def _missing(command: tuple[str, ...], code: Code) -> UsageError | None:
         why = "git, .orchestrateignore or `ignore` under [job] leaves it out"
         hint = f"`git check-ignore -v {shlex.quote(name)}` names git's rule; `git add -f` overrides it"
     return UsageError(what, why=why, hint=hint)
-
-
-def _nearest(command: tuple[str, ...], name: str, code: Code) -> str:
-    last = PurePosixPath(name).name
-    same = (path for path in code.sent if PurePosixPath(path).name in (last, f"{last}.py"))
-    meant = sorted(same, key=lambda path: (path.count("/"), path)) or difflib.get_close_matches(
-        posixpath.normpath(name), sorted(code.sent), 1, cutoff=0.8
-    )
-    return _line(command, name, meant[0]) if meant else "change to the folder of your code"
 
 
 def _line(command: tuple[str, ...], name: str, right: str) -> str:
