@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import time
 from pathlib import Path
 
@@ -39,10 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    if arguments.plain and arguments.engine != "slurm":
-        raise UsageError("--plain is for slurm", hint="leave it out: Kubernetes needs nothing of ours anyway")
-    if arguments.jobset and arguments.engine != "kubernetes":
-        raise UsageError("--jobset is for kubernetes", hint="leave it out")
     given = arguments.command
     inventory = chosen(arguments)
     hosts = inventory.hosts
@@ -110,8 +105,5 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(
             f"cannot write {path}", why="it is there already", hint="remove it, or choose another -o"
         )
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}", why=os.strerror(error.errno or 0)) from error
+    path.write_text(text, encoding="utf-8")
     tell(f"{path} is written")

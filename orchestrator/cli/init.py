@@ -24,7 +24,6 @@ from orchestrator.config.targets import is_loopback
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host, Inventory
-from orchestrator.node.base.fault import reason
 from orchestrator.phases.survey import Machine, choose_addresses, choose_python, survey
 from orchestrator.plainfile import write_atomically
 from orchestrator.render.errors import report
@@ -75,7 +74,8 @@ def main(arguments: argparse.Namespace) -> int:
         machines, silent = survey(fleet, {host.name: host.address for host in hosts.values()})
     bad = {**bad, **silent}
     notes = {name: f"not looked at: {name} {error.what}" for name, error in bad.items()}
-    _write(file, text(hosts, machines, notes, ssh_config))
+    # All of it or nothing; it says what is run, so nobody else may write it.
+    write_atomically(file, text(hosts, machines, notes, ssh_config).encode(), mode=0o644)
     say(*_described(machines), f"{file}: {count(len(hosts), 'host')}")
     if bad:
         report(SeveralErrors(bad.values()), sys.stderr)
@@ -213,15 +213,6 @@ def text(
 
 def _quoted(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _write(file: Path, content: str) -> None:
-    """Write all of the file or nothing; it says what is run, so nobody else may write it."""
-    try:
-        write_atomically(file, content.encode(), mode=0o644)
-    except OSError as error:
-        why = reason(error)
-        raise UsageError(f"cannot write {file}", why=why, hint="name another place with --to") from error
 
 
 def _described(machines: Mapping[str, Machine]) -> list[str]:

@@ -23,7 +23,7 @@ from orchestrator.cli.desk.asking import unconnected
 from orchestrator.cli.desk.finding import find_run, source_of
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.envs import uv
-from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
+from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host, RunPlan
 from orchestrator.node.base import procs
@@ -111,19 +111,16 @@ class _TensorBoard:
         self._log = folder / ".tensorboard.log"
         options = ["--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
         options += ["--reload_interval", str(round(_EVERY)), "--reload_multifile", "true"]
-        try:
-            with self._log.open("wb") as output:
-                self.process = subprocess.Popen(
-                    [*argv, *options],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env={**environment(os.environ), "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-                    start_new_session=True,
-                    preexec_fn=dies if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads yet
-                )
-        except OSError as error:
-            raise ClusterError("cannot start TensorBoard", why=f"{argv[0]}: {error.strerror}") from error
+        with self._log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*argv, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**environment(os.environ), "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+                start_new_session=True,
+                preexec_fn=dies if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads yet
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -179,6 +176,4 @@ def _root(plan: RunPlan, host: Host, logdir: str | None) -> str:
     """Return where to look on a host: the run's whole work folder, or a folder as its tasks would name it."""
     if logdir is None or logdir.startswith(("/", "~")):
         return logdir or work_folder(host.workdir, plan.run)
-    if ".." in Path(logdir).parts:
-        raise UsageError(f"--logdir {logdir} leads out of the work folder", hint="write an absolute path")
     return f"{work_folder(host.workdir, plan.run, plan.cwd)}/{logdir}"
