@@ -23,7 +23,7 @@ from orchestrator.config.mistakes import (
     Wrong,
     locate,
 )
-from orchestrator.config.tables import DATA_KEYS, IDENTITY_KEYS, TABLES, Read, read_table, unknown
+from orchestrator.config.tables import IDENTITY_KEYS, TABLES, Read, read_table, unknown
 from orchestrator.errors import UsageError
 from orchestrator.model import LOCAL, MAX_PORT, Data, Environment, Host, Inventory, Job, Kubernetes, Role
 from orchestrator.plainfile import NotOursError, read_plain
@@ -131,10 +131,10 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inve
         elsewhere[DEVICES] = "is what `devices` of a host sets; keep one of the two"
     _check_env(elsewhere, written, report)
     environment = read_env(_table(document, "env", report), hosts, defaults_table, report)
-    data = read_data(_table(document, "data", report), report)
+    data = read_table(_table(document, "data", report) or {}, "data", DATA, report).good
     kubernetes = _table(document, "export.kubernetes", report) or {}
     export = Kubernetes(**read_table(kubernetes, "export.kubernetes", KUBERNETES, report).good)
-    return Inventory(hosts, job, source, environment, data, export)
+    return Inventory(hosts, job, source, environment, Data(**data) if data else None, export)
 
 
 def _table(document: Mapping[str, Any], name: str, report: Report) -> Mapping[str, Any] | None:
@@ -148,13 +148,10 @@ def _table(document: Mapping[str, Any], name: str, report: Report) -> Mapping[st
 
 def _host_tables(document: Mapping[str, Any], report: Report) -> list[Mapping[str, Any]]:
     value = document.get("host", [])
-    if isinstance(value, dict):
-        report.add(FILE, "host", "must be written with double brackets: [[host]]")
-        return [value]
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        report.add(FILE, "host", f"must be tables, [[host]], not {values.kind(value)}")
-        return []
-    return value
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return value
+    report.add(FILE, "host", f"must be tables in double brackets, [[host]], not {values.kind(value)}")
+    return []
 
 
 # --- [[host]] tables ---
@@ -340,14 +337,3 @@ def read_env(
         gpus = any(host.devices for host in hosts)
         good = {**good, "packages": (*(_GPU if gpus else _CPU), *_COMPANIONS)}
     return Environment(**good)
-
-
-def read_data(table: Mapping[str, Any] | None, report: Report) -> Data | None:
-    """Read [data], which is brought to every host before tasks start; None without such a table."""
-    if table is None:
-        return None
-    read = read_table(table, "data", DATA, report)
-    named_well = set(table) <= set(DATA_KEYS) and not read.wrong
-    if named_well and not any(read.good.get(key) for key in ("sets", "paths", "keras")):
-        report.add(DATA, "", 'names nothing; write sets = ["mnist"] or paths = ["data"]')
-    return Data(**read.good)

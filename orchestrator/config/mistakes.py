@@ -71,11 +71,8 @@ def line_of(lines: Lines, place: Place, key: str) -> int | None:
         return min(own, default=None)
     parts = key.split(".")
     inner = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
-    # [host] in place of [[host]] is a mistake, and the tables in it are read all the same.
-    numbers = (
-        lines.get((place.table, number, name)) for name in [*inner, ""] for number in (place.number, 0)
-    )
-    return next((line for line in numbers if line is not None), None)
+    numbers = (lines.get((place.table, place.number, name)) for name in [*inner, ""])
+    return next(filter(None, numbers), None)
 
 
 class Wrong(Exception):  # noqa: N818 - a finding about one value, not a failure of ours
@@ -124,8 +121,6 @@ def show(value: object) -> str:
             text = "a list"
         case dict():
             text = "a table"
-        case int() if value.bit_length() > 64:  # Python may refuse to print it
-            text = "a very long number"
         case _:
             text = str(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]}...{text[-1]}"

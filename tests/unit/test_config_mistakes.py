@@ -65,7 +65,6 @@ OF_A_TARGET = (
     'address = "gpu_01!"',
 )
 IN_THE_DATA = (
-    "",
     'sets = ["Mnist"]',
     'sets = ["mnist", "mnist"]',
     'paths = ["a/x", "b/x"]',
