@@ -96,8 +96,11 @@ def _framework(name: FrameworkName) -> Callable[[HostReport, Needs], Iterator[Ju
             yield ok(version)
         elif report.facts.python.ok and not _setup_failed(report, needs):
             level = Level.FAIL if needs.needed else Level.WARN
-            other = "set `python`, `setup` or `framework` to the right one"
-            hint = "; or ".join(filter(None, (report.install(needs, package), other)))
+            hint = "; or ".join(
+                filter(None, (report.pip(package), "set `python`, `setup` or `framework` to the right one"))
+            )
+            if report.is_made(needs):
+                hint = f"add {package} to the `packages` of [env], then `orchestrate setup`"
             yield Judgement(level, "not installed", f"{report.facts.python.path} does not have it", hint)
 
     return judge
@@ -112,8 +115,10 @@ def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         yield ok(version)
         return
     # --no-deps: it would pull in the full tensorflow beside a tensorflow-cpu.
-    way = report.install(needs, "tf-keras", "--no-deps", f"tf_keras=={'.'.join(minor(tensorflow))}.*")
-    hint = "; or ".join(filter(None, (way, "set `legacy_keras = false` under [job]")))
+    pip = report.pip("--no-deps", f"tf_keras=={'.'.join(minor(tensorflow))}.*")
+    hint = "; or ".join(filter(None, (pip, "set `legacy_keras = false` under [job]")))
+    if report.is_made(needs):
+        hint = "add tf-keras to the `packages` of [env], then `orchestrate setup`"
     why = "TF_USE_LEGACY_KERAS=1 is set, since tf.keras in the program is Keras 2; the two must match"
     level = Level.FAIL if needs.needed else Level.WARN
     yield Judgement(
@@ -150,7 +155,7 @@ def _way_out(report: HostReport, needs: Needs, module: str, error: str) -> str:
         words = ("--force-reinstall", "--no-deps", f"{name}=={version}") if version else (name,)
         return report.pip(*words) if _NAME.fullmatch(module) else ""
     if missing and not version:
-        return report.install(needs, name)
+        return f"add {name} to the `packages` of [env] (docs/setup.md#packages), then `orchestrate setup`"
     # An environment of ours that is complete by its name is not made again.
     return f"remove {report.host.python.removesuffix('/bin/python')} there, then `orchestrate setup`"
 

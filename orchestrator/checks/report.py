@@ -95,12 +95,6 @@ class HostReport:
             if (ip := ip_of(interface.ip)) and not ip.is_loopback
         }
 
-    def install(self, needs: Needs, package: str, *words: str) -> str:
-        """Say how its Python gets a package: by [env], or by pip with `words` in place of its name."""
-        if self.is_made(needs):
-            return f"add {package} to the `packages` of [env], then `orchestrate setup`"
-        return self.pip(*(words or (package,)))
-
     def pip(self, *words: str) -> str:
         """Say how its Python gets packages; "" where that is not known.
 
