@@ -22,6 +22,7 @@ from tests.verbs import LIMIT, Called, call, kill_keeper, until, wait_for_keeper
 VERBS = (
     "runs",
     "runs --json",
+    "runs --diff RUN RUN",
     "report RUN",
     "tail --no-follow RUN",
     "tail --no-follow",

@@ -6,7 +6,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,10 +28,11 @@ _PRINTED = (
     re.compile(rb"(?i)\b(?:step|epoch)[ \t]*[:=]?[ \t]*([0-9]{1,12})"),
     *(re.compile(rb"(?i)(?<![a-z_])(?:train[_ ])?" + name + _NUMBER) for name in (b"loss", b"acc(?:uracy)?")),
 )
+_WORDY = re.compile(r"\.0(?= s)| 00 s$")  # of a duration
 _SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
 
 
-Value: TypeAlias = tuple[float, float, bool]  # x, y, and whether a line begins there
+Line: TypeAlias = list[tuple[float, float]]
 
 
 class Point(NamedTuple):
@@ -91,49 +92,53 @@ def joined(reported: Sequence[Point], said: Sequence[Point]) -> list[Point]:
     return sorted(points, key=lambda point: point.at)
 
 
-def charts(tasks: Mapping[str, Sequence[Point]], began: float) -> list[dict[str, Any]]:
-    """Draw each number that a task told, over steps and over time: lines and labels, in percent."""
-    drawn = (
-        _chart(name, over, {task: _values(points, name, over, began) for task, points in tasks.items()})
-        for name in ("loss", "accuracy", "pace")
-        for over in ("step", "at")
-    )
-    return [chart for chart in drawn if chart is not None]
+def charts(tasks: Mapping[str, Sequence[Sequence[Point]]], began: float) -> list[dict[str, Any]]:
+    """Draw each number that tasks told in their attempts, over steps and over time: in percent."""
+    told = [point for attempts in tasks.values() for points in attempts for point in points]
+    drawn = []
+    for name, over in product(("loss", "accuracy", "pace"), ("step", "at")):
+        lines = {
+            task: [_values(points, name, over) for points in attempts] for task, attempts in tasks.items()
+        }
+        places = [place for point in told if _is_drawn(place := getattr(point, over))]
+        if any(map(any, lines.values())) and max(places) - min(places) > _FLAT:
+            drawn.append(_chart(name, over, lines, (min(places), max(places)), began))
+    return drawn
 
 
-def _values(points: Sequence[Point], name: str, over: str, began: float) -> list[Value]:
-    """Choose what is drawn: x, y, and whether a line begins there, as it does where an attempt goes back."""
-    chosen, before = [], math.inf
-    for point in points:
-        x, y, step = getattr(point, over), getattr(point, name), point.step or 0
-        if x is not None and y is not None and abs(x) < 1e15 and abs(y) < 1e15:
-            chosen.append((x - began if over == "at" else x, y, step < before))
-            before = step
-    last, every = len(chosen) - 1, 1 + len(chosen) // _MOST_POINTS
-    return [value for number, value in enumerate(chosen) if value[2] or (last - number) % every == 0]
+def _is_drawn(value: float | None) -> bool:
+    return value is not None and abs(value) < 1e15
 
 
-def _chart(name: str, over: str, tasks: Mapping[str, list[Value]]) -> dict[str, Any] | None:
-    xs, ys = ([value[place] for values in tasks.values() for value in values] for place in (0, 1))
-    if not xs or max(xs) - min(xs) < _FLAT:
-        return None
+def _values(points: Sequence[Point], name: str, over: str) -> Line:
+    pairs = ((getattr(point, over), getattr(point, name)) for point in points)
+    drawn = [(x, y) for x, y in pairs if _is_drawn(x) and _is_drawn(y)]
+    return drawn[:: -(1 + len(drawn) // _MOST_POINTS)][::-1]  # with the last one
+
+
+def _chart(
+    name: str, over: str, lines: Mapping[str, list[Line]], span: tuple[float, float], began: float
+) -> dict[str, Any]:
+    ys = [y for attempts in lines.values() for line in attempts for _, y in line]
     steep = name == "loss" and 0 < min(ys) * _STEEP < max(ys)
     scale = math.log10 if steep else float
-    left, right, low, high = min(xs), max(xs), scale(min(ys)), scale(max(ys))
+    low, high = scale(min(ys)), scale(max(ys))
     low = 0.0 if 0 <= low < high / 2 and not steep else low
+
+    def path(line: Line) -> str:
+        return "L".join(f"{_share(x, *span):.2f} {100 - _share(scale(y), low, high):.2f}" for x, y in line)
+
+    # Over time, from the start of the run on.
+    start, steps = (began, _SECONDS) if over == "at" else (0.0, (1,))
     return {
         "title": {"pace": "steps a second"}.get(name, name),
-        "over": "over steps" if over == "step" else "over time",
+        "over": "over time" if over == "at" else "over steps",
         "paths": {
-            task: "".join(
-                f"{'ML'[not begins]}{_share(x, left, right):.2f} {100 - _share(scale(y), low, high):.2f}"
-                for x, y, begins in values
-            )
-            for task, values in tasks.items()
+            task: "".join(f"M{path(line)}" for line in attempts if line) for task, attempts in lines.items()
         },
         "xs": [
-            (_share(x, left, right), duration(x).replace(".0 s", " s") if over == "at" else f"{x:,.0f}")
-            for x in _round(left, right, _SECONDS if over == "at" else (1,))
+            (_share(x + start, *span), _WORDY.sub("", duration(x)) if over == "at" else f"{x:,.0f}")
+            for x in _round(span[0] - start, span[1] - start, steps)
         ],
         "ys": [
             (_share(y, low, high), f"{10**y if steep else y:.4g}")

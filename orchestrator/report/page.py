@@ -7,7 +7,8 @@ import shlex
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from textwrap import dedent
+from typing import Any, TypeAlias
 
 import jinja2
 
@@ -29,6 +30,9 @@ from orchestrator.run.view import View, replay
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import events_of
 from orchestrator.text import cut, duration, moment, plain, size
+
+# By name each value, and who has it.
+Rows: TypeAlias = list[tuple[str, list[tuple[str, str]]]]
 
 _LONGEST = 4000  # characters of a text
 _MOST_HOSTS = 32  # of which the pairs are drawn
@@ -95,14 +99,14 @@ def _facts(folder: RunFolder, now: float) -> dict[str, Any]:
         "seconds": ended - began,
         "lanes": grouped((bar.lane, placed(bar)) for bar in story.bars),
         "marks": [(percent(at), at - began, text) for at, text in story.marks],
-        "last": {task: _last(each) for task, each in told.items()},
+        "last": {task: _last(each[-1]) for task, each in told.items()},
         "charts": charts(told, began),
         "described": story.hosts,
-        "versions": _versions(story),
+        "versions": versions(story),
         "problems": problems(checks),
         "pairs": story.pairs if 1 < len(plan.hosts) <= _MOST_HOSTS else {},
         "pairs_line": pairs_line(list(story.pairs.values())),
-        "environment": _environment(plan),
+        "environment": environment(plan),
         "logs": logs(folder, list(newest.values()) or alone),
         "stacks": stacks(folder.stacks),
         "notes": [*plan.notes, *story.notes],
@@ -117,7 +121,8 @@ def _verdict(plan: RunPlan, view: View, *, kept: bool, since: float) -> dict[str
     head, *lines = summary(view)
     doubtful = view.ended.outcome is Outcome.SUCCEEDED and (view.ended.cause or view.ended.warnings)
     # How each task ended stands in a table, and where the logs are is of this machine alone.
-    said = [line for line in lines if not re.match(r"logs: |more: |  [a-z]+/", line)]
+    rest = [line for line in lines if not re.match(r"logs: |more: |  [a-z]+/", line)]
+    said = dedent("\n".join(rest)).split("\n") if rest else []
     tone = "warn" if doubtful else _TONES.get(view.ended.outcome, "bad")
     return {"tone": tone, "headline": head.removeprefix(f"run {view.ended.run} "), "said": said}
 
@@ -128,7 +133,7 @@ def _last(told: Iterable[Any]) -> dict[str, str]:
     return {name: f"{value:,.0f}" if name == "step" else f"{value:.4g}" for name, value in newest.items()}
 
 
-def _rows(told: Iterable[tuple[str, tuple[str, str]]]) -> list[tuple[str, list[tuple[str, str]]]]:
+def rows(told: Iterable[tuple[str, tuple[str, str]]]) -> Rows:
     """By name each value, and who has it: one value where all have the same."""
     return [
         (name, [(value, fold.names(who)) for value, who in grouped(each).items()])
@@ -136,8 +141,8 @@ def _rows(told: Iterable[tuple[str, tuple[str, str]]]) -> list[tuple[str, list[t
     ]
 
 
-def _versions(story: Story) -> list[tuple[str, list[tuple[str, str]]]]:
-    return _rows(
+def versions(story: Story) -> Rows:
+    return rows(
         (name, (value, host.host))
         for host in story.hosts.values()
         for name, value in {**host.packages, "kernel": host.kernel, "NVIDIA driver": host.driver}.items()
@@ -145,10 +150,10 @@ def _versions(story: Story) -> list[tuple[str, list[tuple[str, str]]]]:
     )
 
 
-def _environment(plan: RunPlan) -> list[tuple[str, list[tuple[str, str]]]]:
+def environment(plan: RunPlan) -> Rows:
     """Each variable of the tasks; no value of a secret."""
     told = [(name, (value, str(spec.id))) for spec in plan.tasks for name, value in sorted(spec.env.items())]
     hidden = [
         (name, ("***" if value and _SECRET.search(name) else value, task)) for name, (value, task) in told
     ]
-    return _rows([*hidden, *((name, ("***", "")) for name in plan.secrets)])
+    return rows([*hidden, *((name, ("***", "")) for name in plan.secrets)])

@@ -42,7 +42,8 @@ class Story:
     pairs: dict[tuple[str, str], ev.PairReported] = field(default_factory=dict)  # the worst one of each two
     starts: list[ev.TaskStarted] = field(default_factory=list)
     clocks: dict[str, float] = field(default_factory=dict)
-    reported: dict[str, list[Point]] = field(default_factory=dict)
+    reported: dict[tuple[str, str], list[Point]] = field(default_factory=dict)  # by task and attempt
+    newest: dict[str, list[Point]] = field(default_factory=dict)  # of them, in the last attempt
     notes: dict[str, None] = field(default_factory=dict)
 
     def tell(self, at: float, event: ev.Event) -> None:
@@ -53,8 +54,10 @@ class Story:
             case ev.PhaseEnded(phase, ok, seconds):
                 self._end(phase, at, "phase" if ok else "bad", duration(seconds))
             case ev.TaskStarted(task, attempt=attempt):
-                self.bars.append(Bar(_lane(task, attempt), at))
-                self.starts.append(event)
+                if (task, attempt) not in self.reported:
+                    self.bars.append(Bar(_lane(task, attempt), at))
+                    self.starts.append(event)
+                    self.reported[task, attempt] = self.newest[task] = []
             case ev.TaskExited(task, attempt=attempt):
                 kind = "bad" if failed(event) else "stopped" if event.stopped else "good"
                 self._end(_lane(task, attempt), at, kind, end_after(event))
@@ -76,7 +79,7 @@ class Story:
             case ev.HostConnected(host, _, clock):
                 self.clocks[host] = clock
             case ev.TaskProgressed(task, step, loss, pace):
-                self.reported.setdefault(task, []).append(Point(at, step, loss, pace=pace))
+                self.newest.setdefault(task, []).append(Point(at, step, loss, pace=pace))
             case ev.Noted(text):
                 self.notes[text] = None
             case _:
@@ -92,16 +95,17 @@ def _lane(task: str, attempt: str) -> str:
     return task if attempt == "1" else f"{task}, attempt {attempt}"
 
 
-def points(folder: RunFolder, story: Story) -> dict[str, list[Point]]:
-    """Join what each task told of its training in all attempts, of those that told anything."""
+def points(folder: RunFolder, story: Story) -> dict[str, list[list[Point]]]:
+    """Join what each task told of its training in each attempt, of those that told anything."""
     several = len({start.task for start in story.starts}) > 1
-    said: dict[str, list[Point]] = {}
+    told: dict[str, list[list[Point]]] = {}
     for start in story.starts:
         slug, clock = TaskId.parse(start.task).slug, story.clocks.get(start.host, 0.0)
         paths = folder.log(start.attempt, slug), folder.times(start.attempt, slug)
-        said.setdefault(start.task, []).extend(printed(*paths, clock, several=several))
-    told = {task: joined(story.reported.get(task, ()), each) for task, each in said.items()}
-    return {task: each for task, each in told.items() if each}
+        said = printed(*paths, clock, several=several)
+        if each := joined(story.reported[start.task, start.attempt], said):
+            told.setdefault(start.task, []).append(each)
+    return told
 
 
 def logs(folder: RunFolder, newest: Sequence[ev.TaskStarted]) -> list[tuple[ev.TaskStarted, list[str]]]:

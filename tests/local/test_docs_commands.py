@@ -134,7 +134,7 @@ def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def of_this_run(words: list[str], here: Path) -> list[str]:
     """With the run that is here, in the place of the page's own; with our copy of a script in its home."""
-    other = r"^(\d{8}-\d{6}-\w{4}|wcmp|digits)$" if words[0] != "launch" else "^$"
+    other = r"^(\d{8}-\d{6}-\w{4}|wcmp|digits|monday)$" if words[0] != "launch" else "^$"
     meant = [re.sub(other, "night", word) for word in words]
     return [word.replace("~/bin", str(here)) for word in meant]
 

@@ -231,16 +231,16 @@ ODD = [float("nan"), float("inf"), -1e300, 1e308, 5e-324, 0.0, -1.0, 1e14]
 
 def test_odd_numbers_are_left_out_or_drawn() -> None:
     points = [Point(1e9 + number, number, value, value, value) for number, value in enumerate(ODD)]
-    for chart in charts({"worker/0": points, "worker/1": points[::-1]}, 1e9):
+    for chart in charts({"worker/0": [points], "worker/1": [[], points[::-1]]}, 1e9):
         numbers = re.findall(r"[ML]([-\d.]+) ([-\d.]+)", "".join(chart["paths"].values()))
         assert numbers
         assert all(-0.01 <= float(number) <= 100.01 for pair in numbers for number in pair)
-    assert charts({}, 0.0) == charts({"worker/0": points[:1]}, 0.0) == []
+    assert charts({}, 0.0) == charts({"worker/0": [points[:1], []]}, 0.0) == []
 
 
 def test_a_long_run_is_a_short_line_and_another_attempt_a_new_one() -> None:
-    points = [Point(float(step), step, 1.0 / (step + 1)) for step in (*range(50_000), *range(40_000, 60_000))]
-    over_steps, _ = charts({"worker/0": points}, 0.0)
+    attempts = [[Point(float(step), step, 1.0 / (step + 1)) for step in range(most)] for most in (50_000, 9)]
+    over_steps, _ = charts({"worker/0": attempts}, 0.0)
     path = over_steps["paths"]["worker/0"]
     assert path.count("M") == 2
     assert path.count("L") < 310

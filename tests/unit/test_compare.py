@@ -1,0 +1,138 @@
+"""What `runs --diff` tells of two runs, of folders made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from orchestrator import events as ev
+from orchestrator.cli.main import main
+from orchestrator.errors import ExitStatus
+from orchestrator.model import Data, EnvironmentPlan, Host, RunPlan
+from orchestrator.names import RunId
+from orchestrator.report.compare import differences, facts_of
+from orchestrator.store import RunFolder, runs_root
+from orchestrator.store.bus import EventLog
+from orchestrator.store.folder import CodeRecord
+from orchestrator.store.known import write_lock
+from tests.unit import plans
+
+A, B = RunId("20261121-010203-aaaa"), RunId("20261122-010203-bbbb")
+STARTED = ev.TaskStarted("worker/0", "gpu-1", "1", 42)
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def described(host: str, **changes: object) -> ev.HostDescribed:
+    facts = ev.HostDescribed(host, "EPYC", 8, 32 << 30, "Linux 6.1", "550", ("A100",), {"numpy": "2.1"})
+    return msgspec.structs.replace(facts, **changes)
+
+
+def folder(
+    run: RunId,
+    *more: ev.Event,
+    hosts: tuple[Host, ...] = (plans.host("gpu-1"), plans.host("gpu-2")),
+    command: tuple[str, ...] = ("train.py", "--long-option-that-is-equal", "--rate", "1e-3"),
+    env: dict[str, str] | None = None,
+    code: CodeRecord = CodeRecord("c0ffee", "main", "", {"train.py": "1", "other.py": "2"}),  # noqa: B008
+    change: Callable[[RunPlan], RunPlan] = lambda plan: plan,
+    pace: float = 10.0,
+) -> RunFolder:
+    made = RunFolder(runs_root(), run)
+    plan = replace(plans.make(*hosts, command=command, env=env or {}), run=str(run), data_digest="d1")
+    made.create(change(plan))
+    log = EventLog(made)
+    progress = ev.TaskProgressed("worker/0", 5, 0.5, pace)
+    for event in (*(described(host.name) for host in hosts), *more, STARTED, progress):
+        log(ev.Stamped(1e9, event))
+    made.code.write_bytes(msgspec.json.encode(code))
+    return made
+
+
+def ended(outcome: ev.Outcome, kind: ev.FailureKind = ev.FailureKind.NONE) -> ev.RunEnded:
+    return ev.RunEnded("r", outcome, 1, 61.0, "", "", (), "", kind=kind)
+
+
+def lock(text: str) -> Callable[[RunPlan], RunPlan]:
+    write_lock(text, f"scipy=={text} \\\n    --hash=sha256:00\n")
+    return lambda plan: replace(plan, environment=EnvironmentPlan(text))
+
+
+ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
+    "nothing": (lambda: folder(B), set()),
+    "a pace that is close": (lambda: folder(B, pace=10.9), set()),
+    "a pace": (lambda: folder(B, pace=5.0), {("outcome", "steps a second")}),
+    "an option": (lambda: folder(B, command=("train.py",)), {("options", "command")}),
+    "a file": (
+        lambda: folder(B, code=CodeRecord("c0ffee", "main", "x\n", {"train.py": "9", "new.py": "3"})),
+        {("code", "not committed"), *(("code", name) for name in ("train.py", "other.py", "new.py"))},
+    ),
+    "a commit": (
+        lambda: folder(B, code=CodeRecord("beef", "main", "", {"train.py": "1", "other.py": "2"})),
+        {("code", "git")},
+    ),
+    "a package of one host": (
+        lambda: folder(B, described("gpu-2", packages={"numpy": "1.26"})),
+        {("packages", "numpy")},
+    ),
+    "a lock": (lambda: folder(B, change=lock("1.14")), {("packages", "scipy")}),
+    "a driver": (
+        lambda: folder(B, *(described(name, driver="560", memory=1 << 30) for name in ("gpu-1", "gpu-2"))),
+        {("packages", "NVIDIA driver"), ("hosts", "memory")},
+    ),
+    "a host": (
+        lambda: folder(B, hosts=(plans.host("gpu-1"), plans.host("gpu-2"), plans.host("gpu-3"))),
+        {("options", "tasks"), ("hosts", "names"), ("hosts", "address")},
+    ),
+    "environment": (
+        lambda: folder(B, env={"A": "1", "MY_TOKEN": "hunter2"}),
+        {("environment", "A"), ("environment", "MY_TOKEN")},
+    ),
+    "a secret": (
+        lambda: folder(B, change=lambda plan: replace(plan, secrets=("WANDB",))),
+        {("environment", "WANDB")},
+    ),
+    "data": (
+        lambda: folder(B, change=lambda plan: replace(plan, data_digest="d2", data=Data(paths=("x",)))),
+        {("data", "digest"), ("data", "x")},
+    ),
+    "a warning": (
+        lambda: folder(B, ev.CheckReported("gpu-1", "disk", ev.Level.WARN, "1 GB free")),
+        {("preflight", "gpu-1 disk")},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ROWS)
+def test_each_difference_is_told_and_nothing_else(what: str) -> None:
+    make, expected = ROWS[what]
+    found = differences(facts_of(folder(A)), facts_of(make()))
+    assert {(area, name) for area, name, _, _ in found} == expected
+    assert "hunter2" not in str(found)
+
+
+def test_one_screen_or_all_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    files = {f"f{number}.py": "1" for number in range(100)}
+    folder(A, ended(ev.Outcome.SUCCEEDED))
+    failed = ended(ev.Outcome.FAILED, ev.FailureKind.NAN)
+    folder(B, failed, command=("train.py", "\x1b[2J", "--rate", "1e-1"), code=CodeRecord(files=files))
+    assert main(["runs", "--diff", "aaaa", "bbbb"]) == ExitStatus.OK
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) < 24
+    assert "\x1b" not in out
+    assert main(["runs", "--json", "--diff", A, B]) == ExitStatus.OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["a"], told["b"]) == (A, B)
+    assert {"area": "outcome", "what": "kind", "a": "", "b": "nan"} in told["differences"]
+    assert len([one for one in told["differences"] if one["area"] == "code"]) == 103
+    assert main(["runs", "--diff", A, "cccc"]) == ExitStatus.USAGE
+    RunFolder(runs_root(), A).plan.write_text("{}")
+    assert main(["runs", "--diff", A, B]) == ExitStatus.USAGE
