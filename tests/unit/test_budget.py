@@ -36,7 +36,7 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(16, 2_435, 12_450),
     "checks": Size(4, 963, 6_784),
-    "cli": Size(30, 2_770, 18_647),
+    "cli": Size(30, 2_788, 18_821),
     "config": Size(6, 984, 6_971),
     "diagnosis": Size(7, 848, 5_946),
     "envs": Size(4, 436, 2_787),
@@ -57,16 +57,16 @@ BUDGET = {
     "program": Size(6, 789, 5_890),
     "rehearsal": Size(3, 378, 2_176),
     "render": Size(16, 2_015, 15_428),
-    "report": Size(4, 432, 4_183),
+    "report": Size(5, 609, 5_810),
     "run": Size(10, 1_306, 9_454),
     "ssh": Size(7, 1_448, 9_729),
     "store": Size(8, 1_214, 7_345),
     "sync": Size(11, 2_060, 14_127),
-    "tests": Size(285, 30_411, 227_814),
+    "tests": Size(286, 30_550, 229_293),
     "wire": Size(5, 1_307, 5_894),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(233, 33_601, 228_166)
+TOTAL = Size(234, 33_796, 229_967)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
