@@ -73,14 +73,7 @@ def resolve(environment: Environment) -> Lock:
                 why=f"the hosts cannot install {line!r}",
                 hint="leave it out: the code that you launch is sent anyway; or name a release of it",
             )
-    lock = named(text, environment)
-    if not lock.names:
-        raise UsageError(
-            "[env] asks for no package",
-            why=f"{environment.requirements or 'packages'} names none that a Linux machine needs",
-            hint="name what the program needs there; [env] alone brings TensorFlow",
-        )
-    return lock
+    return named(text, environment)
 
 
 def with_python(environment: Environment) -> Environment:

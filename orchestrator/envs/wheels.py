@@ -69,12 +69,6 @@ def fetch(lock: Lock, platform: Platform, index: str | None, on_bytes: Callable[
     if (folder / _COMPLETE).exists():
         return folder
     packages = _packages(lock, platform, index)
-    if not packages:
-        raise ClusterError(
-            f"[env] asks for no package on {platform.name}",
-            why="the markers of all of them leave it out",
-            hint="name what the program needs there, or give these hosts a `python` of their own",
-        )
     make_folder(folder.parent)
     incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

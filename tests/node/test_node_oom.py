@@ -114,14 +114,10 @@ def test_a_task_of_an_earlier_life_of_the_machine_is_lost_by_its_restart(node: N
     found = node.final()
     node.alone()
     boot, *rest = procs.incarnation().split("/")
-    for earlier, message in [
-        (f"other-{boot}", "the machine was restarted"),
-        (boot, "its container was restarted"),
-    ]:
+    for earlier in (f"other-{boot}", boot):  # of another boot, or of this one in another container
         life = "/".join([earlier, *rest[:-1], "1"])
         state.write(
             folder, {**found, "state": "running", "ended_ns": None, "exit_signal": None, "incarnation": life}
         )
         settled = state.settle(node.task())
-        assert (settled["state"], settled["message"]) == ("lost", message)
-        assert settled["restarted"]
+        assert (settled["state"], settled["restarted"]) == ("lost", True)

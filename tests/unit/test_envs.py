@@ -169,16 +169,6 @@ def test_packages_beside_a_uv_lock_are_more_of_them(tmp_path: Path) -> None:
     assert set(lock.resolve(Environment(path, ("other",))).names) == {"small", "other"}
 
 
-@pytest.mark.parametrize("text", ["# numpy\n", "small; sys_platform == 'win32'\n"])
-@pytest.mark.usefixtures("index")
-def test_no_package_at_all_is_a_mistake(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "requirements.txt"
-    path.write_text(text)
-    with pytest.raises(UsageError, match="asks for no package") as caught:
-        lock.resolve(Environment(str(path)))
-    assert str(path) in caught.value.why
-
-
 def test_what_pip_was_told_counts_where_uv_was_told_nothing(tmp_path: Path) -> None:
     def passed_on(**login: str) -> dict[str, str]:
         made = environment_of({"HOME": str(tmp_path), **login})

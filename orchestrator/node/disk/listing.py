@@ -48,14 +48,23 @@ def entries(root: str) -> list[Entry]:
     Raise OSError.
     """
     found: list[Entry] = []
-    with Below(root) as top:
-        waiting: list[tuple[str, ...]] = [()]
-        while waiting:
-            parts = waiting.pop()
-            here = list(_in_folder(top, parts))
-            found += here
-            waiting += reversed([(*parts, os.path.basename(one.path)) for one in here if one.kind == FOLDER])
+    top = os.path.realpath(root)
+    for path, folders, files, fd in os.fwalk(top, onerror=_unless_it_vanished):
+        below = path[len(top) :].lstrip("/")
+        folders.sort()
+        for name in sorted([*folders, *files]):
+            try:
+                found.append(entry_at(name, fd, os.path.join(below, name)))
+            except FileNotFoundError:
+                continue
+        if below.count("/") >= MOST_LEVELS:
+            folders.clear()
     return found
+
+
+def _unless_it_vanished(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError) and not is_no_folder(error):
+        raise error
 
 
 def walk(root: str, enter: Callable[[str], bool]) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -85,25 +94,6 @@ def entry_at(path: str, folder: int | None, name: str) -> Entry:
 def time_of(found: os.stat_result) -> int:
     """When a file was changed, in ns; of what is before 1970 or beyond 2262 the nearest."""
     return min(max(0, found.st_mtime_ns), (1 << 63) - 1)
-
-
-def _in_folder(top: Below, parts: tuple[str, ...]) -> Iterator[Entry]:
-    try:
-        folder = top.folder(parts)
-        with os.scandir(folder) as found:
-            names = sorted(one.name for one in found)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        if parts and is_no_folder(error):
-            return  # replaced by something else since it was listed
-        raise
-    for name in names:
-        try:
-            one = entry_at(name, folder, "/".join((*parts, name)))
-        except FileNotFoundError:
-            continue
-        yield one
 
 
 MOST_LISTED = 32 << 20  # bytes of a listing

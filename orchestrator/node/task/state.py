@@ -195,11 +195,10 @@ def _bury(folder: TaskFolder) -> State:
         found = read(folder)
         if not is_final(found):
             procs.sweep(f"{folder.run}/{folder.attempt}/{folder.task}")
-            why, now = "its supervisor and its guard were killed together", procs.incarnation()
-            if found["incarnation"] != now:  # another life of this machine
-                container = found["incarnation"].split("/")[0] == now.split("/")[0]
-                why = "its container was restarted" if container else "the machine was restarted"
-                found["restarted"] = True
+            why = "its supervisor and its guard were killed together"
+            found["restarted"] = found["incarnation"] != procs.incarnation()  # another life of this machine
+            if found["restarted"]:
+                why = "the machine or its container was restarted"
             found = ended(found, LOST, why)
             try:
                 write(folder, found)

@@ -36,7 +36,6 @@ def guard(launch: Launch, handles: Handles) -> None:
     try:
         procs.set_name("orch-guard")
         procs.adopt_orphans()
-        memory = Memory()
         try:
             child = os.fork()
         except OSError as error:
@@ -49,21 +48,21 @@ def guard(launch: Launch, handles: Handles) -> None:
             os.close(fd)
         status = os.waitpid(child, 0)[1]
         if status != 0:
-            _bury(launch, handles, status, memory)
+            _bury(launch, handles, status)
     except BaseException:
         _record_crash(launch)
     finally:
         os._exit(0)
 
 
-def _bury(launch: Launch, handles: Handles, status: int, memory: Memory) -> None:
+def _bury(launch: Launch, handles: Handles, status: int) -> None:
     """Kill until there is no child left, which proves that there is no descendant left; then conclude."""
     pause = _FIRST_PAUSE
     while procs.reap()[1]:
         procs.signal_all(signal.SIGKILL)
         signal.sigtimedwait([signal.SIGCHLD], pause)
         pause = min(pause * 2, _LAST_PAUSE)
-    found = {**state.read(launch.folder), "oom_kills": memory.kills()}
+    found = state.read(launch.folder)
     Output(launch, handles.log_read, found["gaps"]).drain()
     why = "its supervisor failed: a bug in orchestrate, described in crash.txt beside the log"
     if os.WIFSIGNALED(status):

@@ -155,7 +155,7 @@ def test_a_machine_that_was_restarted_is_the_cause(desk: Desk) -> None:
     assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
     (ended,) = desk.named("RunEnded", run)
     assert (ended["kind"], ended["cause_task"], ended["cause_host"]) == ("rebooted", "worker/1", host.name)
-    assert f"error: {host.name}: the machine was restarted, and " in viewer.stderr
+    assert f"error: {host.name}: the machine or its container was restarted, and " in viewer.stderr
     assert f"`journalctl -b -1` on {host.name}" in viewer.stderr
     status = desk.start("status", run)
     status.wait()
