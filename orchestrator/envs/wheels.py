@@ -29,7 +29,6 @@ _OLDEST_GLIBC = 5  # of the manylinux tags that name one: manylinux_2_5
 _LINES = 6
 _GLANCE = 0.5  # seconds between two looks at how far pip has come
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-_CHANGED = "compare the hashes in `requirements` of [env] with those of the index: it serves another file"
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,5 @@ def _pip(
         raise ClusterError(
             f"cannot {what}",
             why=tail(words, _LINES),
-            hint=_CHANGED
-            if "DO NOT MATCH THE HASHES" in words
-            else 'check the network here; or set `via = "node"` under [env], if the hosts reach an index',
+            hint='check the network here; or set `via = "node"` under [env], if the hosts reach an index',
         )

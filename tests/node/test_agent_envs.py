@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -130,4 +129,4 @@ def test_a_python_that_is_not_there_gets_the_three_ways(tmp_path: Path, wheels: 
             agent.request("env_find", **fields(tmp_path, wheels, python="3.99"))
     assert caught.value.kind == "no-python"
     assert "`python` under [env]" in caught.value.hint
-    assert f"`{shlex.quote(str(uv.binary()))} python install 3.99`" in caught.value.hint
+    assert f"`{uv.binary()} python install '3.99'`" in caught.value.hint

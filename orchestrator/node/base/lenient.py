@@ -25,15 +25,6 @@ def link(path: str) -> str:
         return ""
 
 
-def place(path: str) -> str:
-    """Return a word that is equal for two paths of one file or folder on this machine; "" for none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ""
-    return "%d:%d" % (found.st_dev, found.st_ino)
-
-
 def text(path: str) -> str | None:
     """Return what a file says, as far as it is text; None for none."""
     try:

@@ -125,6 +125,7 @@ def main(config: dict[str, Any]) -> int:
 
 def hello(agent: Agent) -> dict[str, Any]:
     error = agent.state_error
+    place = None if error else os.stat(agent.paths.root)
     return {
         "protocol": PROTOCOL,
         "pid": os.getpid(),
@@ -134,6 +135,6 @@ def hello(agent: Agent) -> dict[str, Any]:
         "netns": lenient.link("/proc/self/ns/net"),
         "time_ns": time.time_ns(),
         "state": agent.state,
-        "state_place": lenient.place(agent.paths.root) if error is None else "",
+        "state_place": f"{place.st_dev}:{place.st_ino}" if place else "",
         "state_error": None if error is None else error.as_dict(),
     }

@@ -38,18 +38,14 @@ def forget(state: str | None, path: str) -> None:
     discard(_place(state, path))
 
 
-def read(state: str | None, path: str) -> tuple[Manifest, set[int]] | None:
-    """Return the manifest of a folder that was verified here, and which files have changed since."""
+def is_unchanged(state: str | None, path: str) -> bool | None:
+    """Tell whether a folder is as it was verified here; None where it was not."""
     noted, text = _open(_place(state, path))
     manifest, marks = _decode(text)
     if noted != path or not marks:
         return None
-    changed = {
-        number
-        for number, file in enumerate(manifest.files)
-        if not _is_same(os.path.join(path, file.path), marks[number])
-    }
-    return manifest, changed
+    paths = (os.path.join(path, file.path) for file in manifest.files)
+    return all(map(_is_same, paths, marks))
 
 
 def fill(state: str | None, path: str, incoming: str, manifest: Manifest) -> tuple[set[int], str | None]:

@@ -76,9 +76,9 @@ def _is_there(order: Order) -> bool:
         return is_exactly(order.path, order.manifest)
     if not trust.is_ours(order.path):
         return False
-    noted = notes.read(order.state, order.path)
-    if noted is not None:
-        return not noted[1]
+    unchanged = notes.is_unchanged(order.state, order.path)
+    if unchanged is not None:
+        return unchanged
     if not is_exactly(order.path, order.manifest):
         return False
     notes.write(order.state, order.path, order.manifest)

@@ -30,10 +30,10 @@ def look(agent: Agent, request: Request) -> dict[str, Any]:
     trust.check_way(*os.path.split(os.path.dirname(path)))
     if not trust.is_ours(path):
         return {"path": path, "state": "absent"}
-    noted = notes.read(agent.state, path)
-    if noted is None:
+    unchanged = notes.is_unchanged(agent.state, path)
+    if unchanged is None:
         return {"path": path, "state": "unsure"}
-    if noted[1]:
+    if not unchanged:
         notes.forget(agent.state, path)  # the next transfer reads all of it
         return {"path": path, "state": "absent"}
     touch(path)
@@ -91,8 +91,6 @@ def drop(agent: Agent, request: Request) -> None:
 
     def child() -> dict[str, Any]:
         real = os.path.realpath(path)
-        if request.payload and os.path.lexists(real) and not os.path.isdir(real):
-            raise NodeError("files", f"cannot read {path}", "it is no folder")
         is_meant = not request.payload or is_exactly(real, Manifest.decode(request.payload))
         if is_meant and os.path.lexists(real):
             hide_and_remove(real)

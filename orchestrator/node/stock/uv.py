@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import configparser
 import os
-import shlex
 import subprocess
 from typing import Any, Mapping
 
@@ -109,9 +108,7 @@ def killed(what: str, returncode: int) -> NodeError:
 def no_python(request: Request, python: str, stderr: bytes) -> NodeError:
     hint = "set `python` under [env] to one that is there; or install it (`apt install python3`)"
     if python[:1] in "3<>=~!":
-        program = str(request["uv"])
-        program = program if program.startswith("~/") else shlex.quote(program)
-        hint += f"; or let uv do it there: `{program} python install {shlex.quote(python)}`"
+        hint += f"; or let uv do it there: `{request['uv']} python install '{python}'`"
     return NodeError(
         "no-python",
         f"has no Python that fits {python!r}",

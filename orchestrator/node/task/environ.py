@@ -33,17 +33,6 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def find_program(name: str, path: bytes) -> str | None:
-    """Where a program of that name is on PATH; a name with a slash is looked for as it is."""
-    if "/" in name:
-        return os.path.abspath(name)
-    for folder in path.split(b":"):
-        found = os.path.join(os.fsdecode(folder) or ".", name)
-        if os.path.isfile(found) and os.access(found, os.X_OK):
-            return os.path.abspath(found)
-    return None
-
-
 def build(
     base: Mapping[bytes, bytes], interpreter: str | None, env: Mapping[str, str], marks: Mapping[str, str]
 ) -> Environ:
@@ -75,7 +64,10 @@ def interpreter(python: str | None, setup: str | None, path: bytes) -> str | Non
     """
     if not python or (setup and "/" not in python):
         return None
-    return find_program(os.path.expanduser(python), path)
+    import shutil  # its compressions take a while to load
+
+    found = shutil.which(os.path.expanduser(python), path=os.fsdecode(path))
+    return found and os.path.abspath(found)
 
 
 def command(argv: list[str], setup: str | None, interpreter: str | None) -> list[bytes]:

@@ -8,7 +8,6 @@ The guard waits for the supervisor; when that is gone before its time, it ends w
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -343,19 +342,12 @@ def _enter(folder: str) -> None:
 def _explained(error: Exception, launch: Launch) -> NodeError:
     """Say why a program could not be executed."""
     program = os.fsdecode(launch.argv[0])[:500]
-    code = error.errno if isinstance(error, OSError) else None
-    why, hint = os.strerror(code) if code else str(error), ""
-    if code == errno.ENOENT and "/" not in program:
-        path = os.fsdecode(launch.env.get(b"PATH", b""))[:500]
-        why, hint = f"no program of that name is on PATH ({path})", "give its path, or install it"
-    elif code == errno.ENOENT:
-        there = os.path.exists(program)
-        why = "what its first line names is not there" if there else f"no such file, seen from {launch.cwd}"
-        hint = "look whether it is in the synced tree, or ignored; or correct `python` in hosts.toml"
-    elif code == errno.EACCES:
-        hint = f"`chmod +x {program}`, unless its file system is mounted noexec"
-    elif code == errno.ENOEXEC:
-        why, hint = "it is no program and names no interpreter", "begin it with a line like #!/bin/sh"
+    why = reason(error) if isinstance(error, OSError) else str(error)
+    hint = "look whether it is in the synced tree, or ignored; or correct `python` in hosts.toml"
+    if "/" not in program:
+        hint = "give its path, or install it: what has no slash is looked for on PATH"
+    elif os.path.exists(program):
+        hint = f"`chmod +x {program}`; a script begins with a line like #!/bin/sh, of a program that is there"
     return NodeError("start", f"{program} could not be started", why, hint)
 
 

@@ -145,8 +145,6 @@ def keep(agent: Agent, request: Request) -> dict[str, Any]:
     paths, run, who = agent.paths, request["run"], request["who"]
     words = agent.words
     store_plan(paths, run, request.get("plan"))
-    if run in words and os.fstat(words[run]).st_nlink == 0:  # cleaned away meanwhile
-        os.close(words.pop(run))
     fd = words.pop(run, None)
     if fd is None:
         fd = os.open(paths.keeper(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
