@@ -25,15 +25,6 @@ def link(path: str) -> str:
         return ""
 
 
-def text(path: str) -> str | None:
-    """Return what a file says, as far as it is text; None for none."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return None
-
-
 def size(path: str) -> int:
     """The bytes of a file; 0 for none."""
     try:

@@ -119,16 +119,11 @@ def absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def nearest(path: str) -> str:
-    """An absolute path, or the folder above it that is there."""
-    while not os.path.isdir(path):
-        path = os.path.dirname(path)
-    return path
-
-
 def free_bytes(folder: str) -> int:
     """The room on the disk of a folder, which need not be there yet; raise OSError."""
-    found = os.statvfs(nearest(folder))
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
 
 

@@ -180,8 +180,8 @@ def read(path: str, limit: int) -> bytes:
 
 
 def text(path: str) -> str:
-    """A small file of /proc or /sys as text; empty when it is not there."""
-    return read(path, 1 << 20).decode("utf-8", "replace")
+    """A file as text; empty when it is not there."""
+    return read(path, 16 << 20).decode("utf-8", "replace")
 
 
 # --- ending processes: exactly those that were meant, and until they are gone ---

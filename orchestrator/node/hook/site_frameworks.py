@@ -36,7 +36,6 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
     if "tf_keras" in keras:
         made["tf_keras.api._v2.keras"] = name_version
         made["tf_keras.src.saving.saving_lib"] = read_arrays
-        made["keras.src.version"] = tell_of_both
         if "KERAS_HOME" in os.environ:
             made["tf_keras.src.utils.data_utils"] = keep_home
     if "keras" in keras:
@@ -173,13 +172,6 @@ def read_arrays(saving_lib: "Any") -> None:
         return {name: entry[name][()] for name in entry} if self.mode == "r" else entry
 
     store.get = arrays
-
-
-def tell_of_both(version: "Any") -> None:
-    _say(
-        "Keras %s is imported, and tf.keras is Keras 2 (tf_keras): both are in this program;"
-        " legacy_keras = false under [job] makes tf.keras Keras 3, too" % version.__version__
-    )
 
 
 def share(input_ops: "Any", policy: str) -> None:

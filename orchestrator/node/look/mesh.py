@@ -39,7 +39,6 @@ class Mesh:
         self._payload = os.urandom(large)  # no VPN on the way can compress it
         self._listeners: list[socket.socket] = []
         self._peers: dict[int, socket.socket] = {}
-        self._heard: dict[int, bytes] = {}  # from those that were not answered yet
 
     def listen(self, port: int) -> bool:
         """Return False when somebody has the port, or this user may not have it."""
@@ -78,19 +77,19 @@ class Mesh:
             peer.close()
             return
         peer.setblocking(False)
-        self._peers[peer.fileno()], self._heard[peer.fileno()] = peer, b""
-        self._loop.watch(peer.fileno(), READ, lambda: self._hear(peer))
+        self._peers[peer.fileno()] = peer
+        heard = bytearray()
+        self._loop.watch(peer.fileno(), READ, lambda: self._hear(peer, heard))
         self._loop.after(_PATIENCE, lambda: self._hang_up(peer))
 
-    def _hear(self, peer: socket.socket) -> None:
+    def _hear(self, peer: socket.socket, heard: bytearray) -> None:
         """Answer the question; hang up on any other when it is as long, and on who has hung up."""
         try:
             data = peer.recv(len(self._question))
-            heard = self._heard[peer.fileno()] + data
+            heard += data
             if data and heard == self._question:
                 self._send(peer)
             if data and (len(heard) < len(self._question) or heard == self._question):
-                self._heard[peer.fileno()] = heard
                 return
         except BlockingIOError:
             return
@@ -107,7 +106,6 @@ class Mesh:
             peer.send(self._payload)
 
     def _hang_up(self, peer: socket.socket) -> None:
-        self._heard.pop(peer.fileno(), None)
         if self._peers.pop(peer.fileno(), None) is not None:
             self._loop.unwatch(peer.fileno())
             peer.close()

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from ..base import lenient, trust
+from ..base import lenient, procs, trust
 from ..base.fault import NodeError
 from . import frames
 from .agent import Agent, Request
@@ -131,7 +131,7 @@ def hello(agent: Agent) -> dict[str, Any]:
         "pid": os.getpid(),
         "python": sys.version.split()[0],
         "user": lenient.user(os.getuid()),
-        "boot_id": (lenient.text("/proc/sys/kernel/random/boot_id") or "").strip(),
+        "boot_id": procs.text("/proc/sys/kernel/random/boot_id").strip(),
         "netns": lenient.link("/proc/self/ns/net"),
         "time_ns": time.time_ns(),
         "state": agent.state,

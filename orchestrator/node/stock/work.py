@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..base import lenient, trust
+from ..base import lenient, procs, trust
 from ..base.fault import unwritable
 from ..base.paths import absolute, plain_name
 from ..disk.removing import remove
@@ -68,7 +68,7 @@ def run_folder(workdir: str, run: str) -> str:
 
 def trees_of(run_folder: str) -> list[str]:
     """The digests of the trees that a run was made from, and of the data that it reads."""
-    return (lenient.text(os.path.join(run_folder, "trees")) or "").split()
+    return procs.text(os.path.join(run_folder, "trees")).split()
 
 
 def share(_agent: Agent, request: Request) -> dict[str, Any]:

@@ -144,19 +144,15 @@ def _spawn(argv: list[bytes], out: int, err: int) -> int:
 def _end_all() -> tuple[int, list[str]]:
     """End every descendant; how many there were, and the names of those that stay."""
     began = time.monotonic()
-    seen: set[int] = set()
-    while True:
-        if not procs.reap()[1]:  # all that lost their parent are ours
-            return len(seen), []
-        below = [one for one in procs.descendants(os.getpid(), procs.scan()) if not one.zombie]
+    seen = {process.pid for process in procs.signal_all(signal.SIGTERM)}
+    while procs.reap()[1]:  # all that lost their parent are ours
         late = time.monotonic() - began
-        if below and late > _PATIENCE:  # another user's, by sudo, or stuck in the kernel
-            return len(seen), [procs.name(one.pid) for one in below]
-        for one in below:
-            if one.pid not in seen or late > _MOMENT:
-                seen.add(one.pid)
-                procs.send(one, signal.SIGKILL if late > _MOMENT else signal.SIGTERM)
+        left = procs.signal_all(signal.SIGKILL) if late > _MOMENT else []
+        seen.update(process.pid for process in left)
+        if left and late > _PATIENCE:  # another user's, by sudo, or stuck in the kernel
+            return len(seen), [procs.name(process.pid) for process in left]
         time.sleep(0.005)
+    return len(seen), []
 
 
 def _status(wait_status: int) -> int:

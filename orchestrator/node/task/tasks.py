@@ -70,7 +70,7 @@ def store_plan(paths: Paths, run: str, plan: str | None) -> None:
     """
     path = paths.run_json(run)
     make_private(paths.run(run))
-    if plan is not None and lenient.text(path) != plan:
+    if plan is not None and procs.text(path) != plan:
         replace_file(path, plan.encode())
 
 
@@ -164,7 +164,7 @@ def keep(agent: Agent, request: Request) -> dict[str, Any]:
 def _run(paths: Paths, run: str) -> dict[str, Any]:
     return {
         "run": run,
-        "plan": lenient.text(paths.run_json(run)),
+        "plan": procs.text(paths.run_json(run)) or None,
         "keeper": _keeper(paths, run),
         "stopped": os.path.exists(paths.stopped(run)),
         "tasks": [known for folder in paths.tasks(run) for known in _task(folder)],
