@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.errors import HostError, Trouble, UsageError
+from orchestrator.export.orchestrate_rank import expand, repeated
 from orchestrator.model import Host
 from orchestrator.text import plain
 
@@ -119,7 +120,7 @@ def allocation(job: str) -> Allocation:
     record = _record(_slurm(*_SHOW, "job", job))
     if over := _end(job, record):
         raise UsageError(f"--hosts slurm: {over}", hint="`squeue --me` shows the jobs that run")
-    names = _slurm("scontrol", "show", "hostnames", record.get("NodeList", "")).split()
+    names = expand(record.get("NodeList", ""))
     records = {
         one["NodeName"]: one
         for one in map(_record, _slurm(*_SHOW, "node", ",".join(names)).splitlines())
@@ -144,7 +145,7 @@ def look(job: str, nodes: Collection[str]) -> Fate:
     record = _record(text)
     down: dict[str, str] = {}
     with contextlib.suppress(UsageError):
-        inside = _slurm("scontrol", "show", "hostnames", record.get("NodeList", "")).split()
+        inside = expand(record.get("NodeList", ""))
         for line in _slurm(*_SHOW, "node", ",".join(nodes)).splitlines() if nodes else ():
             node = _record(line)
             name, state, reason = node["NodeName"], node.get("State", ""), node.get("Reason", "")
@@ -190,11 +191,7 @@ def _tasks(environ: Mapping[str, str], nodes: int) -> list[int]:
     """The tasks of each node where the job was asked for a number of tasks; else one on each."""
     if not environ.get("SLURM_NTASKS") and not environ.get("SLURM_NTASKS_PER_NODE"):
         return [1] * nodes  # SLURM_TASKS_PER_NODE may then be the number of cores
-    counts = [
-        int(match[1])
-        for match in re.finditer(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_TASKS_PER_NODE", ""))
-        for _ in range(int(match[2] or 1))
-    ]
+    counts = repeated(environ.get("SLURM_TASKS_PER_NODE", ""))
     return counts if len(counts) == nodes else [1] * nodes
 
 

@@ -85,7 +85,7 @@ class AgentClient:
 
     @property
     def pid(self) -> int:
-        return int(self.hello["pid"])
+        return self.process.pid
 
     def close(self) -> int:
         """Hang up and wait for the agent's end."""

@@ -36,7 +36,6 @@ NOT_READ = {
     *(f"{place}.{field}" for place in ("news.state", "states.runs[].tasks[].state") for field in _STATE),
     *(f"start.{field}" for field in ("already", "started", "state")),
     *("lease.taken", "news.kind"),
-    "hello.pid",
 }
 
 

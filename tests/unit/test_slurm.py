@@ -18,7 +18,6 @@ from orchestrator.store import RunFolder
 SCONTROL = """#!/bin/sh
 case "$*" in
     *"show job"*) cat job ;;
-    *"show hostnames"*) printf 'n1\\nn2\\n' ;;
     *"show node"*) cat node ;;
 esac
 """

@@ -128,7 +128,6 @@ def hello(agent: Agent) -> dict[str, Any]:
     place = None if error else os.stat(agent.paths.root)
     return {
         "protocol": PROTOCOL,
-        "pid": os.getpid(),
         "python": sys.version.split()[0],
         "user": lenient.user(os.getuid()),
         "boot_id": procs.text("/proc/sys/kernel/random/boot_id").strip(),

@@ -13,7 +13,6 @@ from typing import Any, Dict, Mapping, NamedTuple
 
 from ..base.descriptors import replace_file
 from ..base.paths import Paths, TaskFolder, make_private
-from ..base.procs import COOKIE
 
 Environ = Dict[bytes, bytes]
 
@@ -47,29 +46,6 @@ def build(
     return made
 
 
-def marks(run: str, attempt: str, task: str, nonce: str, report: str) -> dict[str, str]:
-    """Return what tells a task, and us, whose it is."""
-    return {
-        COOKIE: f"{run}/{attempt}/{task}/{nonce}",
-        "ORCHESTRATE_RUN": run,
-        "ORCHESTRATE_ATTEMPT": attempt,
-        "ORCHESTRATE_REPORT": report,
-    }
-
-
-def interpreter(python: str | None, setup: str | None, path: bytes) -> str | None:
-    """The training Python as an absolute path (a venv's link is not resolved).
-
-    A bare name is the setup's to find: `conda activate` decides what `python` means after it.
-    """
-    if not python or (setup and "/" not in python):
-        return None
-    import shutil  # its compressions take a while to load
-
-    found = shutil.which(os.path.expanduser(python), path=os.fsdecode(path))
-    return found and os.path.abspath(found)
-
-
 def command(argv: list[str], setup: str | None, interpreter: str | None) -> list[bytes]:
     """Return what to exec; the user's setup text is one argument of a login bash, the command its others."""
     made = [encode(os.path.expanduser(argv[0])), *(encode(argument) for argument in argv[1:])]
@@ -81,9 +57,15 @@ def command(argv: list[str], setup: str | None, interpreter: str | None) -> list
 
 def of_task(spec: Mapping[str, Any], marked: Mapping[str, str]) -> tuple[list[bytes], Environ]:
     """The command line and the environment for a task's spec on this machine."""
-    base, setup = os.environb, spec.get("setup")
-    python = interpreter(spec.get("python"), setup, base.get(b"PATH", os.defpath.encode()))
-    return command(spec["argv"], setup, python), build(base, python, spec.get("env") or {}, marked)
+    import shutil  # its compressions take a while to load
+
+    setup, python, found = spec.get("setup"), spec.get("python"), None
+    # A bare name is the setup's to find: `conda activate` decides what `python` means after it.
+    if python and ("/" in python or not setup):
+        found = shutil.which(os.path.expanduser(python), path=os.environ.get("PATH", os.defpath))
+    interpreter = found and os.path.abspath(found)  # a venv's link is not resolved
+    made = build(os.environb, interpreter, spec.get("env") or {}, marked)
+    return command(spec["argv"], setup, interpreter), made
 
 
 def _put_first(env: Environ, interpreter: str) -> None:

@@ -272,7 +272,12 @@ def result(folder: TaskFolder, answer: bytes) -> dict[str, Any]:
 
 
 def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch:
-    marks = environ.marks(folder.run, folder.attempt, folder.task, os.urandom(8).hex(), folder.report)
+    marks = {
+        procs.COOKIE: f"{folder.run}/{folder.attempt}/{folder.task}/{os.urandom(8).hex()}",
+        "ORCHESTRATE_RUN": folder.run,
+        "ORCHESTRATE_ATTEMPT": folder.attempt,
+        "ORCHESTRATE_REPORT": folder.report,
+    }
     shows, env = spec.get("stacks", True), spec.get("env") or {}
     wanted = shows or "ORCHESTRATE_KERAS" in env or "ORCHESTRATE_AUTO_SHARD" in env
     site = environ.install_site(paths) if wanted else None
