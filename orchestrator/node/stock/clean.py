@@ -149,32 +149,28 @@ def prune(paths: Paths, request: Request) -> dict[str, Any]:
     # Read before the working folders go; one that was used lately may be of a run that is alive elsewhere.
     in_use = [one for one in working if one.name in living or time.time() - one.used < older]
     needed = {tree for one in in_use for tree in work.trees_of(one.path)}
+
+    def is_known(run: Folder) -> bool:
+        """Keep unknown runs for a week: they may be alive elsewhere."""
+        return run.name in request["known"] or time.time() - run.used >= 7 * _DAY
+
     hidden = _hidden(states)
     if shared:
         hidden += [path for folder in (workdir, works, trees, data, envs) for path in _hidden(folder)]
 
-    def is_over(folder: Folder) -> bool:
-        return folder.name not in living
-
-    def is_unneeded(folder: Folder) -> bool:
-        return shared and folder.name not in needed
-
-    def is_done_with(folder: Folder) -> bool:
-        """Keep unknown runs for a week: they may be alive elsewhere."""
-        known = folder.name in request["known"] or time.time() - folder.used >= 7 * _DAY
-        return request["work"] and shared and is_over(folder) and known
-
-    def is_unused(_: Folder) -> bool:
-        """Keep environments while a run is alive: it may use any of them."""
-        return shared and not living
-
-    stock = [("code", trees), ("data", data)]
-    kinds: list[tuple[str, Iterable[Folder], Callable[[Folder], bool]]]
-    kinds = [("state", map(measure, _plain(states, _is_state)), is_over), ("work", working, is_done_with)]
-    kinds += [(kind, map(_by_its_top, _plain(folder, _is_stock)), is_unneeded) for kind, folder in stock]
-    kinds += [("envs", map(_by_its_top, _plain(envs, _is_environment)), is_unused)]
-    kinds += [("scraps", map(measure, hidden), lambda _: True)]
-    return {kind: _prune(kind, folders, request, may_go) for kind, folders, may_go in kinds}
+    kinds: dict[str, tuple[Iterable[Folder], Callable[[Folder], bool]]] = {
+        "state": (map(measure, _plain(states, _is_state)), lambda one: one.name not in living),
+        "work": (
+            working,
+            lambda one: shared and request["work"] and one.name not in living and is_known(one),
+        ),
+        "code": (map(_by_its_top, _plain(trees, _is_stock)), lambda one: shared and one.name not in needed),
+        "data": (map(_by_its_top, _plain(data, _is_stock)), lambda one: shared and one.name not in needed),
+        # A run that is alive may use any of them.
+        "envs": (map(_by_its_top, _plain(envs, _is_environment)), lambda _: shared and not living),
+        "scraps": (map(measure, hidden), lambda _: True),
+    }
+    return {kind: _prune(kind, folders, request, may_go) for kind, (folders, may_go) in kinds.items()}
 
 
 def _is_state(path: str) -> bool:
