@@ -57,7 +57,7 @@ def repair(trainer: "Any") -> None:
     odd = _unexpected(trainer) if _minor(version) >= _FIRST else "it is older than %d.%d" % _FIRST
     if odd:
         for name in ("fit", "evaluate"):
-            setattr(model, name, _refusal(getattr(model, name), version, odd))
+            setattr(model, name, _behind(lambda _: _refuse(version, odd), getattr(model, name)))
         return
     tree, reduce, build = trainer.tree, trainer.reduce_per_replica, model._maybe_symbolic_build  # noqa: SLF001
 
@@ -77,7 +77,7 @@ def repair(trainer: "Any") -> None:
     trainer.reduce_per_replica = reduce_per_replica
     model._maybe_symbolic_build = maybe_symbolic_build  # noqa: SLF001
     for name in ("fit", "evaluate"):
-        setattr(model, name, _one_by_one(getattr(model, name)))
+        setattr(model, name, _behind(_step_by_step, getattr(model, name)))
     _record(version)
 
 
@@ -103,28 +103,28 @@ def _unexpected(trainer: "Any") -> str:
     return "" if "_distributed_dataset" in stored else "TFEpochIterator._distributed_dataset is not there"
 
 
-def _refusal(function: "Any", version: str, odd: str) -> "Any":
-    def refuse(self: "Any", *args: "Any", **named: "Any") -> "Any":
-        if several(self.distribute_strategy):
-            raise RuntimeError(
-                "orchestrate cannot repair Keras %s for several tasks: %s. Install Keras %d.%d to %d.%d, set"
-                " legacy_keras = true under [job] for Keras 2, or repair_keras = false to train as it is"
-                % (version, odd, *_FIRST, *_LAST)
-            )
-        return function(self, *args, **named)
-
-    return refuse
-
-
-def _one_by_one(function: "Any") -> "Any":
-    """Make each step an execution of its own."""
+def _behind(first: "Any", function: "Any") -> "Any":
+    """Have a method of several workers' models do something first."""
 
     def call(self: "Any", *args: "Any", **named: "Any") -> "Any":
         if several(self.distribute_strategy):
-            self.steps_per_execution = 1
+            first(self)
         return function(self, *args, **named)
 
     return call
+
+
+def _refuse(version: str, odd: str) -> None:
+    raise RuntimeError(
+        "orchestrate cannot repair Keras %s for several tasks: %s. Install Keras %d.%d to %d.%d, set"
+        " legacy_keras = true under [job] for Keras 2, or repair_keras = false to train as it is"
+        % (version, odd, *_FIRST, *_LAST)
+    )
+
+
+def _step_by_step(model: "Any") -> None:
+    """Make each step an execution of its own."""
+    model.steps_per_execution = 1
 
 
 def average(layer: "Any") -> None:

@@ -89,50 +89,46 @@ class Server:
             self._seats.release()
 
 
-class Puller:
-    """Takes pieces from one peer, in their order, in a thread of its own; `on_end` is told what was wrong."""
+def pull(
+    pieces: Pieces, pem: str, source: dict[str, Any], on_end: Callable[[str], None]
+) -> Callable[[], None]:
+    """Take pieces from one peer, in their order, in a thread of its own; `on_end` is told what was wrong.
 
-    def __init__(
-        self, pieces: Pieces, pem: str, source: dict[str, Any], on_end: Callable[[str], None]
-    ) -> None:
-        self._pieces = pieces
-        self._context = context(pem, server=False)
-        self._address = source["address"], source["port"]
-        self._lacking = [piece for piece in source["pieces"] if not pieces.has(piece)]
-        self._on_end = on_end
-        self._stopped = False
-        threading.Thread(target=self._run, daemon=True).start()
+    What is returned has it take no more: the thread ends with the peer's next word.
+    """
+    stopped = threading.Event()
 
-    def stop(self) -> None:
-        """Take no more of it; the thread ends with the peer's next word."""
-        self._stopped = True
-
-    def _run(self) -> None:
+    def run() -> None:
         why = ""
         try:
-            if self._lacking:
-                self._pull()
+            _pull(pieces, pem, source, stopped)
         except (EOFError, OSError) as error:  # TLS's own errors too
             why = str(error) or type(error).__name__
         except NodeError as error:
             why = error.what
-        if not self._stopped:
-            self._on_end(why)
+        if not stopped.is_set():
+            on_end(why)
 
-    def _pull(self) -> None:
-        with socket.create_connection(self._address, _CONNECT) as plain:
-            plain.settimeout(_PATIENCE)
-            with self._context.wrap_socket(plain) as stream:
-                count = len(self._lacking)
-                stream.sendall(struct.pack(f">{count + 1}Q", count, *self._lacking))
-                for piece in self._lacking:
-                    while (length := _number(stream)) == _WAIT and not self._stopped:
-                        pass
-                    if self._stopped:
-                        return
-                    if length > BLOB:
-                        raise NodeError("piece", f"a piece of {length} bytes was sent")
-                    self._pieces.write(piece, _exactly(stream, length))
+    threading.Thread(target=run, daemon=True).start()
+    return stopped.set
+
+
+def _pull(pieces: Pieces, pem: str, source: dict[str, Any], stopped: threading.Event) -> None:
+    lacking = [piece for piece in source["pieces"] if not pieces.has(piece)]
+    if not lacking:
+        return
+    with socket.create_connection((source["address"], source["port"]), _CONNECT) as plain:
+        plain.settimeout(_PATIENCE)
+        with context(pem, server=False).wrap_socket(plain) as stream:
+            stream.sendall(struct.pack(f">{len(lacking) + 1}Q", len(lacking), *lacking))
+            for piece in lacking:
+                while (length := _number(stream)) == _WAIT and not stopped.is_set():
+                    pass
+                if stopped.is_set():
+                    return
+                if length > BLOB:
+                    raise NodeError("piece", f"a piece of {length} bytes was sent")
+                pieces.write(piece, _exactly(stream, length))
 
 
 def _listen(ports: Sequence[int]) -> socket.socket:

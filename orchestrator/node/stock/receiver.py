@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from ..base import locks, trust
 from ..base.descriptors import write_all
@@ -121,7 +121,8 @@ def _fill(order: Order, pieces: Pieces, base: str | None, reader: int, tell: int
         with lock:
             write_all(tell, frames.encode(word))
 
-    port, puller = 0, None
+    port = 0
+    stop: Callable[[], None] = lambda: None
     if order.pem:
         from . import peers
 
@@ -143,9 +144,8 @@ def _fill(order: Order, pieces: Pieces, base: str | None, reader: int, tell: int
             elif "peer" not in word:
                 return
             elif port:
-                if puller is not None:
-                    puller.stop()
-                puller = peers.Puller(pieces, order.pem, word["peer"], lambda why: say({"idle": why[:300]}))
+                stop()
+                stop = peers.pull(pieces, order.pem, word["peer"], lambda why: say({"idle": why[:300]}))
             else:
                 say({"idle": "this machine speaks no TLS"})
     raise NodeError("store", "the transfer was given up")
