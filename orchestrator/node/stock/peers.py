@@ -90,13 +90,16 @@ class Server:
 
 
 def pull(
-    pieces: Pieces, pem: str, source: dict[str, Any], on_end: Callable[[str], None]
-) -> Callable[[], None]:
+    pieces: Pieces,
+    pem: str,
+    source: dict[str, Any],
+    stopped: threading.Event,
+    on_end: Callable[[str], None],
+) -> None:
     """Take pieces from one peer, in their order, in a thread of its own; `on_end` is told what was wrong.
 
-    What is returned has it take no more: the thread ends with the peer's next word.
+    Once it is stopped it takes no more; its thread ends with the peer's next word.
     """
-    stopped = threading.Event()
 
     def run() -> None:
         why = ""
@@ -110,7 +113,6 @@ def pull(
             on_end(why)
 
     threading.Thread(target=run, daemon=True).start()
-    return stopped.set
 
 
 def _pull(pieces: Pieces, pem: str, source: dict[str, Any], stopped: threading.Event) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from ..base import locks, trust
 from ..base.descriptors import write_all
@@ -122,7 +122,7 @@ def _fill(order: Order, pieces: Pieces, base: str | None, reader: int, tell: int
             write_all(tell, frames.encode(word))
 
     port = 0
-    stop: Callable[[], None] = lambda: None
+    stopped = threading.Event()
     if order.pem:
         from . import peers
 
@@ -144,8 +144,9 @@ def _fill(order: Order, pieces: Pieces, base: str | None, reader: int, tell: int
             elif "peer" not in word:
                 return
             elif port:
-                stop()
-                stop = peers.pull(pieces, order.pem, word["peer"], lambda why: say({"idle": why[:300]}))
+                stopped.set()
+                stopped = threading.Event()
+                peers.pull(pieces, order.pem, word["peer"], stopped, lambda why: say({"idle": why[:300]}))
             else:
                 say({"idle": "this machine speaks no TLS"})
     raise NodeError("store", "the transfer was given up")
