@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.errors import HostError, Trouble, UsageError
-from orchestrator.export.orchestrate_rank import expand, repeated
+from orchestrator.export.orchestrate_rank import expand
 from orchestrator.model import Host
 from orchestrator.text import plain
 
@@ -191,7 +191,8 @@ def _tasks(environ: Mapping[str, str], nodes: int) -> list[int]:
     """The tasks of each node where the job was asked for a number of tasks; else one on each."""
     if not environ.get("SLURM_NTASKS") and not environ.get("SLURM_NTASKS_PER_NODE"):
         return [1] * nodes  # SLURM_TASKS_PER_NODE may then be the number of cores
-    counts = repeated(environ.get("SLURM_TASKS_PER_NODE", ""))
+    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_TASKS_PER_NODE", ""))
+    counts = [int(count) for count, times in runs for _ in range(int(times or 1))]
     return counts if len(counts) == nodes else [1] * nodes
 
 

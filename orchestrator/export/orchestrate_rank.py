@@ -121,20 +121,14 @@ def await_address(host: str, deadline: float) -> None:
 
 def of_step(env: Mapping[str, str], rank: int) -> list[str]:
     """Return the node of each rank of a Slurm step."""
-    counts = zip(
-        expand(env.get("SLURM_STEP_NODELIST", "")), repeated(env.get("SLURM_STEP_TASKS_PER_NODE", ""))
-    )
-    hosts = [node for node, count in counts for _ in range(count)]
+    nodes = expand(env.get("SLURM_STEP_NODELIST", ""))
+    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", env.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    counts = [int(count) for count, times in runs for _ in range(int(times or 1))]
+    hosts = [node for node, count in zip(nodes, counts) for _ in range(count)]
     here = env.get("SLURMD_NODENAME")
     if here and hosts[rank : rank + 1] != [here]:
         raise ValueError(f"Slurm put rank {rank} on {here}; give srun --distribution=block")
     return hosts
-
-
-def repeated(text: str) -> list[int]:
-    """Read Slurm's `3,1(x2)`: 3, 1, 1."""
-    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
-    return [int(count) for count, times in runs for _ in range(int(times or 1))]
 
 
 def expand(text: str) -> list[str]:
