@@ -34,24 +34,24 @@ class Size(NamedTuple):
 
 # Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
 BUDGET = {
-    "": Size(16, 2_435, 12_450),
+    "": Size(16, 2_433, 12_437),
     "checks": Size(4, 963, 6_784),
     "cli": Size(30, 2_788, 18_821),
     "config": Size(6, 984, 6_971),
     "diagnosis": Size(7, 848, 5_946),
-    "envs": Size(4, 436, 2_787),
+    "envs": Size(4, 420, 2_737),
     "export": Size(5, 618, 5_258),
     "fleet": Size(4, 762, 5_043),
     "frameworks": Size(5, 214, 991),
     "launching": Size(5, 593, 3_736),
     "node": Size(1, 1, 1),
-    "node/base": Size(9, 1_011, 5_463),
-    "node/disk": Size(4, 378, 2_535),
-    "node/hook": Size(3, 496, 3_138),
-    "node/look": Size(4, 842, 5_895),
-    "node/serve": Size(7, 765, 4_943),
-    "node/stock": Size(11, 1_680, 12_424),
-    "node/task": Size(10, 1_788, 12_101),
+    "node/base": Size(9, 988, 5_367),
+    "node/disk": Size(4, 368, 2_483),
+    "node/hook": Size(3, 488, 3_095),
+    "node/look": Size(4, 840, 5_843),
+    "node/serve": Size(7, 765, 4_938),
+    "node/stock": Size(11, 1_666, 12_300),
+    "node/task": Size(10, 1_751, 11_730),
     "phases": Size(21, 4_178, 33_007),
     "planning": Size(7, 890, 5_820),
     "program": Size(6, 789, 5_890),
@@ -62,11 +62,11 @@ BUDGET = {
     "ssh": Size(7, 1_448, 9_729),
     "store": Size(8, 1_214, 7_345),
     "sync": Size(11, 2_060, 14_127),
-    "tests": Size(286, 30_550, 229_293),
+    "tests": Size(286, 30_528, 229_182),
     "wire": Size(5, 1_307, 5_894),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(234, 33_796, 229_967)
+TOTAL = Size(234, 33_684, 229_161)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
