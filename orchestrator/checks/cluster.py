@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from orchestrator import wire
+from orchestrator.checks.gpus import alike
 from orchestrator.checks.report import (
     Check,
     Evidence,
@@ -379,6 +380,7 @@ CHECKS = (
         _exposure,
         fix="let only the cluster's hosts reach the task ports (firewall), or use private addresses",
     ),
+    Check("model", alike, fix="use hosts of one kind (`--only`), and install one driver on all, as root"),
     Check("devices", _devices, fix="set `devices` in hosts.toml so that all have equally many per task"),
     Check("address", _address),
     Check("reach", _reach),

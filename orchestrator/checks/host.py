@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from orchestrator import wire
+from orchestrator.checks.gpus import health
 from orchestrator.checks.report import (
     PACKAGES,
     Check,
@@ -274,11 +275,11 @@ def _gpu(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     missing = [device for device in devices if device.isdigit() and device not in present]
     if gpus:
         yield ok(f"{len(gpus)} x {', '.join(dict.fromkeys(gpu.name for gpu in gpus))}")
-    if devices and not gpus:
+    if devices and not gpus and not report.facts.gpu_error:  # that is told by `health`
         why = f"`devices` names {', '.join(devices)}, and nvidia-smi shows none (or is not there)"
         hint = "run `nvidia-smi` on that host: it shows why; or leave `devices` out"
         yield Judgement(Level.FAIL, "none seen", why, hint)
-    elif missing:
+    elif missing and gpus:
         why = f"`devices` names {', '.join(missing)}; the machine has {', '.join(present)}"
         hint = set_key("devices", "numbers of GPUs that it has")
         yield Judgement(Level.FAIL, f"no GPU {', '.join(missing)}", why, hint)
@@ -359,4 +360,5 @@ CHECKS = (
     ),
     Check("linger", each(_linger), ask=("sh", "-c", _LINGERS)),
     Check("gpu", each(_gpu)),
+    Check("health", each(health)),
 )

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Event, HostFailed, Phase, PhaseEnded, PhaseStarted
 from orchestrator.fleet import Fleet, Lost, Session, TaskNews
@@ -138,6 +139,7 @@ class Run:
     staged: StagedCode = field(default_factory=StagedCode)
     placed: PlacedData = field(default_factory=PlacedData)
     losses: HostLosses = field(default_factory=HostLosses)
+    gpus: dict[str, wire.GpuLook] = field(default_factory=dict)  # of each host, at its last preflight
     leased: dict[str, Session] = field(default_factory=dict)  # host -> whose agent holds its ports
     fate: tuple[float, Fate] = (-math.inf, Fate())  # when Slurm was asked (monotonic), and its answer
     started: bool = False  # something of the run may be alive on the nodes

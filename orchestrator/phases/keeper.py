@@ -20,6 +20,8 @@ from functools import partial
 
 import msgspec
 
+from orchestrator import wire
+from orchestrator.checks import gpus
 from orchestrator.diagnosis.lastwords import LOOKED_AT, last
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.diagnosis.verdict import Verdict, judge
@@ -219,6 +221,7 @@ class _Keeper:
                     hidden = warnings(finished, run.folder, str(self._number))
                     return msgspec.structs.replace(ended, warnings=hidden)
                 verdict, failure = attempt_failed(finished, run.folder, str(self._number))
+                verdict = with_gpus(run, verdict, finished.exits)
                 if finished.hung is not None and not finished.hung.restart:
                     asked = run.plan.restarts.most > 0
                     return self._lost_for_good(verdict, "on_hang ends the run" if asked else "")
@@ -345,6 +348,7 @@ class _Keeper:
         )
 
 
+_GPUS, _GPU_LINES = 20.0, 6  # seconds to ask hosts about them, and what is told
 _FAR = 4 << 20  # bytes of a log's end in which a traceback is searched: one of a graph is long
 
 _OF_A_LOSS = "lower the learning rate, clip gradients, check the data: a value became NaN or infinite"
@@ -368,6 +372,23 @@ def attempt_failed(finished: Finished, folder: RunFolder, attempt: str) -> tuple
     verdict = judge(finished.exits, hear)
     blamed = next((one for one in finished.exits if one.task == verdict.task), None)
     return verdict, restarts.failure(blamed, verdict.last_lines, steps)
+
+
+def with_gpus(run: Run, verdict: Verdict, exits: Sequence[TaskExited]) -> Verdict:
+    """Add to a verdict what has become of the hosts' GPUs since preflight."""
+    since = min((one.ended - one.seconds for one in exits), default=0.0)
+    failed = min((one.ended for one in exits if verdict.task in ("", one.task)), default=time.time())
+    found: list[tuple[float, str, bool, str]] = []
+    names = [name for name in run.names if name not in run.gpus or run.gpus[name].gpus]
+    for name, look in run.fleet.ask(wire.GpusAgain(), hosts=names, timeout=_GPUS).good.items():
+        ahead, before = run.fleet.session(name).clock_offset, run.gpus.get(name, look)
+        news = gpus.changes(name, before, look, since + ahead, failed + ahead)
+        found += [(at - ahead, text, broken, name) for at, text, broken in news]
+    lines = [text for _, text, *_ in sorted(found)[:_GPU_LINES]]
+    hint = verdict.hint
+    if broken := fold(name for *_, broken, name in found if broken):
+        hint = f"reset that GPU, or restart the machine; or `--exclude {shlex.quote(broken)}`"
+    return replace(verdict, why="\n".join(filter(None, (*lines, verdict.why))), hint=hint)
 
 
 def doubt(finished: Finished) -> Verdict:

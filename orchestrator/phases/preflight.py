@@ -35,6 +35,7 @@ class Findings:
     checks: tuple[CheckReported, ...]
     pairs: tuple[PairReported, ...]
     failed: dict[str, HostError]  # hosts that could not answer at all
+    facts: Mapping[str, wire.MachineFacts]
 
     @property
     def good(self) -> bool:
@@ -48,6 +49,7 @@ def preflight(run: Run) -> dict[str, str]:
     """
     with phase(run, Phase.PREFLIGHT):
         findings = examine(run.fleet, run.bus, run.plan)
+        run.gpus.update(findings.facts)
         if not findings.good:
             raise _failure(findings, restarts.joined(run.plan))
     return findings.shared
@@ -149,7 +151,7 @@ def examine(
     results = checks.examined(evidence)
     for check in results:
         bus.emit(check)
-    return Findings(shared, tuple(results), tuple(pairs), failed)
+    return Findings(shared, tuple(results), tuple(pairs), failed, facts)
 
 
 def _begin_imports(

@@ -135,6 +135,18 @@ class Disks(Reply, frozen=True):
 class Gpu(Reply, frozen=True):
     index: Count
     name: Words
+    fields: Mapping[Words, Words] = {}  # of nvidia-smi, but for those that its driver does not know
+
+
+class GpuLook(Reply, frozen=True, kw_only=True):
+    gpus: tuple[Gpu, ...]
+    gpu_error: Words = ""  # why nvidia-smi does not show all of them
+    xids: tuple[tuple[Moment, Words, Count, Words], ...] = ()  # of the kernel: when, which GPU, code, words
+
+
+class GpusAgain(Request[GpuLook], frozen=True):
+    OP = "gpus"
+    seconds: float = 12.0
 
 
 class Interface(Reply, frozen=True):
@@ -144,13 +156,12 @@ class Interface(Reply, frozen=True):
     ip: Words
 
 
-class MachineFacts(Reply, frozen=True):
+class MachineFacts(GpuLook, frozen=True, kw_only=True):
     python: Python
     setup: Setup | None  # None: there is none, or it did not come to an end
     packages: dict[Words, Words | None]
     r: R | None
     disk: Disks
-    gpus: tuple[Gpu, ...]
     addresses: Annotated[tuple[Interface, ...], _MANY]
     answers: dict[Name, Lines]  # of `programs`, by name; "" for one that is missing or fails
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import socket
 import subprocess
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.base import procs
+from tests.gpus import H100, RTX_2080, fake_nvidia
 from tests.node.lab import Lab
 
 
@@ -99,14 +102,53 @@ def test_what_a_setup_leaves_in_the_background_is_not_waited_for(lab: Lab) -> No
     assert ([one["name"] for one in found["modules"]], found["ended"]) == (["json"], "")
 
 
-def test_gpus_as_nvidia_smi_lists_them(lab: Lab) -> None:
-    smi = lab.folder / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho '0, NVIDIA A100-SXM4-40GB'\necho 'no devices'\necho '1, NVIDIA GB10'\n")
-    smi.chmod(0o755)
-    assert facts(lab, env_={"PATH": f"{lab.folder}:{os.environ['PATH']}"})["gpus"] == [
-        {"index": 0, "name": "NVIDIA A100-SXM4-40GB"},
-        {"index": 1, "name": "NVIDIA GB10"},
-    ]
+def test_nvidia_smi_is_asked_once_and_by_an_older_driver_again_without_what_it_refuses(lab: Lab) -> None:
+    """The processes are asked for where memory is in use; each is told with its owner."""
+    second = RTX_2080 | {"index": "1", "uuid": "GPU-2", "name": "NVIDIA, Odd"}
+    users = [{"gpu_uuid": "GPU-2", "pid": str(os.getpid())}, {"gpu_uuid": "GPU-2", "pid": "[N/A]"}]
+    for cards, questions in (
+        ([H100], 1),
+        ([H100, H100 | {"memory.used": "[N/A]"}], 1),
+        ([RTX_2080, second], 4),
+    ):
+        folder = lab.folder / f"bin{questions}{len(cards)}"
+        found = facts(lab, env_={"PATH": fake_nvidia(folder, cards, users)})
+        assert len((folder / "asked").read_text().splitlines()) == questions
+        assert found["gpu_error"] == ""
+        assert [one["index"] for one in found["gpus"]] == [int(card["index"]) for card in cards]
+        assert [one["name"] for one in found["gpus"]] == [card["name"] for card in cards]
+        assert all(
+            one["fields"].items() >= card.items() for one, card in zip(found["gpus"], cards, strict=True)
+        )
+        assert [tuple(xid[1:3]) for xid in found["xids"]] == [
+            ("0000:01:00", 31),
+            ("0000:0a:00", 45),
+            ("0000:01:00", 94),
+        ]
+    me = f"pid {os.getpid()} {procs.name(os.getpid())} (user {pwd.getpwuid(os.getuid()).pw_name})"
+    assert [one["fields"]["users"] for one in found["gpus"]] == ["", me]
+
+
+def test_a_nvidia_smi_that_fails_floods_or_hangs_is_told(lab: Lab) -> None:
+    path = fake_nvidia(lab.folder / "bin", [H100])
+    program = lab.folder / "bin" / "nvidia-smi"
+    agent = lab.agent(env={"PATH": path})
+    rows = {
+        "echo 'No devices were found'; exit 6": "No devices were found",
+        "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18": "version mismatch",
+        "echo 'Field \"index\" is not a valid field to query.'; exit 2": '"index" is not a valid field',
+        "exec sleep 60": "no answer within 0.5 s",
+        "exec yes '0, GPU-1'": "it printed more than",
+        "kill -9 $$": "killed by SIGKILL",
+        "echo '2, x'; echo '²,,,,,,,,,,,,,,,,,,,,'; exit 0": "",
+    }
+    for text, why in rows.items():
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        answer = agent.request("gpus", seconds=0.5 if "sleep" in text else 20.0)
+        assert answer["gpus"] == []
+        assert why in answer["gpu_error"] if why else not answer["gpu_error"]
+    program.unlink()
+    assert agent.request("gpus") == {"gpus": [], "gpu_error": "", "xids": []}
 
 
 def test_r_as_the_job_would_find_it(lab: Lab) -> None:

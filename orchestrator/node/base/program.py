@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -13,28 +14,8 @@ from . import lenient
 SECONDS = 10.0
 _KEPT = 1 << 20  # bytes of each stream, the last ones: the answer comes behind what profiles print
 _FLOOD = 64 << 20  # bytes that no answer has; they are in memory
+_DYING = 2.0  # seconds that what is killed may take to be gone
 _PAUSE = 0.05  # seconds between two looks at how much it has printed
-
-
-def output(argv: list[str], seconds: float) -> str:
-    """Return a program's output; raise OSError if it is missing, SubprocessError if it fails or is late."""
-    done = subprocess.run(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        timeout=seconds,
-        check=True,
-    )
-    return done.stdout.decode("utf-8", "replace")
-
-
-def run_program(argv: list[str], seconds: float = SECONDS) -> str | None:
-    """Like `output`, but return None when the program is missing, fails or takes more than `seconds`."""
-    try:
-        return output(argv, seconds)
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 class Said(NamedTuple):
@@ -44,6 +25,10 @@ class Said(NamedTuple):
     err: bytes
     status: int
     why: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode("utf-8", "replace")
 
     @property
     def killed(self) -> str:
@@ -70,7 +55,10 @@ def listen(argv: list[bytes], env: dict[bytes, bytes], seconds: float, cwd: str 
                     why = f"no answer within {seconds:g} s"
         if why:
             process.kill()
-        status = process.wait()
+        try:
+            status = process.wait(_DYING if why else None)
+        except subprocess.TimeoutExpired:  # it waits inside the kernel, for a GPU that is gone, say
+            status = -signal.SIGKILL
         return Said(_last_of(out), _last_of(err), status, why)
 
 
@@ -79,15 +67,36 @@ def _last_of(file: IO[bytes]) -> bytes:
     return file.read(_KEPT)
 
 
+def hear(argv: list[str], seconds: float = SECONDS) -> Said | None:
+    """Run a program in our own environment; None when it is missing."""
+    try:
+        return listen([os.fsencode(word) for word in argv], dict(os.environb), seconds)
+    except OSError:
+        return None
+
+
+def run_program(argv: list[str], seconds: float = SECONDS) -> str | None:
+    """Return a program's output; None when it is missing, fails or takes more than `seconds`."""
+    heard = hear(argv, seconds)
+    return None if heard is None or heard.why or heard.status else heard.text
+
+
+_LONG = 200  # characters of a field
 AWAKE = 40.0  # seconds; nvidia-smi wakes each GPU where the driver lets them sleep (no persistence mode)
 
 
-def ask_nvidia(query: str, seconds: float = SECONDS) -> list[list[str]] | None:
-    """A row of fields for each line of the answer, as many as were asked for; None without nvidia-smi.
+def ask_nvidia(query: str, seconds: float = SECONDS) -> tuple[list[list[str]], str]:
+    """A row of fields for each line of the answer, as many as were asked for, and what is wrong with it.
 
-    `query` is one of its options: `--query-gpu=index,name`.
+    `query` is one of its options: `--query-gpu=index,name`. Nothing is wrong without nvidia-smi.
     """
-    text = run_program(["nvidia-smi", query, "--format=csv,noheader,nounits"], seconds)
-    most = query.count(",")  # behind that a comma belongs to the last field
-    rows = [[field.strip() for field in line.split(",", most)] for line in (text or "").splitlines()]
-    return None if text is None else [row for row in rows if len(row) == most + 1]
+    heard = hear(["nvidia-smi", query, "--format=csv,noheader,nounits"], seconds)
+    if heard is None:
+        return [], ""
+    most, lines = query.count(","), heard.text.splitlines()  # behind that a comma belongs to the last field
+    rows = [[field.strip()[:_LONG] for field in line.split(",", most)] for line in lines]
+    words = [
+        line.strip() for line in (*heard.err.decode("utf-8", "replace").splitlines(), *lines) if line.strip()
+    ]
+    failed = heard.status and (words or [f"it ended with {heard.status}"])[-1][:_LONG]
+    return [row for row in rows if len(row) == most + 1], heard.why or heard.killed or failed or ""

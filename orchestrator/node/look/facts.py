@@ -14,13 +14,14 @@ import struct
 import tempfile
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
-from ..base import procs, program
+from ..base import procs
 from ..base.fault import NodeError, reason
 from ..base.lenient import listed
 from ..base.paths import absolute, free_bytes
 from ..base.program import listen, run_program
 from ..serve.agent import Agent, Request
 from ..task import environ
+from . import gpus
 
 _SIOCGIFADDR = 0x8915
 _OUTPUT = 20_000  # characters of one program
@@ -172,7 +173,7 @@ def facts(agent: Agent, request: Request) -> dict[str, Any]:
             "state": free_bytes(state) if state else None,
             "workdir": _workdir(request["workdir"]),
         },
-        "gpus": _gpus(),
+        **gpus.look(agent, request),
         "addresses": _addresses(),
         "answers": {
             name: (run_program(argv) or "")[:_OUTPUT]
@@ -253,11 +254,6 @@ def _workdir(path: str) -> dict[str, Any]:
     except OSError as trouble:
         error = reason(trouble)
     return {"path": path, "writable": not error, "error": error, "free": free_bytes(path)}
-
-
-def _gpus() -> list[dict[str, Any]]:
-    rows = program.ask_nvidia("--query-gpu=index,name", program.AWAKE) or ()
-    return [{"index": int(index), "name": name} for index, name in rows if index.isdigit()]
 
 
 def _addresses() -> list[dict[str, str]]:

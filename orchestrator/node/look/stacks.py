@@ -186,10 +186,10 @@ def _gpus() -> list[dict[str, int]] | None:
     """Which process uses which GPU, how much of its memory (bytes), and how busy that GPU is (percent)."""
     from ..base import program  # it brings `subprocess`
 
-    busy = program.ask_nvidia("--query-gpu=uuid,utilization.gpu")
-    users = program.ask_nvidia("--query-compute-apps=gpu_uuid,pid,used_memory")
-    if busy is None or users is None:
+    busy, _ = program.ask_nvidia("--query-gpu=uuid,utilization.gpu")
+    if not busy:
         return None
+    users, _ = program.ask_nvidia("--query-compute-apps=gpu_uuid,pid,used_memory")
     percent = {gpu: int(used) for gpu, used in busy if used.isdigit()}
     return [
         {

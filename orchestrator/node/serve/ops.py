@@ -32,6 +32,7 @@ OPS = {
     "facts": ("look.facts", "facts", 85.0),
     "fingerprint": ("look.facts", "fingerprint", 60.0),
     "imports": ("look.facts", "imports", 180.0),
+    "gpus": ("look.gpus", "look", 60.0),
     "share": ("stock.work", "share", 30.0),
     "listen": ("look.mesh", "listen", HERE),
     "unlisten": ("look.mesh", "unlisten", HERE),

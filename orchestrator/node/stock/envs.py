@@ -17,8 +17,8 @@ from typing import Any
 from ..base import locks, procs, trust
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import touch
-from ..base.paths import absolute, plain_name
-from ..base.program import output, run_program
+from ..base.paths import absolute, free_bytes, plain_name
+from ..base.program import hear, run_program
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
 from . import uv
@@ -190,18 +190,17 @@ def _check(making: str, lock: bytes, path: str) -> dict[str, str]:
 def _whole(path: str) -> bool:
     """Start its Python; raise NodeError when it does not answer: a slow disk condemns no environment."""
     python = _python(path)
-    try:
-        is_made = os.path.isfile(os.path.join(path, LOCK))
-        return is_made and output([python, "-I", "-S", "-c", "print(1)"], _SECONDS).strip() == "1"
-    except subprocess.TimeoutExpired:
+    heard = None
+    if os.path.isfile(os.path.join(path, LOCK)):
+        heard = hear([python, "-I", "-S", "-c", "print(1)"], _SECONDS)
+    if heard is not None and heard.why:
         raise NodeError(
             "env",
             "has an environment whose Python does not answer",
             f"{python} did not start within {_SECONDS:g} s: its disk hangs, or the machine is very busy",
             "look at the load of that machine and at its disk, then try again",
-        ) from None
-    except (OSError, subprocess.SubprocessError):
-        return False
+        )
+    return heard is not None and not heard.status and heard.text.strip() == "1"
 
 
 def _python(environment: str) -> str:
