@@ -378,16 +378,17 @@ def with_gpus(run: Run, verdict: Verdict, exits: Sequence[TaskExited]) -> Verdic
     """Add to a verdict what has become of the hosts' GPUs since preflight."""
     since = min((one.ended - one.seconds for one in exits), default=0.0)
     failed = min((one.ended for one in exits if verdict.task in ("", one.task)), default=time.time())
+    clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
     found: list[tuple[float, str, bool, str]] = []
     names = [name for name in run.names if name not in run.gpus or run.gpus[name].gpus]
     for name, look in run.fleet.ask(wire.GpusAgain(), hosts=names, timeout=_GPUS).good.items():
-        ahead, before = run.fleet.session(name).clock_offset, run.gpus.get(name, look)
+        ahead, before = clocks.get(name, 0.0), run.gpus.get(name, look)
         news = gpus.changes(name, before, look, since + ahead, failed + ahead)
         found += [(at - ahead, text, broken, name) for at, text, broken in news]
     lines = [text for _, text, *_ in sorted(found)[:_GPU_LINES]]
     hint = verdict.hint
     if broken := fold(name for *_, broken, name in found if broken):
-        hint = f"reset that GPU, or restart the machine; or `--exclude {shlex.quote(broken)}`"
+        hint = f"`--exclude {shlex.quote(broken)}` until its GPU was reset, or the machine restarted"
     return replace(verdict, why="\n".join(filter(None, (*lines, verdict.why))), hint=hint)
 
 

@@ -19,6 +19,10 @@ _OTHERS_END = (
     "end = {'state': 'exited', 'exit_code': 42}\n"
     "mine['tasks'] += [{**mine['tasks'][0], 'task': 'worker/0', 'alive': False, 'state': end}]"
 )
+_GPUS = (
+    "result = {'gpus': [{'index': 0, 'name': words, 'fields': {words: words, 'temperature.gpu': words}}] * 20,"
+    " 'gpu_error': words * 9, 'xids': [[time.time_ns(), words, 79, words]]}"
+)
 _PROCESS = "result['tasks'][0]['processes'][0]"
 _GONE = "count=1, gone=[{'name': words, 'bytes': 1, 'idle': 1.0}], failed=[words]"
 
@@ -47,6 +51,7 @@ _ROWS = (
     (Verb.LAUNCH, "work_make", "a folder of hostile words", "result['work'] = '/' + words", 1, ""),
     (Verb.LAUNCH, "follow", "tasks that nobody asked for", "result = {'missing': ['worker/0']}", 1, PROTOCOL),
     (Verb.LAUNCH, "sweep", "hostile words killed", "result['killed'] = [{'pid': 1, 'argv0': words}] * 100", 0, ""),
+    (Verb.RESTART, "gpus", "GPUs of hostile words", _GPUS, 0, "--exclude liar"),
     (Verb.LAUNCH, "log", "a hole", _extra("log", "'offset': 10**9, 'times': []", "b'x'"), 1, PROTOCOL),
     (Verb.LAUNCH, "log", "of the other's task", "header['task'] = 'worker/0'", 1, PROTOCOL),
     (Verb.LAUNCH, "log", "of hostile words", "payload = words.encode('utf-8', 'replace') + b'\\xff\\xfe\\n'", 0, ""),
