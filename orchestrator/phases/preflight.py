@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator import checks, wire
@@ -35,7 +35,7 @@ class Findings:
     checks: tuple[CheckReported, ...]
     pairs: tuple[PairReported, ...]
     failed: dict[str, HostError]  # hosts that could not answer at all
-    facts: Mapping[str, wire.MachineFacts]
+    facts: Mapping[str, wire.MachineFacts] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:

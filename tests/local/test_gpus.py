@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack
 from pathlib import Path
 
-from orchestrator.rehearsal.cluster import TaskPorts
+from orchestrator.rehearsal.cluster import task_ports
 from tests.gpus import H100, fake_nvidia
 
 ROOT = Path(__file__).parents[2]
@@ -29,9 +29,10 @@ sys.exit("CUDA error: unspecified launch failure")
 
 def test_what_a_gpu_did_stands_in_the_verdict(tmp_path: Path) -> None:
     path = fake_nvidia(tmp_path / "bin", [H100, SECOND], [{"gpu_uuid": "GPU-1", "pid": str(os.getpid())}])
-    with closing(TaskPorts(1)) as ports:
+    with ExitStack() as held:
+        (port,) = task_ports(1, held)
         (tmp_path / "hosts.toml").write_text(
-            f'[[host]]\nname = "gpu-03"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {ports.first[0]}\n'
+            f'[[host]]\nname = "gpu-03"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}\n'
             f'workdir = "{tmp_path}/work"\nstate = "{tmp_path}/node"\n'
         )
         (tmp_path / "breaks").write_text(BREAKS.format(python=sys.executable, bin=tmp_path / "bin"))

@@ -17,7 +17,7 @@ from typing import Any
 from ..base import locks, procs, trust
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import touch
-from ..base.paths import absolute, free_bytes, plain_name
+from ..base.paths import absolute, plain_name
 from ..base.program import hear, run_program
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
