@@ -96,7 +96,8 @@ def choose_keras(
     texts = tuple("\n".join(line.partition("#")[0] for line in text) for text in lines)
     if wanted is None and texts and not any("keras" in text.lower() for text in texts):
         return KerasChoice()
-    shows = next(filter(None, map(_shows_keras_3, texts)), "")
+    names = (match[0] for match in map(_KERAS_3.search, texts) if match)
+    shows = next((f"`import {package}`" for package in map(imported, texts) if package), next(names, ""))
     if wanted or (wanted is None and not shows):
         reason = "as legacy_keras = true says" if wanted else f"on one task as on several; {_OFF}"
         return KerasChoice(f"so that tf.keras is Keras 2 (tf_keras), {reason}")
@@ -115,14 +116,6 @@ def reads_config(sources: Iterable[str] | None) -> bool:
     """Return False for a program whose text shows that it does not look at TF_CONFIG itself."""
     texts = tuple(sources or ())
     return not texts or any(map(_CONFIG.search, texts))
-
-
-def _shows_keras_3(source: str) -> str:
-    """Name what in a program shows that it is written for Keras 3; "" for nothing."""
-    if package := imported(source):
-        return f"`import {package}`"
-    name = _KERAS_3.search(source)
-    return name[0] if name else ""
 
 
 def imported(source: str) -> str:

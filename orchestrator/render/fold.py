@@ -19,7 +19,8 @@ def alike(said: Iterable[tuple[str, tuple[str, ...]]]) -> list[tuple[tuple[str, 
     times = Counter(texts for _, texts in said)
     groups: dict[tuple[str, ...], tuple[list[str], tuple[str, ...]]] = {}
     for host, texts in said:
-        key = texts if times[texts] > 1 else tuple("\0".join(parted(host, text)) for text in texts)
+        name = re.compile(rf"(?<![\w.-]){re.escape(host)}(?![\w-])")
+        key = texts if times[texts] > 1 else tuple(name.sub("\0", text) for text in texts)
         hosts, _ = groups.setdefault(key, ([], texts))
         if host not in hosts:
             hosts.append(host)
@@ -29,8 +30,3 @@ def alike(said: Iterable[tuple[str, tuple[str, ...]]]) -> list[tuple[tuple[str, 
 def names(hosts: Iterable[str]) -> str:
     """`gpu-[01-08], login`"""
     return re.sub(r",(?![^\[]*\])", ", ", ranges.fold(hosts))
-
-
-def parted(host: str, text: str) -> list[str]:
-    """Split a text at the places where it names the host."""
-    return re.split(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", text) if host else [text]

@@ -79,8 +79,6 @@ class Prefixes:
     def of_line(self, line: Shown) -> str:
         if isinstance(line, LogLine):
             return self.of(line.task, line.host)
-        if len(line.tasks) == 1:
-            return self.of(line.tasks[0], line.host)
         return f"{fold.names(line.tasks):<{self._task + 1 + self._host}} | "
 
     def of(self, task: str, host: str) -> str:
