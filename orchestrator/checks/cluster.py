@@ -104,7 +104,7 @@ def _machines(evidence: Evidence) -> Judgements:
             why = f"both have task port {both}, and a task listens on all addresses of the machine"
             hint = f"give {report.name} another `task_port`, or write the machine once with `tasks = 2`"
             text = f"is {first.name} under another name"
-            yield report.name, Judgement(Level.FAIL, text, why, hint, between=True)
+            yield report.name, _failed(text, why, hint)
 
 
 SAME_STATE = "they are one machine, and in a state folder one host of a run can be kept"
@@ -113,10 +113,7 @@ SAME_STATE = "they are one machine, and in a state folder one host of a run can 
 def _states(evidence: Evidence) -> Judgements:
     """Two entries may be one machine; of its agents only one can hold the lock of a run's keeper."""
     for name, first in same_state((report.name, report.hello) for report in evidence.reports).items():
-        yield (
-            name,
-            Judgement(Level.FAIL, f"is that of {first} too", SAME_STATE, other_state(name), between=True),
-        )
+        yield name, _failed(f"is that of {first} too", SAME_STATE, other_state(name))
 
 
 def same_state(hellos: Iterable[tuple[str, wire.Hello]]) -> dict[str, str]:
