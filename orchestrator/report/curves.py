@@ -16,9 +16,9 @@ from orchestrator.store.reader import end_of
 from orchestrator.text import duration
 
 _MOST = 32 << 20  # bytes of a log and of its times, from the end
-_LOOKS = 4000  # at one log
-_MOST_POINTS = 300  # of a line
-_LONGEST = 4096  # bytes of a printed line
+_LOOKS = 1000  # at one log
+_MOST_POINTS = 2400  # of all lines of a chart, about
+_LONGEST = 2048  # bytes of a printed line
 _FLAT = 1e-9  # from lowest to highest: up to it there is nothing to see
 _STEEP = 50.0  # from lowest to highest loss: beyond it the scale is logarithmic
 _NUMBER = rb"[ \t]*[:=][ \t]*([0-9]{0,9}\.?[0-9]{1,20}(?:[eE][+-]?[0-9]{1,3})?)"
@@ -45,14 +45,15 @@ class Point(NamedTuple):
     pace: float | None = None  # steps a second
 
 
-def printed(log: Path, times: Path, clock: float, *, several: bool) -> list[Point]:
+def printed(log: Path, times: Path, clock: float, most: int, *, several: bool) -> list[Point]:
     """Read what a task printed of its training: lines of Keras, else `loss: 0.3`, `accuracy=0.9`.
 
-    `clock` is what its host's clock is ahead of ours. Without the times of the bytes nothing can be placed.
+    `clock` is what its host's clock is ahead of ours; about `most` bytes are read closely. Without the times
+    of the bytes nothing can be placed.
     """
     fits, others = list[Point](), list[Point]()
     lines, rest, seen = Lines(several=several), b"", None
-    for at, data in _pieces(log, times):
+    for at, data in _pieces(log, times, most):
         *drawn, rest = _ENDS.split(rest[-_LONGEST:] + data)
         for line in (line[:_LONGEST] for line in drawn if _OF_INTEREST.search(line)):
             lines.feed(line + b"\n")
@@ -67,15 +68,18 @@ def printed(log: Path, times: Path, clock: float, *, several: bool) -> list[Poin
     return fits or others
 
 
-def _pieces(log: Path, times: Path) -> Iterator[tuple[float, bytes]]:
+def _pieces(log: Path, times: Path, most: int) -> Iterator[tuple[float, bytes]]:
     """Yield a log in at most _LOOKS pieces, each with the time when it was written."""
     (data, begins), (index, cut) = end_of(log, _MOST), end_of(times, _MOST)
     index = index[-cut % RECORD.size :]
     whole = RECORD.iter_unpack(index[: len(index) // RECORD.size * RECORD.size])
     records = [(offset - begins, at / 1e9) for offset, at in whole if 0 <= offset - begins < len(data)]
     records = records[:: 1 + len(records) // _LOOKS]
+    each = max(_LONGEST, most // max(1, len(records)))
     for (offset, at), (after, _) in pairwise([*records, (len(data), 0)]):
-        yield at, data[offset:after]
+        begins = max(offset, after - each)
+        epoch = data.rfind(b"\nEpoch ", offset, begins)  # without it the steps of Keras cannot be counted
+        yield at, (data[epoch : epoch + 32] + b"\n") * (epoch >= 0) + data[begins:after]
 
 
 def joined(reported: Sequence[Point], said: Sequence[Point]) -> list[Point]:
@@ -95,10 +99,11 @@ def joined(reported: Sequence[Point], said: Sequence[Point]) -> list[Point]:
 def charts(tasks: Mapping[str, Sequence[Sequence[Point]]], began: float) -> list[dict[str, Any]]:
     """Draw each number that tasks told in their attempts, over steps and over time: in percent."""
     told = [point for attempts in tasks.values() for points in attempts for point in points]
-    drawn = []
+    drawn, most = [], max(50, _MOST_POINTS // max(1, len(tasks)))
     for name, over in product(("loss", "accuracy", "pace"), ("step", "at")):
         lines = {
-            task: [_values(points, name, over) for points in attempts] for task, attempts in tasks.items()
+            task: [_values(points, name, over, most) for points in attempts]
+            for task, attempts in tasks.items()
         }
         places = [place for point in told if _is_drawn(place := getattr(point, over))]
         if any(map(any, lines.values())) and max(places) - min(places) > _FLAT:
@@ -110,10 +115,10 @@ def _is_drawn(value: float | None) -> bool:
     return value is not None and abs(value) < 1e15
 
 
-def _values(points: Sequence[Point], name: str, over: str) -> Line:
+def _values(points: Sequence[Point], name: str, over: str, most: int) -> Line:
     pairs = ((getattr(point, over), getattr(point, name)) for point in points)
     drawn = [(x, y) for x, y in pairs if _is_drawn(x) and _is_drawn(y)]
-    return drawn[:: -(1 + len(drawn) // _MOST_POINTS)][::-1]  # with the last one
+    return drawn[:: -(1 + len(drawn) // most)][::-1]  # with the last one
 
 
 def _chart(

@@ -16,6 +16,7 @@ from orchestrator.text import cut, duration, plain
 
 _LAST = 40  # lines of a log
 _LONGEST = 1000  # characters of one of them
+_READ = 8 << 20  # bytes of all logs that are read closely
 _STACKS = 3  # files, the newest
 _MOST_STACKS = 1000  # lines of one
 
@@ -102,7 +103,7 @@ def points(folder: RunFolder, story: Story) -> dict[str, list[list[Point]]]:
     for start in story.starts:
         slug, clock = TaskId.parse(start.task).slug, story.clocks.get(start.host, 0.0)
         paths = folder.log(start.attempt, slug), folder.times(start.attempt, slug)
-        said = printed(*paths, clock, several=several)
+        said = printed(*paths, clock, _READ // len(story.starts), several=several)
         if each := joined(story.reported[start.task, start.attempt], said):
             told.setdefault(start.task, []).append(each)
     return told
