@@ -19,6 +19,7 @@ _MOST = 32 << 20  # bytes of a log and of its times, from the end
 _LOOKS = 1000  # at one log
 _MOST_POINTS = 2400  # of all lines of a chart, about
 _LONGEST = 2048  # bytes of a printed line
+_MOST_NUMBER = 1e15  # that is drawn
 _FLAT = 1e-9  # from lowest to highest: up to it there is nothing to see
 _STEEP = 50.0  # from lowest to highest loss: beyond it the scale is logarithmic
 _NUMBER = rb"[ \t]*[:=][ \t]*([0-9]{0,9}\.?[0-9]{1,20}(?:[eE][+-]?[0-9]{1,3})?)"
@@ -84,8 +85,8 @@ def _pieces(log: Path, times: Path, most: int) -> Iterator[tuple[float, bytes]]:
 
 def joined(reported: Sequence[Point], said: Sequence[Point]) -> list[Point]:
     """Both as one, where a task reports: of what it printed only the accuracy, between two reported steps."""
-    if not reported:
-        return list(said)
+    if not any(point.loss is not None for point in reported):
+        return list(said or reported)
     times, points = [point.at for point in reported], list(reported)
     for at, *_, accuracy, _ in (point for point in said if point.accuracy is not None):
         after = min(bisect_right(times, at), len(times) - 1)
@@ -105,19 +106,15 @@ def charts(tasks: Mapping[str, Sequence[Sequence[Point]]], began: float) -> list
             task: [_values(points, name, over, most) for points in attempts]
             for task, attempts in tasks.items()
         }
-        places = [place for point in told if _is_drawn(place := getattr(point, over))]
+        places = [place for point in told if (place := getattr(point, over)) is not None]
         if any(map(any, lines.values())) and max(places) - min(places) > _FLAT:
             drawn.append(_chart(name, over, lines, (min(places), max(places)), began))
     return drawn
 
 
-def _is_drawn(value: float | None) -> bool:
-    return value is not None and abs(value) < 1e15
-
-
 def _values(points: Sequence[Point], name: str, over: str, most: int) -> Line:
     pairs = ((getattr(point, over), getattr(point, name)) for point in points)
-    drawn = [(x, y) for x, y in pairs if _is_drawn(x) and _is_drawn(y)]
+    drawn = [(x, y) for x, y in pairs if x is not None and y is not None and abs(y) < _MOST_NUMBER]
     return drawn[:: -(1 + len(drawn) // most)][::-1]  # with the last one
 
 

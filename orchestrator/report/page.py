@@ -25,7 +25,7 @@ from orchestrator.render.preflight import pairs_line
 from orchestrator.render.summary import summary
 from orchestrator.render.tables import RunRow, state_of
 from orchestrator.report.curves import charts
-from orchestrator.report.story import Bar, Story, logs, points, stacks
+from orchestrator.report.story import Story, logs, points, stacks
 from orchestrator.run.view import View, replay
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import events_of
@@ -53,20 +53,18 @@ def write(folder: RunFolder, path: Path | None = None) -> Path:
 
 def page(folder: RunFolder, now: float) -> str:
     """Read a run, and return its page; raise UsageError where its plan or events cannot be read."""
-    places = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        finalize=_harmless,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    places.filters |= {"duration": duration, "size": size, "end": end, "failed": failed}
+    places = jinja2.Environment(autoescape=True, finalize=_harmless, trim_blocks=True, lstrip_blocks=True)
+    places.loader, places.undefined = jinja2.FileSystemLoader(Path(__file__).parent), jinja2.StrictUndefined
+    places.filters |= {"duration": duration, "size": size, "end": end, "failed": failed, "moment": _moment}
     return places.get_template("page.html").render(_facts(folder, now))
 
 
 def _harmless(value: Any) -> Any:
     return cut(plain(value), _LONGEST) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _moment(seconds: float) -> str:
+    return moment("%Y-%m-%d %H:%M:%S", seconds)
 
 
 def _facts(folder: RunFolder, now: float) -> dict[str, Any]:
@@ -82,23 +80,17 @@ def _facts(folder: RunFolder, now: float) -> dict[str, Any]:
     told = points(folder, story)
     checks = [check for host in view.hosts.values() for check in host.checks]
 
-    def percent(at: float) -> float:
-        return min(100.0, max(0.0, 100 * (at - began) / (ended - began))) if ended > began else 0.0
-
-    def placed(bar: Bar) -> tuple[float, float, Bar]:
-        return percent(bar.began), percent(bar.ended or ended) - percent(bar.began), bar
-
     return {
         "plan": plan,
         "view": view,
         "code": folder.read_code(),
         "command": shlex.join(plan.command) or "the training program that comes along",
-        "created": moment("%Y-%m-%d %H:%M:%S", plan.created),
-        "written": moment("%Y-%m-%d %H:%M:%S", now),
+        "now": now,
         **_verdict(plan, view, kept=kept, since=ended - began),
-        "seconds": ended - began,
-        "lanes": grouped((bar.lane, placed(bar)) for bar in story.bars),
-        "marks": [(percent(at), at - began, text) for at, text in story.marks],
+        "began": began,
+        "ended": ended,
+        "lanes": grouped((bar.lane, bar) for bar in story.bars),
+        "marks": story.marks,
         "last": {task: _last(each[-1]) for task, each in told.items()},
         "charts": charts(told, began),
         "described": story.hosts,

@@ -111,10 +111,8 @@ def points(folder: RunFolder, story: Story) -> dict[str, list[list[Point]]]:
 
 def logs(folder: RunFolder, newest: Sequence[ev.TaskStarted]) -> list[tuple[ev.TaskStarted, list[str]]]:
     """The last lines of each task that has a log."""
-    found = (
-        (start, last_lines(folder.log(start.attempt, TaskId.parse(start.task).slug), _LAST))
-        for start in newest
-    )
+    files = ((start, folder.log(start.attempt, TaskId.parse(start.task).slug)) for start in newest)
+    found = ((start, last_lines(path, _LAST)) for start, path in files)
     return [(start, [cut(plain(line), _LONGEST) for line in lines]) for start, lines in found if lines]
 
 

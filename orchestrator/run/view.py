@@ -159,16 +159,9 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.TaskProgressed():  # what a report leaves out stays as it was
             told = {"step": event.step, "loss": event.loss, "steps_per_second": event.steps_per_second}
             return _task(view, event.task, **{key: value for key, value in told.items() if value is not None})
-        case (
-            ev.PairReported()
-            | ev.HostDescribed()
-            | ev.RunAdopted()
-            | ev.RunLeft()
-            | ev.Noted()
-            | ev.LogLine()
-        ):
+        case ev.PairReported() | ev.RunAdopted() | ev.RunLeft() | ev.Noted() | ev.LogLine():
             return view
-        case ev.HostReplaced() | ev.TaskReported():
+        case ev.HostReplaced() | ev.TaskReported() | ev.HostDescribed():
             return view
         case ev.LogGap():
             if event.where is not ev.GapPlace.NODE:

@@ -107,13 +107,8 @@ def launching(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --max-restarts: the last N hosts train only in place of hosts that are lost",
     )
-    parser.add_argument(
-        "--report",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="at its end write the run as one page of HTML (default: report.html in the run's folder)",
-    )
+    text = "at its end write the run as one page of HTML (default: report.html in the run's folder)"
+    parser.add_argument("--report", nargs="?", const="", metavar="FILE", help=text)
     task(parser, "show only this task's lines")
     as_json(parser)
 
