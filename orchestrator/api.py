@@ -68,6 +68,7 @@ class LaunchOptions(Chosen, total=False):
     spares: int
     hang_timeout: float
     notify: str
+    metrics: StrPath
     other_ports: bool
 
 

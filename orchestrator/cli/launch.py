@@ -35,6 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CMD",
         help="a command of this machine to run when the run has ended, with the result as JSON on its stdin",
     )
+    text = (
+        "keep the run's figures in this file, as Prometheus has them, for node_exporter's textfile collector"
+    )
+    parser.add_argument("--metrics", metavar="FILE", help=text)
     parser.add_argument("--detach", action="store_true", help="start the run and return; `tail` shows it")
     parser.add_argument("--dry-run", action="store_true", help="print the whole plan, touch no host")
     parser.add_argument(

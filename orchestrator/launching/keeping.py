@@ -135,15 +135,22 @@ def _keep(errand: Errand, control: int) -> int:
     from orchestrator.phases import keeper
     from orchestrator.phases.context import Inbox, Run
     from orchestrator.store.bus import Bus, EventLog
+    from orchestrator.store.metrics import MetricsFile
+    from orchestrator.store.reader import events_of
 
     inbox = Inbox()
     patience = timings.read(os.environ)
     log = EventLog(errand.folder)
+    paths = errand.folder.read_words(errand.folder.metrics)
+    metrics = [MetricsFile(Path(path), events_of(errand.folder)) for path in paths]
+    bus = Bus(log, *metrics)
+    for one in metrics:
+        one.start(bus.emit)
     try:
         run = Run(
             errand.folder,
             errand.plan,
-            Bus(log),
+            bus,
             Fleet(Connectors(errand.logins), inbox.put, patience),
             inbox,
             f"{owner()}, pid {os.getpid()}",
@@ -156,6 +163,8 @@ def _keep(errand: Errand, control: int) -> int:
             run.stop.ask(kill=errand.stop is Order.KILL)
         return keeper.keep(run, control, new=errand.new)
     finally:
+        for one in metrics:
+            one.finish()
         log.finish()
 
 

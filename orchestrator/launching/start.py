@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config import values
@@ -69,7 +70,9 @@ def start(
     folder = RunFolder(runs_root(), run)
     folder.create(planned)
     if told:
-        folder.write_notify(told)
+        folder.write_words(folder.notify, told)
+    if metrics := getattr(arguments, "metrics", None):
+        folder.write_words(folder.metrics, [str(Path(metrics).absolute())])
     asked = logins((*planned.hosts, *planned.spares))
     keeping.start(keeping.Errand(folder, planned, key, asked, secrets, project, new=True))
     return folder

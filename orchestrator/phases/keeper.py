@@ -440,7 +440,7 @@ _REPORT_PATIENCE = 30.0  # seconds
 
 def notify(run: Run, ended: RunEnded, patience: float = _REPORT_PATIENCE) -> None:
     """Run the command of `--notify`, if there is one. What goes wrong with it is a note, and no more."""
-    argv = run.folder.read_notify()
+    argv = run.folder.read_words(run.folder.notify)
     if not argv:
         return
     why = _report(argv, result(run.plan, ended), patience)

@@ -69,6 +69,7 @@ class RunFolder:
     order = _Inside("order.json")  # in place of the FIFO, to a keeper on another machine
     vitals = _Inside("vitals.json")  # what the tasks do right now, for viewers
     notify = _Inside("notify.json")
+    metrics = _Inside("metrics.json")  # where they are written to
     code = _Inside("code.json")  # files and git, as they were when they were sent
     page = _Inside("report.html")
     logs = _Inside("logs")
@@ -93,14 +94,14 @@ class RunFolder:
         except OSError:
             return b""
 
-    def write_notify(self, argv: Sequence[str]) -> None:
-        """Keep what `--notify` names; it is of this machine, so that no plan holds it."""
-        write_atomically(self.notify, json.dumps(list(argv)).encode())
+    def write_words(self, file: Path, words: Sequence[str]) -> None:
+        """Keep what `--notify` or `--metrics` names; it is of this machine, so that no plan holds it."""
+        write_atomically(file, json.dumps(list(words)).encode())
 
-    def read_notify(self) -> tuple[str, ...]:
-        """The words of the command; () when there is none, or it cannot be read."""
+    def read_words(self, file: Path) -> tuple[str, ...]:
+        """What was kept; () when there is nothing, or it cannot be read."""
         try:
-            return msgspec.json.decode(read_plain(self.notify, MOST), type=tuple[str, ...])
+            return msgspec.json.decode(read_plain(file, MOST), type=tuple[str, ...])
         except (OSError, msgspec.MsgspecError):
             return ()
 

@@ -69,6 +69,16 @@ def test_a_file_that_may_not_be_read_here_is_no_fault_of_a_host(tmp_path: Path, 
     assert launch("--", "true", verb="exec").returncode == 5
 
 
+def test_the_metrics_of_a_run_are_kept_and_change_nothing_of_it(tmp_path: Path, launch: Launch) -> None:
+    report = """echo '{"kind": "progress", "step": 7, "loss": 0.5}' >> $ORCHESTRATE_REPORT"""
+    assert launch("--metrics", "run.prom", "--", "sh", "-c", report).returncode == 0
+    lines = (tmp_path / "run.prom").read_text()
+    assert 'task="worker/0",host="here"} 7.0\n' in lines
+    assert 'outcome="succeeded"} 1.0\n' in lines
+    ended = launch("--metrics", "nowhere/run.prom", "--", "true")
+    assert (ended.returncode, ended.stderr.count("nowhere/run.prom")) == (0, 1)
+
+
 def test_the_command_of_notify_is_told_when_nobody_watches(tmp_path: Path, launch: Launch) -> None:
     """And no host hears of it."""
     (tmp_path / "tell").write_text(
