@@ -99,7 +99,7 @@ class RunFolder:
         write_atomically(file, json.dumps(list(words)).encode())
 
     def read_words(self, file: Path) -> tuple[str, ...]:
-        """What was kept; () when there is nothing, or it cannot be read."""
+        """Return the words that were kept; () when there are none, or they cannot be read."""
         try:
             return msgspec.json.decode(read_plain(file, MOST), type=tuple[str, ...])
         except (OSError, msgspec.MsgspecError):
