@@ -91,6 +91,8 @@ def drop(agent: Agent, request: Request) -> None:
 
     def child() -> dict[str, Any]:
         real = os.path.realpath(path)
+        if request.payload and os.path.lexists(real) and not os.path.isdir(real):
+            raise NodeError("files", f"cannot read {path}", "it is no folder")
         is_meant = not request.payload or is_exactly(real, Manifest.decode(request.payload))
         if is_meant and os.path.lexists(real):
             hide_and_remove(real)
