@@ -307,23 +307,19 @@ MACHINE = ("sh", "-c", _MACHINE)
 
 def described(report: HostReport) -> HostDescribed:
     """Describe a host by what it said to MACHINE, and by its packages."""
-    lines = report.facts.answers.get("machine", "").splitlines()
-    texts = {name: text.strip() for name, _, text in (line.partition(" ") for line in lines)}
-    cpus, memory = (
-        int(text) if text.isdecimal() and len(text) < 13 else 0
-        for text in (texts.get("cpus", ""), texts.get("memory", ""))
-    )
-    versions = report.facts.packages
+    answer, versions = report.facts.answers.get("machine", ""), report.facts.packages
+    texts = dict(re.findall(r"(?m)^(kernel|processor|driver) (.+)$", answer))
+    numbers = {name: int(text) for name, text in re.findall(r"(?m)^(cpus|memory) ([0-9]{1,12})$", answer)}
     packages = {"python": report.facts.python.version, **{name: versions.get(name) for name in PACKAGES}}
     return HostDescribed(
-        host=report.name,
-        processor=texts.get("processor", ""),
-        cpus=cpus,
-        memory=memory << 10,
-        kernel=texts.get("kernel", ""),
-        driver=texts.get("driver", ""),
-        gpus=tuple(gpu.name for gpu in report.facts.gpus),
-        packages={name: version for name, version in packages.items() if version},
+        report.name,
+        texts.get("processor", ""),
+        numbers.get("cpus", 0),
+        numbers.get("memory", 0) << 10,
+        texts.get("kernel", ""),
+        texts.get("driver", ""),
+        tuple(gpu.name for gpu in report.facts.gpus),
+        {name: version for name, version in packages.items() if version},
     )
 
 

@@ -62,14 +62,11 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
 
 def _record(run: Run) -> None:
     """Keep what the code was; a launch does not fail for it."""
-    tree = run.staged.trees[0]
-    files = {
-        file.path: hashlib.sha256(file.digests.encode()).hexdigest()[:16]
-        for file in (tree.manifest.files if tree.files <= _FILES else ())
-    }
+    tree, source = run.staged.trees[0], run.source
+    rows = tree.manifest.files if tree.files <= _FILES else []
+    files = {file.path: hashlib.sha256(file.digests.encode()).hexdigest()[:16] for file in rows}
     try:
-        commit, branch, diff = git_state(run.source.root.path) if run.source else ("", "", "")
-        record = CodeRecord(commit, branch, diff, files)
+        record = CodeRecord(files, *map(str.strip, git_state(source.root.path) if source else ()))
         write_atomically(run.folder.code, msgspec.json.encode(utf8(msgspec.to_builtins(record))))
     except OSError as error:
         log.warning("the state of the code is not kept: %s", error)

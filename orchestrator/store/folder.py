@@ -38,10 +38,10 @@ NEW = ".new"  # holds the folders that are not whole yet
 class CodeRecord(msgspec.Struct, frozen=True):
     """The code of a run, for who compares it with another one's."""
 
+    files: dict[str, str] = {}  # their digests; {} of too many
     commit: str = ""
     branch: str = ""
     diff: str = ""  # to that commit, its beginning
-    files: dict[str, str] = {}  # their digests; {} of too many
 
 
 class _Inside:

@@ -94,7 +94,7 @@ def _git(folder: Path, *words: str) -> bytes | None:
     )
 
 
-def git_state(root: Path) -> tuple[str, str, str]:
+def git_state(root: Path) -> list[str]:
     """Return commit, branch and the beginning of the diff to it; "" where there is no git."""
     questions = (
         ("rev-parse", "HEAD"),
@@ -102,11 +102,9 @@ def git_state(root: Path) -> tuple[str, str, str]:
         ("diff", "--no-ext-diff", "HEAD"),
     )
     try:
-        commit, branch, diff = ((_git(root, *words) or b"").decode("utf-8", "replace") for words in questions)
+        return [(_git(root, *words) or b"").decode("utf-8", "replace")[:MOST_DIFF] for words in questions]
     except UsageError:  # no commit yet
-        return "", "", ""
-    more = f"\n... {len(diff) - MOST_DIFF:,} more characters" if len(diff) > MOST_DIFF else ""
-    return commit.strip(), branch.strip(), diff[:MOST_DIFF] + more
+        return []
 
 
 def _git_paths(root: Path, listing: CodeListing, below: str = "", *, ignored: bool = False) -> Iterator[str]:

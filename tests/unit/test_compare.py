@@ -42,7 +42,7 @@ def folder(
     hosts: tuple[Host, ...] = (plans.host("gpu-1"), plans.host("gpu-2")),
     command: tuple[str, ...] = ("train.py", "--long-option-that-is-equal", "--rate", "1e-3"),
     env: dict[str, str] | None = None,
-    code: CodeRecord = CodeRecord("c0ffee", "main", "", {"train.py": "1", "other.py": "2"}),  # noqa: B008
+    code: CodeRecord = CodeRecord({"train.py": "1", "other.py": "2"}, "c0ffee", "main"),  # noqa: B008
     change: Callable[[RunPlan], RunPlan] = lambda plan: plan,
     pace: float = 10.0,
 ) -> RunFolder:
@@ -72,11 +72,11 @@ ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
     "a pace": (lambda: folder(B, pace=5.0), {("outcome", "steps a second")}),
     "an option": (lambda: folder(B, command=("train.py",)), {("options", "command")}),
     "a file": (
-        lambda: folder(B, code=CodeRecord("c0ffee", "main", "x\n", {"train.py": "9", "new.py": "3"})),
+        lambda: folder(B, code=CodeRecord({"train.py": "9", "new.py": "3"}, "c0ffee", "main", "x\n")),
         {("code", "not committed"), *(("code", name) for name in ("train.py", "other.py", "new.py"))},
     ),
     "a commit": (
-        lambda: folder(B, code=CodeRecord("beef", "main", "", {"train.py": "1", "other.py": "2"})),
+        lambda: folder(B, code=CodeRecord({"train.py": "1", "other.py": "2"}, "beef", "main")),
         {("code", "git")},
     ),
     "a package of one host": (
