@@ -12,8 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from orchestrator import wire
 from orchestrator.errors import HereError, HostError, Trouble
-from orchestrator.fleet import problems
-from orchestrator.fleet.session import Cancelled, Session, Sink, settle
+from orchestrator.fleet.session import Cancelled, Session, Sink, settle, start_thread
 from orchestrator.model import Host
 from orchestrator.timings import DEFAULT, Timings
 from orchestrator.transport import Connector
@@ -56,7 +55,7 @@ class Pulse:
         with self._lock:
             self._sessions.add(session)
             if not self._running:
-                threading.Thread(target=self._run, name="pulse", daemon=True).start()
+                start_thread("pulse", self._run)
                 self._running = True
 
     def stop(self) -> None:
@@ -146,12 +145,8 @@ class Fleet:
             except BaseException:
                 session.close()
                 raise
-        except OSError as error:  # no process, no descriptor, no memory, a file that we may not read
+        except OSError as error:  # no process, thread, descriptor or memory, a file that we may not read
             raise HereError(host.name, error.strerror or str(error)) from error
-        except RuntimeError as error:
-            if problems.is_no_thread(error):
-                raise HereError(host.name, str(error), problems.THREADS) from error
-            raise
         return session
 
     def session(self, name: str) -> Session:
@@ -198,14 +193,12 @@ class Fleet:
 
         self._pool = [thread for thread in self._pool if thread.is_alive()]
         for number in range(min(pool, len(items))):
-            thread = threading.Thread(target=serve, name=f"pool {number}", daemon=True)
             try:
-                thread.start()
-            except RuntimeError as error:
+                self._pool.append(start_thread(f"pool {number}", serve))
+            except OSError:
                 if not number:
-                    raise problems.no_threads(error) from error
+                    raise
                 break  # those that there are do all of it
-            self._pool.append(thread)
         answers: Answers[A] = Answers({}, {})
         try:
             for key, future in futures.items():

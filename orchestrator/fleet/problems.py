@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.errors import FOREIGN, ClusterError, HostError, Trouble
+from orchestrator.errors import FOREIGN, HostError, Trouble
 from orchestrator.model import Host
 from orchestrator.wire import Failure, printable
 
@@ -14,7 +14,6 @@ _OF_NODES = {
     "port", "start", "state", "stopped", "task", "timeout", "usage", "workdir", Trouble.INCOMPLETE,
     Trouble.NO_INDEX,
 }  # fmt: skip
-THREADS = "compare `ulimit -u` with `ps -eLf | wc -l` on this machine, or give its container more processes"
 
 
 def lost(host: Host, why: str, what: str = "was lost") -> HostError:
@@ -25,16 +24,6 @@ def lost(host: Host, why: str, what: str = "was lost") -> HostError:
         why=why,
         hint=f"`{host.by_hand()}` shows whether the machine still answers",
     )
-
-
-def is_no_thread(error: Exception) -> bool:
-    """Return True when this machine has no thread left: Python has no type of its own for that."""
-    return type(error) is RuntimeError and str(error) == "can't start new thread"
-
-
-def no_threads(error: Exception) -> ClusterError:
-    """Word that this machine has no thread left for any host."""
-    return ClusterError("this machine cannot talk to any host", why=str(error), hint=THREADS)
 
 
 def foreign(host: Host, why: str) -> HostError:

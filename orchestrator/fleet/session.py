@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import threading
 import time
@@ -127,12 +128,8 @@ class Session:
         """Start the agent and wait `timeout` seconds for its hello; raise HostError when none comes."""
         began = time.time()
         self._channel = channel = self.link.open(bootstrap.argv(self.host.agent_python))
-        threading.Thread(
-            target=self._read, args=(channel,), name=f"read {self.host.name}", daemon=True
-        ).start()
-        threading.Thread(
-            target=self._introduce, args=(channel, timeout), name=f"start {self.host.name}", daemon=True
-        ).start()
+        start_thread(f"read {self.host.name}", self._read, channel)
+        start_thread(f"start {self.host.name}", self._introduce, channel, timeout)
         try:
             hello = self._greeted.result(timeout)
         except FutureTimeoutError:
@@ -354,6 +351,16 @@ class Session:
             settle(one.future, error=error())
         if self._hello is not None and not self._closing:
             self._sink(Lost(self.host.name, self, error()))
+
+
+def start_thread(name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
+    """Start a thread that does not keep the process alive; raise OSError where this machine has none left."""
+    thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # Python has no type of its own for that
+        raise OSError(errno.EAGAIN, str(error)) from error
+    return thread
 
 
 def settle(future: Future[Any], outcome: object = None, error: BaseException | None = None) -> bool:

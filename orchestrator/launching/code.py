@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
-from orchestrator.program import invocation, sources
+from orchestrator.program import sources
 from orchestrator.program.refusals import Code
 from orchestrator.program.sources import SourceFile
 from orchestrator.store import runs_root
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 _ROWS = 30  # lines of a list
 _LONGEST = 2 << 20  # bytes of a source that is read
-_NAMES_TENSORFLOW = re.compile(r"(?i)\b(?:tensorflow|tf_?keras|keras)")
 
 
 def project(inventory: Inventory, wish: str | None, here: Path | None = None) -> CodeSource:
@@ -109,17 +107,6 @@ def text(path: str, around: Code) -> str | None:
     """Read a text of the project; None where there is none."""
     data = around.read(path)
     return None if data is None else sources.decoded(data)
-
-
-def names_tensorflow(command: Sequence[str], around: Code, files: Sequence[SourceFile]) -> bool:
-    """Return True for worker_entry, and if a program names TensorFlow or Keras, as far as it can be read."""
-    words = tuple(command)
-    if not words or words[0].startswith("-"):
-        return True
-    script = invocation.program(words)
-    shell = invocation.shell_text(words, lambda path: text(path, around))
-    own = (text(script, around) or "") if script is not None else ""
-    return any(map(_NAMES_TENSORFLOW.search, (*words, shell, own, *(one.text for one in files))))
 
 
 def _bytes(path: Path) -> bytes | None:

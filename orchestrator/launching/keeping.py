@@ -177,17 +177,11 @@ def _allow_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-
-
 def log_to_stderr() -> None:
     """Log there from now on, the exceptions of threads included."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Harmless(_FORMAT))
-    # In the place of whatever a caller had: its files are closed here, and their numbers soon another one's.
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
+    handler.setFormatter(_Harmless("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     # A full disk must not fill it with reports that it is full.
     logging.raiseExceptions = False
     threading.excepthook = _of_a_thread
@@ -199,6 +193,4 @@ class _Harmless(logging.Formatter):
 
 
 def _of_a_thread(arguments: Any) -> None:
-    about = (arguments.exc_type, arguments.exc_value, arguments.exc_traceback)
-    name = arguments.thread.name if arguments.thread is not None else "?"
-    logging.getLogger("orchestrate").error("thread %s failed", name, exc_info=about)
+    logging.getLogger("orchestrate").error("%s failed", arguments.thread, exc_info=arguments[:3])

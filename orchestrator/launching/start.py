@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -37,6 +38,7 @@ from orchestrator.sync.contents import CodeSource, check_builtin
 if TYPE_CHECKING:
     from orchestrator.ssh.keys import Secrets
 
+_TENSORFLOW = re.compile(r"(?i)\b(?:tensorflow|tf_?keras|keras)")
 _UNSEALED = "from another machine this run can be followed and stopped, and not started again"
 
 
@@ -125,7 +127,9 @@ def make_plan(
     when = inventory.job.validation or usual
     framework = FRAMEWORKS[layout.recipe.framework]
     tensorflow = layout.recipe.framework is FrameworkName.TENSORFLOW
-    known = not tensorflow or code.names_tensorflow(command, around, sources)
+    # What is set for TensorFlow is no news to a program that does not name it, as far as it can be read.
+    known = plan.is_builtin(command) or plan.is_r(layout.tasks[0].argv) or not tensorflow
+    known |= any(_TENSORFLOW.search(source.text) for source in sources)
     scene = findings.Scene(layout.tasks, layout.recipe, sources)
     found = findings.find(scene) if tensorflow else ()
     if_shared = findings.find(dataclasses.replace(scene, one_folder=True)) if tensorflow else ()

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from orchestrator import wire
 from orchestrator.errors import HostError
-from orchestrator.fleet import Fleet
+from orchestrator.fleet import Fleet, start_thread
 from orchestrator.fleet.session import Backlog, Cancelled, Session
 from orchestrator.model import Host
 from orchestrator.transport import Connector
@@ -65,7 +65,7 @@ class Commands:
 
     def start(self) -> None:
         """Connect, from a thread of its own: the first answers need not wait for the last host."""
-        threading.Thread(target=self._connect, name="exec", daemon=True).start()
+        start_thread("exec", self._connect)
 
     def next(self, timeout: float) -> Word | None:
         """The next word, None when there is none in time; raise what ended the connecting."""

@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -199,13 +199,17 @@ def report_failures(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> 
 
 def fail_on(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> None:
     """Emit the errors and raise PhaseFailed, if there are any."""
-    if not errors:
-        return
     report_failures(bus, phase, errors)
-    first = next(iter(errors))
+    if errors:
+        raise failure(phase, list(errors.values()))
+
+
+def failure(phase: Phase, errors: Sequence[HostError]) -> PhaseFailed:
+    """Word a phase that cannot be finished by what is wrong with its hosts, the first error first."""
+    first = errors[0]
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    found = {name: error.what for name, error in errors.items()}
-    outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in errors.values())
-    here = all(error.kind == Trouble.HERE for error in errors.values())
-    cause = f"{first}{others} {errors[first].what}"
-    raise PhaseFailed(phase, cause, errors[first].hint, found, outside=outside, here=here)
+    found = {error.host: error.what for error in reversed(errors)}
+    outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in errors)
+    here = all(error.kind == Trouble.HERE for error in errors)
+    cause = f"{first.host}{others} {first.what}"
+    return PhaseFailed(phase, cause, first.hint, found, outside=outside, here=here)

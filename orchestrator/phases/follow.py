@@ -21,7 +21,7 @@ from orchestrator.phases.restart import recovery
 from orchestrator.run import fitlines, hang
 from orchestrator.run.records import ReportLines, TaskPlace, final, reported, vanished
 from orchestrator.store.mirror import Mirror, has_room
-from orchestrator.store.reader import events_of, last_bytes
+from orchestrator.store.reader import events_of
 
 _AGAIN = 5.0  # seconds until what cannot be had now is tried again
 _UNKNOWN = "its host knows nothing of it: it was never started, or its state folder was emptied"
@@ -224,7 +224,7 @@ class Follower:
             case wire.LogNews(offset=offset, times=times):
                 here = mirror.log_size
                 mirror.add_log(offset, frame.payload, times)
-                self._read_fit(task, frame.payload[max(0, here - offset) :], here)
+                self.fits[task].feed(frame.payload[max(0, here - offset) :])
             case wire.ReportNews(offset=offset):
                 known = mirror.report_size
                 try:
@@ -242,14 +242,6 @@ class Follower:
         except ValueError:
             return None
         return task if self._placed.get(task) == host else None
-
-    def _read_fit(self, task: TaskId, data: bytes, here: int) -> None:
-        """How far Keras says it is; an earlier keeper has seen the `here` bytes before."""
-        lines = self.fits[task]
-        if here and not lines.fed:
-            lines.feed(last_bytes(self._run.folder.log(self.attempt, task.slug)))
-        else:
-            lines.feed(data)
 
     def leave_behind(self, timeout: float = 10.0) -> None:
         """End tasks that have ended by their nodes' word though their output is not all here, and say so."""

@@ -171,9 +171,6 @@ class Watch:
             self._run.bus.emit(StacksTaken(tasks, cause, str(taken.file), missing, now - suspected.since))
         if plan.on_hang is OnHang.REPORT:
             return None
-        hint = f"read the stacks of all tasks in {taken.file}" if taken else ""
-        if odd and odd[0].stopped:
-            hint = f"`kill -CONT` lets it continue: a debugger, `kill -STOP` or Ctrl-Z stopped it; {hint}"
         return Hung(
             place=stacks.place(odd[0]) if odd and not odd[0].stopped else "",
             seconds=suspected.since - self._began,
@@ -181,7 +178,7 @@ class Watch:
             cause=f"{suspected.what}: {cause}",
             task=odd[0].task if odd else "",
             host=odd[0].host if odd else "",
-            hint=hint,
+            hint=f"read the stacks of all tasks in {taken.file}" if taken else "",
         )
 
     def _keep(self, answers: Mapping[str, Future[wire.StacksOf]]) -> RunStacks | None:

@@ -12,7 +12,6 @@ import select
 import shlex
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,7 +24,7 @@ from orchestrator.checks import gpus
 from orchestrator.diagnosis.lastwords import LOOKED_AT, last
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.diagnosis.verdict import Verdict, judge
-from orchestrator.errors import ExitStatus, OrchestrateError
+from orchestrator.errors import ExitStatus, OrchestrateError, of_this_machine
 from orchestrator.events import (
     AttemptFailed,
     FailureKind,
@@ -39,7 +38,7 @@ from orchestrator.events import (
     TaskExited,
     encode,
 )
-from orchestrator.fleet import Cancelled, problems
+from orchestrator.fleet import Cancelled, start_thread
 from orchestrator.groups import grouped
 from orchestrator.model import Order, RunPlan
 from orchestrator.phases import allocation, launch, stage, stop
@@ -75,7 +74,7 @@ class Control:
         self._fifo = fifo
 
     def listen(self) -> None:
-        threading.Thread(target=self._listen, name="control", daemon=True).start()
+        start_thread("control", self._listen)
 
     def _listen(self) -> None:
         buffer = b""
@@ -152,11 +151,12 @@ class _Keeper:
                 work = partial(self._failed, failure)
             except OrchestrateError as error:
                 work = partial(self._failed, of_phase(error))
-            except Exception as error:
-                if not problems.is_no_thread(error):
-                    log.exception("a bug")
-                    break
-                work = partial(self._failed, of_phase(problems.no_threads(error)))
+            except OSError as error:
+                log.exception("this machine could not do its part")
+                work = partial(self._failed, of_phase(of_this_machine(error)))
+            except Exception:
+                log.exception("a bug")
+                break
         return self._broken()
 
     def whole(self) -> RunEnded:

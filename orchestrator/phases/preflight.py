@@ -9,13 +9,13 @@ from typing import Literal
 
 from orchestrator import checks, wire
 from orchestrator.checks import Evidence, HostReport, Needs
-from orchestrator.errors import HostError, Trouble
+from orchestrator.errors import HostError
 from orchestrator.events import CheckReported, Level, PairReported, Phase
 from orchestrator.fleet import Fleet
 from orchestrator.frameworks import FRAMEWORKS, alone
 from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan
-from orchestrator.phases.context import PhaseFailed, Run, phase, report_failures
+from orchestrator.phases.context import PhaseFailed, Run, failure, phase, report_failures
 from orchestrator.planning.plan import is_builtin, is_r
 from orchestrator.run import restarts
 from orchestrator.store.bus import Bus
@@ -58,20 +58,16 @@ def preflight(run: Run) -> dict[str, str]:
 def _failure(findings: Findings, new: Collection[str]) -> PhaseFailed:
     """Word what keeps the hosts from training; `new` are those that joined the others, which can."""
     bad = [check for check in findings.checks if check.level is Level.FAIL]
-    # Who did not answer at all comes first: what others say about it follows from that.
-    causes = [
-        (name, f"{name} {error.what}", error.what, error.hint) for name, error in findings.failed.items()
+    errors = [
+        HostError(check.host, f"fails `{check.check}`: {check.found}", kind="check", hint=check.hint)
+        for check in bad
     ]
-    for check in bad:
-        what = f"{check.check}: {check.found}"
-        causes.append((check.host, f"{check.host}: {what}", what, check.hint))
-    words = {host: what for host, _, what, _ in reversed(causes)}
+    # Who did not answer at all comes first: what others say about it follows from that.
+    failed = failure(Phase.PREFLIGHT, [*findings.failed.values(), *errors])
     between = not findings.failed and all(check.between for check in bad)
-    if between and not words.keys() & set(new):
-        words.update(dict.fromkeys(new, causes[0][1]))  # the others got on with each other before
-    more = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
-    outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in findings.failed.values())
-    return PhaseFailed(Phase.PREFLIGHT, causes[0][1] + more, causes[0][3], words, outside=outside)
+    if between and not failed.hosts.keys() & set(new):  # the others got on with each other before
+        failed.hosts = {**failed.hosts, **dict.fromkeys(new, failed.cause)}
+    return failed
 
 
 def examine(
@@ -121,9 +117,6 @@ def examine(
         on_step("importing what trains")
         imported, bad = gather_imports()
         fails(bad)
-    lost = {name for name, error in failed.items() if error.lost}
-    # Our agent there went with the connection: that is told already.
-    pairs = [pair for pair in meeting.pairs if pair.target not in lost]
     ports = grouped((spec.host, spec.port) for spec in plan.tasks)
     evidence = Evidence(
         [
@@ -140,18 +133,18 @@ def examine(
             if host.name in meeting.listening
         ],
         required,
-        pairs,
-        [pair for pair in meeting.extra if pair.target not in lost],
+        meeting.pairs,
+        meeting.extra,
     )
     for report in evidence.reports:
         bus.emit(checks.described(report))
-    for pair in pairs:
-        if closely or len(pairs) <= _MANY_PAIRS or not pair.tcp or pair.large is False:
+    for pair in meeting.pairs:
+        if closely or len(meeting.pairs) <= _MANY_PAIRS or not pair.tcp or pair.large is False:
             bus.emit(pair)
     results = checks.examined(evidence)
     for check in results:
         bus.emit(check)
-    return Findings(shared, tuple(results), tuple(pairs), failed, facts)
+    return Findings(shared, tuple(results), meeting.pairs, failed, facts)
 
 
 def _begin_imports(
@@ -329,7 +322,10 @@ def meet(
     bad.update(fleet.ask(wire.Unlisten(), hosts=[name for name in listening if name not in bad]).bad)
     pairs: list[PairReported] = []
     others: list[PairReported] = []
+    lost = {name for name, error in bad.items() if error.lost}
     for (name, target), probed in connections.items():
+        if target.host in lost:
+            continue  # our agent there went with the connection: that is told already
         if target.port != listening[target.host].extra:
             pairs.append(_pair(name, target, probed))
         elif name != target.host:

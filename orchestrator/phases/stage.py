@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shlex
-import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -17,7 +16,7 @@ import msgspec
 from orchestrator import wire
 from orchestrator.errors import HostError, RunError
 from orchestrator.events import Noted, Phase, TreeSynced
-from orchestrator.fleet import Session
+from orchestrator.fleet import Session, start_thread
 from orchestrator.model import RunPlan
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
@@ -150,8 +149,7 @@ def begin(run: Run) -> None:
         except BaseException as error:  # for whoever asks for it
             reading.set_exception(error)
 
-    # A daemon: a file system that hangs must not keep the process alive.
-    threading.Thread(target=read, name="code", daemon=True).start()
+    start_thread("code", read)
     run.staged.reading = reading
 
 

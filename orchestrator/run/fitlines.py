@@ -56,13 +56,11 @@ class Lines:
     def __init__(self, *, several: bool = False) -> None:
         self._several = several
         self.fit: Fit | None = None
-        self.fed = False  # it was given anything
         self._rest = b""  # the redraw that may continue
 
     def feed(self, data: bytes) -> None:
         """Take more of the output."""
         text = self._rest + data
-        self.fed = True
         begins = max(0, len(text) - _LOOKED_AT)
         pieces = _ENDS.split(text[begins:])
         if b" loss: " in text or b"Epoch " in text:  # a flood of other lines costs next to nothing

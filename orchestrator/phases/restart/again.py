@@ -304,16 +304,13 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
     if carried.left_out:
         left = text.plain(carried.left_out[0])[:200]
         run.bus.emit(Noted(f"of {backup} stayed on {carried.giver} ({LEFT_OUT}): {left}, for one"))
-    gone = "is lost" if leader not in going_on else "" if source else "has lost its folder"
     match carried.origin:
         case BackupOrigin.COPY:
-            said = f"{leader} {gone} with its newest {backup}; every host has that of an attempt before"
+            said = f"the newest {backup} is lost with {leader}; every host has that of an attempt before"
         case BackupOrigin.REMOVED:
             said = f"{leader} has removed its {backup}: training starts from the beginning, everywhere"
-        case BackupOrigin.NOWHERE if gone:
-            said = f"{backup} was only on {leader}, which {gone}: training starts from the beginning"
         case BackupOrigin.NOWHERE:
-            said = f"{leader} has no {backup} yet: training starts from the beginning"
+            said = f"no {backup} of {leader} can be had: training starts from the beginning"
         case BackupOrigin.HOST:
             return
     run.bus.emit(Noted(said))

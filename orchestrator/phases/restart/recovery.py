@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections.abc import Callable
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostLost, HostRecovered, Loss
-from orchestrator.fleet import Lost, Session, problems
+from orchestrator.fleet import Lost, Session, problems, start_thread
 from orchestrator.phases import connect
 from orchestrator.phases.context import Emit, Reconnected, Run, ViewerRequest, log
 from orchestrator.text import duration
@@ -43,12 +42,9 @@ def lose(run: Run, name: str, why: str, told: Emit, *, pause: float = 0.0) -> No
 def try_again(run: Run) -> None:
     """Begin to try hosts again that have just been lost, each in a thread, once one can be had."""
     for name, pause in list(run.losses.untried.items()):
-        thread = threading.Thread(
-            target=_reconnect, args=(run, name, pause), name=f"reconnect {name}", daemon=True
-        )
         try:
-            thread.start()
-        except RuntimeError as error:  # Python has no type of its own for that
+            start_thread(f"reconnect {name}", _reconnect, run, name, pause)
+        except OSError as error:
             log.warning("%s is not tried again yet: %s", name, error)
             return
         del run.losses.untried[name]

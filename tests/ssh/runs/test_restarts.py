@@ -265,7 +265,7 @@ def fail(step):
     power_off(desk, run, 0)
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     assert [log(desk, run, 3, f"worker-{n}").splitlines()[1] for n in range(3)] == ["backup 5"] * 3
-    assert f"{names[0]} is lost with its newest backup" in viewer.stderr
+    assert f"the newest backup is lost with {names[0]}" in viewer.stderr
     assert ("worker/0", names[1]) in [tuple(p) for p in desk.named("AttemptPlanned", run)[-1]["tasks"]]
 
 
