@@ -129,7 +129,7 @@ def make_plan(
     tensorflow = layout.recipe.framework is FrameworkName.TENSORFLOW
     # What is set for TensorFlow is no news to a program that does not name it, as far as it can be read.
     known = plan.is_builtin(command) or plan.is_r(layout.tasks[0].argv) or not tensorflow
-    known |= any(_TENSORFLOW.search(source.text) for source in sources)
+    known |= any(map(_TENSORFLOW.search, (*command, *(source.text for source in sources))))
     scene = findings.Scene(layout.tasks, layout.recipe, sources)
     found = findings.find(scene) if tensorflow else ()
     if_shared = findings.find(dataclasses.replace(scene, one_folder=True)) if tensorflow else ()
