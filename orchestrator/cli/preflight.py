@@ -55,13 +55,13 @@ def check(
     step: Callable[[str], None] = lambda _: None,
 ) -> Findings:
     """Examine the hosts of a plan; `show` is given each event, `step` what is awaited."""
-    bus, findings = Bus(show), Findings({}, (), (), {})
+    emit, findings = Bus(show).emit, Findings({}, (), (), {})
     with unconnected(planned.hosts) as fleet:
         step(f"connecting to {count(len(planned.hosts), 'host')}")
         unreachable = fleet.connect(planned.hosts)
-        report_failures(bus, Phase.CONNECT, unreachable)
+        report_failures(emit, Phase.CONNECT, unreachable)
         if fleet.sessions:
-            findings = examine(fleet, bus, planned, closely=True, on_step=step)
+            findings = examine(fleet, emit, planned, closely=True, on_step=step)
     return dataclasses.replace(findings, failed={**unreachable, **findings.failed})
 
 

@@ -150,7 +150,7 @@ def _keep(errand: Errand, control: int) -> int:
         run = Run(
             errand.folder,
             errand.plan,
-            bus,
+            Bus(log).emit,
             Fleet(Connectors(errand.logins), inbox.put, patience),
             inbox,
             f"{owner()}, pid {os.getpid()}",

@@ -51,7 +51,7 @@ def adopt(run: Run) -> Adopted | RunLeft:
     """
     history = [stamped.event for stamped in events_of(run.folder)]
     if not any(isinstance(event, RunPlanned) for event in history):
-        run.bus.emit(announcement(run.folder, run.plan))
+        run.emit(announcement(run.folder, run.plan))
     if not run.plan.tree:
         synced = (event.digest for event in history if isinstance(event, TreeSynced))
         run.plan = dataclasses.replace(run.plan, tree=next(synced, ""))
@@ -62,7 +62,7 @@ def adopt(run: Run) -> Adopted | RunLeft:
     with phase(run, Phase.CONNECT):
         # Hosts that were replaced may still run what they had: nobody else ends it there.
         bad = open_sessions(run, (*run.hosts, *run.plan.retired) if run.stop.asked else None)
-        report_failures(run.bus, Phase.CONNECT, bad)
+        report_failures(run.emit, Phase.CONNECT, bad)
         refused = _become_keeper(run) if run.fleet.sessions else {}
     if not run.fleet.sessions:
         why = "none of its hosts can be reached"
@@ -70,8 +70,8 @@ def adopt(run: Run) -> Adopted | RunLeft:
     kept = next((error for error in refused.values() if error.kind == Trouble.KEPT), None)
     if kept is not None and not run.stop.asked:
         return RunLeft(run.id, f"{kept.why}, as {kept.host} says", kept.hint)
-    run.bus.emit(RunAdopted(run.id, run.who))
-    report_failures(run.bus, Phase.CONNECT, {n: e for n, e in refused.items() if e.kind != Trouble.KEPT})
+    run.emit(RunAdopted(run.id, run.who))
+    report_failures(run.emit, Phase.CONNECT, {n: e for n, e in refused.items() if e.kind != Trouble.KEPT})
     states = run.fleet.ask(wire.States(run=run.id))
     found: dict[tuple[str, str], wire.TaskRecord] = {}  # each by a host whose word on it counts
     for name, reply in states.good.items():
@@ -100,7 +100,7 @@ def adopt(run: Run) -> Adopted | RunLeft:
         state = found.get((attempt, str(spec.id)))
         if (attempt, str(spec.id)) not in known:
             pid = state.started_as if state else 0
-            run.bus.emit(TaskStarted(str(spec.id), spec.host, attempt, pid))
+            run.emit(TaskStarted(str(spec.id), spec.host, attempt, pid))
     # What was given up as lost is asked for again: its host may know better now.
     ends = [e for e in history if isinstance(e, TaskExited) and e.attempt == attempt and not e.lost]
     exits = tuple({end.task: end for end in ends}.values())

@@ -56,7 +56,6 @@ class Attempt:
         self._adopted = adopted
         self._looked = 0  # stopped tasks of which the nodes were asked who stopped them
         self._exits = list(known)
-        self._steps: dict[str, int] = {}
         self._doing: dict[str, str] = {}  # what each task does about its data
         self._diverged: dict[str, str] = {}  # what each task's last loss is, where it is not a number
         placed = {spec.id: spec.host for spec in run.plan.tasks}
@@ -70,18 +69,17 @@ class Attempt:
         if isinstance(event, TaskExited):
             self._exits.append(event)
         elif isinstance(event, TaskProgressed):
-            self._steps[event.task] = event.step
             self._look_at_loss(event)
         elif isinstance(event, Stepped):
             if self._doing.get(event.who) == event.step:  # what it does is news, and not how far it is
                 return
             self._doing[event.who] = event.step
-        self._run.bus.emit(event)
+        self._run.emit(event)
 
     def _look_at_loss(self, event: TaskProgressed) -> None:
         """A loss that is not finite is said once, when it is first reported."""
         if event.diverged and event.task not in self._diverged:
-            self._run.bus.emit(Noted(f"{event.task}: its loss is {event.diverged} at step {event.step}"))
+            self._run.emit(Noted(f"{event.task}: its loss is {event.diverged} at step {event.step}"))
         if event.diverged:
             self._diverged[event.task] = event.diverged
         elif event.loss is not None:
@@ -91,7 +89,7 @@ class Attempt:
         """Until every task has ended, or cannot be waited for any longer; what is left is swept away."""
         run, follower = self._run, self._follower
         began = time.monotonic()
-        run.bus.emit(PhaseStarted(Phase.FOLLOW, len(run.hosts)))
+        run.emit(PhaseStarted(Phase.FOLLOW, len(run.hosts)))
         stopper: stop.Stopper | None = None
         asked: float | None = None  # when a user asked for the end, seconds since the epoch
         hung: Hung | None = None
@@ -136,7 +134,7 @@ class Attempt:
         follower.close()
         unproven = () if allocation.fate(run).over else tuple(stop.sweep(run))  # Slurm ends all of a job
         good = hung is None and succeeded(follower.tasks, follower.ends, run.plan.completion)
-        run.bus.emit(PhaseEnded(Phase.FOLLOW, good, time.monotonic() - began))
+        run.emit(PhaseEnded(Phase.FOLLOW, good, time.monotonic() - began))
         # What fails after the stop was asked for may fail because of it: a peer was killed a moment earlier.
         failed = asked is None or any(one.ended < asked for one in self._failed())
         # What matters was done before anybody was told to stop: the run has succeeded.
@@ -147,7 +145,8 @@ class Attempt:
         for task, lines in follower.fits.items():
             if lines.fit is not None and lines.fit.diverged:
                 self._diverged.setdefault(str(task), lines.fit.diverged)
-        return Finished(tuple(self._exits), good, stopped, self._steps, unproven, hung, self._diverged)
+        steps = {str(task): life.step for task, life in follower.lives.items() if life.step is not None}
+        return Finished(tuple(self._exits), good, stopped, steps, unproven, hung, self._diverged)
 
     def _stopped_elsewhere(self) -> float | None:
         """When a user stopped the run from another machine (seconds since the epoch); None: nobody did.
@@ -177,7 +176,7 @@ class Attempt:
             return ""  # with nothing to restart its tasks are waited for
         return restarts.given_up(
             {name: now - since for name, since in run.lost.items()},
-            {follower.host(task) for task in follower.waiting()},
+            {follower.placed[task] for task in follower.waiting()},
             hosts=len(run.hosts),
             silent=now - follower.heard,
             patience=run.plan.restarts.host_timeout,
@@ -230,7 +229,7 @@ class Gauge:
         return vitals.Vitals(wall, self._follower.attempt, tasks)
 
     def _ask(self) -> None:
-        wanted = {self._follower.host(task) for task in self._follower.waiting()}
+        wanted = {self._follower.placed[task] for task in self._follower.waiting()}
         for name, session in list(self._run.fleet.sessions.items()):
             if name in wanted and name not in self._answers:
                 request = wire.VitalsAsk(run=self._run.id, attempt=self._follower.attempt)

@@ -33,13 +33,13 @@ def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, Ho
     wanted = run.hosts if hosts is None else hosts
 
     def on_open(session: Session, seconds: float) -> None:
-        run.bus.emit(HostConnected(session.host.name, seconds, session.clock_offset))
+        run.emit(HostConnected(session.host.name, seconds, session.clock_offset))
 
     bad = run.fleet.connect(wanted, on_open)
     opened = [run.fleet.sessions[host.name] for host in wanted if host.name in run.fleet.sessions]
     for remark, names in grouped((one.link.remark, one.host.name) for one in opened).items():
         if remark:
-            run.bus.emit(Noted(f"{fold(names)}: over OpenSSH's own client, for {remark}"))
+            run.emit(Noted(f"{fold(names)}: over OpenSSH's own client, for {remark}"))
     for session in opened:
         if (refused := session.hello.state_error) is not None:
             name, hint = (
@@ -141,14 +141,14 @@ def lease(run: Run, *, move: bool = True) -> None:
                 moved[name] = min(spec.port for spec in run.plan.tasks_on(name)) + 10 + shift
             elif conflicts:
                 bad[name] = _held(name, conflicts)
-        fail_on(run.bus, Phase.CONNECT, bad)
+        fail_on(run, Phase.CONNECT, bad)
         if not moved:
             run.leased = dict(run.fleet.sessions)
             return
         run.plan = restarts.move(run.plan, moved)
         run.folder.write_plan(run.plan)
     name = run.hosts[0].name
-    fail_on(run.bus, Phase.CONNECT, {name: HostError(name, "has no free ports", kind="port")})
+    fail_on(run, Phase.CONNECT, {name: HostError(name, "has no free ports", kind="port")})
 
 
 def _ask_for_ports(run: Run, patience: float) -> Answers[wire.Leased]:

@@ -20,7 +20,6 @@ from orchestrator.fleet import Fleet, Lost, Session, TaskNews
 from orchestrator.model import Host, RunPlan
 from orchestrator.slurm import Fate
 from orchestrator.store import RunFolder
-from orchestrator.store.bus import Bus
 from orchestrator.store.known import Validations, state_root
 from orchestrator.sync import Contents
 from orchestrator.sync.contents import CodeSource
@@ -126,7 +125,7 @@ class Run:
 
     folder: RunFolder
     plan: RunPlan
-    bus: Bus
+    emit: Emit  # whose last event is the run's end
     fleet: Fleet
     inbox: Inbox
     who: str  # this keeper, as others are told
@@ -181,25 +180,25 @@ class PhaseFailed(Exception):  # noqa: N818 - how a phase ends, caught by the ke
 def phase(run: Run, which: Phase) -> Iterator[None]:
     """Say when a phase starts and how it ended."""
     began = time.monotonic()
-    run.bus.emit(PhaseStarted(which, len(run.hosts)))
+    run.emit(PhaseStarted(which, len(run.hosts)))
     try:
         yield
     except BaseException:
-        run.bus.emit(PhaseEnded(which, ok=False, seconds=time.monotonic() - began))
+        run.emit(PhaseEnded(which, ok=False, seconds=time.monotonic() - began))
         raise
-    run.bus.emit(PhaseEnded(which, ok=True, seconds=time.monotonic() - began))
+    run.emit(PhaseEnded(which, ok=True, seconds=time.monotonic() - began))
 
 
-def report_failures(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> None:
+def report_failures(emit: Emit, phase: Phase, errors: Mapping[str, HostError]) -> None:
     """Emit what went wrong, host by host."""
     for name, error in errors.items():
         log.error("%s: %s %s: %s", phase.value, name, error.what, error.why)
-        bus.emit(HostFailed(name, phase, error.kind, error.what, error.why, error.hint))
+        emit(HostFailed(name, phase, error.kind, error.what, error.why, error.hint))
 
 
-def fail_on(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> None:
+def fail_on(run: Run, phase: Phase, errors: Mapping[str, HostError]) -> None:
     """Emit the errors and raise PhaseFailed, if there are any."""
-    report_failures(bus, phase, errors)
+    report_failures(run.emit, phase, errors)
     if errors:
         raise failure(phase, list(errors.values()))
 

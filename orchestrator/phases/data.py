@@ -51,7 +51,7 @@ def place(run: Run, joined: Sequence[str] | None = None) -> None:
                 _found(run, run.plan.data, {name: one.path for name, one in seen.good.items()})
                 return
         named = run.plan.data
-        dataset = run.placed.contents or run.fleet.in_pool(lambda: read_sources(sources(named), run.bus.emit))
+        dataset = run.placed.contents or run.fleet.in_pool(lambda: read_sources(sources(named), run.emit))
         if digest not in ("", dataset.digest):
             raise PhaseFailed(
                 Phase.DATA,
@@ -59,8 +59,8 @@ def place(run: Run, joined: Sequence[str] | None = None) -> None:
                 "launch it again: tasks of one run must read the same",
             )
         run.placed.contents = dataset
-        placed, bad = bring(run.fleet, hosts, dataset, run.bus.emit, run=run.id)
-        fail_on(run.bus, Phase.DATA, bad)
+        placed, bad = bring(run.fleet, hosts, dataset, run.emit, run=run.id)
+        fail_on(run, Phase.DATA, bad)
         _found(run, run.plan.data, placed)
         if digest:
             return
@@ -101,21 +101,12 @@ def sources(data: Data) -> list[DataPath]:
 def find_set(root: Path, wanted: str) -> Path | None:
     """Find the prepared set `name/config:version` below a data_dir, the newest where no version is named."""
     place, _, version = wanted.partition(":")
-    above = root / place
-    found = _versions(above)
-    if not found and "/" not in place and above.is_dir():  # a set whose only form has a name
-        configs = [child for child in sorted(above.iterdir()) if _versions(child)]
-        found = _versions(configs[0]) if len(configs) == 1 else []
-    if version:
-        found = [path for path in found if path.name == version]
-    return found[-1] if found else None
-
-
-def _versions(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    found = [one for one in folder.iterdir() if _VERSION.fullmatch(one.name) and (one / _INFO).is_file()]
-    return sorted(found, key=lambda one: tuple(map(int, one.name.split("."))))
+    for above in (place, f"{place}/*"):  # a set whose only form has a name is named without it
+        infos = root.glob(f"{above}/{version or '*'}/{_INFO}")
+        found = [info.parent for info in infos if _VERSION.fullmatch(info.parent.name)]
+        if len({folder.parent for folder in found}) == 1:
+            return max(found, key=lambda folder: tuple(map(int, folder.name.split("."))))
+    return None
 
 
 def read_sources(found: Sequence[DataPath], emit: Emit) -> Contents:

@@ -40,7 +40,7 @@ class Follower:
         self._run = run
         self.attempt = attempt
         self.tasks = list(placed)
-        self._placed = dict(placed)
+        self.placed = dict(placed)
         self._told = told
         self._on: dict[str, list[TaskId]] = {}  # host -> its tasks
         for task, name in placed.items():
@@ -64,12 +64,9 @@ class Follower:
         """When a task last printed or reported anything."""
         return max(life.heard for life in self.lives.values())
 
-    def host(self, task: TaskId) -> str:
-        return self._placed[task]
-
     def waiting(self) -> list[TaskId]:
         """The tasks whose end is not known yet."""
-        return [task for task in self._placed if task not in self.ends]
+        return [task for task in self.placed if task not in self.ends]
 
     def attach(self, hosts: Iterable[str] | None = None) -> None:
         """Ask the agents for everything that is not on our disk yet."""
@@ -106,7 +103,7 @@ class Follower:
         """End what was told to stop and is not waited for any longer: its host stays lost, or KILL fails."""
         self.leave_behind()
         for task in self.waiting():
-            silent, loss = recovery.silence(self._run, self._placed[task])
+            silent, loss = recovery.silence(self._run, self.placed[task])
             known = silent or self._messages.get(task) or "it has not ended, and nothing tells why"
             self._end(vanished(self._place(task), known, time.time(), stopped=True, loss=loss))
 
@@ -116,7 +113,7 @@ class Follower:
 
     def _lost(self, name: str, why: str, loss: Loss) -> None:
         for task in self.waiting():
-            if self._placed[task] == name:
+            if self.placed[task] == name:
                 self._end(vanished(self._place(task), why, time.time(), loss=loss))
 
     def close(self) -> None:
@@ -154,7 +151,7 @@ class Follower:
                     self._lose(item.host, recovery.reason(error))
                 case TaskNews():
                     self._mirrored(item)
-            if time.monotonic() >= deadline or len(self.ends) == len(self._placed):
+            if time.monotonic() >= deadline or len(self.ends) == len(self.placed):
                 return False
 
     def _answered(self, session: Session, future: Future[wire.Unknown]) -> None:
@@ -241,14 +238,14 @@ class Follower:
             task = TaskId.parse(name)
         except ValueError:
             return None
-        return task if self._placed.get(task) == host else None
+        return task if self.placed.get(task) == host else None
 
     def leave_behind(self, timeout: float = 10.0) -> None:
         """End tasks that have ended by their nodes' word though their output is not all here, and say so."""
         for task, (told, clock_offset) in ended_on_nodes(self._run, self.attempt, timeout).items():
-            if task in self._placed and task not in self.ends:
+            if task in self.placed and task not in self.ends:
                 if (behind := told.log_size - self._mirrors[task].log_size) > 0:
-                    why = f"not fetched: the rest of its log is on {self._placed[task]}"
+                    why = f"not fetched: the rest of its log is on {self.placed[task]}"
                     self._told(LogGap(str(task), GapPlace.CONTROLLER, behind, why))
                 self._end(final(self._place(task), told.state, clock_offset, time.time()))
 
@@ -279,7 +276,7 @@ class Follower:
         self._end(final(self._place(task), state, session.clock_offset, time.time()))
 
     def _place(self, task: TaskId) -> TaskPlace:
-        return TaskPlace(task, self._placed[task], self.attempt)
+        return TaskPlace(task, self.placed[task], self.attempt)
 
     def _end(self, exited: TaskExited) -> None:
         self.ends[TaskId.parse(exited.task)] = exited
@@ -320,15 +317,15 @@ def collect(run: Run, attempt: str) -> None:
     started = {event.task for event in history if isinstance(event, TaskStarted) and event.attempt == attempt}
     for task, host in placed.items():
         if str(task) not in started:
-            run.bus.emit(TaskStarted(str(task), host, attempt, there[task][0].state.started_as))
-    follower = Follower(run, attempt, placed, run.bus.emit)
+            run.emit(TaskStarted(str(task), host, attempt, there[task][0].state.started_as))
+    follower = Follower(run, attempt, placed, run.emit)
     for event in history:
         if isinstance(event, TaskExited) and event.attempt == attempt and TaskId.parse(event.task) in placed:
             follower.know(event)
     follower.attach()
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
-        if all(follower.host(task) in run.losses.since for task in follower.waiting()):
+        if all(follower.placed[task] in run.losses.since for task in follower.waiting()):
             break
         if follower.step(0.2) and run.stop.kill:
             break  # a user has no more patience

@@ -111,7 +111,7 @@ class Watch:
     def look(self) -> Hung | None:
         """Decide once per hang; None while there is nothing to do, or `on_hang` only reports."""
         now = time.monotonic()
-        if any(self._follower.host(task) in self._run.losses.since for task in self._follower.waiting()):
+        if any(self._follower.placed[task] in self._run.losses.since for task in self._follower.waiting()):
             # Its tasks are unknown, and the others may well wait for them.
             self._unknown = True
             return None
@@ -124,7 +124,7 @@ class Watch:
             return None
         if found is None:
             self._suspicion = None
-            self._run.bus.emit(HangPassed(now - suspected.since))
+            self._run.emit(HangPassed(now - suspected.since))
             return None
         late = now - suspected.since > _PATIENCE
         if suspected.over or not (late or all(one.done() for one in suspected.answers.values())):
@@ -149,7 +149,7 @@ class Watch:
             not self._run.plan.hang_timeout,
         )  # it costs nothing, and nobody asked for more
         kind = HangKind.QUIET if only_said else found.kind
-        run.bus.emit(HangSuspected(kind, tuple(map(str, found.tasks)), found.seconds))
+        run.emit(HangSuspected(kind, tuple(map(str, found.tasks)), found.seconds))
         request = wire.Stacks(run=run.id, attempt=self._follower.attempt)
         sessions = {} if only_said else run.fleet.sessions
         answers = {name: session.submit(request) for name, session in sessions.items()}
@@ -168,7 +168,7 @@ class Watch:
             cause = f"{gone} ended before the others, which may wait for it ({cause})"
         if taken is not None:
             missing, tasks = tuple(taken.missing), tuple(one.task for one in odd)
-            self._run.bus.emit(StacksTaken(tasks, cause, str(taken.file), missing, now - suspected.since))
+            self._run.emit(StacksTaken(tasks, cause, str(taken.file), missing, now - suspected.since))
         if plan.on_hang is OnHang.REPORT:
             return None
         return Hung(

@@ -136,7 +136,7 @@ class _Keeper:
         ended = self._conclude(work)
         if isinstance(ended, RunEnded) and self._over is None:
             notify(self._run, ended)  # before the end is told: whoever waits for that finds it done
-        self._run.bus.emit_last(ended)
+        self._run.emit(ended)
         self._run.fleet.close()
         return ExitStatus(ended.status) if isinstance(ended, RunEnded) else ExitStatus.CLUSTER
 
@@ -161,7 +161,7 @@ class _Keeper:
 
     def whole(self) -> RunEnded:
         run = self._run
-        run.bus.emit(announcement(run.folder, run.plan))
+        run.emit(announcement(run.folder, run.plan))
         self._control.listen()
         stage.begin(run)
         connect_or_replace(run)
@@ -249,7 +249,7 @@ class _Keeper:
         """Say that the attempt failed, and wait before the next one; raise Cancelled."""
         run, self._verdict = self._run, verdict
         pause = restarts.pause(self._failures, run.timings.pauses)
-        run.bus.emit(
+        run.emit(
             AttemptFailed(
                 attempt=str(self._number),
                 cause=verdict.cause,
@@ -317,7 +317,7 @@ class _Keeper:
                 collect(run, str(self._number))
             except OrchestrateError as error:  # that it is over has to be proven all the same
                 log.error("%s", error.in_one_line)
-                run.bus.emit(Noted(f"what the tasks said last stays on their hosts: {error.in_one_line}"))
+                run.emit(Noted(f"what the tasks said last stays on their hosts: {error.in_one_line}"))
             self._unproven = tuple(stop.sweep(run))
 
     def _ended(self, outcome: Outcome, status: ExitStatus, verdict: Verdict, given_up: str = "") -> RunEnded:
@@ -446,7 +446,7 @@ def notify(run: Run, ended: RunEnded, patience: float = _REPORT_PATIENCE) -> Non
     why = _report(argv, result(run.plan, ended), patience)
     if why:
         log.warning("--notify: %s %s", shlex.join(argv), why)
-        run.bus.emit(Noted(f"the run's end was not reported: the command of --notify {why}"))
+        run.emit(Noted(f"the run's end was not reported: the command of --notify {why}"))
 
 
 def result(plan: RunPlan, ended: RunEnded) -> bytes:

@@ -9,7 +9,7 @@ from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Phase, TaskStarted
 from orchestrator.fleet import Cancelled
-from orchestrator.model import Completion, Role, RunPlan, TaskId, TaskSpec
+from orchestrator.model import Completion, Role, RunPlan, TaskSpec
 from orchestrator.names import is_validation
 from orchestrator.phases.connect import lease, plan_text
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
@@ -30,19 +30,15 @@ def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, s
         recovery.gather(run, run.timings.host_return)
         if run.stop.asked:
             raise Cancelled
-        lost = [spec for spec in specs if spec.id in bad and bad[spec.id].lost]
-        back = [spec for spec in lost if spec.host in run.fleet.sessions]
+        back = {name for name, error in bad.items() if error.lost and name in run.fleet.sessions}
         lease(run, move=False)  # the agents that are gone held theirs; the other tasks know these ports
-        for spec in back:
-            del bad[spec.id]
-        bad.update(_start(run, attempt, back, cwd))
-    return {spec.host: bad[spec.id] for spec in specs if spec.id in bad}
+        again = _start(run, attempt, [spec for spec in specs if spec.host in back], cwd)
+        bad = {**{name: error for name, error in bad.items() if name not in back}, **again}
+    return bad
 
 
-def _start(
-    run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]
-) -> dict[TaskId, HostError]:
-    """Ask once; return what went wrong by task."""
+def _start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]) -> dict[str, HostError]:
+    """Ask once."""
     if run.plan.hearsay:
         raise PhaseFailed(Phase.LAUNCH, f"nothing of this run is started from here: {run.plan.hearsay}")
     plan = plan_text(run)
@@ -66,7 +62,7 @@ def _start(
         )
         request = wire.Start(run=run.id, attempt=attempt, task=str(spec.id), plan=plan, spec=started)
         futures.append((spec, session, session.submit(request)))
-    bad: dict[TaskId, HostError] = {}
+    bad: dict[str, HostError] = {}
     deadline = time.monotonic() + START_TIMEOUT
     for spec, session, future in futures:
         try:
@@ -75,10 +71,10 @@ def _start(
             if error.kind == Trouble.STOPPED:  # by a user, from another machine
                 run.stop.ask(kill=False)
                 raise Cancelled from error
-            bad[spec.id] = error
+            bad[spec.host] = error
         else:
             if not is_validation(attempt):
-                run.bus.emit(TaskStarted(str(spec.id), spec.host, attempt, reply.pid or 0))
+                run.emit(TaskStarted(str(spec.id), spec.host, attempt, reply.pid or 0))
     return bad
 
 
@@ -93,7 +89,7 @@ def launch(run: Run, attempt: str) -> None:
         recovery.gather(run, run.timings.host_return)
         if run.stop.asked:
             raise Cancelled
-        fail_on(run.bus, Phase.LAUNCH, recovery.losses(run))
+        fail_on(run, Phase.LAUNCH, recovery.losses(run))
         if run.fleet.sessions != run.leased:  # since then: in the validation, too
             lease(run)  # the agents that are gone held theirs
-        fail_on(run.bus, Phase.LAUNCH, start(run, attempt, run.plan.tasks, run.staged.work))
+        fail_on(run, Phase.LAUNCH, start(run, attempt, run.plan.tasks, run.staged.work))

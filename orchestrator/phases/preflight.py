@@ -15,10 +15,9 @@ from orchestrator.fleet import Fleet
 from orchestrator.frameworks import FRAMEWORKS, alone
 from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan
-from orchestrator.phases.context import PhaseFailed, Run, failure, phase, report_failures
+from orchestrator.phases.context import Emit, PhaseFailed, Run, failure, phase, report_failures
 from orchestrator.planning.plan import is_builtin, is_r
 from orchestrator.run import restarts
-from orchestrator.store.bus import Bus
 from orchestrator.text import endpoint
 
 PROBE_TIMEOUT = 5.0  # seconds for one pair; a task waits much longer, but a person should not
@@ -48,7 +47,7 @@ def preflight(run: Run) -> dict[str, str]:
     Nothing is imported for it: the local training does that, and who leaves that out wants to start.
     """
     with phase(run, Phase.PREFLIGHT):
-        findings = examine(run.fleet, run.bus, run.plan)
+        findings = examine(run.fleet, run.emit, run.plan)
         run.gpus.update(findings.facts)
         if not findings.good:
             raise _failure(findings, restarts.joined(run.plan))
@@ -72,7 +71,7 @@ def _failure(findings: Findings, new: Collection[str]) -> PhaseFailed:
 
 def examine(
     fleet: Fleet,
-    bus: Bus,
+    emit: Emit,
     plan: RunPlan,
     *,
     closely: bool = False,
@@ -89,7 +88,7 @@ def examine(
     failed: dict[str, HostError] = {}
 
     def fails(bad: Mapping[str, HostError]) -> None:
-        report_failures(bus, Phase.PREFLIGHT, {name: bad[name] for name in bad if name not in failed})
+        report_failures(emit, Phase.PREFLIGHT, {name: bad[name] for name in bad if name not in failed})
         failed.update(bad)
 
     on_step("looking at the hosts")
@@ -137,13 +136,13 @@ def examine(
         meeting.extra,
     )
     for report in evidence.reports:
-        bus.emit(checks.described(report))
+        emit(checks.described(report))
     for pair in meeting.pairs:
         if closely or len(meeting.pairs) <= _MANY_PAIRS or not pair.tcp or pair.large is False:
-            bus.emit(pair)
+            emit(pair)
     results = checks.examined(evidence)
     for check in results:
-        bus.emit(check)
+        emit(check)
     return Findings(shared, tuple(results), meeting.pairs, failed, facts)
 
 

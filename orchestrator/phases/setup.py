@@ -45,8 +45,8 @@ def setup(run: Run, hosts: Sequence[Host] | None = None) -> None:
                 "`orchestrate launch`, here",
             )
         wanted = [host for host in (hosts or run.hosts) if host.name in run.fleet.sessions]
-        bad = make_environments(run.fleet, wanted, plan, Lock(text, plan.name), run.bus.emit)
-        fail_on(run.bus, Phase.SETUP, bad)
+        bad = make_environments(run.fleet, wanted, plan, Lock(text, plan.name), run.emit)
+        fail_on(run, Phase.SETUP, bad)
 
 
 def make_environments(
@@ -142,7 +142,7 @@ class _Maker:
         )
         if self._plan.via is not Via.CONTROLLER:
             try:
-                self._make()
+                self._make(self._request)
                 return
             except HostError as error:
                 if error.kind != Trouble.NO_INDEX or self._plan.via is Via.NODE:
@@ -152,13 +152,11 @@ class _Maker:
     def finish(self, wheels: str) -> None:
         """Make it of the wheels that were brought; raise HostError."""
         assert self._request is not None
-        self._request = msgspec.structs.replace(self._request, wheels=wheels, ask_first=False)
-        self._make()
+        self._make(msgspec.structs.replace(self._request, wheels=wheels, ask_first=False))
 
-    def _make(self) -> None:
-        assert self._request is not None
+    def _make(self, request: wire.EnvMake) -> None:
         session, total = self._session, len(self._lock.names)
-        future = session.submit(self._request, self._lock.text.encode())
+        future = session.submit(request, self._lock.text.encode())
         deadline = time.monotonic() + _LIMIT
         while wait([future], _GLANCE).not_done and time.monotonic() < deadline:
             steps = session.request(wire.EnvProgress(workdir=self._workdir, name=self._plan.name))

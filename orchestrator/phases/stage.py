@@ -45,7 +45,7 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
     with phase(run, Phase.STAGE):
         is_shared = any(first != host for host, first in shared.items())
         for note in run.plan.if_shared if is_shared else ():
-            run.bus.emit(Noted(note))
+            run.emit(Noted(note))
         run.staged.trees = _trees(run)
         run.plan = dataclasses.replace(run.plan, tree=run.staged.trees[0].digest)
         try:
@@ -54,7 +54,7 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
             log.warning("%s: %s", error.what, error.why)
         _record(run)
         for note in (note for tree in run.staged.trees for note in tree.notes):
-            run.bus.emit(Noted(note))
+            run.emit(Noted(note))
         _stage(run, run.staged.trees, shared, _needs(run.plan))
     run.staged.made.clear()
 
@@ -129,12 +129,12 @@ def _stage(
         _push(run, trees, missing)
     unseen = _make_work(run, trees, [*missing, *others]) if missing or others else {}
     bad = {name: unseen_error(run.plan.host(name), f"trees/{one[0].digest}") for name, one in unseen.items()}
-    fail_on(run.bus, Phase.STAGE, bad)
+    fail_on(run, Phase.STAGE, bad)
     tree = trees[0]
     for host in run.hosts:
         run.staged.builtin[host.name] = f"{host.workdir}/trees/{trees[-1].digest}"
         if tree not in missing.get(host.name, ()):
-            run.bus.emit(TreeSynced(host.name, tree.digest, tree.files, 0, 0.0, reused=True))
+            run.emit(TreeSynced(host.name, tree.digest, tree.files, 0, 0.0, reused=True))
 
 
 def begin(run: Run) -> None:
@@ -176,7 +176,7 @@ def _make_work(
         for name in (*hosts, *needs)
     }
     answers = run.fleet.ask(questions, timeout=_LIMIT)
-    fail_on(run.bus, Phase.STAGE, answers.bad)
+    fail_on(run, Phase.STAGE, answers.bad)
     _check_needs(run, {name: reply.had for name, reply in answers.good.items() if reply.had is not None})
     missing: dict[str, list[Contents]] = {}
     for name in hosts:
@@ -199,11 +199,11 @@ def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]
         result = push(session, tree, f"{session.host.workdir}/trees/{tree.digest}")
         if tree is first:
             synced = TreeSynced(name, tree.digest, tree.files, result.bytes, result.seconds, result.reused)
-            run.bus.emit(synced)
+            run.emit(synced)
 
     for tree in (*others, first):  # two trees of one host go one after the other, hosts side by side
         sessions = {name: run.fleet.sessions[name] for name, absent in missing.items() if tree in absent}
-        fail_on(run.bus, Phase.STAGE, run.fleet.each(sessions, partial(send, tree)).bad)
+        fail_on(run, Phase.STAGE, run.fleet.each(sessions, partial(send, tree)).bad)
 
 
 # --- what hosts have to have themselves ---
@@ -244,10 +244,10 @@ def _check_needs(run: Run, answers: Mapping[str, wire.Had]) -> None:
             hint = f"install it there, give its path, or set `setup` in [job] ({_PAGE}#o201)"
         if what:
             lacks[host] = HostError(host, f"has no {what}", kind="program", why=why, hint=hint)
-    fail_on(run.bus, Phase.STAGE, lacks)
+    fail_on(run, Phase.STAGE, lacks)
     for place, (path, at) in enumerate(plan.own_paths.items()):
         if without := [name for name, had in answers.items() if place in had.paths]:
             what = f"{at}: {path}" if at else f"the argument {path}"
             note = f"O203 {what} exists on the machine of the launch, and not on {fold(without)}; name it in"
             note += f" [data]: tasks find it as $ORCHESTRATE_DATA/{PurePosixPath(path).name} ({_PAGE}#o203)"
-            run.bus.emit(Noted(note))
+            run.emit(Noted(note))

@@ -23,7 +23,7 @@ class Stopper:
         self._grace = 0.0 if self._killing else grace
         own = run.timings.stop_impatient if self._killing else run.timings.stop_unreachable
         self.deadline = time.monotonic() + self._grace + own
-        run.bus.emit(StopRequested(by, why, self._grace))
+        run.emit(StopRequested(by, why, self._grace))
         follower.stopping = self._tell
         self._tell_all()
 
@@ -31,7 +31,7 @@ class Stopper:
         """From now on: KILL, no grace."""
         if not self._killing:
             self._killing = True
-            self._run.bus.emit(StopRequested(StopBy.USER, "asked again", 0.0))
+            self._run.emit(StopRequested(StopBy.USER, "asked again", 0.0))
             self.deadline = min(self.deadline, time.monotonic() + self._run.timings.stop_impatient)
             self._tell_all()
 
@@ -57,7 +57,7 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
         answers = run.fleet.ask(request, hosts=hosts)
         if not told and any(reply.asked for reply in answers.good.values()):
             told = True
-            run.bus.emit(StopRequested(by, "", 0.0 if kill else grace))
+            run.emit(StopRequested(by, "", 0.0 if kill else grace))
 
     # Told before anything is looked at: an agent answers when the starts under way are done.
     tell(list(run.fleet.sessions))
@@ -65,7 +65,7 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
     while time.monotonic() - began < (0.0 if kill else grace) + run.timings.stop_unreachable:
         if run.stop.kill and not kill:
             kill = True
-            run.bus.emit(StopRequested(StopBy.USER, "asked again", 0.0))
+            run.emit(StopRequested(StopBy.USER, "asked again", 0.0))
             tell(list(run.fleet.sessions))
         # First: a connection that broke unseen must not pass for a host where nothing is alive.
         recovery.gather(run, 0.1, lambda session: tell([session.host.name]))
@@ -94,7 +94,7 @@ def sweep(run: Run) -> list[str]:
             log.warning("%s: swept %s", name, reply.killed)
         if reply.alive:
             log.error("%s: still alive: %s", name, reply.alive)
-            run.bus.emit(Noted(f"{name}: {', '.join(reply.alive)} could not be ended"))
+            run.emit(Noted(f"{name}: {', '.join(reply.alive)} could not be ended"))
     for name, error in answers.bad.items():
         log.error("%s: cannot prove that nothing is left: %s", name, error.what)
     proven = {name for name, reply in answers.good.items() if not reply.alive}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator import wire
+from orchestrator.diagnosis.ends import end as words_of
 from orchestrator.diagnosis.statement import Raised
 from orchestrator.errors import HostError
 from orchestrator.events import (
@@ -27,13 +28,12 @@ from orchestrator.events import (
 from orchestrator.fleet import Cancelled
 from orchestrator.frameworks import FRAMEWORKS, alone
 from orchestrator.model import FrameworkName, TaskSpec
-from orchestrator.phases.context import Run, fail_on, log, phase
+from orchestrator.phases.context import Emit, Run, fail_on, log, phase
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.launch import start
 from orchestrator.phases.restart import recovery
 from orchestrator.planning.plan import is_builtin, resolve
 from orchestrator.run.records import number
-from orchestrator.store.bus import Bus
 from orchestrator.store.known import subject
 from orchestrator.store.reader import last_lines
 from orchestrator.text import advised
@@ -62,7 +62,7 @@ def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
             for name in bad:
                 with contextlib.suppress(OSError):
                     run.validations.forget(run.plan.host(name))
-            fail_on(run.bus, Phase.VALIDATE, bad)
+            fail_on(run, Phase.VALIDATE, bad)
 
     return validate
 
@@ -111,15 +111,15 @@ def _stand(run: Run, subjects: Mapping[str, str]) -> set[str]:
         if host.name in subjects and (age := run.validations.age(host, subjects[host.name])) is not None
     }
     if ages:
-        run.bus.emit(ValidationStood(tuple(ages), max(ages.values())))
+        run.emit(ValidationStood(tuple(ages), max(ages.values())))
     return {*ages}
 
 
 class _Arrivals:
     """Reports of the tasks of a validation while they train."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
         self._doing: dict[str, str] = {}  # what each task does about its data
         self.results: dict[str, TaskReported] = {}
         self.since = time.monotonic()  # when it began, or data were last fetched
@@ -128,12 +128,12 @@ class _Arrivals:
         if isinstance(event, TaskReported):
             self.results[event.task] = event
         elif isinstance(event, HostLost | HostRecovered):
-            self._bus.emit(event)
+            self._emit(event)
         elif isinstance(event, Stepped):
             self.since = time.monotonic()  # a large download is not a hang
             if self._doing.get(event.who) != event.step:
                 self._doing[event.who] = event.step
-                self._bus.emit(event)
+                self._emit(event)
 
 
 def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, HostError]]:
@@ -143,14 +143,14 @@ def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, Ho
     own = run.plan.admission.validate_command is not None
     bad = start(run, name, local, run.staged.work if own else run.staged.builtin)
     placed = {spec.id: spec.host for spec in local if spec.host not in bad}
-    news = _Arrivals(run.bus)
+    news = _Arrivals(run.emit)
     follower = Follower(run, name, placed, news.take)
     follower.attach()
     try:
         while follower.waiting() and time.monotonic() - news.since < run.timings.validation:
             if follower.step(1.0) or run.stop.asked:
                 raise Cancelled
-            awaited = {follower.host(task) for task in follower.waiting()}
+            awaited = {follower.placed[task] for task in follower.waiting()}
             for host, since in run.losses.since.items():
                 # For longer than before a launch: nothing tells whether it trains.
                 if host in awaited and time.monotonic() - since > run.timings.host_return:
@@ -165,7 +165,7 @@ def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, Ho
                 raise Cancelled
             if end is not None and end.code == 0:
                 good.append(host)
-                run.bus.emit(_validated(host, end, result))
+                run.emit(_validated(host, end, result))
             else:
                 path = run.folder.log(name, task.slug)
                 bad[host] = _failed(path, host, end, result, run.timings.validation)
@@ -221,12 +221,8 @@ def _failed(
     tail = "\n".join(last_lines(path, 12))
     if end is None:
         how = f"had not finished its local training after {limit:.0f} s"
-    elif end.signal is not None:
-        how = f"was killed by signal {end.signal} in its local training"
-    elif end.lost:
-        how = "lost its local training"
     else:
-        how = f"fails in its local training (exit {end.code})"
+        how = f"fails in its local training: it {words_of(end)}"
     return HostError(
         host,
         how,

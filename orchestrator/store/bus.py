@@ -1,4 +1,4 @@
-"""Events: stamped once, whatever thread they come from, handed to each subscriber in order, and kept."""
+"""Events: stamped once, whatever thread they come from, handed on in order, and kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from orchestrator.events import Event, Stamped, encode
+from orchestrator.events import Event, RunEnded, RunLeft, Stamped, encode
 from orchestrator.plainfile import open_plain
 from orchestrator.store.folder import RunFolder
 
@@ -17,27 +17,20 @@ Subscriber = Callable[[Stamped], None]
 class Bus:
     """Stamps events and passes them on, one at a time, whatever thread they come from."""
 
-    def __init__(self, *subscribers: Subscriber, clock: Callable[[], float] = time.time) -> None:
-        self._subscribers = subscribers
+    def __init__(
+        self, subscriber: Subscriber = lambda _: None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._subscriber = subscriber
         self._clock = clock
         self._lock = threading.Lock()
         self._over = False
 
     def emit(self, event: Event) -> None:
+        """Pass it on; behind a run's end, what a thread that was given up still says is dropped."""
         with self._lock:
             if not self._over:
-                self._pass_on(event)
-
-    def emit_last(self, event: Event) -> None:
-        """Nothing comes after this one: what a thread that was given up still says is dropped."""
-        with self._lock:
-            self._over = True
-            self._pass_on(event)
-
-    def _pass_on(self, event: Event) -> None:
-        stamped = Stamped(self._clock(), event)
-        for subscriber in self._subscribers:
-            subscriber(stamped)
+                self._over = isinstance(event, RunEnded | RunLeft)
+                self._subscriber(Stamped(self._clock(), event))
 
 
 class EventLog:

@@ -172,4 +172,4 @@ class Ground:
         plan = plans.make(*hosts, command=("train.py",) if trains else ("true",))
         fleet = self._fleet = self._fleet or Fleet(Connectors(), lambda _frame: None)
         assert fleet.connect([host for host in plan.hosts if host.name not in fleet.sessions]) == {}
-        return examine(fleet, Bus(), plan, patience=PATIENCE, closely=trains)
+        return examine(fleet, Bus().emit, plan, patience=PATIENCE, closely=trains)

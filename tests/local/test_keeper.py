@@ -43,10 +43,10 @@ def run(tmp_path: Path) -> Iterator[tuple[Run, Heard]]:
     folder.create(plan)
     heard: Heard = []
     inbox = Inbox()
-    bus = Bus(lambda stamped: heard.append(stamped.event))
+    emit = Bus(lambda stamped: heard.append(stamped.event)).emit
     with closing(Fleet(Connectors(), inbox.put)) as fleet:
         assert fleet.connect([host]) == {}
-        made = Run(folder, plan, bus, fleet, inbox, "me", None, started=True)
+        made = Run(folder, plan, emit, fleet, inbox, "me", None, started=True)
         assert launch.start(made, "1", plan.tasks, {"here": str(tmp_path)}) == {}
         yield made, heard
 

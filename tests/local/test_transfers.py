@@ -46,7 +46,7 @@ def test_hosts_that_see_one_workdir_are_a_group_led_by_the_first(tmp_path: Path,
     hosts = [here(tmp_path, name, workdir) for name, workdir in (("a", "home"), ("b", "home"), ("c", "own"))]
     plan = plans.make(*hosts, command=("true",))
     assert fleet.connect(plan.hosts) == {}
-    assert examine(fleet, Bus(), plan).shared == {"a": "a", "b": "a"}
+    assert examine(fleet, Bus().emit, plan).shared == {"a": "a", "b": "a"}
 
 
 def test_who_shares_the_disk_of_a_host_that_got_nothing_has_nothing(tmp_path: Path, fleet: Fleet) -> None:

@@ -46,7 +46,7 @@ def follower(tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch)
     folder = RunFolder(tmp_path, RunId("r1"))
     folder.path.mkdir()
     (folder.path / "logs").mkdir()
-    run = Run(folder, make(host("a")), Bus(), fleet, Inbox(), "me", None)
+    run = Run(folder, make(host("a")), Bus().emit, fleet, Inbox(), "me", None)
     return Follower(run, "1", {TaskId.parse("worker/0"): "a"}, told.append)
 
 
@@ -145,12 +145,12 @@ def test_nothing_ends_the_thread_that_tries_again_and_a_changed_key_is_told_once
 ) -> None:
     monkeypatch.setattr(recovery, "_BACKOFF", (0.0,))
     events: list[Event] = []
-    bus = Bus(lambda stamped: events.append(stamped.event))
+    emit = Bus(lambda stamped: events.append(stamped.event)).emit
     here = OSError(errno.EMFILE, "Too many open files")
     fleet = Fleet(Troubled(here, KeyError("a bug"), CHANGED, CHANGED, here), inbox.put)
     plan = make(replace(host("a"), ssh=LOCAL, state=str(tmp_path / "state"), agent_python=sys.executable))
-    run = Run(RunFolder(tmp_path, RunId("r1")), plan, bus, fleet, inbox, "me", None)
-    recovery.lose(run, "a", "the connection was closed", bus.emit)
+    run = Run(RunFolder(tmp_path, RunId("r1")), plan, emit, fleet, inbox, "me", None)
+    recovery.lose(run, "a", "the connection was closed", emit)
     item = inbox.get(20)
     assert isinstance(item, Reconnected)
     item.session.close()
@@ -179,8 +179,12 @@ class Told:
 
 def a_run(fleet: Told, stop: StopFlag | None = None) -> Run:
     plan = SimpleNamespace(admission=Admission(), run="r1", owner="me", tasks_on=lambda _host: ())
-    bus = SimpleNamespace(emit=lambda _event: None)
-    known: dict[str, Any] = {"fleet": fleet, "plan": plan, "bus": bus, "stop": stop or StopFlag()}
+    known: dict[str, Any] = {
+        "fleet": fleet,
+        "plan": plan,
+        "emit": lambda _event: None,
+        "stop": stop or StopFlag(),
+    }
     return cast("Run", SimpleNamespace(id="r1", names=["gpu-1"], **known))
 
 

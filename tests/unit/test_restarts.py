@@ -247,7 +247,7 @@ def of_three(tmp_path: Path, connected: str) -> Run:
     plan = make(host("a"), host("b"), host("c"))
     fleet = Fleet(cast("Any", None), lambda _: None)
     fleet.sessions.update({name: cast("Any", name) for name in connected})
-    return Run(RunFolder(tmp_path, RunId("r1")), plan, Bus(), fleet, Inbox(), "me", None)
+    return Run(RunFolder(tmp_path, RunId("r1")), plan, Bus().emit, fleet, Inbox(), "me", None)
 
 
 @pytest.mark.parametrize(

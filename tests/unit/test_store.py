@@ -116,7 +116,7 @@ def test_nothing_comes_after_the_end() -> None:
     told: list[Stamped] = []
     bus = Bus(told.append, clock=lambda: 1.0)
     bus.emit(STARTED)
-    bus.emit_last(ENDED)
+    bus.emit(ENDED)
     bus.emit(EXITED)
     assert told == [Stamped(1.0, STARTED), Stamped(1.0, ENDED)]
 

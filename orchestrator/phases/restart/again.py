@@ -41,10 +41,10 @@ def connect_or_replace(run: Run) -> None:
         bad = connect.open_sessions(run)
         away = {name for name, error in bad.items() if error.kind in _AWAY}
         if not bad.keys() <= away or not run.plan.restarts.most:
-            fail_on(run.bus, Phase.CONNECT, bad)
+            fail_on(run, Phase.CONNECT, bad)
         elif away:
             _replace(run, bad)
-        fail_on(run.bus, Phase.CONNECT, connect.keep(run))
+        fail_on(run, Phase.CONNECT, connect.keep(run))
         connect.lease(run)
 
 
@@ -54,9 +54,9 @@ def _replace(run: Run, away: dict[str, HostError]) -> None:
     try:
         plan, changes = fill(run, lambda _: absent, run.plan.attempt)
     except NoSeatError:
-        fail_on(run.bus, Phase.CONNECT, away)
+        fail_on(run, Phase.CONNECT, away)
         raise
-    report_failures(run.bus, Phase.CONNECT, away)
+    report_failures(run.emit, Phase.CONNECT, away)
     # Nothing of the run has ever been there: a spare like any other, should it answer one day.
     retired = tuple(host for host in plan.retired if host.name not in absent)
     spares = (*plan.spares, *(dataclasses.replace(host, spare=True) for host in absent.values()))
@@ -78,12 +78,12 @@ def fill(
         bad = connect.open_sessions(run, list(map(plan.host, joining))) if joining else {}
         for name in bad:  # none of them is in the fleet if any cannot be used
             run.fleet.let_go(name)
-        report_failures(run.bus, Phase.CONNECT, bad)
+        report_failures(run.emit, Phase.CONNECT, bad)
         if not bad:
             return plan, changes
         absent |= bad.keys()
         for name, found in bad.items():
-            run.bus.emit(Noted(f"{name} cannot stand in for another host: {found.in_one_line}"))
+            run.emit(Noted(f"{name} cannot stand in for another host: {found.in_one_line}"))
 
 
 def candidates(run: Run, absent: Collection[str]) -> list[Host]:
@@ -95,14 +95,14 @@ def candidates(run: Run, absent: Collection[str]) -> list[Host]:
 def take(run: Run, plan: RunPlan, changes: Collection[Change]) -> None:
     """Make it the run's plan, and say so."""
     for change in changes:
-        run.bus.emit(HostReplaced(change.host, change.by, "cannot be reached"))
+        run.emit(HostReplaced(change.host, change.by, "cannot be reached"))
     if changes and run.started:
         names = ", ".join(change.host for change in changes)
         ports = ranges.fold(map(str, sorted({spec.port for spec in plan.tasks})))
-        run.bus.emit(Noted(f"{names} may still run old tasks: the new ones listen on port {ports}"))
+        run.emit(Noted(f"{names} may still run old tasks: the new ones listen on port {ports}"))
     run.plan = plan
     run.folder.write_plan(plan)
-    run.bus.emit(AttemptPlanned(str(plan.attempt), tuple((str(spec.id), spec.host) for spec in plan.tasks)))
+    run.emit(AttemptPlanned(str(plan.attempt), tuple((str(spec.id), spec.host) for spec in plan.tasks)))
 
 
 class CannotSeatError(PhaseFailed):
@@ -147,7 +147,7 @@ def start_again(run: Run, attempt: int) -> None:
                 raise
             for name, why in unfit.items():
                 what = f"{name} cannot stand in for another host ({failed.phase}: {why}); it is left out"
-                run.bus.emit(Noted(what))
+                run.emit(Noted(what))
             run.plan = unseat(run.plan, unfit)
             run.folder.write_plan(run.plan)
         else:
@@ -161,11 +161,11 @@ def start_again(run: Run, attempt: int) -> None:
 def _prepare(run: Run, joined: list[str]) -> None:
     """Bring every host to where its tasks can be started; raise PhaseFailed."""
     with phase(run, Phase.CONNECT):
-        fail_on(run.bus, Phase.CONNECT, connect.keep(run))
+        fail_on(run, Phase.CONNECT, connect.keep(run))
         connect.lease(run)
         prove_free(run)
         # What was lost over the proof, or before, was not asked: nothing is proven there.
-        fail_on(run.bus, Phase.CONNECT, recovery.losses(run))
+        fail_on(run, Phase.CONNECT, recovery.losses(run))
     prepare(run, joined)
 
 
@@ -201,7 +201,7 @@ def prove_free(run: Run) -> None:
     deadline = time.monotonic() + run.timings.release
     while busy := _busy(run):
         if time.monotonic() > deadline:
-            fail_on(run.bus, Phase.CONNECT, busy)
+            fail_on(run, Phase.CONNECT, busy)
         if run.stop.wait(_LOOK):
             raise Cancelled
 
@@ -218,7 +218,7 @@ def _busy(run: Run) -> dict[str, HostError]:
     ports = run.fleet.ask(questions)
     run.fleet.ask(wire.Unlisten(), hosts=run.names)
     swept = run.fleet.ask(wire.Sweep(run=run.id), hosts=run.names, timeout=30.0)
-    fail_on(run.bus, Phase.CONNECT, {**ports.bad, **swept.bad})
+    fail_on(run, Phase.CONNECT, {**ports.bad, **swept.bad})
     busy: dict[str, HostError] = {}
     for name, reply in ports.good.items():
         if reply.busy:
@@ -296,14 +296,14 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
         )
     except ClusterError as error:
         raise PhaseFailed(Phase.STAGE, error.in_one_line, error.hint) from error
-    fail_on(run.bus, Phase.STAGE, dict(carried.failed))
+    fail_on(run, Phase.STAGE, dict(carried.failed))
     if reached := [name for name, sent in carried.sent.items() if not sent.reused]:
         size = text.size(max(carried.sent[name].bytes for name in reached))
         giver = carried.giver or "this machine"
-        run.bus.emit(Noted(f"{backup} ({size}) was copied from {giver} to {ranges.fold(reached)}"))
+        run.emit(Noted(f"{backup} ({size}) was copied from {giver} to {ranges.fold(reached)}"))
     if carried.left_out:
         left = text.plain(carried.left_out[0])[:200]
-        run.bus.emit(Noted(f"of {backup} stayed on {carried.giver} ({LEFT_OUT}): {left}, for one"))
+        run.emit(Noted(f"of {backup} stayed on {carried.giver} ({LEFT_OUT}): {left}, for one"))
     match carried.origin:
         case BackupOrigin.COPY:
             said = f"the newest {backup} is lost with {leader}; every host has that of an attempt before"
@@ -313,7 +313,7 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
             said = f"no {backup} of {leader} can be had: training starts from the beginning"
         case BackupOrigin.HOST:
             return
-    run.bus.emit(Noted(said))
+    run.emit(Noted(said))
 
 
 def _emptied(run: Run, leader: str) -> bool:

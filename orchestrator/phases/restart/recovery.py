@@ -63,7 +63,7 @@ def _reconnect(run: Run, name: str, pause: float) -> None:
             log.info("still lost: %s %s: %s", name, error.what, error.why)
             if error.kind in _NEWS and error.in_one_line != shown:
                 shown = error.in_one_line
-                run.bus.emit(HostLost(name, f"it {shown}"))  # it may be an attack
+                run.emit(HostLost(name, f"it {shown}"))  # it may be an attack
             continue
         except Exception:  # a bug must not end this thread: the host would never be tried again
             log.exception("still lost: %s", name)
@@ -122,10 +122,10 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
     try_again(run)
     for host in (*run.hosts, *run.plan.retired):
         if host.name not in run.fleet.sessions:
-            lose(run, host.name, "there was no connection", run.bus.emit)
+            lose(run, host.name, "there was no connection", run.emit)
     for name, session in list(run.fleet.sessions.items()):
         if (error := session.error) is not None:
-            lose(run, name, reason(error), run.bus.emit)
+            lose(run, name, reason(error), run.emit)
     deadline = time.monotonic() + patience
     while True:  # hosts that were replaced are not waited for, but they may be back
         awaited = bool(run.lost)
@@ -135,10 +135,10 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
             return
         match item:
             case Reconnected(session):
-                if regain(run, session, run.bus.emit):
+                if regain(run, session, run.emit):
                     back(session)
             case Lost(error=error) if run.fleet.sessions.get(item.host) is item.session:
-                lose(run, item.host, reason(error), run.bus.emit)
+                lose(run, item.host, reason(error), run.emit)
             case ViewerRequest():
                 return
             case _:
