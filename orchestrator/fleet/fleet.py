@@ -39,49 +39,6 @@ class Answers(Generic[T]):
     bad: dict[str, HostError]
 
 
-class Pulse:
-    """Watches sessions from a thread of its own, whatever the others wait for."""
-
-    def __init__(self, timings: Timings = DEFAULT) -> None:
-        self._timings = timings
-        self._lock = threading.Lock()
-        self._sessions: set[Session] = set()
-        self._stopped = threading.Event()
-        self._running = False
-
-    def watch(self, session: Session) -> None:
-        """Have the session's agent send heartbeats, and give the session up when they stay away."""
-        session.submit(wire.Beats(every=self._timings.beat))
-        with self._lock:
-            self._sessions.add(session)
-            if not self._running:
-                start_thread("pulse", self._run)
-                self._running = True
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def _run(self) -> None:
-        looked = spoke = time.monotonic()
-        while not self._stopped.wait(min(_TICK, self._timings.silence / 4)):
-            now = time.monotonic()
-            with self._lock:
-                self._sessions = {session for session in self._sessions if session.alive}
-                sessions = list(self._sessions)
-            if now - looked > _FROZEN:  # what was said meanwhile is yet to be read
-                for session in sessions:
-                    session.heard = now
-            looked = now
-            for session in sessions:
-                if now - session.heard > self._timings.silence:
-                    session.give_up(f"no word for {self._timings.silence:.0f} s")
-                session.look(now)
-            if now - spoke > KEEP_ALIVE:
-                spoke = now
-                for session in sessions:
-                    session.speak()
-
-
 class Fleet:
     """The open sessions of a run, by host name."""
 
@@ -92,7 +49,9 @@ class Fleet:
         self._cancelled = False
         self._waiting: set[Future[Any]] = set()
         self._lock = threading.Lock()
-        self._pulse = Pulse(timings)
+        self._watched: set[Session] = set()  # those that are being opened again, too
+        self._closed = threading.Event()
+        self._beats = False  # the thread that watches has begun
         self._timings = timings
         self._pool: list[threading.Thread] = []
 
@@ -141,13 +100,42 @@ class Fleet:
             session = Session(host, link, self._sink)
             try:
                 session.start(self._timings.hello)
-                self._pulse.watch(session)
+                self._watch(session)
             except BaseException:
                 session.close()
                 raise
         except OSError as error:  # no process, thread, descriptor or memory, a file that we may not read
             raise HereError(host.name, error.strerror or str(error)) from error
         return session
+
+    def _watch(self, session: Session) -> None:
+        """Have the session's agent send heartbeats, and give the session up when they stay away."""
+        session.submit(wire.Beats(every=self._timings.beat))
+        with self._lock:
+            self._watched.add(session)
+            if not self._beats:
+                start_thread("pulse", self._pulse)
+                self._beats = True
+
+    def _pulse(self) -> None:
+        looked = spoke = time.monotonic()
+        while not self._closed.wait(min(_TICK, self._timings.silence / 4)):
+            now = time.monotonic()
+            with self._lock:
+                self._watched = {session for session in self._watched if session.alive}
+                sessions = list(self._watched)
+            if now - looked > _FROZEN:  # what was said meanwhile is yet to be read
+                for session in sessions:
+                    session.heard = now
+            looked = now
+            for session in sessions:
+                if now - session.heard > self._timings.silence:
+                    session.give_up(f"no word for {self._timings.silence:.0f} s")
+                session.look(now)
+            if now - spoke > KEEP_ALIVE:
+                spoke = now
+                for session in sessions:
+                    session.speak()
 
     def session(self, name: str) -> Session:
         """The one with a host; raise HostError where there is none any more."""
@@ -283,7 +271,7 @@ class Fleet:
 
     def close(self) -> None:
         """Cut every connection; work that was given up gets a moment to remove what it made here."""
-        self._pulse.stop()
+        self._closed.set()
         for session in list(self.sessions.values()):
             session.close()
         self._connector.close()

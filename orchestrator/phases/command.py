@@ -37,19 +37,11 @@ class CommandEnded:
     end: wire.CommandEnd
 
 
-@dataclass(frozen=True)
-class Failed:
-    """The host could not be reached, or was lost."""
-
-    host: str
-    error: HostError
-
-
-Word: TypeAlias = CommandStarted | CommandOutput | CommandEnded | Failed
+Word: TypeAlias = CommandStarted | CommandOutput | CommandEnded | HostError
 
 
 class Commands:
-    """`argv` on all hosts; each host has exactly one `Ended` or `Failed` among the words.
+    """`argv` on all hosts; each host has exactly one `CommandEnded` or error among the words.
 
     Whoever takes the words slowly is waited for: what waits here is bounded, and so the commands wait, too.
     """
@@ -73,7 +65,7 @@ class Commands:
             word = self._words.get(timeout=timeout)
         except queue.Empty:
             return None
-        if isinstance(word, Exception):
+        if isinstance(word, Exception) and not isinstance(word, HostError):
             raise word
         if isinstance(word, CommandOutput):
             self._backlog.take(word.data)
@@ -98,8 +90,8 @@ class Commands:
         except Exception as reason:  # whoever waits for the hosts' words would wait for ever
             self._words.put(reason)
             return
-        for name, error in bad.items():
-            self._words.put(Failed(name, error))
+        for error in bad.values():
+            self._words.put(error)
 
     def _run(self, session: Session, _seconds: float) -> None:
         name = session.host.name
@@ -128,4 +120,4 @@ class Commands:
         if error is None:
             self._words.put(CommandEnded(name, future.result()))
         elif isinstance(error, HostError):
-            self._words.put(Failed(name, error))
+            self._words.put(error)

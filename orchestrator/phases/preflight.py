@@ -100,12 +100,13 @@ def examine(
     facts = answers.good
     fails(answers.bad)
     there = [host for host in hosts if host.name in facts]
+    ports = grouped((spec.host, spec.port) for spec in plan.tasks)
     gather_imports = _begin_imports(fleet, plan, there, facts, required) if closely else None
     on_step("looking at every pair of hosts")
     meeting = meet(
         fleet,
         there,
-        _ports(fleet, plan, there),
+        ports,
         run=plan.run,
         patience=patience,
         extra=len(there) > 1 and any(fact.gpus for fact in facts.values()),
@@ -116,7 +117,6 @@ def examine(
         on_step("importing what trains")
         imported, bad = gather_imports()
         fails(bad)
-    ports = grouped((spec.host, spec.port) for spec in plan.tasks)
     evidence = Evidence(
         [
             HostReport(
@@ -190,20 +190,6 @@ def _imports(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) 
         gpus=bool(facts.gpus or host.devices),
         probe=framework.probe,
     )
-
-
-def _ports(fleet: Fleet, plan: RunPlan, hosts: Sequence[Host]) -> dict[str, list[int]]:
-    """The task ports on which each host is to listen; of two entries of one machine only the first one's."""
-    taken: set[tuple[object, ...]] = set()
-    ports: dict[str, list[int]] = {}
-    for host in hosts:
-        hello = fleet.sessions[host.name].hello
-        ports[host.name] = []
-        for port in (spec.port for spec in plan.tasks_on(host.name)):
-            if (hello.boot_id, hello.netns, port) not in taken:
-                taken.add((hello.boot_id, hello.netns, port))
-                ports[host.name].append(port)
-    return ports
 
 
 def needs(plan: RunPlan) -> Needs:

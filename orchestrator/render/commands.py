@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from orchestrator.errors import HostError
 from orchestrator.groups import grouped
-from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted, Failed, Word
+from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted, Word
 from orchestrator.render.fold import names
 from orchestrator.text import count, plain, shell_signal, signal_name
 from orchestrator.wire import CommandEnd, Pipe
@@ -80,7 +80,7 @@ class CommandAnswers:
                     return _stream(answer)
             case CommandEnded(host, end):
                 return self._end(self.running.pop(host, Answer(host, now)), end)
-            case Failed(host, error):
+            case HostError(host=host) as error:
                 self.waiting.discard(host)
                 self.errors.append(error)
                 self.status = max(self.status, int(error.status))
