@@ -13,7 +13,7 @@ from functools import partial
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import GapPlace, LogGap, Loss, Noted, TaskExited, TaskProgressed, TaskStarted
-from orchestrator.fleet import Lost, Session, TaskNews
+from orchestrator.fleet import Lost, Session, TaskNews, problems
 from orchestrator.model import TaskId
 from orchestrator.phases.connect import keep_again
 from orchestrator.phases.context import Emit, Followed, Reconnected, Run, ViewerRequest, log
@@ -111,6 +111,11 @@ class Follower:
         """Take the tasks of a host that stays lost for failed; `taken` is why, where Slurm says it."""
         self._lost(name, *((taken, Loss.TAKEN) if taken else recovery.silence(self._run, name)))
 
+    def _distrust(self, error: HostError) -> None:
+        """Take the tasks of a host that lies for failed: it would lie again, so nobody waits for them."""
+        self._lose(error.host, recovery.reason(error), pause=_AGAIN)
+        self._lost(error.host, f"its host {error.in_one_line}", Loss.UNREACHABLE)
+
     def _lost(self, name: str, why: str, loss: Loss) -> None:
         for task in self.waiting():
             if self.placed[task] == name:
@@ -144,9 +149,7 @@ class Follower:
                         if task not in self.ends:
                             self._end(vanished(self._place(task), _UNKNOWN, time.time()))
                 case Lost(error=error) if error.kind == Trouble.PROTOCOL:
-                    # It would lie again: what its tasks do cannot be known, so nobody waits for them.
-                    self._lose(item.host, recovery.reason(error), pause=_AGAIN)
-                    self._lost(item.host, f"its host {error.in_one_line}", Loss.UNREACHABLE)
+                    self._distrust(error)
                 case Lost(error=error):
                     self._lose(item.host, recovery.reason(error))
                 case TaskNews():
@@ -175,7 +178,7 @@ class Follower:
             if self._holes[frame.host] < _HOLES:
                 self._lose(frame.host, str(error))
             else:
-                frame.session.distrust(str(error))
+                self._distrust(problems.foreign(frame.session.host, str(error)))
 
     def _defer(self, frame: TaskNews, error: OSError) -> None:
         """End a stream for which there is no room; its host stays connected, and can be stopped."""

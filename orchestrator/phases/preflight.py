@@ -101,12 +101,20 @@ def examine(
     fails(answers.bad)
     there = [host for host in hosts if host.name in facts]
     ports = grouped((spec.host, spec.port) for spec in plan.tasks)
+    hellos = {host.name: fleet.sessions[host.name].hello for host in there}
+    # Of two entries of one machine the first one listens.
+    first = {
+        (hello.boot_id, hello.netns, port): name
+        for name, hello in reversed(hellos.items())
+        for port in ports[name]
+    }
+    listening = grouped((name, port) for (_, _, port), name in first.items())
     gather_imports = _begin_imports(fleet, plan, there, facts, required) if closely else None
     on_step("looking at every pair of hosts")
     meeting = meet(
         fleet,
         there,
-        ports,
+        {host.name: listening.get(host.name, []) for host in there},
         run=plan.run,
         patience=patience,
         extra=len(there) > 1 and any(fact.gpus for fact in facts.values()),
