@@ -161,12 +161,12 @@ class _Follower:
         bad: dict[str, HostError] = {}
         if missing and time.monotonic() >= self._next_try:
             self._next_try = time.monotonic() + _AGAIN
-            bad = dict(self._fleet.connect(missing))
+            bad = self._fleet.connect(missing)
             if len(bad) == len(self._hosts):
                 raise SeveralErrors(bad.values())
 
-        sessions = self._fleet.sessions
-        taken = self._fleet.each(sessions, lambda one: self._mirrors[one.host.name].catch_up(one))
+        take = self._fleet.each
+        taken = take(self._fleet.sessions, lambda one: self._mirrors[one.host.name].catch_up(one))
         for name, error in {**bad, **taken.bad}.items():
             self._fleet.let_go(name)
             tell(f"warning: {name} {error.in_one_line}; tried again every {_AGAIN:g} s")

@@ -143,14 +143,14 @@ def _keep(errand: Errand, control: int) -> int:
     log = EventLog(errand.folder)
     paths = errand.folder.read_words(errand.folder.metrics)
     metrics = [MetricsFile(Path(path), events_of(errand.folder)) for path in paths]
-    bus = Bus(log, *metrics)
+    emit = Bus(log, *metrics).emit
     for one in metrics:
-        one.start(bus.emit)
+        one.start(emit)
     try:
         run = Run(
             errand.folder,
             errand.plan,
-            Bus(log).emit,
+            emit,
             Fleet(Connectors(errand.logins), inbox.put, patience),
             inbox,
             f"{owner()}, pid {os.getpid()}",

@@ -1,4 +1,4 @@
-"""Events: stamped once, whatever thread they come from, handed on in order, and kept."""
+"""Events: stamped once, whatever thread they come from, handed to each subscriber in order, and kept."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ Subscriber = Callable[[Stamped], None]
 class Bus:
     """Stamps events and passes them on, one at a time, whatever thread they come from."""
 
-    def __init__(
-        self, subscriber: Subscriber = lambda _: None, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._subscriber = subscriber
+    def __init__(self, *subscribers: Subscriber, clock: Callable[[], float] = time.time) -> None:
+        self._subscribers = subscribers
         self._clock = clock
         self._lock = threading.Lock()
         self._over = False
@@ -30,7 +28,9 @@ class Bus:
         with self._lock:
             if not self._over:
                 self._over = isinstance(event, RunEnded | RunLeft)
-                self._subscriber(Stamped(self._clock(), event))
+                stamped = Stamped(self._clock(), event)
+                for subscriber in self._subscribers:
+                    subscriber(stamped)
 
 
 class EventLog:

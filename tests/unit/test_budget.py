@@ -66,7 +66,7 @@ BUDGET = {
     "wire": Size(5, 1_318, 5_969),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(237, 33_996, 232_571)
+TOTAL = Size(237, 34_005, 232_662)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25

@@ -35,7 +35,7 @@ def tell(folder: Path, argv: tuple[str, ...]) -> list[str]:
     plan = plans.make(plans.host("gpu-01"))
     kept = RunFolder(folder / "runs", RunId("r1"))
     kept.create(plan)
-    kept.write_notify(argv)
+    kept.write_words(kept.notify, argv)
     run = Run(kept, plan, Bus(heard.append).emit, Fleet(Connectors(), inbox.put), inbox, "me", None)
     notify(run, ENDED, patience=0.5 if "sleep" in argv else 30.0)
     return [one.event.text for one in heard if isinstance(one.event, Noted)]

@@ -122,7 +122,7 @@ def test_what_a_task_has_said_is_here_though_its_keeper_died_in_the_launch(desk:
     dies = (
         "import os, orchestrator.phases.launch as l\n"
         "def start(run, attempt, specs, cwd, real=l.start):\n"
-        "    run.bus.emit = lambda event: None\n"
+        "    run.emit = lambda event: None\n"
         "    real(run, attempt, specs[:1], cwd)\n"
         "    os.kill(os.getpid(), 9)\n"
         "l.start = start\n"
