@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias, dataclass_transform, get_args
 
 import msgspec
 from msgspec import Struct
@@ -87,7 +87,12 @@ class Loss(StrEnum):
     UNSTARTED = "unstarted"
 
 
-class RunPlanned(Struct, frozen=True):
+@dataclass_transform(frozen_default=True)
+class _Fact(Struct, frozen=True):
+    """The base of all events."""
+
+
+class RunPlanned(_Fact):
     run: str
     name: str
     owner: str
@@ -97,14 +102,14 @@ class RunPlanned(Struct, frozen=True):
     folder: str
 
 
-class RunAdopted(Struct, frozen=True):
+class RunAdopted(_Fact):
     """A keeper took over a run whose keeper was gone."""
 
     run: str
     by: str
 
 
-class RunLeft(Struct, frozen=True):
+class RunLeft(_Fact):
     """A keeper that wanted to take the run over could not: the run continues as it was."""
 
     run: str
@@ -112,30 +117,30 @@ class RunLeft(Struct, frozen=True):
     hint: str = ""
 
 
-class Noted(Struct, frozen=True):
+class Noted(_Fact):
     """Something the user should know that is no failure: what was left out, what is very large."""
 
     text: str
 
 
-class PhaseStarted(Struct, frozen=True):
+class PhaseStarted(_Fact):
     phase: Phase
     hosts: int
 
 
-class PhaseEnded(Struct, frozen=True):
+class PhaseEnded(_Fact):
     phase: Phase
     ok: bool
     seconds: float
 
 
-class HostConnected(Struct, frozen=True):
+class HostConnected(_Fact):
     host: str
     seconds: float
     clock: float = 0.0  # seconds that its clock is ahead of ours
 
 
-class HostFailed(Struct, frozen=True):
+class HostFailed(_Fact):
     """A host cannot go on in this phase; worded as in `HostError`."""
 
     host: str
@@ -146,19 +151,19 @@ class HostFailed(Struct, frozen=True):
     hint: str
 
 
-class HostLost(Struct, frozen=True):
+class HostLost(_Fact):
     """No word from the host: its tasks are *unknown*, not failed."""
 
     host: str
     why: str
 
 
-class HostRecovered(Struct, frozen=True):
+class HostRecovered(_Fact):
     host: str
     seconds: float  # how long it was lost
 
 
-class CheckReported(Struct, frozen=True):
+class CheckReported(_Fact):
     host: str
     check: str  # its name: a word
     level: Level
@@ -191,7 +196,7 @@ class Closed(StrEnum):
     FOREIGN = "answered by something else"
 
 
-class PairReported(Struct, frozen=True):
+class PairReported(_Fact):
     """One connection of `source` to a task port of `target`."""
 
     source: str
@@ -207,7 +212,7 @@ class PairReported(Struct, frozen=True):
     packet: int | None = None  # bytes of the largest packet on this connection
 
 
-class Stepped(Struct, frozen=True):
+class Stepped(_Fact):
     """A host, a task or this machine ("") does a step of what takes long; 0 of 0 bytes: not known."""
 
     who: str
@@ -216,7 +221,7 @@ class Stepped(Struct, frozen=True):
     total: int = 0
 
 
-class EnvironmentMade(Struct, frozen=True):
+class EnvironmentMade(_Fact):
     """A host has the environment of [env]; the versions are those that were imported there."""
 
     host: str
@@ -226,7 +231,7 @@ class EnvironmentMade(Struct, frozen=True):
     reused: bool  # it was there already
 
 
-class DataPlaced(Struct, frozen=True):
+class DataPlaced(_Fact):
     """A host has the data of [data], whole and verified."""
 
     host: str
@@ -239,7 +244,7 @@ class DataPlaced(Struct, frozen=True):
     reused: bool  # it was there already, or another host on the same disk got it
 
 
-class TreeSynced(Struct, frozen=True):
+class TreeSynced(_Fact):
     host: str
     digest: str
     files: int
@@ -248,7 +253,7 @@ class TreeSynced(Struct, frozen=True):
     reused: bool
 
 
-class HostValidated(Struct, frozen=True):
+class HostValidated(_Fact):
     """The host trained alone; of a command of the user's own only the time is known."""
 
     host: str
@@ -259,26 +264,26 @@ class HostValidated(Struct, frozen=True):
     note: str = ""
 
 
-class ValidationStood(Struct, frozen=True):
+class ValidationStood(_Fact):
     """Hosts that trained alone in an earlier launch and are as they were then."""
 
     hosts: tuple[str, ...]
     seconds: float  # ago, for the one where it is longest
 
 
-class TaskStarted(Struct, frozen=True):
+class TaskStarted(_Fact):
     task: str
     host: str
     attempt: str
     pid: int  # 0: nothing was started, or nobody knows
 
 
-class TaskReady(Struct, frozen=True):
+class TaskReady(_Fact):
     task: str
     note: str
 
 
-class TaskProgressed(Struct, frozen=True):
+class TaskProgressed(_Fact):
     task: str
     step: int
     loss: float | None
@@ -293,7 +298,7 @@ class Last(StrEnum):
     ERROR = "error"
 
 
-class TaskReported(Struct, frozen=True):
+class TaskReported(_Fact):
     """The task's own final words."""
 
     task: str
@@ -301,7 +306,7 @@ class TaskReported(Struct, frozen=True):
     data: dict[str, Any]
 
 
-class LogLine(Struct, frozen=True):
+class LogLine(_Fact):
     """One whole display line of a task; `sent` is the node's time corrected by the clock offset."""
 
     task: str
@@ -318,7 +323,7 @@ class GapPlace(StrEnum):
     DISPLAY = "display"
 
 
-class LogGap(Struct, frozen=True):
+class LogGap(_Fact):
     """Bytes that are missing on the node (disk full, cap), or lines that only the display dropped."""
 
     task: str
@@ -327,7 +332,7 @@ class LogGap(Struct, frozen=True):
     why: str
 
 
-class TaskExited(Struct, frozen=True):
+class TaskExited(_Fact):
     """Comes after the task's last byte; exactly one of code, signal and lost says how."""
 
     task: str
@@ -350,7 +355,7 @@ class HangKind(StrEnum):
     QUIET = "quiet"  # as silent; nothing is done about it, since nobody asked for that, and no stacks follow
 
 
-class HangSuspected(Struct, frozen=True):
+class HangSuspected(_Fact):
     """No task has printed or reported anything for so long, or these have stayed behind the others."""
 
     kind: HangKind
@@ -358,7 +363,7 @@ class HangSuspected(Struct, frozen=True):
     seconds: float
 
 
-class StacksTaken(Struct, frozen=True):
+class StacksTaken(_Fact):
     """Where the tasks stand; the whole stacks are in `file`, within the run's folder."""
 
     odd: tuple[str, ...]  # the tasks that the others wait for, as far as one can see
@@ -368,13 +373,13 @@ class StacksTaken(Struct, frozen=True):
     seconds: float  # that it took
 
 
-class HangPassed(Struct, frozen=True):
+class HangPassed(_Fact):
     """The tasks that seemed to hang were heard of again, or became unknown with their host."""
 
     seconds: float  # since the suspicion
 
 
-class AttemptFailed(Struct, frozen=True):
+class AttemptFailed(_Fact):
     """An attempt failed and another one follows; how it failed is worded as in RunEnded."""
 
     attempt: str
@@ -390,7 +395,7 @@ class AttemptFailed(Struct, frozen=True):
     why: str = ""
 
 
-class HostReplaced(Struct, frozen=True):
+class HostReplaced(_Fact):
     """A host that cannot be reached has no task any more; `by` is "" when nothing takes its place."""
 
     host: str
@@ -398,20 +403,20 @@ class HostReplaced(Struct, frozen=True):
     why: str
 
 
-class AttemptPlanned(Struct, frozen=True):
+class AttemptPlanned(_Fact):
     """The tasks of a later attempt, and where they go."""
 
     attempt: str
     tasks: tuple[tuple[str, str], ...]  # (task, host)
 
 
-class StopRequested(Struct, frozen=True):
+class StopRequested(_Fact):
     by: StopBy
     why: str
     grace: float
 
 
-class RunEnded(Struct, frozen=True):
+class RunEnded(_Fact):
     run: str
     outcome: Outcome
     status: int

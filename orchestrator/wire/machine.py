@@ -32,7 +32,7 @@ from orchestrator.wire.message import (
 PROTOCOL = 1
 
 
-class Hello(Reply, frozen=True):
+class Hello(Reply):
     protocol: int
     python: Words
     user: Words
@@ -49,25 +49,24 @@ class Hello(Reply, frozen=True):
             raise ProtocolError(f"it speaks version {self.protocol} of our protocol, not {PROTOCOL}")
 
 
-class Time(Reply, frozen=True):
+class Time(Reply):
     time_ns: Moment
 
 
-class Ping(Request[Time], frozen=True):
-    OP = "ping"
+class Ping(Request[Time]):
+    """Ask for its clock."""
 
 
-class Beats(Request[Nothing], frozen=True):
+class Beats(Request[Nothing]):
     """Ask for a sign of life every `every` seconds."""
 
-    OP = "beats"
     every: float
 
 
 Status = Annotated[int, Meta(ge=0, le=255)]
 
 
-class CommandEnd(Reply, frozen=True):
+class CommandEnd(Reply):
     """How it ended; nothing of it runs any more but what `left` names."""
 
     status: Status
@@ -84,21 +83,20 @@ class Pipe(StrEnum):
     ERR = "err"
 
 
-class Exec(Request[CommandEnd], frozen=True):
-    OP = "exec"
+class Exec(Request[CommandEnd]):
     PAYLOAD = 64 << 10  # of a frame of its output
 
     argv: tuple[str, ...]
 
 
-class ExecEnd(Request[Nothing], frozen=True):
-    OP = "exec_end"
+class ExecEnd(Request[Nothing]):
+    """Close the stdin of the command."""
 
 
 _MANY = Meta(max_length=10_000)  # addresses of one machine
 
 
-class Python(Reply, frozen=True):
+class Python(Reply):
     ok: bool
     path: Words | None
     version: Words | None
@@ -106,33 +104,33 @@ class Python(Reply, frozen=True):
     managed: bool = False  # by the distribution: pip refuses to install into it (PEP 668)
 
 
-class Setup(Reply, frozen=True):
+class Setup(Reply):
     """The end of the `setup` of [job] on a host."""
 
     status: Code | None
     words: Lines  # that it printed as errors
 
 
-class R(Reply, frozen=True):
+class R(Reply):
     version: Words | None
     reticulate: Words | None
     jsonlite: Words | None
     error: Words
 
 
-class Workdir(Reply, frozen=True):
+class Workdir(Reply):
     path: Words
     writable: bool
     error: Words
     free: Size
 
 
-class Disks(Reply, frozen=True):
+class Disks(Reply):
     state: Size | None  # bytes that are free there
     workdir: Workdir
 
 
-class Gpu(Reply, frozen=True):
+class Gpu(Reply):
     index: Count
     name: Words
     fields: Mapping[Words, Words] = {}  # of nvidia-smi, but for those that its driver does not know
@@ -149,14 +147,14 @@ class GpusAgain(Request[GpuLook], frozen=True):
     seconds: float = 12.0
 
 
-class Interface(Reply, frozen=True):
+class Interface(Reply):
     """An address of the machine, and what carries it; "" where that is not known."""
 
     name: Words
     ip: Words
 
 
-class MachineFacts(GpuLook, frozen=True, kw_only=True):
+class MachineFacts(Reply):
     python: Python
     setup: Setup | None  # None: there is none, or it did not come to an end
     packages: dict[Words, Words | None]
@@ -166,8 +164,7 @@ class MachineFacts(GpuLook, frozen=True, kw_only=True):
     answers: dict[Name, Lines]  # of `programs`, by name; "" for one that is missing or fails
 
 
-class Facts(Request[MachineFacts], frozen=True, kw_only=True):
-    OP = "facts"
+class Facts(Request[MachineFacts]):
     python: str
     r: bool
     workdir: str
@@ -179,7 +176,7 @@ class Facts(Request[MachineFacts], frozen=True, kw_only=True):
         expect(reply.answers.keys() <= self.programs.keys(), "it ran what nobody asked for")
 
 
-class Module(Reply, frozen=True):
+class Module(Reply):
     """A module that was imported, or why it could not be."""
 
     name: Words
@@ -187,7 +184,7 @@ class Module(Reply, frozen=True):
     error: Words
 
 
-class Imported(Reply, frozen=True):
+class Imported(Reply):
     modules: tuple[Module, ...]  # up to the first that fails
     gpus: Count | None  # that the framework sees
     built: Words  # what it was built with, where the probe says so
@@ -196,10 +193,9 @@ class Imported(Reply, frozen=True):
     signal: Signal | None  # that ended it, and was not ours
 
 
-class Imports(Request[Imported], frozen=True, kw_only=True):
+class Imports(Request[Imported]):
     """Import these modules as a task of the job would."""
 
-    OP = "imports"
     python: str
     setup: str | None
     env: Mapping[str, str]
@@ -211,34 +207,32 @@ class Imports(Request[Imported], frozen=True, kw_only=True):
         expect({each.name for each in reply.modules} <= {*self.modules}, "it imported what nobody asked for")
 
 
-class HostFingerprint(Reply, frozen=True):
+class HostFingerprint(Reply):
     """The state of a host that a validation depends on."""
 
     digest: Digest
 
 
-class Fingerprint(Request[HostFingerprint], frozen=True, kw_only=True):
-    OP = "fingerprint"
+class Fingerprint(Request[HostFingerprint]):
     python: str
     setup: str | None
     env: Mapping[str, str]
 
 
-class Sharers(Reply, frozen=True):
+class Sharers(Reply):
     hosts: tuple[Words, ...]
 
 
-class Share(Request[Sharers], frozen=True, kw_only=True):
+class Share(Request[Sharers]):
     """Have the host leave its name in the working folder, read the names there, or take all away."""
 
-    OP = "share"
     workdir: str
     nonce: str
     host: str
     step: Literal["write", "read", "clean"]
 
 
-class Lessee(Reply, frozen=True):
+class Lessee(Reply):
     """Whose lease it is; None: its holder has not written it yet."""
 
     run: Words | None
@@ -251,7 +245,7 @@ class Lessee(Reply, frozen=True):
         return f"{self.task} of run {self.run} ({self.owner})" if self.run else "another run"
 
 
-class Busy(Reply, frozen=True):
+class Busy(Reply):
     """A port that somebody has: a lease, or the words of the process table."""
 
     port: Port
@@ -265,19 +259,18 @@ class Busy(Reply, frozen=True):
         return self.holder or "a process that this login may not see"
 
 
-class Listening(Reply, frozen=True):
+class Listening(Reply):
     listening: tuple[Port, ...]
     busy: tuple[Busy, ...]
     extra: Port | None = None
 
 
-class Listen(Request[Listening], frozen=True, kw_only=True):
+class Listen(Request[Listening]):
     """Listen on the task ports that are free; with `extra` also on one that the kernel chooses.
 
     Whoever says `nonce` gets it back with the host's name, and `large` bytes.
     """
 
-    OP = "listen"
     run: str
     ports: Sequence[int]
     nonce: str
@@ -290,8 +283,8 @@ class Listen(Request[Listening], frozen=True, kw_only=True):
         expect(sorted(named) == sorted(set(self.ports)), "it names other ports than it was asked for")
 
 
-class Unlisten(Request[Nothing], frozen=True):
-    OP = "unlisten"
+class Unlisten(Request[Nothing]):
+    """Close what listens."""
 
 
 class ProbeTarget(Struct, frozen=True):
@@ -300,7 +293,7 @@ class ProbeTarget(Struct, frozen=True):
     port: int
 
 
-class Probed(Reply, frozen=True):
+class Probed(Reply):
     """Result of one connection."""
 
     host: Words
@@ -314,12 +307,11 @@ class Probed(Reply, frozen=True):
     packet: Count | None = None  # bytes of the largest packet on this connection
 
 
-class Probes(Reply, frozen=True):
+class Probes(Reply):
     results: tuple[Probed, ...]
 
 
-class Probe(Request[Probes], frozen=True, kw_only=True):
-    OP = "probe"
+class Probe(Request[Probes]):
     HEAD = 16 << 20
     nonce: str
     timeout: float
@@ -334,18 +326,17 @@ class Probe(Request[Probes], frozen=True, kw_only=True):
         )
 
 
-class Conflict(Lessee, frozen=True, kw_only=True):
+class Conflict(Lessee, kw_only=True):
     port: Port
 
 
-class Leased(Reply, frozen=True):
+class Leased(Reply):
     conflicts: tuple[Conflict, ...]
 
 
-class Lease(Request[Leased], frozen=True, kw_only=True):
+class Lease(Request[Leased]):
     """Take these ports (as text, each with its task) for a run: all, or none."""
 
-    OP = "lease"
     run: str
     owner: str
     ports: Mapping[str, str]
@@ -360,46 +351,43 @@ _Libc = Annotated[str, Meta(pattern=r"\A(?:[a-z]{1,16} [0-9.]{1,16})?\Z")]
 _Version = Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\Z")]
 
 
-class EnvLooked(Reply, frozen=True):
+class EnvLooked(Reply):
     path: Folder
     ready: bool  # it is whole, and its Python runs
     machine: _Machine
     libc: _Libc  # "glibc 2.36"; "" for another one
 
 
-class EnvLook(Request[EnvLooked], frozen=True, kw_only=True):
-    OP = "env_look"
+class EnvLook(Request[EnvLooked]):
     workdir: str
     name: str
 
 
-class Interpreter(Reply, frozen=True):
+class Interpreter(Reply):
     path: Folder
     version: _Version
 
 
-class EnvFind(Request[Interpreter], frozen=True, kw_only=True):
+class EnvFind(Request[Interpreter]):
     """The interpreter that fits `python`, a version or a program, by the search of the uv at a path."""
 
-    OP = "env_find"
     uv: str
     python: str
 
 
-class EnvMade(Reply, frozen=True):
+class EnvMade(Reply):
     made: bool  # not by another one meanwhile
     path: Folder
     versions: Mapping[Words, Words]  # of what was imported there
     seconds: Seconds
 
 
-class EnvMake(Request[EnvMade], frozen=True, kw_only=True):
+class EnvMake(Request[EnvMade]):
     """Make an environment from the lock in the payload, of an index or of a folder of wheels.
 
     With `ask_first` an index that does not answer one question is not waited for: there is another way.
     """
 
-    OP = "env_make"
     workdir: str
     name: str
     uv: str
@@ -409,12 +397,11 @@ class EnvMake(Request[EnvMade], frozen=True, kw_only=True):
     ask_first: bool = False
 
 
-class EnvSteps(Reply, frozen=True):
+class EnvSteps(Reply):
     step: Words
     done: Count  # bytes of what is fetched, packages of what is unpacked
 
 
-class EnvProgress(Request[EnvSteps], frozen=True, kw_only=True):
-    OP = "env_progress"
+class EnvProgress(Request[EnvSteps]):
     workdir: str
     name: str

@@ -6,12 +6,22 @@ reads is mended instead: made printable and cut to its length.
 
 from __future__ import annotations
 
-import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    TypeAlias,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec import Meta, Struct
@@ -53,6 +63,7 @@ Lines: TypeAlias = Annotated[str, Meta(extra={_Shown.LINES: 20_000})]
 Dump: TypeAlias = Annotated[str, Meta(extra={_Shown.LINES: 2**20})]
 
 
+@dataclass_transform(frozen_default=True)
 class Reply(Struct, frozen=True):
     """A node's answer; its text is printable and bounded from the moment that it is decoded."""
 
@@ -103,8 +114,8 @@ def _marks(hint: Any) -> Iterator[tuple[Any, int]]:
 HEAD = 1 << 20  # bytes of a header, unless an operation allows for more
 LARGE = 16 << 20  # what `node.frames` sends at most
 
-_ready: set[Any] = set()  # types that msgspec knows
-_preparing = threading.Lock()
+# msgspec (0.22) ends in SIGSEGV where two threads that agents answer to meet a type first at once.
+_reading = threading.Lock()
 
 _R = TypeVar("_R", bound=Reply)
 _T = TypeVar("_T")
@@ -117,10 +128,11 @@ class ProtocolError(ValueError):
         super().__init__(printable(str(why), 300))
 
 
-class Request(Struct, Generic[_R], frozen=True, kw_only=True):
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Request(Struct, Generic[_R], frozen=True):
     """One operation: its fields are what is sent, its class says what may come back."""
 
-    OP: ClassVar[str]
+    OP: ClassVar[str]  # `store_begin` for `StoreBegin`
     REPLY: ClassVar[type[Any]]  # _R, taken from `Request[_R]`
     HEAD: ClassVar[int] = HEAD  # bytes of the reply's header,
     PAYLOAD: ClassVar[int] = 0  # and of its payload
@@ -128,12 +140,13 @@ class Request(Struct, Generic[_R], frozen=True, kw_only=True):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         (cls.REPLY,) = get_args(vars(cls)["__orig_bases__"][0])
+        cls.OP = re.sub(r"\B[A-Z]", r"_\g<0>", cls.__name__).lower()
 
     def check(self, reply: _R, /) -> None:
         """Raise ValueError for a reply that answers another question; override where one can tell."""
 
 
-class Failure(Reply, frozen=True):
+class Failure(Reply):
     """The reason why a node could not do what it was asked."""
 
     what: Words
@@ -152,7 +165,7 @@ class Failure(Reply, frozen=True):
         return "\n".join(filter(None, (self.why.strip("\n"), advised("the host", self.hint))))
 
 
-class Nothing(Reply, frozen=True):
+class Nothing(Reply):
     """An answer without content."""
 
 
@@ -163,27 +176,11 @@ def header(number: int, request: Request[Any]) -> dict[str, Any]:
 
 def read(what: object, kind: type[_T], name: str) -> _T:
     """JSON as a type of ours; raise ProtocolError, which calls it `name`."""
-    if kind not in _ready:
-        _prepare(kind)
     try:
-        return msgspec.convert(what, kind)
-    except (
-        ValueError,
-        RecursionError,
-        OverflowError,
-    ) as error:  # half a surrogate, too
+        with _reading:
+            return msgspec.convert(what, kind)
+    except (ValueError, RecursionError, OverflowError) as error:  # half a surrogate, too
         raise ProtocolError(f"{name}: {error}") from None
-
-
-def _prepare(kind: Any) -> None:
-    """Let msgspec (0.22) learn a type in one thread: two that meet it first at once end in SIGSEGV.
-
-    Agents answer at the same moment, each to a thread of its own.
-    """
-    with _preparing:
-        with contextlib.suppress(msgspec.ValidationError):
-            msgspec.convert(None, kind)
-        _ready.add(kind)  # not before: others go on with what is in it
 
 
 def answer(request: Request[_R], result: object, payload: bytes) -> _R:

@@ -37,19 +37,18 @@ class StoreState(StrEnum):
     UNSURE = "unsure"  # it is there, and another machine or nobody has verified it
 
 
-class StoreLooked(Reply, frozen=True):
+class StoreLooked(Reply):
     path: Folder
     state: StoreState
 
 
-class StoreLook(Request[StoreLooked], frozen=True, kw_only=True):
+class StoreLook(Request[StoreLooked]):
     """Ask whether a folder is there, by the sizes and times of its files."""
 
-    OP = "store_look"
     path: str
 
 
-class StoreBegun(Reply, frozen=True):
+class StoreBegun(Reply):
     present: bool
     path: Folder
     incoming: Folder | None = None
@@ -66,13 +65,12 @@ def _check_bits(bits: str, pieces: int) -> None:
     expect(int(bits, 16) >> pieces == 0, "it has pieces that do not exist")
 
 
-class StoreBegin(Request[StoreBegun], frozen=True, kw_only=True):
+class StoreBegin(Request[StoreBegun]):
     """Fill a folder. The payload is its manifest.
 
     `key` (certificate and private key, as PEM) is for this transfer and its nodes alone.
     """
 
-    OP = "store_begin"
     path: str
     mutable: bool
     pieces: int
@@ -85,10 +83,9 @@ class StoreBegin(Request[StoreBegun], frozen=True, kw_only=True):
         _check_bits(reply.bits, self.pieces)
 
 
-class StorePut(Request[Nothing], frozen=True, kw_only=True):
+class StorePut(Request[Nothing]):
     """Send pieces, one after the other as payload."""
 
-    OP = "store_put"
     path: str
     pieces: Sequence[int]
 
@@ -102,16 +99,15 @@ class StoreSource(Struct, frozen=True):
     pieces: Sequence[int]
 
 
-class StoreHeld(Reply, frozen=True):
+class StoreHeld(Reply):
     bits: _Bits
     idle: bool  # it takes nothing from a peer any more
     trouble: Words  # of the last peer; "" for none
 
 
-class StoreHave(Request[StoreHeld], frozen=True, kw_only=True):
+class StoreHave(Request[StoreHeld]):
     """Ask what has come; with a `source` have pieces taken from that peer, and from no earlier one."""
 
-    OP = "store_have"
     path: str
     count: int  # of pieces
     source: StoreSource | None = None
@@ -120,20 +116,18 @@ class StoreHave(Request[StoreHeld], frozen=True, kw_only=True):
         _check_bits(reply.bits, self.count)
 
 
-class StoreSeal(Request[Nothing], frozen=True, kw_only=True):
+class StoreSeal(Request[Nothing]):
     """Give what is complete its name."""
 
-    OP = "store_seal"
     path: str
 
 
-class StoreDrop(Request[Nothing], frozen=True, kw_only=True):
+class StoreDrop(Request[Nothing]):
     """End a transfer; what has come stays for the next one.
 
     With `remove` the folder goes; with a manifest as payload only if it is exactly that.
     """
 
-    OP = "store_drop"
     path: str
     remove: bool = False
 
@@ -147,28 +141,27 @@ class JobNeeds(Struct, frozen=True, kw_only=True):
     paths: Sequence[str] = ()
 
 
-class Had(Reply, frozen=True):
+class Had(Reply):
     """Tells if the program is there, and which paths, by their places, are not."""
 
     program: bool
     paths: tuple[Count, ...]
 
 
-class Work(Reply, frozen=True):
+class Work(Reply):
     work: Folder
     missing: tuple[Digest, ...]
     made: bool
     had: Had | None = None
 
 
-class WorkMake(Request[Work], frozen=True, kw_only=True):
+class WorkMake(Request[Work]):
     """Make the run's working folder from the tree `digest`, where those in `also` are there too.
 
     With `needs` the host says what it has of them; where the program or a package is missing, or without
     `makes`, it looks for no tree and makes nothing.
     """
 
-    OP = "work_make"
     workdir: str
     run: str
     digest: str
@@ -188,35 +181,33 @@ def _check_had(needs: JobNeeds, had: Had) -> None:
     expect(all(place < len(needs.paths) for place in had.paths), "it names paths that it was not asked for")
 
 
-class Listed(Reply, frozen=True):
+class Listed(Reply):
     kind: Literal["file", "folder", ""]
     root: Folder
     payload: bytes  # everything below `root`, as the host lists it: `sync.files` reads it
 
 
-class FilesList(Request[Listed], frozen=True, kw_only=True):
+class FilesList(Request[Listed]):
     """Ask what is at a path (`~` is expanded there); of files only those with `holding` in their names."""
 
-    OP = "files_list"
     PAYLOAD = MOST_LISTED
     path: str
     holding: str = ""
 
 
-class Parts(Reply, frozen=True):
+class Parts(Reply):
     """Parts of files, one after the other, but for those that are not what was listed any more."""
 
     gone: tuple[Count, ...]
     payload: bytes
 
 
-class FilesGet(Request[Parts], frozen=True, kw_only=True):
+class FilesGet(Request[Parts]):
     """Ask for parts of files below `root`: a JSON list of name, offset, length, and size and time as listed.
 
     With `growing` a file may be longer by now.
     """
 
-    OP = "files_get"
     PAYLOAD = BLOB
     root: str
     parts: int

@@ -58,14 +58,14 @@ class Want(StrEnum):
     KILL = "kill"
 
 
-class Gap(Reply, frozen=True):
+class Gap(Reply):
     """Bytes of a log that a node could not keep."""
 
     bytes: Size
     why: Words = ""
 
 
-class TaskRecord(Reply, frozen=True):
+class TaskRecord(Reply):
     """state.json of a task; nodes may hold one of an earlier version, so little of it is required."""
 
     state: TaskPhase
@@ -109,12 +109,11 @@ class Spec(Struct, frozen=True, kw_only=True):
     log_cap: int
 
 
-class Started(Reply, frozen=True):
+class Started(Reply):
     pid: Pid | None
 
 
-class Start(Request[Started], frozen=True, kw_only=True):
-    OP = "start"
+class Start(Request[Started]):
     run: str
     attempt: str
     task: str
@@ -122,34 +121,32 @@ class Start(Request[Started], frozen=True, kw_only=True):
     spec: Spec
 
 
-class Stopped(Reply, frozen=True):
+class Stopped(Reply):
     asked: tuple[TaskName, ...]
 
 
-class Stop(Request[Stopped], frozen=True, kw_only=True):
+class Stop(Request[Stopped]):
     """End tasks; `final`: from now on nothing of the run is started."""
 
-    OP = "stop"
     run: str
     grace: float
     kill: bool
     final: bool
 
 
-class Killed(Reply, frozen=True):
+class Killed(Reply):
     pid: Pid
     argv0: Words
 
 
-class Swept(Reply, frozen=True):
+class Swept(Reply):
     killed: tuple[Killed, ...]
     alive: tuple[TaskName, ...]
 
 
-class Sweep(Request[Swept], frozen=True, kw_only=True):
+class Sweep(Request[Swept]):
     """Kill what ended tasks of a run have left; `alive` are those that have not ended."""
 
-    OP = "sweep"
     run: str
 
 
@@ -161,14 +158,13 @@ class From(Struct, frozen=True):
     report: int
 
 
-class Unknown(Reply, frozen=True):
+class Unknown(Reply):
     missing: tuple[TaskName, ...]
 
 
-class Follow(Request[Unknown], frozen=True, kw_only=True):
+class Follow(Request[Unknown]):
     """Have the tasks' logs, reports and states sent as they grow; `missing` are not on that node."""
 
-    OP = "follow"
     run: str
     attempt: str
     tasks: Sequence[From]
@@ -178,31 +174,30 @@ class Follow(Request[Unknown], frozen=True, kw_only=True):
         expect(set(reply.missing) <= asked, "it names tasks that nobody asked for")
 
 
-class Unfollow(Request[Nothing], frozen=True, kw_only=True):
+class Unfollow(Request[Nothing]):
     """End a stream that a `follow` began; what is on its way of it still comes."""
 
-    OP = "unfollow"
     target: int  # the id of the `follow`
 
 
-class _News(Reply, frozen=True):
+class _News(Reply):
     stream: Count  # the id of the `follow`
     attempt: Attempt
     task: TaskName
 
 
-class LogNews(_News, frozen=True):
+class LogNews(_News):
     """The payload stands at `offset` of the log; `times` are (offset, node's clock in ns)."""
 
     offset: Offset
     times: tuple[tuple[Offset, Moment], ...]
 
 
-class ReportNews(_News, frozen=True):
+class ReportNews(_News):
     offset: Offset
 
 
-class StateNews(_News, frozen=True):
+class StateNews(_News):
     state: TaskRecord
 
 
@@ -222,26 +217,25 @@ def news(header: Mapping[str, object], payload: bytes) -> News:
     return read(header, known, f"a frame of a task's {kind}")
 
 
-class Keeper(Reply, frozen=True):
+class Keeper(Reply):
     who: Words | None = None
     alive: bool = False
 
 
-class Keeping(Reply, frozen=True):
+class Keeping(Reply):
     granted: bool
     holder: Keeper | None = None
 
 
-class Keep(Request[Keeping], frozen=True, kw_only=True):
+class Keep(Request[Keeping]):
     """Become the run's keeper on that node; `plan` is kept there for whoever takes over."""
 
-    OP = "keep"
     run: str
     who: str
     plan: str | None = None
 
 
-class TaskStatus(Reply, frozen=True):
+class TaskStatus(Reply):
     attempt: Attempt
     task: TaskName
     state: TaskRecord
@@ -249,7 +243,7 @@ class TaskStatus(Reply, frozen=True):
     log_size: Size = 0
 
 
-class RunStatus(Reply, frozen=True):
+class RunStatus(Reply):
     run: Name
     plan: str | None  # JSON, as some keeper gave it
     keeper: Keeper | None
@@ -257,7 +251,7 @@ class RunStatus(Reply, frozen=True):
     tasks: tuple[TaskStatus, ...]
 
 
-class Runs(Reply, frozen=True):
+class Runs(Reply):
     runs: tuple[RunStatus, ...]
     more: Count = 0  # older ones, for which there was no room
 
@@ -267,10 +261,9 @@ class Runs(Reply, frozen=True):
         return tuple(task for run in self.runs for task in run.tasks)
 
 
-class States(Request[Runs], frozen=True, kw_only=True):
+class States(Request[Runs]):
     """Ask for the tasks of one run; of all runs without one."""
 
-    OP = "states"
     HEAD = LARGE
     run: str | None
 
@@ -280,7 +273,7 @@ class States(Request[Runs], frozen=True, kw_only=True):
         expect(len(set(names)) == len(names), "it tells of a run twice")
 
 
-class StackProcess(Reply, frozen=True):
+class StackProcess(Reply):
     pid: Pid
     argv0: Words
     python: bool
@@ -292,27 +285,26 @@ class StackProcess(Reply, frozen=True):
     why: Words
 
 
-class TaskStacks(Reply, frozen=True):
+class TaskStacks(Reply):
     attempt: Attempt
     task: TaskName
     processes: tuple[StackProcess, ...]
     more: Count
 
 
-class StacksOf(Reply, frozen=True):
+class StacksOf(Reply):
     tasks: tuple[TaskStacks, ...]
 
 
-class Stacks(Request[StacksOf], frozen=True, kw_only=True):
+class Stacks(Request[StacksOf]):
     """Ask where the living tasks stand; of one attempt, where it is given."""
 
-    OP = "stacks"
     HEAD = LARGE
     run: str
     attempt: str | None = None
 
 
-class TaskVitals(Reply, frozen=True):
+class TaskVitals(Reply):
     attempt: Attempt
     task: TaskName
     processes: Count
@@ -322,14 +314,13 @@ class TaskVitals(Reply, frozen=True):
     gpu_busy: Percent | None = None
 
 
-class Measured(Reply, frozen=True):
+class Measured(Reply):
     tasks: tuple[TaskVitals, ...]
 
 
-class VitalsAsk(Request[Measured], frozen=True, kw_only=True):
+class VitalsAsk(Request[Measured]):
     """Ask what the living tasks of an attempt use."""
 
-    OP = "vitals"
     run: str
     attempt: str
 
@@ -337,16 +328,16 @@ class VitalsAsk(Request[Measured], frozen=True, kw_only=True):
         expect(all(task.attempt == self.attempt for task in reply.tasks), "it tells of another attempt")
 
 
-class RunsHere(Reply, frozen=True):
+class RunsHere(Reply):
     alive: tuple[Name, ...]
     known: tuple[Name, ...]
 
 
-class CleanLook(Request[RunsHere], frozen=True):
-    OP = "clean_look"
+class CleanLook(Request[RunsHere]):
+    """Ask which runs live there, and which are known."""
 
 
-class Orphan(Reply, frozen=True):
+class Orphan(Reply):
     """A process that an ended task has left."""
 
     pid: Pid
@@ -355,12 +346,12 @@ class Orphan(Reply, frozen=True):
     task: Words
 
 
-class Gone(Reply, frozen=True):
+class Gone(Reply):
     name: Words
     bytes: Size
 
 
-class FolderKind(Reply, frozen=True):
+class FolderKind(Reply):
     """The folders of one kind: how many there are, what went or would go, what could not."""
 
     count: Count
@@ -369,7 +360,7 @@ class FolderKind(Reply, frozen=True):
     failed: tuple[Words, ...]
 
 
-class Folders(Reply, frozen=True):
+class Folders(Reply):
     state: FolderKind
     work: FolderKind
     code: FolderKind
@@ -381,17 +372,16 @@ class Folders(Reply, frozen=True):
         return (self.state, self.work, self.code, self.data, self.envs, self.scraps)
 
 
-class Cleaned(Reply, frozen=True):
+class Cleaned(Reply):
     orphans: tuple[Orphan, ...]
     killed: tuple[Orphan, ...]
     trouble: tuple[Failure, ...]
     folders: Folders
 
 
-class Clean(Request[Cleaned], frozen=True, kw_only=True):
+class Clean(Request[Cleaned]):
     """Remove what may go; `alive` and `known` are runs as all hosts together know them."""
 
-    OP = "clean"
     HEAD = 16 << 20
     workdir: str
     alive: Sequence[str]

@@ -184,5 +184,5 @@ def test_memory_and_load_of_gpus(lab: Lab) -> None:
     program.chmod(0o755)
     agent = lab.agent(env={"PATH": f"{lab.folder}:{os.environ['PATH']}"})
     pid.write_text(str(lab.start(agent, "sleep", "600")["pid"]))
-    (task,) = agent.request("vitals", run=lab.run, attempt="1")["tasks"]
+    (task,) = agent.request("vitals_ask", run=lab.run, attempt="1")["tasks"]
     assert (task["gpu_memory"], task["gpu_busy"]) == ((10240 + 100) << 20, 92)

@@ -58,7 +58,7 @@ OPS = {
     "unfollow": ("task.follow", "unfollow", HERE),
     "states": ("task.tasks", "states", 60.0),
     "stacks": ("look.stacks", "stacks", 60.0),
-    "vitals": ("look.stacks", "vitals", 20.0),
+    "vitals_ask": ("look.stacks", "vitals", 20.0),
     "keep": ("task.tasks", "keep", HERE),
     "exec": ("task.command", "start", HERE),
     "exec_end": ("task.command", "end", HERE),
