@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, TypeAlias, dataclass_transform, get_args
+from typing import Annotated, Any, TypeAlias, dataclass_transform, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from orchestrator.model import TaskId
 from orchestrator.names import AttemptName
 from orchestrator.text import json_safe, utf8
+
+TaskName: TypeAlias = Annotated[
+    str, Meta(max_length=20, pattern=r"\A(?:chief|worker|ps|evaluator)/(?:0|[1-9][0-9]{0,6})\Z")
+]
+AttemptText: TypeAlias = Annotated[str, Meta(pattern=rf"\A(?:{AttemptName.PATTERN.pattern})\Z")]
 
 
 class Phase(StrEnum):
@@ -97,7 +101,7 @@ class RunPlanned(_Fact):
     name: str
     owner: str
     command: tuple[str, ...]
-    tasks: tuple[tuple[str, str], ...]  # (task, host)
+    tasks: tuple[tuple[TaskName, str], ...]  # with their hosts
     notes: tuple[str, ...]
     folder: str
 
@@ -272,19 +276,19 @@ class ValidationStood(_Fact):
 
 
 class TaskStarted(_Fact):
-    task: str
+    task: TaskName
     host: str
-    attempt: str
+    attempt: AttemptText
     pid: int  # 0: nothing was started, or nobody knows
 
 
 class TaskReady(_Fact):
-    task: str
+    task: TaskName
     note: str
 
 
 class TaskProgressed(_Fact):
-    task: str
+    task: TaskName
     step: int
     loss: float | None
     steps_per_second: float | None
@@ -301,7 +305,7 @@ class Last(StrEnum):
 class TaskReported(_Fact):
     """The task's own final words."""
 
-    task: str
+    task: TaskName
     kind: Last
     data: dict[str, Any]
 
@@ -309,7 +313,7 @@ class TaskReported(_Fact):
 class LogLine(_Fact):
     """One whole display line of a task; `sent` is the node's time corrected by the clock offset."""
 
-    task: str
+    task: TaskName
     host: str
     text: str
     sent: float
@@ -326,7 +330,7 @@ class GapPlace(StrEnum):
 class LogGap(_Fact):
     """Bytes that are missing on the node (disk full, cap), or lines that only the display dropped."""
 
-    task: str
+    task: TaskName
     where: GapPlace
     count: int  # bytes, lines in the display
     why: str
@@ -335,15 +339,15 @@ class LogGap(_Fact):
 class TaskExited(_Fact):
     """Comes after the task's last byte; exactly one of code, signal and lost says how."""
 
-    task: str
+    task: TaskName
     host: str
-    attempt: str
-    code: int | None
-    signal: int | None
-    lost: str  # why the end is unknown; "" when it is known
-    seconds: float
-    ended: float  # node time, corrected
-    stopped: bool  # it ended because it was told to
+    attempt: AttemptText
+    code: int | None = None
+    signal: int | None = None
+    lost: str = ""  # why the end is unknown; "" when it is known
+    seconds: float = 0.0
+    ended: float = 0.0  # node time, corrected
+    stopped: bool = False  # it ended because it was told to
     note: str = ""  # what its supervisor has to say: what it was told by the machine, what was left behind
     loss: Loss = Loss.NONE
     oom_kills: int = 0  # of its processes, by the kernel for want of memory
@@ -382,7 +386,7 @@ class HangPassed(_Fact):
 class AttemptFailed(_Fact):
     """An attempt failed and another one follows; how it failed is worded as in RunEnded."""
 
-    attempt: str
+    attempt: AttemptText
     cause: str
     cause_task: str
     last_lines: tuple[str, ...]
@@ -406,8 +410,8 @@ class HostReplaced(_Fact):
 class AttemptPlanned(_Fact):
     """The tasks of a later attempt, and where they go."""
 
-    attempt: str
-    tasks: tuple[tuple[str, str], ...]  # (task, host)
+    attempt: AttemptText
+    tasks: tuple[tuple[TaskName, str], ...]  # with their hosts
 
 
 class StopRequested(_Fact):
@@ -481,7 +485,6 @@ class Stamped(Struct, frozen=True):
 
 
 _FAR = 1e15  # seconds
-_OF_A_TASK = (TaskStarted, TaskReady, TaskProgressed, TaskReported, LogLine, LogGap, TaskExited)
 _BY_NAME: dict[str, type[Event]] = {cls.__name__: cls for cls in get_args(Event)}
 
 
@@ -511,9 +514,7 @@ def decode(line: bytes) -> Stamped:
             raise msgspec.ValidationError(f"not an event: {line[:80]!r}")
         if type(attempt := fields.get("attempt")) is int:
             fields["attempt"] = str(attempt)
-        event = msgspec.convert(fields, kind)
-        _check_names(event)
-        return Stamped(float(at), event)
+        return Stamped(float(at), msgspec.convert(fields, kind))
 
 
 @contextmanager
@@ -527,13 +528,3 @@ def validity() -> Iterator[None]:
         raise msgspec.ValidationError("it is nested too deep") from None
     except (ValueError, TypeError, OverflowError) as error:  # cut, no UTF-8, a number beyond a float
         raise msgspec.ValidationError(str(error) or type(error).__name__) from error
-
-
-def _check_names(event: Event) -> None:
-    """Tasks are named as in TF_CONFIG, and an attempt can be a folder's name; raise ValueError."""
-    for task, _ in event.tasks if isinstance(event, RunPlanned | AttemptPlanned) else ():
-        TaskId.parse(task)
-    if isinstance(event, _OF_A_TASK):
-        TaskId.parse(event.task)
-    if isinstance(event, TaskStarted | TaskExited | AttemptFailed):
-        AttemptName(event.attempt)

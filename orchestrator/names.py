@@ -53,22 +53,6 @@ def is_validation(attempt: str) -> bool:
     return bool(attempt) and AttemptName(attempt).number is None
 
 
-class TaskSlug(_Name):
-    """`worker-1`: a task as the name of a file."""
-
-    __slots__ = ()
-    KIND = "the file name of a task"
-    PATTERN = re.compile(r"(chief|worker|ps|evaluator)-[0-9]{1,6}", re.ASCII)
-
-
-class Digest(_Name):
-    """The name of a tree of code."""
-
-    __slots__ = ()
-    KIND = "the digest of a tree"
-    PATTERN = re.compile(r"[0-9a-f]{32}", re.ASCII)
-
-
 def shown(text: object) -> str:
     """Return what was given instead of a name, in few characters that are safe to print."""
     if not isinstance(text, str):

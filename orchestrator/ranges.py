@@ -23,9 +23,7 @@ def expand(pattern: str) -> tuple[str, ...]:
     Raise ValueError, worded for the user, when a range cannot be read.
     """
     if pattern.count("[") != pattern.count("]"):
-        raise ValueError(
-            f'has a [ without a ]: "{pattern}"' if "[" in pattern else f'has a ] without a [: "{pattern}"'
-        )
+        raise ValueError(f'has brackets that do not match: "{pattern}"')
     pieces = _BRACKETS.split(pattern)
     choices = [_numbers(piece) if place % 2 else (piece,) for place, piece in enumerate(pieces)]
     total = math.prod(map(len, choices))
@@ -60,27 +58,15 @@ def natural_key(name: str) -> tuple[object, ...]:
 
 
 def _numbers(inside: str) -> tuple[str, ...]:
-    numbers: dict[str, None] = {}
-    for item in inside.split(","):
-        for number in _run(item.strip(), inside):
-            if number in numbers:
-                raise ValueError(f"[{inside}] names {number} twice")
-            numbers[number] = None
-    return tuple(numbers)
+    return tuple(dict.fromkeys(number for item in inside.split(",") for number in _run(item.strip(), inside)))
 
 
 def _run(item: str, inside: str) -> Iterable[str]:
     match = _ITEM.fullmatch(item)
-    if match is None:
-        raise ValueError(f"[{inside}] is not a range; write [01-08] or [1,3,5-7]")
-    low, high = match[1], match[2] or match[1]
-    if int(high) < int(low):
-        raise ValueError(f"[{inside}] counts down; write [{high}-{low}]")
+    low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
     padded = _is_padded(low) or _is_padded(high)
-    if padded and len(low) != len(high):
-        width = max(len(low), len(high))
-        padded_alike = f"[{low.zfill(width)}-{high.zfill(width)}]"
-        raise ValueError(f"[{inside}] pads its two ends differently; write {padded_alike}")
+    if int(high) < int(low) or (padded and len(low) != len(high)):
+        raise ValueError(f"[{inside}] is not a range; write [01-08] or [1,3,5-7]")
     if int(high) - int(low) >= LIMIT:
         raise ValueError(f"[{inside}] stands for more than {LIMIT} hosts")
     width = len(low) if padded else 0

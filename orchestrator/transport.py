@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from typing import Protocol
@@ -63,30 +62,15 @@ class Connector(Protocol):
         """Let go of what links share (bastion connections). Idempotent."""
 
 
-# --- argv to a command line: the only place where one is made, and right for any login shell ---
-
-# Where sh, bash, csh and fish differ inside quotes: fish unescapes \\ and \' there, csh expands
-# the history of ! even there. Outside quotes all of them read backslash-character as the character.
-_APART = re.compile(r"([\\'!])")
+# --- argv to a command line: the only place where one is made ---
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """A command line that sh, bash, dash, csh and fish split into `argv` again.
+    """A command line that a login shell splits into `argv` again.
 
-    A leading `~/` of the program is left for the shell to expand. csh cannot take a newline.
+    A leading `~/` of the program is left for the shell to expand. In fish no word may hold a backslash, in
+    csh no `!` and no newline: those that start our agent have none.
     """
     program, *rest = argv
-    return " ".join([_program(program), *map(_quote, rest)])
-
-
-def _quote(word: str) -> str:
-    if not _APART.search(word):
-        return shlex.quote(word)
-    pieces = (piece for piece in _APART.split(word) if piece)
-    return "".join(f"\\{piece}" if _APART.match(piece) else f"'{piece}'" for piece in pieces)
-
-
-def _program(word: str) -> str:
-    if word.startswith("~/"):
-        return "~/" + (_quote(word[2:]) if word[2:] else "")
-    return _quote(word)
+    home = "~/" if program.startswith("~/") else ""
+    return home + shlex.join([program.removeprefix(home), *rest])

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from orchestrator.config.mistakes import Wrong, listed, show
 from orchestrator.model import Way
-from orchestrator.planning.environ import name_mistake, value_mistake
+from orchestrator.planning.environ import name_mistake
 from orchestrator.program.invocation import SHELLS
 
 Reader: TypeAlias = Callable[[Any], Any]
@@ -170,7 +170,7 @@ def env(value: Any) -> dict[str, str]:
     for name, item in value.items():
         # The value is not shown: it may be a secret in the wrong place.
         mistyped = None if isinstance(item, str) else f"must be a text in quotes, not {kind(item)}"
-        if mistake := name_mistake(name) or mistyped or value_mistake(item):
+        if mistake := name_mistake(name) or mistyped:
             raise Wrong(f"{show(name)} {mistake}")
     return dict(value)
 

@@ -47,7 +47,7 @@ class Follower:
             self._on.setdefault(name, []).append(task)
         now = time.monotonic()
         self.lives = {task: hang.Life(now) for task in placed}  # when each was heard of last
-        self._mirrors = {task: Mirror(run.folder, attempt, task.slug) for task in placed}
+        self._mirrors = {task: Mirror(run.folder, attempt, str(task)) for task in placed}
         self.fits = {task: fitlines.Lines(several=len(placed) > 1) for task in placed}
         self._reports = {task: ReportLines() for task in placed}
         self._missing: dict[TaskId, int] = {}  # bytes
@@ -241,7 +241,15 @@ class Follower:
             task = TaskId.parse(name)
         except ValueError:
             return None
-        return task if self.placed.get(task) == host else None
+        return task if self._placed.get(task) == host else None
+
+    def _read_fit(self, task: TaskId, data: bytes, here: int) -> None:
+        """How far Keras says it is; an earlier keeper has seen the `here` bytes before."""
+        lines = self.fits[task]
+        if here and not lines.fed:
+            lines.feed(last_bytes(self._run.folder.log(self.attempt, str(task))))
+        else:
+            lines.feed(data)
 
     def leave_behind(self, timeout: float = 10.0) -> None:
         """End tasks that have ended by their nodes' word though their output is not all here, and say so."""

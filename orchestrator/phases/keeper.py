@@ -358,9 +358,8 @@ def attempt_failed(finished: Finished, folder: RunFolder, attempt: str) -> tuple
     """The first cause of an attempt, with the last lines from the run's folder."""
 
     def hear(task: str, of: str) -> Statement:
-        slug = task.replace("/", "-")
-        lines = last_lines(folder.log(of, slug), LOOKED_AT, _FAR)
-        report = last_error(last_bytes(folder.report(of, slug)))
+        lines = last_lines(folder.log(of, task), LOOKED_AT, _FAR)
+        report = last_error(last_bytes(folder.report(of, task)))
         return Statement(lines, report)
 
     steps, hung = finished.steps, finished.hung
@@ -407,7 +406,7 @@ def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, 
     for exited in finished.exits:
         if exited.code != 0 or exited.stopped:
             continue
-        report = last_error(last_bytes(folder.report(attempt, exited.task.replace("/", "-"))))
+        report = last_error(last_bytes(folder.report(attempt, exited.task)))
         if report is not None:
             words.append((f"exited with 0, and a Python that it ran ended with {report.told}", exited))
         if exited.oom_kills:

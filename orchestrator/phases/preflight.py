@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec.structs import asdict
+
 from orchestrator import checks, wire
 from orchestrator.checks import Evidence, HostReport, Needs
 from orchestrator.errors import HostError
@@ -327,16 +329,6 @@ def meet(
 
 
 def _pair(source: str, target: wire.ProbeTarget, probed: wire.Probed) -> PairReported:
-    return PairReported(
-        source=source,
-        target=target.host,
-        address=endpoint(target.address, target.port),
-        tcp=probed.tcp,
-        tcp_ms=probed.tcp_ms,
-        icmp=probed.icmp,
-        why=probed.why,
-        resolved=probed.resolved,
-        large=probed.large,
-        large_ms=probed.large_ms,
-        packet=probed.packet,
-    )
+    fields = asdict(probed)
+    address = endpoint(target.address, target.port)
+    return PairReported(source=source, target=fields.pop("host"), address=address, **fields)

@@ -167,7 +167,7 @@ def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, Ho
                 good.append(host)
                 run.emit(_validated(host, end, result))
             else:
-                path = run.folder.log(name, task.slug)
+                path = run.folder.log(name, str(task))
                 bad[host] = _failed(path, host, end, result, run.timings.validation)
     finally:
         follower.close()

@@ -44,15 +44,10 @@ def name_mistake(name: str) -> str:
     return ""
 
 
-def value_mistake(value: str) -> str:
-    """Return what is wrong with `value`, or ""."""
-    return "holds a NUL character, which no environment can carry" if "\0" in value else ""
-
-
 def check(env: Mapping[str, str], secrets: Iterable[str] = ()) -> None:
     """Raise UsageError for a variable that `--env` may not set."""
-    for name, value in env.items():
-        if mistake := name_mistake(name) or value_mistake(value):
+    for name in env:
+        if mistake := name_mistake(name):
             raise UsageError(f"--env {name}: {mistake}")
         if name in secrets:
             raise UsageError(
@@ -134,13 +129,4 @@ def values_here(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
             why="`secrets` under [job] takes values from the environment orchestrate is called in",
             hint=f"`export {missing[0]}=...`, or remove it from `secrets`",
         )
-    for name in names:
-        try:
-            environ[name].encode()
-        except UnicodeEncodeError:
-            raise UsageError(
-                f"the value of {name} is not UTF-8",
-                why="`secrets` under [job] hands it to the tasks, and what they are given is text",
-                hint=f"`export {name}=...` in UTF-8, or have the program read it from a file",
-            ) from None
     return {name: environ[name] for name in names}

@@ -193,7 +193,9 @@ def seat(
 ) -> tuple[dict[str, tuple[str, ...]], tuple[TaskSpec, ...], tuple[str, ...]]:
     """The cluster, its tasks, and what was set by itself, for hosts in this order."""
     seats = tuple(_seats(hosts))
-    cluster = cluster_of(seats)
+    roles = {role.value: [one.address for one in seats if one.task.role is role] for role in Role}
+    # The evaluator watches from outside, and is never in it.
+    cluster = {role: tuple(peers) for role, peers in roles.items() if peers and role != Role.EVALUATOR}
     tasks: list[TaskSpec] = []
     stood: list[tuple[env_rules.Default, TaskId]] = []
     tensorflow = recipe.framework is FrameworkName.TENSORFLOW
@@ -232,7 +234,7 @@ def is_builtin(command: Sequence[str]) -> bool:
 
 def resolve(command: tuple[str, ...], python: str) -> tuple[str, ...]:
     """The argv a host runs: x.py under its `python`, x.R under Rscript, nothing at all as worker_entry."""
-    if not command or command[0].startswith("-"):
+    if is_builtin(command):
         return (python, *WORKER_ENTRY, *command)
     match PurePath(command[0]).suffix:
         case ".py":
@@ -247,17 +249,9 @@ def is_r(argv: tuple[str, ...]) -> bool:
     return PurePath(argv[0]).name == "Rscript"
 
 
-def cluster_of(seats: tuple[_Seat, ...]) -> dict[str, tuple[str, ...]]:
-    """Which host:port has which role; the evaluator watches from outside and is never in it."""
-    roles = [role for role in Role if role is not Role.EVALUATOR]
-    found = {role.value: tuple(seat.address for seat in seats if seat.task.role is role) for role in roles}
-    return {role: peers for role, peers in found.items() if peers}
-
-
 def tf_config(cluster: Mapping[str, tuple[str, ...]], task: TaskId) -> str:
-    """One line of JSON, cluster before task, with the roles that exist in the order of `Role`."""
-    roles = {role.value: list(cluster[role.value]) for role in Role if cluster.get(role.value)}
-    return json.dumps({"cluster": roles, "task": {"type": task.role.value, "index": task.index}})
+    """One line of JSON, cluster before task."""
+    return json.dumps({"cluster": cluster, "task": {"type": task.role.value, "index": task.index}})
 
 
 def completion(cluster: Mapping[str, tuple[str, ...]]) -> Completion:

@@ -7,12 +7,14 @@ answers contradicts it; any other one serves to look at the run and to end it, a
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import ClusterError, UsageError
 from orchestrator.groups import grouped
 from orchestrator.model import (
+    MAX_PORT,
     Admission,
     Host,
     Inventory,
@@ -20,11 +22,11 @@ from orchestrator.model import (
     Recipe,
     Restarts,
     RunPlan,
-    TaskId,
     TaskSpec,
 )
-from orchestrator.names import AttemptName
-from orchestrator.text import plain
+from orchestrator.names import AttemptName, RunId
+from orchestrator.text import cut, plain
+from orchestrator.wire.message import expect
 
 # What a plan of our own may say of a host: where on it the run lies, and what it runs. All else is how we
 # reach it, and stays as the inventory has it: what another machine had there (a key, an ssh_config) names
@@ -32,7 +34,7 @@ from orchestrator.text import plain
 PLANNED = ("python", "workdir", "state", "task_port", "tasks", "role", "devices", "spare", "env")
 
 FIRST = 1  # the attempt a launch begins with
-MOST_SECONDS = 365 * 24 * 3600.0
+_MOST_SECONDS = 365 * 24 * 3600.0
 _MOST_TASKS = 65_536
 _SHOWN = 300  # characters of what a node says
 _MOST_SHOWN = 5  # hosts that differ
@@ -99,26 +101,29 @@ def _core(plan: RunPlan) -> dict[str, object]:
     }
 
 
-def incoherent(plan: RunPlan) -> str:
-    """Say how a plan differs from any of ours, "" for not: before anything else is done with it."""
-    names = [host.name for host in plan.members]
+def check(plan: RunPlan) -> None:
+    """Raise ValueError for what fits the types and is no plan of ours: a node may have made it up."""
+    hosts, tasks = plan.members, plan.tasks
+    names = [host.name for host in hosts]
+    ports = [*(host.task_port for host in hosts), *(spec.port for spec in tasks)]
+    ports += [host.port for host in hosts if host.port is not None]
     seconds = (plan.grace, plan.failure_grace, plan.lifeline, plan.hang_timeout, plan.restarts.host_timeout)
-    tasks = [str(spec.id) for spec in plan.tasks]
-    if not 0 < len(tasks) <= _MOST_TASKS:
-        return f"it has {len(tasks)} tasks"
-    if len(set(names)) < len(names):
-        return "a host stands twice in it"
-    if {spec.host for spec in plan.tasks} != {host.name for host in plan.hosts}:
-        return "its tasks are on other hosts than it has"
-    if len(set(tasks)) < len(tasks) or not all(0 <= spec.id.index < _MOST_TASKS for spec in plan.tasks):
-        return "its tasks are not told apart"
-    if not all(0 < spec.port < 65_536 for spec in plan.tasks):
-        return "a task has no port"
-    if not all(0 <= value <= MOST_SECONDS for value in seconds):
-        return "one of its times is out of range"
-    if not 0 <= plan.created < 2**40:
-        return "nobody knows when it was launched"
-    return ""
+    ids = {spec.id for spec in tasks if 0 <= spec.id.index < _MOST_TASKS}
+    RunId(plan.run)
+    expect(re.fullmatch("(?:[0-9a-f]{32})?", plan.tree), "its code has no digest")
+    expect(0 < plan.attempt < 1_000_000 and plan.restarts.most >= 0, "it counts its attempts wrong")
+    expect(0 <= plan.created < 2**40, "nobody knows when it was launched")
+    expect(all(0 <= value <= _MOST_SECONDS for value in seconds), "one of its times is out of range")
+    expect(all(0 < port <= MAX_PORT for port in ports), "a port is out of range")
+    reachable = all(one.name and one.address and one.ssh and one.ssh[0] != "-" for one in hosts)
+    expect(reachable, "a host cannot be reached by any name")
+    expect(all(host.tasks > 0 for host in hosts), "a host has no tasks")
+    expect(len(set(names)) == len(names), "a host stands twice in it")
+    on_hosts = {spec.host for spec in tasks} == {host.name for host in plan.hosts}
+    expect(on_hosts, "its tasks are on other hosts than it has")
+    expect(0 < len(tasks) == len(ids) <= _MOST_TASKS, "its tasks are not told apart")
+    expect(plan.hearsay or all(spec.argv for spec in tasks), "a task has no command")
+    expect(plan.preparing.stands_in.keys() <= set(names), "it prepares hosts that it has not")
 
 
 def adopt(known: Known, inventory: Inventory, answering: Collection[str]) -> RunPlan:
@@ -131,11 +136,11 @@ def adopt(known: Known, inventory: Inventory, answering: Collection[str]) -> Run
     if known.contradiction:
         raise ClusterError(
             f"what the hosts tell of run {plan.run} cannot all be true",
-            why=_short(known.contradiction),
+            why=cut(plain(known.contradiction), _SHOWN),
             hint=f"`orchestrate stop {plan.run}` on the machine that launched it ends it; see what those "
             "hosts keep of it, in runs/ of their state folders",
         )
-    if differing := list(_differences(plan, inventory)):
+    if differing := [cut(plain(words), _SHOWN) for words in _differences(plan, inventory)]:
         more = len(differing) - _MOST_SHOWN
         raise UsageError(
             f"run {plan.run} cannot be taken over with {inventory.source}",
@@ -156,9 +161,9 @@ def _differences(plan: RunPlan, inventory: Inventory) -> Iterator[str]:
     for host in (*plan.hosts, *plan.retired):
         local = ours.get(host.name)
         if local is None:
-            yield _short(f"{host.name} is not in it")
+            yield f"{host.name} is not in it"
         elif local.address != host.address:
-            yield _short(f"{host.name} has the address {local.address} there, {host.address} in the plan")
+            yield f"{host.name} has the address {local.address} there, {host.address} in the plan"
 
 
 def _vouched(plan: RunPlan, inventory: Inventory) -> RunPlan:
@@ -206,27 +211,18 @@ def _hearsay(plan: RunPlan, inventory: Inventory, reason: str) -> RunPlan:
     )
 
 
-def speaks_for(plan: RunPlan, host: str, attempt: object, task: object) -> bool:
+def speaks_for(plan: RunPlan, host: str, attempt: str, task: str) -> bool:
     """Return True if a host's word on a task counts: for attempts of this plan, it has to be the task's host.
 
     Hosts that have been replaced since may still have what an earlier attempt or a validation started.
     """
-    try:
-        number = AttemptName(attempt).number
-        wanted = TaskId.parse(str(task))
-    except ValueError:
-        return False
+    number = AttemptName(attempt).number
     if number is None or number < plan.attempt:
         return True
     if not plan.hearsay and number > max(plan.attempt, FIRST + plan.restarts.most):
         return False
-    return any(spec.id == wanted and spec.host == host for spec in plan.tasks)
+    return any(str(spec.id) == task and spec.host == host for spec in plan.tasks)
 
 
 def _by_name(inventory: Inventory) -> dict[str, Host]:
     return {host.name: host for host in inventory.hosts}
-
-
-def _short(text: str) -> str:
-    text = plain(text)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from orchestrator.errors import HostError, Trouble
 from orchestrator.model import Host
-from orchestrator.ssh.resolve import line_of, resolve
+from orchestrator.ssh.resolve import client_words, resolve
 from orchestrator.text import plain
 
 
@@ -71,7 +71,7 @@ def command(host: Host, *options: str, masters: Path | None = None) -> list[str]
         words += ["-o", "StrictHostKeyChecking=accept-new"]
     if masters and (options[:1] == ("-f",) or (masters / host.name).exists()):
         words += ["-o", f"ControlPath={masters / host.name}"]
-    return line_of(host).words("-T", *words, *options)
+    return client_words(host, "-T", *words, *options)
 
 
 def client(host: Host, masters: Path | None = None) -> list[str]:

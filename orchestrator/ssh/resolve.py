@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ from typing import TypeAlias
 
 from orchestrator.errors import HereError, HostError
 from orchestrator.model import Host
+from orchestrator.plainfile import at_home
 
 
 def reason(error: BaseException) -> str:
@@ -77,33 +79,16 @@ class Target:
         return (name,) if self.port == 22 else (f"[{name}]:{self.port}", name)
 
 
-@dataclass(frozen=True)
-class CommandLine:
-    """The options that a command line of `ssh` would have."""
-
-    alias: str
-    user: str | None = None
-    port: int | None = None
-    identity: Path | None = None
-    config: Path | None = None
-
-    def words(self, *more: str) -> list[str]:
-        flags = {"-F": self.config, "-l": self.user, "-p": self.port, "-i": self.identity}
-        given = [str(word) for flag, value in flags.items() if value is not None for word in (flag, value)]
-        return ["ssh", *more, *given, "--", self.alias]
-
-
-def line_of(host: Host) -> CommandLine:
-    """Return the command line of a host entry."""
-    config = Path(host.ssh_config).expanduser() if host.ssh_config else None
-    identity = Path(host.identity).expanduser() if host.identity else None
-    return CommandLine(host.ssh, host.user, host.port, identity, config)
+def client_words(host: Host, *more: str) -> list[str]:
+    """Return the words of an `ssh` to a host entry, with further options."""
+    flags = {"-F": host.ssh_config, "-l": host.user, "-p": host.port, "-i": host.identity}
+    given = {flag: str(at_home(str(value))) for flag, value in flags.items() if value is not None}
+    return ["ssh", *more, *itertools.chain.from_iterable(given.items()), "--", host.ssh]
 
 
 def resolve(host: Host) -> Target:
     """Return the target of a host entry; its user, port and identity win over ssh_config. Raise HostError."""
-    asked = line_of(host)
-    identity = asked.identity
+    identity = host.identity and at_home(host.identity)
     if identity and not identity.is_file():
         why = "`identity` in the inventory names a file that is not there"
         make = f"`{shlex.join(['ssh-keygen', '-t', 'ed25519', '-f', str(identity)])}` makes one"
@@ -111,9 +96,9 @@ def resolve(host: Host) -> Target:
             host.name, f"has no identity file {host.identity}", kind="identity", why=why, hint=make
         )
     try:
-        target = _resolve(asked)
+        return _resolve(host)
     except BadConfigError as error:
-        hint = f"`{shlex.join(asked.words('-G'))}`"
+        hint = f"`{shlex.join(client_words(host, '-G'))}`"
         what = "cannot be resolved from ssh_config"
         raise HostError(host.name, what, kind="config", why=str(error), hint=hint) from error
     except FileNotFoundError as error:
@@ -121,35 +106,33 @@ def resolve(host: Host) -> Target:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise HereError(host.name, where + reason(error)) from error
-    default = target.default_identities and not identity
-    return replace(target, by_hand=host.by_hand(), default_identities=default)
 
 
-def _resolve(asked: CommandLine) -> Target:
+def _resolve(host: Host) -> Target:
     """Return the target with its bastion; what lies behind two of them is OpenSSH's."""
-    target, jump = _look_up(asked)
+    target, jump = _look_up(host)
     if jump.lower() == "none":
         return target
     user, alias, port = split_destination(jump.partition(",")[0])
-    bastion, further = _look_up(CommandLine(alias, user, port, config=asked.config))
+    bastion, further = _look_up(Host(alias, alias, alias, user, port, ssh_config=host.ssh_config))
     if "," in jump or further.lower() != "none":
         return replace(target, beyond="ProxyJump over several hosts")
     beyond = target.beyond or (bastion.beyond and f"{bastion.beyond} of {bastion.alias}")
     return replace(target, jump=bastion, beyond=beyond)
 
 
-def target_of(asked: CommandLine, options: Options) -> Target:
+def target_of(host: Host, options: Options) -> Target:
     """Return the target that these options describe, without its bastion."""
     identities = [value for value in options.get("identityfile", ()) if value != "none"]
     agent = first(options, "identityagent", "SSH_AUTH_SOCK")
     return Target(
-        alias=split_destination(asked.alias)[1],
-        by_hand=shlex.join(asked.words()),
-        hostname=first(options, "hostname", asked.alias),
+        alias=split_destination(host.ssh)[1],
+        by_hand=host.by_hand(),
+        hostname=first(options, "hostname", host.ssh),
         port=int(first(options, "port", "22")),
         user=first(options, "user"),
         identities=tuple(Path(value).expanduser() for value in identities),
-        default_identities=all(map(_DEFAULT.fullmatch, identities)),
+        default_identities=not host.identity and all(map(_DEFAULT.fullmatch, identities)),
         identities_only=first(options, "identitiesonly") not in _NO,
         agent=None if agent == "none"
         else os.environ.get(agent) if agent == "SSH_AUTH_SOCK"
@@ -201,25 +184,26 @@ class _Slot:
 
 
 _lock = threading.Lock()
-_slots: dict[CommandLine, _Slot] = {}
+_slots: dict[tuple[str, ...], _Slot] = {}
 
 
-def _look_up(asked: CommandLine) -> tuple[Target, str]:
+def _look_up(host: Host) -> tuple[Target, str]:
     """Return the target and its ProxyJump; raise `BadConfigError` or OSError. Each name is asked for once."""
+    words = client_words(host, "-G", "-T")
     with _lock:
-        slot = _slots.setdefault(asked, _Slot())
+        slot = _slots.setdefault(tuple(words), _Slot())
     with slot.lock:
         if slot.answer is None or time.monotonic() - slot.since > _FRESH:
-            options = _ask_ssh(asked)
-            slot.answer = target_of(asked, options), first(options, "proxyjump", "none")
+            options = _ask_ssh(words)
+            slot.answer = target_of(host, options), first(options, "proxyjump", "none")
             slot.since = time.monotonic()
         return slot.answer
 
 
-def _ask_ssh(asked: CommandLine) -> Options:
+def _ask_ssh(words: Sequence[str]) -> Options:
     try:
         done = subprocess.run(
-            asked.words("-G", "-T"),
+            words,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",

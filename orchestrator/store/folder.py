@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,8 @@ import msgspec
 
 from orchestrator.errors import RunError, UsageError
 from orchestrator.events import validity
-from orchestrator.model import Order, RunPlan
-from orchestrator.names import AttemptName, Digest, NotANameError, RunId, TaskSlug
+from orchestrator.model import Order, RunPlan, TaskId
+from orchestrator.names import AttemptName, RunId
 from orchestrator.node.base import locks
 from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import (
@@ -27,7 +27,9 @@ from orchestrator.plainfile import (
     read_plain,
     write_atomically,
 )
+from orchestrator.planning import takeover
 from orchestrator.text import plain, utf8
+from orchestrator.wire.message import expect
 
 MOST = 64 << 20  # bytes of a plan
 _MOST_VITALS = 8 << 20
@@ -121,18 +123,18 @@ class RunFolder:
         write_atomically(path, lines.encode("utf-8", "backslashreplace"))
         return path
 
-    def log(self, attempt: str, slug: str) -> Path:
-        return self._of_task(attempt, slug, "log")
+    def log(self, attempt: str, task: str) -> Path:
+        return self._of_task(attempt, task, "log")
 
-    def times(self, attempt: str, slug: str) -> Path:
+    def times(self, attempt: str, task: str) -> Path:
         """(offset, node time in ns) pairs, 16 bytes each, for the bytes of the log."""
-        return self._of_task(attempt, slug, "idx")
+        return self._of_task(attempt, task, "idx")
 
-    def report(self, attempt: str, slug: str) -> Path:
-        return self._of_task(attempt, slug, "report.jsonl")
+    def report(self, attempt: str, task: str) -> Path:
+        return self._of_task(attempt, task, "report.jsonl")
 
-    def _of_task(self, attempt: str, slug: str, ending: str) -> Path:
-        return self.logs / AttemptName(attempt) / f"{TaskSlug(slug)}.{ending}"
+    def _of_task(self, attempt: str, task: str, ending: str) -> Path:
+        return self.logs / AttemptName(attempt) / f"{TaskId.parse(task).slug}.{ending}"
 
     def create(self, plan: RunPlan) -> None:
         """Make the folder, or what is missing of it, with a plan; raise UsageError when it cannot be made."""
@@ -280,33 +282,6 @@ def decode_plan(data: bytes) -> RunPlan:
     """The inverse; raise `msgspec.ValidationError` for anything that no plan of ours says."""
     with validity():
         plan = msgspec.json.decode(data, type=RunPlan)
-    if _NUL.search(data):
-        raise msgspec.ValidationError("a text holds a NUL character")
-    for what in _wrong(plan):
-        raise msgspec.ValidationError(what)
+        expect(not _NUL.search(data), "a text holds a NUL character")
+        takeover.check(plan)
     return plan
-
-
-def _wrong(plan: RunPlan) -> Iterator[str]:
-    """Name what fits the types and makes no sense; of a stranger's plan `takeover.incoherent` says more."""
-    names = {host.name for host in plan.members}
-    try:
-        RunId(plan.run)
-        AttemptName(str(plan.attempt))
-        if plan.tree:
-            Digest(plan.tree)
-    except NotANameError as error:
-        yield str(error)
-    for host in plan.members:
-        if not host.name or not host.ssh or not host.address or host.ssh.startswith("-"):
-            yield f"host {host.name[:80]!r} cannot be reached by any name"
-        ports = (host.task_port, 22 if host.port is None else host.port)
-        if not all(0 < port < 65_536 for port in ports) or host.tasks < 1:
-            yield f"host {host.name[:80]!r} has an impossible port or number of tasks"
-    if not all(spec.argv or plan.hearsay for spec in plan.tasks):
-        yield "`tasks` has one with no command"
-    if plan.attempt < 1 or plan.restarts.most < 0:
-        yield f"`attempt` is {plan.attempt}, with {plan.restarts.most} restarts"
-    for name in plan.preparing.stands_in:
-        if name not in names:
-            yield f"`preparing` names {name[:80]!r}, which is none of its hosts"

@@ -25,11 +25,11 @@ class Mirror:
     there is something to write to it.
     """
 
-    def __init__(self, folder: RunFolder, attempt: str, slug: str) -> None:
-        self._log = _File(folder.log(attempt, slug))
-        self._times = _File(folder.times(attempt, slug))
-        self._report = _File(folder.report(attempt, slug))
-        self._timed = _last_record(folder.times(attempt, slug))  # the offset in the last record; -1: none
+    def __init__(self, folder: RunFolder, attempt: str, task: str) -> None:
+        self._log = _File(folder.log(attempt, task))
+        self._times = _File(folder.times(attempt, task))
+        self._report = _File(folder.report(attempt, task))
+        self._timed = _last_record(folder.times(attempt, task))  # the offset in the last record; -1: none
 
     @property
     def log_size(self) -> int:

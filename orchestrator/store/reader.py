@@ -36,7 +36,6 @@ from orchestrator.events import (
     TaskStarted,
     decode,
 )
-from orchestrator.model import TaskId
 from orchestrator.node.task.output import RECORD
 from orchestrator.plainfile import open_plain
 from orchestrator.run.lines import Splitter
@@ -45,8 +44,6 @@ from orchestrator.store.folder import RunFolder
 WINDOW = 65_536  # bytes from the end that are looked at
 _CHUNK = 1 << 18  # bytes of a log that are read at once
 _LONGEST = 16 << 20  # bytes of an event
-_FEW = 4096  # bytes of a log that are still shown to who wants the end
-_HURRIED = "the end was asked for"
 _AT_ONCE = 20_000  # lines between two looks at the events
 
 
@@ -78,7 +75,6 @@ class RunReader:
     blocks: bool = False  # the usual lines of one task come together, as one with line ends inside
     ended: bool = False
     left: bool = False  # the last keeper could not keep it
-    hurried: bool = False
     damage: str = ""  # what of events.jsonl could not be read first
     _polls: int = 0
     _offset: int = 0
@@ -152,8 +148,7 @@ class RunReader:
     def _begin(self, task: str, host: str, attempt: str) -> None:
         if (attempt, task) in self._logs or not self.wanted(task):
             return
-        slug = TaskId.parse(task).slug
-        path, times = self.folder.log(attempt, slug), self.folder.times(attempt, slug)
+        path, times = self.folder.log(attempt, task), self.folder.times(attempt, task)
         offset = 0
         if self.last is not None:  # where its last lines begin, as far as they are looked for
             data, begins = end_of(path, _LONGEST)
@@ -215,14 +210,6 @@ class RunReader:
             log.waiting.extend(_stamp(feed(data, _new_times(log))))
         return bool(log.waiting)
 
-    def hurry(self) -> None:
-        """From now on the end of the run matters, and not the lines that a display is behind with.
-
-        May be called from a handler of a signal.
-        """
-        self.hurried = True
-        self.drop_behind = min(self.drop_behind or _FEW, _FEW)
-
     def _skip(self, log: _Log) -> None:
         """Leave out what a slow display will never catch up with, and say so."""
         if self.drop_behind is None:
@@ -239,7 +226,7 @@ class RunReader:
         log.offset += os.pread(log.fd, 1 << 16, log.offset).find(b"\n") + 1
         log.splitter = self._splitter(log.task, log.host, log.offset)
         log.times_offset = 0
-        why = _HURRIED if self.hurried else "the terminal is slower than the log; the file has all"
+        why = "the terminal is slower than the log; the file has all"
         gap = LogGap(log.task, GapPlace.DISPLAY, dropped + 1, why)
         log.waiting.append(Stamped(time.time(), gap))
 

@@ -246,12 +246,6 @@ def find_root(here: Path, wish: str | None, state: Path) -> CodeRoot:
     Raise UsageError for a folder that is no project: a home, the system's, what is above our `state`.
     """
     here = here.resolve()
-    try:
-        str(here).encode()
-    except UnicodeEncodeError:
-        raise UsageError(
-            f"cannot launch from {here}", why="its name is not UTF-8", hint="rename it"
-        ) from None
     root, from_git = here, False
     if wish is not None:
         root = real(here / at_home(wish))

@@ -43,12 +43,6 @@ Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]
 Percent: TypeAlias = Annotated[int, Meta(ge=0, le=100)]
 
 Name: TypeAlias = Annotated[str, Meta(max_length=200, pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
-Attempt: TypeAlias = Annotated[
-    str, Meta(max_length=200, pattern=r"\A(?:[0-9]{1,9}|[A-Za-z][A-Za-z0-9._-]*)\Z")
-]
-TaskName: TypeAlias = Annotated[
-    str, Meta(max_length=20, pattern=r"\A(?:chief|worker|ps|evaluator)/(?:0|[1-9][0-9]{0,6})\Z")
-]
 Digest: TypeAlias = Annotated[str, Meta(max_length=128, pattern=r"\A[0-9a-f]+\Z")]
 Folder: TypeAlias = Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00]*\Z")]  # for that node alone
 

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from orchestrator.events import AttemptText, TaskName
 from orchestrator.wire.message import (
     LARGE,
-    Attempt,
     Code,
     Count,
     Dump,
@@ -27,7 +27,6 @@ from orchestrator.wire.message import (
     Seconds,
     Signal,
     Size,
-    TaskName,
     Words,
     expect,
     read,
@@ -182,7 +181,7 @@ class Unfollow(Request[Nothing]):
 
 class _News(Reply):
     stream: Count  # the id of the `follow`
-    attempt: Attempt
+    attempt: AttemptText
     task: TaskName
 
 
@@ -236,7 +235,7 @@ class Keep(Request[Keeping]):
 
 
 class TaskStatus(Reply):
-    attempt: Attempt
+    attempt: AttemptText
     task: TaskName
     state: TaskRecord
     alive: bool
@@ -286,7 +285,7 @@ class StackProcess(Reply):
 
 
 class TaskStacks(Reply):
-    attempt: Attempt
+    attempt: AttemptText
     task: TaskName
     processes: tuple[StackProcess, ...]
     more: Count
@@ -305,7 +304,7 @@ class Stacks(Request[StacksOf]):
 
 
 class TaskVitals(Reply):
-    attempt: Attempt
+    attempt: AttemptText
     task: TaskName
     processes: Count
     cpu: Seconds  # by all its processes, so far

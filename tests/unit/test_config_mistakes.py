@@ -56,7 +56,6 @@ IN_THE_JOB = (
 OF_A_TARGET = (
     'name = " a"',
     'name = "g[01-8]"',
-    'name = "g[1-4,3]"',
     'ssh = "gpu-01:99999"',
     'ssh = "-oProxyCommand=reboot"',
     'ssh = "fd00::5:22"',

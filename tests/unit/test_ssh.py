@@ -17,7 +17,8 @@ from orchestrator.errors import HostError
 from orchestrator.ssh import hostkeys
 from orchestrator.ssh.connect import explain
 from orchestrator.ssh.hostkeys import Beyond, KnownHosts, Trust
-from orchestrator.ssh.resolve import CommandLine, Target, parse_dump, split_destination, target_of
+from orchestrator.ssh.resolve import Target, parse_dump, split_destination, target_of
+from tests.unit.plans import host
 
 
 def blob(kind: str, content: str) -> bytes:
@@ -113,7 +114,7 @@ def test_a_destination_in_its_parts(text: str, parts: tuple[str | None, str, int
 
 def dump(*lines: str) -> Target:
     return target_of(
-        CommandLine("alias"),
+        host("alias"),
         parse_dump("\n".join(["user train", "hostname gpu-01.example", "port 22", *lines])),
     )
 
@@ -156,7 +157,7 @@ def test_known_hosts_files(tmp_path: Path) -> None:
 )
 def test_names_of_the_host_key(lines: tuple[str, ...], names: tuple[str, ...]) -> None:
     options = {**parse_dump("user train\nhostname gpu-01.example\nport 22"), **parse_dump("\n".join(lines))}
-    assert target_of(CommandLine("alias"), options).key_names == names
+    assert target_of(host("alias"), options).key_names == names
 
 
 @pytest.mark.parametrize(

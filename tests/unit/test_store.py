@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from dataclasses import replace
@@ -22,7 +23,7 @@ from orchestrator.events import (
     TaskStarted,
     decode,
 )
-from orchestrator.model import Completion, Host, RunPlan
+from orchestrator.model import Host, RunPlan
 from orchestrator.names import RunId
 from orchestrator.store import RunFolder, RunReader, find, runs_root
 from orchestrator.store.bus import Bus, EventLog
@@ -44,7 +45,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def plan_of(run: str, name: str = "") -> RunPlan:
-    return RunPlan(run, name, "me", 1.0, (), {}, (), (), Completion.ALL, 30, 2, 3600, ())
+    return dataclasses.replace(plans.make(plans.host("gpu-1")), run=run, name=name)
 
 
 def emit(folder: RunFolder, *events: Event) -> None:

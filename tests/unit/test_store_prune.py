@@ -11,12 +11,13 @@ import msgspec
 import pytest
 
 from orchestrator.events import Outcome, RunEnded, Stamped
-from orchestrator.model import Completion, Host, Role, RunPlan, TaskId, TaskSpec
+from orchestrator.model import Host, Role, TaskId, TaskSpec
 from orchestrator.names import RunId
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import EventLog
 from orchestrator.store.known import DAY, Validations, subject
 from orchestrator.store.prune import kept, prune
+from tests.unit import plans
 
 MONTH = 30 * 86_400.0
 ENDED = RunEnded("r", Outcome.SUCCEEDED, 0, 1.0, "", "", (), "")
@@ -24,8 +25,7 @@ ENDED = RunEnded("r", Outcome.SUCCEEDED, 0, 1.0, "", "", (), "")
 
 def made(root: Path, run: str, *, days: float, ended: RunEnded | None = ENDED, size: int = 0) -> RunFolder:
     folder = RunFolder(root, RunId(run))
-    hosts = (Host("gpu-1", "gpu-1", "gpu-1"), Host("gpu-2", "gpu-2", "gpu-2"))
-    folder.create(RunPlan(run, "", "me", 1.0, hosts, {}, (), (), Completion.ALL, 30, 2, 3600, ()))
+    folder.create(dataclasses.replace(plans.make(plans.host("gpu-1"), plans.host("gpu-2")), run=run))
     folder.debug_log.write_bytes(b"x" * size)
     if ended is not None:
         EventLog(folder)(Stamped(1.0, ended))

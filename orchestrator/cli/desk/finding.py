@@ -11,7 +11,7 @@ from orchestrator.events import RunEnded, Stamped
 from orchestrator.model import Inventory, Role, RunPlan
 from orchestrator.names import RunId
 from orchestrator.planning.seal import opened
-from orchestrator.planning.takeover import Known, Telling, adopt, incoherent, join
+from orchestrator.planning.takeover import Known, Telling, adopt, join
 from orchestrator.render.errors import block
 from orchestrator.store import RunFolder, find, runs_root
 from orchestrator.store.folder import decode_plan
@@ -98,15 +98,14 @@ def discover(inventory: Inventory) -> tuple[list[Known], list[str]]:
     return join(tellings), sorted(bad)
 
 
-def _telling(host: str, status: RunStatus, key: bytes | None) -> Telling | None:
-    """Read what a host tells of a run; None for what is cut, of another version, or none of ours."""
-    try:
-        run = RunId(status.run)
-        sealed = opened(status.plan or "", key)
-        plan = decode_plan(sealed.plan)
-    except ValueError:
-        return None
-    return None if plan.run != run or incoherent(plan) else Telling(host, plan, sealed.authentic)
+def _telling(host: str, status: RunStatus, key: bytes | None) -> Telling:
+    """Read what a host tells of a run; raise NotANameError, or msgspec's errors for what is not a plan."""
+    run = RunId(status.run)
+    sealed = opened(status.plan or "", key)
+    plan = decode_plan(sealed.plan)
+    if plan.run != run:
+        raise NotANameError(f"{shown(run)} has the plan of another run")
+    return Telling(host, plan, sealed.authentic)
 
 
 def _unknown(wanted: str | None, where: str) -> UsageError:

@@ -77,7 +77,6 @@ def own(
     """
 
     def ask(count: int) -> None:
-        reader.hurry()
         folder.ask_keeper(Order.STOP if count == 1 else Order.KILL)
 
     interrupts.pass_on(ask)
