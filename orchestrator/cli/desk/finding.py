@@ -98,14 +98,14 @@ def discover(inventory: Inventory) -> tuple[list[Known], list[str]]:
     return join(tellings), sorted(bad)
 
 
-def _telling(host: str, status: RunStatus, key: bytes | None) -> Telling:
-    """Read what a host tells of a run; raise NotANameError, or msgspec's errors for what is not a plan."""
-    run = RunId(status.run)
-    sealed = opened(status.plan or "", key)
-    plan = decode_plan(sealed.plan)
-    if plan.run != run:
-        raise NotANameError(f"{shown(run)} has the plan of another run")
-    return Telling(host, plan, sealed.authentic)
+def _telling(host: str, status: RunStatus, key: bytes | None) -> Telling | None:
+    """Read what a host tells of a run; None for what is cut, of another version, or none of ours."""
+    try:
+        sealed = opened(status.plan or "", key)
+        plan = decode_plan(sealed.plan)
+    except ValueError:
+        return None
+    return Telling(host, plan, sealed.authentic) if plan.run == status.run else None
 
 
 def _unknown(wanted: str | None, where: str) -> UsageError:
