@@ -61,23 +61,14 @@ class Connectors:
 
     def _over_ssh(self, host: Host, timeout: float) -> Link:
         """Connect with paramiko, or with OpenSSH where that is needed and allowed."""
-        target = resolve(host)
-        if not target.beyond:
-            try:
-                return self._over_paramiko().connect(host, timeout)
-            except OnlyOpenSSHError as error:
-                if host.via is Way.PARAMIKO:
-                    raise
-                return self._over_openssh(host, error.needs, error)
-        beyond = f"{target.beyond} in ssh_config"
-        if host.via is Way.PARAMIKO:
-            what, why = (
-                "cannot be connected to as ssh_config asks",
-                f"only OpenSSH's own client can follow {beyond}",
-            )
-            hint = 'take `via = "paramiko"` out of hosts.toml'
-            raise HostError(host.name, what, kind="config", why=why, hint=hint)
-        return self._over_openssh(host, beyond)
+        if host.via is Way.AUTO and (beyond := resolve(host).beyond):
+            return self._over_openssh(host, f"{beyond} in ssh_config")
+        try:
+            return self._over_paramiko().connect(host, timeout)
+        except OnlyOpenSSHError as error:
+            if host.via is Way.PARAMIKO:
+                raise
+            return self._over_openssh(host, error.needs, error)
 
     def _over_openssh(self, host: Host, remark: str = "", before: HostError | None = None) -> Link:
         """Connect with OpenSSH; where `before` it paramiko's login was refused, that error says more."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated, Any, TypeAlias, dataclass_transform, get_args
+from typing import Annotated, Any, TypeAlias, dataclass_transform
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import asdict
 
 from orchestrator.names import AttemptName
 from orchestrator.text import json_safe, utf8
@@ -92,7 +91,7 @@ class Loss(StrEnum):
 
 
 @dataclass_transform(frozen_default=True)
-class _Fact(Struct, frozen=True):
+class _Fact(Struct, frozen=True, tag_field="event", tag=True):
     """The base of all events."""
 
 
@@ -485,7 +484,6 @@ class Stamped(Struct, frozen=True):
 
 
 _FAR = 1e15  # seconds
-_BY_NAME: dict[str, type[Event]] = {cls.__name__: cls for cls in get_args(Event)}
 
 
 def encode(stamped: Stamped) -> bytes:
@@ -493,8 +491,7 @@ def encode(stamped: Stamped) -> bytes:
 
     {"at": seconds since the epoch, "event": class name, ...fields}
     """
-    event = stamped.event
-    fields = {"at": stamped.at, "event": type(event).__name__, **asdict(event)}
+    fields = {"at": stamped.at, **msgspec.to_builtins(stamped.event)}
     if (attempt := fields.get("attempt", "")).isascii() and attempt.isdigit():
         fields["attempt"] = int(attempt)  # a name to us, since a validation has one too; elsewhere it counts
     try:
@@ -508,13 +505,10 @@ def decode(line: bytes) -> Stamped:
     """The inverse of `encode`; raise `msgspec.ValidationError` for anything else."""
     with validity():
         fields = msgspec.json.decode(line, type=dict[str, Any])
-        at, name = fields.pop("at", None), fields.pop("event", None)
-        kind = _BY_NAME.get(name) if isinstance(name, str) else None
-        if not isinstance(at, int | float) or abs(at) > _FAR or kind is None:
-            raise msgspec.ValidationError(f"not an event: {line[:80]!r}")
+        at = msgspec.convert(fields.pop("at", None), Annotated[float, Meta(ge=-_FAR, le=_FAR)])
         if type(attempt := fields.get("attempt")) is int:
             fields["attempt"] = str(attempt)
-        return Stamped(float(at), msgspec.convert(fields, kind))
+        return Stamped(at, msgspec.convert(fields, Event))
 
 
 @contextmanager

@@ -7,8 +7,6 @@ from typing import ClassVar, Self
 
 from orchestrator.errors import UsageError
 
-_SHOWN = 60  # characters of what is no name
-
 
 class NotANameError(UsageError, ValueError):
     """A text that cannot be a name of this kind."""
@@ -23,7 +21,7 @@ class _Name(str):
 
     def __new__(cls, text: object) -> Self:
         if not isinstance(text, str) or not cls.PATTERN.fullmatch(text):
-            raise NotANameError(f"{shown(text)} is not {cls.KIND}", hint="`orchestrate runs` lists the runs")
+            raise NotANameError(f"{text!a:.70} is not {cls.KIND}", hint="`orchestrate runs` lists the runs")
         return super().__new__(cls, text)
 
 
@@ -51,10 +49,3 @@ class AttemptName(_Name):
 def is_validation(attempt: str) -> bool:
     """Return True if an attempt of this name is one before the training; no attempt, which is "", is none."""
     return bool(attempt) and AttemptName(attempt).number is None
-
-
-def shown(text: object) -> str:
-    """Return what was given instead of a name, in few characters that are safe to print."""
-    if not isinstance(text, str):
-        return f"a {type(text).__name__}"
-    return ascii(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")

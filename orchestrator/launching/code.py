@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
-from orchestrator.program import sources
+from orchestrator.plainfile import at_home
+from orchestrator.program import invocation, sources
 from orchestrator.program.refusals import Code
 from orchestrator.program.sources import SourceFile
 from orchestrator.store import runs_root
@@ -28,11 +29,11 @@ _LONGEST = 2 << 20  # bytes of a source that is read
 def project(inventory: Inventory, wish: str | None, here: Path | None = None) -> CodeSource:
     """The code of somebody who stands `here`; raise UsageError for what is not a project."""
     from orchestrator.sync.contents import CodeSource
-    from orchestrator.sync.listing import find_root, list_files, own_folders
+    from orchestrator.sync.listing import find_root, list_files
 
     found = find_root(here or Path.cwd(), wish or inventory.job.code, runs_root().parent)
-    local = (host.workdir for host in inventory.hosts if host.is_local)
-    own = own_folders(runs_root(), local)
+    # Our own folders here are no part of anybody's code.
+    own = [runs_root().parent, *(at_home(host.workdir) for host in inventory.hosts if host.is_local)]
     return CodeSource(found, list_files(found.path, inventory.job.ignore, own))
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import shlex
-from collections.abc import Sequence
 
 from orchestrator import ranges
 from orchestrator.errors import UsageError
-from orchestrator.model import Host, Inventory, Role
+from orchestrator.model import Inventory, Role
 from orchestrator.text import count
 
 
@@ -18,15 +17,10 @@ def narrow(inventory: Inventory, only: str | None, exclude: str | None) -> Inven
 
     Both are names as in hosts.toml: ranges, with commas between them.
     """
-    if only is None and exclude is None:
-        return inventory
-    hosts = inventory.hosts
-    if only is not None:
-        wanted = _names(only, "--only", hosts)
-        hosts = tuple(host for host in hosts if host.name in wanted)
+    wanted = {host.name for host in inventory.hosts} if only is None else _names(only, "--only", inventory)
     if exclude is not None:
-        unwanted = _names(exclude, "--exclude", inventory.hosts)
-        hosts = tuple(host for host in hosts if host.name not in unwanted)
+        wanted -= _names(exclude, "--exclude", inventory)
+    hosts = tuple(host for host in inventory.hosts if host.name in wanted)
     if not hosts:
         raise UsageError(
             "no host is left",
@@ -58,12 +52,12 @@ def misread(option: str, text: str, error: ValueError) -> UsageError:
     return UsageError(f"{option} {text}: {error}", hint=f"write {option} 'gpu-[01-03],gpu-07'{file}")
 
 
-def _names(text: str, option: str, hosts: Sequence[Host]) -> frozenset[str]:
+def _names(text: str, option: str, inventory: Inventory) -> set[str]:
     try:
         names = ranges.expand_all(text)
     except ValueError as error:
         raise misread(option, text, error) from error
-    known = [host.name for host in hosts]
+    known = [host.name for host in inventory.hosts]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         near = {name: difflib.get_close_matches(name, known, 1) for name in unknown}
@@ -74,4 +68,4 @@ def _names(text: str, option: str, hosts: Sequence[Host]) -> frozenset[str]:
             why=f"its hosts are {ranges.fold(known)}",
             hint=f"write {option} {shlex.quote(ranges.fold(meant) or known[0])}",
         )
-    return frozenset(names)
+    return set(names)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from orchestrator import wire
 from orchestrator.errors import ExitStatus, HostError
@@ -54,7 +55,7 @@ def lines(done: Cleaning, *, json: bool) -> list[str]:
 
 
 def _left(reply: wire.Cleaned) -> bool:
-    failed = any(kind.failed for kind in reply.folders.each())
+    failed = any(kind.failed for kind in astuple(reply.folders))
     return bool(reply.orphans or reply.trouble or failed)
 
 
@@ -104,7 +105,7 @@ def _end(done: Cleaning) -> Iterator[str]:
     for host, reply in done.hosts.items():
         for error in reply.trouble:
             yield from block(f"{host} {error.said}", error.told)
-        for kind in reply.folders.each():
+        for kind in astuple(reply.folders):
             yield from (line for text in kind.failed for line in block(f"{host}: cannot remove all", text))
     yield from (line for text in here.failed for line in block("cannot remove a run's folder", text))
     if done.hosts:

@@ -90,6 +90,8 @@ class SshConnector:
         deadline = Deadline(timeout, began)
         through = self._bastion(target.jump, host.name, deadline) if target.jump else None
         try:
+            if target.beyond:
+                raise Beyond(f"{target.beyond} in ssh_config")
             line = _Attempt(target, deadline, through).line(self._keyring, self._known)
         except Exception as error:
             raise explain(error, host.name, target) from error
@@ -255,23 +257,13 @@ class _Attempt:
 
 
 def _tcp(target: Target, deadline: Deadline) -> socket.socket:
-    """Connect to the first address that answers; raise the first address's error."""
-    addresses = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
-    errors: list[OSError] = []
-    for number, (family, kind, proto, _, address) in enumerate(addresses):
-        sock = socket.socket(family, kind, proto)
-        try:
-            sock.settimeout(max(0.1, deadline.left / (len(addresses) - number)))
-            sock.connect(address)
-            # Small messages leave at once; a peer that acknowledges our keepalives no more is noticed.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if hasattr(socket, "TCP_USER_TIMEOUT"):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE * 1000)
-            return sock
-        except OSError as error:
-            sock.close()
-            errors.append(error)
-    raise errors[0]
+    """Connect to the first address that answers."""
+    sock = socket.create_connection((target.hostname, target.port), max(0.1, deadline.left))
+    # Small messages leave at once; a peer that acknowledges our keepalives no more is noticed.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE * 1000)
+    return sock
 
 
 # --- errors of fabric, paramiko and sockets, in words: one table, the most specific first ---

@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import re
 import threading
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -70,18 +69,17 @@ class KnownHosts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loaded: dict[Path, dict[str, list[KnownKey]]] = {}
+        self._loaded: dict[Path, list[KnownKey]] = {}
 
     def lines_about(self, target: Target) -> list[KnownKey]:
         """Return the lines that speak of this target, by one of its names; raise Beyond."""
-        names, tables = target.key_names, []
+        files = (*target.user_known_hosts, *target.global_known_hosts)
         with self._lock:
-            for file in (*target.user_known_hosts, *target.global_known_hosts):
+            for file in files:
                 if file not in self._loaded:
                     self._loaded[file] = load(file)
-                tables.append(self._loaded[file])
-        near = [key for table in tables for name in (*names, "") for key in table.get(name, ())]
-        return [key for key in near if any(key.covers(name) for name in names)]
+            keys = [key for file in files for key in self._loaded[file]]
+        return [key for key in keys if any(map(key.covers, target.key_names))]
 
     def remember(self, target: Target, blob: bytes) -> None:
         """Write a new key to the first user file, as `accept-new` promises; /dev/null keeps nothing."""
@@ -132,13 +130,13 @@ def judge(lines: Sequence[KnownKey], name: str, blob: bytes) -> tuple[Trust, str
     return (Trust.CHANGED, others[0].where) if others else (Trust.UNKNOWN, "")
 
 
-def load(file: Path) -> dict[str, list[KnownKey]]:
-    """Return the lines of a file by their names, the hashed ones by ""; raise Beyond.
+def load(file: Path) -> list[KnownKey]:
+    """Return what the lines of a file say; raise Beyond.
 
     A file that cannot be read has none, nor has a FIFO, which would be waited for. Lines that make no sense
     are passed over.
     """
-    table: dict[str, list[KnownKey]] = defaultdict(list)
+    keys: list[KnownKey] = []
     try:
         text = file.read_bytes().decode("utf-8", "replace") if file.is_file() else ""
     except OSError:
@@ -152,10 +150,9 @@ def load(file: Path) -> dict[str, list[KnownKey]]:
         blob = _decode(words[2])
         # The blob says its own type first; a line that contradicts itself is a broken line.
         if blob and key_type(blob) == words[1]:
-            hashed = words[0].startswith("|")
-            for name in [words[0]] if hashed else words[0].lower().split(","):
-                table["" if hashed else name].append(KnownKey(name, blob, f"{file}:{number}"))
-    return table
+            names = [words[0]] if words[0].startswith("|") else words[0].lower().split(",")
+            keys += [KnownKey(name, blob, f"{file}:{number}") for name in names]
+    return keys
 
 
 def key_type(blob: bytes) -> str:

@@ -161,10 +161,6 @@ def _beyond(options: Options) -> str:
 
 
 def _files(value: str) -> tuple[Path, ...]:
-    """Split a list of files: `ssh -G` puts blanks between them, and does not quote one with a blank in it."""
-    whole = Path(value).expanduser()
-    if " " in value and whole.is_file():
-        return (whole,)
     return tuple(Path(word).expanduser() for word in value.split() if word.lower() != "none")
 
 

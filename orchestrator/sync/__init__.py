@@ -7,7 +7,6 @@ from orchestrator.sync.contents import (
     DataPath,
     read_data,
     read_folder,
-    read_tree,
 )
 from orchestrator.sync.conversation import Throttle, one_time_key
 from orchestrator.sync.files import fetch

@@ -24,7 +24,7 @@ from orchestrator.node.serve.frames import MAX_PAYLOAD
 from orchestrator.node.stock.manifest import BLOB, Blob, Manifest, blobs_of
 from orchestrator.plainfile import cache, make_folder, read_plain, write_atomically
 from orchestrator.sync import private
-from orchestrator.sync.listing import CodeListing, CodeRoot, list_files, unreadable
+from orchestrator.sync.listing import CodeListing, CodeRoot, unreadable
 from orchestrator.sync.private import Reason
 
 MOST_FILES = 100_000  # what one message to a node can name
@@ -134,14 +134,8 @@ class CodeSource:
     listing: CodeListing
 
     def read(self) -> Contents:
-        """Read what is sent, without what has gone since it was listed."""
+        """Read what is sent, without what has gone since it was listed; raise UsageError."""
         return _read(self.root.path, self.listing)
-
-
-def read_tree(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ()) -> Contents:
-    """Read the code at `root`; raise UsageError for what cannot be read. `own` are folders of ours in it."""
-    root = root.resolve()
-    return _read(root, list_files(root, ignore, own))
 
 
 def read_folder(folder: Path) -> Contents:

@@ -277,11 +277,6 @@ def real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def own_folders(state: Path, workdirs: Iterable[str]) -> tuple[Path, ...]:
-    """List our own folders here, no part of anybody's code; `workdirs` are those of local hosts."""
-    return (state.parent, *(Path(workdir).expanduser() for workdir in workdirs))
-
-
 def _top_of_git(here: Path) -> Path | None:
     """The top of a repository; None also for a folder that it ignores: git would show nothing of it."""
     output = _git(here, "rev-parse", "--show-toplevel")

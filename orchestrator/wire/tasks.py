@@ -367,9 +367,6 @@ class Folders(Reply):
     envs: FolderKind
     scraps: FolderKind
 
-    def each(self) -> tuple[FolderKind, ...]:
-        return (self.state, self.work, self.code, self.data, self.envs, self.scraps)
-
 
 class Cleaned(Reply):
     orphans: tuple[Orphan, ...]

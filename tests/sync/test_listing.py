@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.sync import Contents, read_tree
+from orchestrator.sync import Contents
+from tests.sync.trees import read_tree
 
 
 def write(root: Path, *paths: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.sync import read_tree
 from orchestrator.sync.private import Reason
 from tests.sync.test_listing import git, paths, write
+from tests.sync.trees import read_tree
 
 SECRETS = [
     ".ssh/id_ed25519",

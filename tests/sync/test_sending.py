@@ -21,10 +21,10 @@ from orchestrator.sync import (
     pull,
     push,
     read_folder,
-    read_tree,
     rsync,
 )
 from orchestrator.sync import sending as sends
+from tests.sync.trees import read_tree
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def test_what_is_remembered_is_known(tmp_path: Path) -> None:
 
 def test_a_fifo_is_no_known_hosts_and_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    assert hostkeys.load(tmp_path / "fifo") == {}
+    assert hostkeys.load(tmp_path / "fifo") == []
     KnownHosts().remember(Target("x", "x", 22, "me", user_known_hosts=(tmp_path / "fifo",)), MINE)
 
 

@@ -1,0 +1,12 @@
+"""Code as a launch reads it."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from orchestrator.sync import Contents
+from orchestrator.sync.contents import CodeSource
+from orchestrator.sync.listing import CodeRoot, list_files
+
+
+def read_tree(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ()) -> Contents:
+    return CodeSource(CodeRoot(root), list_files(root, ignore, own)).read()
