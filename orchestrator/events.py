@@ -16,10 +16,11 @@ from msgspec import Meta, Struct
 from orchestrator.names import AttemptName
 from orchestrator.text import json_safe, utf8
 
+# `$` alone lets a line end pass, and the schema of events is for others than Python, who know no \Z.
 TaskName: TypeAlias = Annotated[
-    str, Meta(max_length=20, pattern=r"\A(?:chief|worker|ps|evaluator)/(?:0|[1-9][0-9]{0,6})\Z")
+    str, Meta(pattern=r"^(?:chief|worker|ps|evaluator)/(?:0|[1-9][0-9]{0,6})$(?!\n)")
 ]
-AttemptText: TypeAlias = Annotated[str, Meta(pattern=rf"\A(?:{AttemptName.PATTERN.pattern})\Z")]
+AttemptText: TypeAlias = Annotated[str, Meta(pattern=rf"^(?:{AttemptName.PATTERN.pattern})$(?!\n)")]
 
 
 class Phase(StrEnum):
@@ -176,7 +177,7 @@ class CheckReported(_Fact):
     between: bool = False  # of the host and others, either of which may be the cause
 
 
-class HostDescribed(Struct, frozen=True):
+class HostDescribed(_Fact):
     """A machine as preflight found it; "" and 0 stand for what it does not tell."""
 
     host: str

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from orchestrator import events as ev
 from orchestrator.diagnosis.ends import end_after, failed
-from orchestrator.model import TaskId
 from orchestrator.report.curves import Point, joined, printed
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import last_lines
@@ -101,9 +100,8 @@ def points(folder: RunFolder, story: Story) -> dict[str, list[list[Point]]]:
     several = len({start.task for start in story.starts}) > 1
     told: dict[str, list[list[Point]]] = {}
     for start in story.starts:
-        slug, clock = TaskId.parse(start.task).slug, story.clocks.get(start.host, 0.0)
-        paths = folder.log(start.attempt, slug), folder.times(start.attempt, slug)
-        said = printed(*paths, clock, _READ // len(story.starts), several=several)
+        paths = folder.log(start.attempt, start.task), folder.times(start.attempt, start.task)
+        said = printed(*paths, story.clocks.get(start.host, 0.0), several=several)
         if each := joined(story.reported[start.task, start.attempt], said):
             told.setdefault(start.task, []).append(each)
     return told
@@ -111,8 +109,7 @@ def points(folder: RunFolder, story: Story) -> dict[str, list[list[Point]]]:
 
 def logs(folder: RunFolder, newest: Sequence[ev.TaskStarted]) -> list[tuple[ev.TaskStarted, list[str]]]:
     """The last lines of each task that has a log."""
-    files = ((start, folder.log(start.attempt, TaskId.parse(start.task).slug)) for start in newest)
-    found = ((start, last_lines(path, _LAST)) for start, path in files)
+    found = ((start, last_lines(folder.log(start.attempt, start.task), _LAST)) for start in newest)
     return [(start, [cut(plain(line), _LONGEST) for line in lines]) for start, lines in found if lines]
 
 

@@ -18,7 +18,7 @@ def schema() -> dict[str, Any]:
     _, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     for kind in kinds:
         part = parts[kind.__name__]
-        fields = {"at": {"type": "number"}, "event": {"const": kind.__name__}, **part["properties"]}
+        fields = {"at": {"type": "number"}, **part["properties"]}
         if "attempt" in fields:
             fields["attempt"] = {"type": ["integer", "string"]}  # as `encode` has it
         part |= {"properties": fields, "required": list(fields)}
