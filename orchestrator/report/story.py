@@ -100,8 +100,9 @@ def points(folder: RunFolder, story: Story) -> dict[str, list[list[Point]]]:
     several = len({start.task for start in story.starts}) > 1
     told: dict[str, list[list[Point]]] = {}
     for start in story.starts:
+        clock = story.clocks.get(start.host, 0.0)
         paths = folder.log(start.attempt, start.task), folder.times(start.attempt, start.task)
-        said = printed(*paths, story.clocks.get(start.host, 0.0), several=several)
+        said = printed(*paths, clock, _READ // len(story.starts), several=several)
         if each := joined(story.reported[start.task, start.attempt], said):
             told.setdefault(start.task, []).append(each)
     return told
@@ -109,7 +110,8 @@ def points(folder: RunFolder, story: Story) -> dict[str, list[list[Point]]]:
 
 def logs(folder: RunFolder, newest: Sequence[ev.TaskStarted]) -> list[tuple[ev.TaskStarted, list[str]]]:
     """The last lines of each task that has a log."""
-    found = ((start, last_lines(folder.log(start.attempt, start.task), _LAST)) for start in newest)
+    files = ((start, folder.log(start.attempt, start.task)) for start in newest)
+    found = ((start, last_lines(path, _LAST)) for start, path in files)
     return [(start, [cut(plain(line), _LONGEST) for line in lines]) for start, lines in found if lines]
 
 

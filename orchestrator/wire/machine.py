@@ -136,13 +136,13 @@ class Gpu(Reply):
     fields: Mapping[Words, Words] = {}  # of nvidia-smi, but for those that its driver does not know
 
 
-class GpuLook(Reply, frozen=True, kw_only=True):
+class GpuLook(Reply, kw_only=True):
     gpus: tuple[Gpu, ...]
     gpu_error: Words = ""  # why nvidia-smi does not show all of them
     xids: tuple[tuple[Moment, Words, Count, Words], ...] = ()  # of the kernel: when, which GPU, code, words
 
 
-class GpusAgain(Request[GpuLook], frozen=True):
+class GpusAgain(Request[GpuLook]):
     OP = "gpus"
     seconds: float = 12.0
 
@@ -154,7 +154,7 @@ class Interface(Reply):
     ip: Words
 
 
-class MachineFacts(Reply):
+class MachineFacts(GpuLook, kw_only=True):
     python: Python
     setup: Setup | None  # None: there is none, or it did not come to an end
     packages: dict[Words, Words | None]
