@@ -34,16 +34,16 @@ class Size(NamedTuple):
 
 # Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
 BUDGET = {
-    "": Size(16, 2_434, 12_440),
+    "": Size(16, 2_361, 11_903),
     "checks": Size(5, 1_097, 8_149),
-    "cli": Size(30, 2_787, 18_841),
-    "config": Size(6, 984, 6_971),
+    "cli": Size(30, 2_785, 18_823),
+    "config": Size(6, 984, 6_964),
     "diagnosis": Size(7, 848, 5_946),
     "envs": Size(4, 420, 2_737),
     "export": Size(5, 618, 5_258),
     "fleet": Size(4, 739, 4_895),
     "frameworks": Size(5, 214, 991),
-    "launching": Size(5, 588, 3_735),
+    "launching": Size(5, 589, 3_743),
     "node": Size(1, 1, 1),
     "node/base": Size(9, 997, 5_494),
     "node/disk": Size(4, 368, 2_483),
@@ -52,21 +52,21 @@ BUDGET = {
     "node/serve": Size(7, 766, 4_948),
     "node/stock": Size(11, 1_667, 12_339),
     "node/task": Size(10, 1_751, 11_730),
-    "phases": Size(21, 4_131, 32_717),
-    "planning": Size(7, 890, 5_820),
+    "phases": Size(21, 4_130, 32_744),
+    "planning": Size(7, 860, 5_777),
     "program": Size(6, 782, 5_881),
     "rehearsal": Size(3, 378, 2_176),
-    "render": Size(16, 2_009, 15_374),
-    "report": Size(5, 602, 5_838),
-    "run": Size(10, 1_297, 9_442),
-    "ssh": Size(7, 1_448, 9_729),
-    "store": Size(9, 1_300, 8_145),
-    "sync": Size(11, 2_058, 14_087),
-    "tests": Size(290, 30_930, 232_628),
-    "wire": Size(5, 1_318, 5_969),
+    "render": Size(16, 2_010, 15_378),
+    "report": Size(5, 601, 5_816),
+    "run": Size(10, 1_294, 9_430),
+    "ssh": Size(7, 1_417, 9_469),
+    "store": Size(9, 1_262, 7_884),
+    "sync": Size(11, 2_040, 13_958),
+    "tests": Size(291, 30_924, 232_506),
+    "wire": Size(5, 1_273, 5_255),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(237, 33_877, 231_554)
+TOTAL = Size(237, 33_637, 229_590)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
