@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
 from orchestrator.plainfile import at_home
-from orchestrator.program import invocation, sources
+from orchestrator.program import sources
 from orchestrator.program.refusals import Code
 from orchestrator.program.sources import SourceFile
 from orchestrator.store import runs_root

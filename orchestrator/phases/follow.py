@@ -241,15 +241,7 @@ class Follower:
             task = TaskId.parse(name)
         except ValueError:
             return None
-        return task if self._placed.get(task) == host else None
-
-    def _read_fit(self, task: TaskId, data: bytes, here: int) -> None:
-        """How far Keras says it is; an earlier keeper has seen the `here` bytes before."""
-        lines = self.fits[task]
-        if here and not lines.fed:
-            lines.feed(last_bytes(self._run.folder.log(self.attempt, str(task))))
-        else:
-            lines.feed(data)
+        return task if self.placed.get(task) == host else None
 
     def leave_behind(self, timeout: float = 10.0) -> None:
         """End tasks that have ended by their nodes' word though their output is not all here, and say so."""

@@ -142,8 +142,7 @@ class GpuLook(Reply, kw_only=True):
     xids: tuple[tuple[Moment, Words, Count, Words], ...] = ()  # of the kernel: when, which GPU, code, words
 
 
-class GpusAgain(Request[GpuLook]):
-    OP = "gpus"
+class Gpus(Request[GpuLook]):
     seconds: float = 12.0
 
 
