@@ -43,7 +43,7 @@ BUDGET = {
     "export": Size(5, 618, 5_258),
     "fleet": Size(4, 739, 4_895),
     "frameworks": Size(5, 214, 991),
-    "launching": Size(5, 589, 3_743),
+    "launching": Size(5, 589, 3_741),
     "node": Size(1, 1, 1),
     "node/base": Size(9, 997, 5_494),
     "node/disk": Size(4, 368, 2_483),
@@ -52,7 +52,7 @@ BUDGET = {
     "node/serve": Size(7, 766, 4_948),
     "node/stock": Size(11, 1_667, 12_339),
     "node/task": Size(10, 1_751, 11_730),
-    "phases": Size(21, 4_130, 32_744),
+    "phases": Size(21, 4_122, 32_674),
     "planning": Size(7, 860, 5_777),
     "program": Size(6, 782, 5_881),
     "rehearsal": Size(3, 378, 2_176),
@@ -63,10 +63,10 @@ BUDGET = {
     "store": Size(9, 1_262, 7_884),
     "sync": Size(11, 2_040, 13_958),
     "tests": Size(291, 30_924, 232_506),
-    "wire": Size(5, 1_273, 5_255),
+    "wire": Size(5, 1_272, 5_252),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(237, 33_637, 229_590)
+TOTAL = Size(237, 33_628, 229_515)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
