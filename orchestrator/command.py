@@ -125,7 +125,6 @@ class PipeChannel:
             raise _lost(self._host, why) from error
 
     def send_eof(self) -> None:
-        """Close the command's stdin."""
         with contextlib.suppress(OSError):
             self._end.shutdown(socket.SHUT_WR)
 
@@ -137,7 +136,6 @@ class PipeChannel:
             return b""
 
     def stderr_tail(self) -> bytes:
-        """The last 4 KiB of what arrived on stderr so far."""
         return self._tail
 
     def wait(self, timeout: float) -> int | None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 
+from orchestrator.text import cut
+
 _LONG = 500  # characters of a reason that stands in a line with others
 
 
@@ -43,8 +45,7 @@ class OrchestrateError(Exception):
     def in_one_line(self) -> str:
         """Word the error for a row of a table or a warning, with the beginning of a long reason."""
         why = "; ".join(line.strip() for line in self.why.split("\n") if line.strip())
-        why = f"{why[:_LONG]}\u2026" if len(why) > _LONG else why
-        return f"{self.what}: {why}" if why else self.what
+        return f"{self.what}: {cut(why, _LONG)}" if why else self.what
 
 
 class UsageError(OrchestrateError):

@@ -109,9 +109,7 @@ def layer(
     chosen: Iterable[Default], *user: Mapping[str, str], tf_config: str | None
 ) -> tuple[dict[str, str], tuple[Default, ...]]:
     """Join defaults, the user's layers (later ones win) and TF_CONFIG; and say which defaults stood."""
-    env: dict[str, str] = {}
-    for values in user:
-        env.update(values)
+    env = {name: value for values in user for name, value in values.items()}
     stood = tuple(default for default in chosen if default.name not in env)
     env = {default.name: default.value for default in stood} | env
     env.pop(TF_CONFIG, None)

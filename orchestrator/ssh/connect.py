@@ -362,11 +362,6 @@ def _login(error: LoginRefused, target: Target) -> Problem:
     return Problem(Trouble.AUTH, "refused the login", "; ".join(parts), hint)
 
 
-def _resolve(error: socket.gaierror, target: Target) -> Problem:
-    why = f"{target.hostname}: {reason(error)}"
-    return Problem("resolve", "has a name that does not resolve", why, f"`getent hosts {target.hostname}`")
-
-
 def _channel(error: paramiko.ChannelException, target: Target) -> Problem:
     if target.jump and error.code == 1:
         hint = "allow it in the bastion's sshd_config: AllowTcpForwarding, PermitOpen, DisableForwarding"
@@ -401,7 +396,7 @@ TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
     (Beyond, _plain("config", "cannot be connected to as ssh_config asks")),
     (IncompatiblePeer, _plain("algorithms", "has no algorithm in common with us")),
     (paramiko.SSHException, _plain("protocol", "broke the SSH protocol")),
-    (socket.gaierror, _resolve),
+    (socket.gaierror, _plain("resolve", "has a name that does not resolve")),
     (TimeoutError, _timeout),
     (ConnectionRefusedError, _at_port("refused", "refused the connection", "start sshd, or set `port`")),
     (ConnectionError, _lost),

@@ -38,14 +38,13 @@ _GONE = (OSError, EOFError, paramiko.SSHException)
 
 @dataclass(eq=False)
 class SshLink:
-    """One authenticated connection. Thread-safe."""
+    """A `Link`. Thread-safe."""
 
     _transport: paramiko.Transport
     _explain: Callable[[BaseException], HostError]
     _hang_up: Callable[[], None]
 
     def open(self, argv: Sequence[str]) -> SshChannel:
-        """Run argv in the login environment."""
         try:
             channel = self._transport.open_session(timeout=_OPEN_TIMEOUT)
         except Exception as error:
@@ -65,7 +64,6 @@ class SshLink:
         return None
 
     def close(self) -> None:
-        """Cut the connection and with it every channel."""
         self._hang_up()
 
     def _broken(self, error: BaseException) -> HostError:
@@ -77,7 +75,7 @@ class SshLink:
 
 
 class SshChannel:
-    """A command at the far end. One thread may receive while another sends."""
+    """A `Channel`, over one of paramiko's."""
 
     def __init__(self, channel: paramiko.Channel, lost: Callable[[], HostError]) -> None:
         self._channel = channel
@@ -87,34 +85,28 @@ class SshChannel:
         self._drainer.start()
 
     def send(self, data: bytes) -> None:
-        """Send all of it; raise HostError (kind "lost") when the far end or the link is gone."""
         try:
             self._channel.sendall(data)
         except _GONE as error:
             raise self._lost() from error
 
     def send_eof(self) -> None:
-        """Close the command's stdin."""
         with contextlib.suppress(*_GONE):
             self._channel.shutdown_write()
 
     def recv(self, limit: int) -> bytes:
-        """At least one byte, b"" at the end of stdout."""
         return self._channel.recv(limit)
 
     def stderr_tail(self) -> bytes:
-        """The last 4 KiB of what arrived on stderr so far."""
         return self._tail
 
     def wait(self, timeout: float) -> int | None:
-        """The exit status once stdout has ended, -1 when there is none, None after the timeout."""
         if not self._channel.status_event.wait(timeout):
             return None
         self._drainer.join(timeout)
         return self._channel.exit_status
 
     def close(self) -> None:
-        """Close the channel; the command sees its pipes close."""
         with contextlib.suppress(*_GONE):
             self._channel.close()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from orchestrator.errors import HereError, HostError
+from orchestrator.groups import grouped
 from orchestrator.model import Host
 from orchestrator.plainfile import at_home
 
@@ -217,11 +218,8 @@ def _ask_ssh(words: Sequence[str]) -> Options:
 
 def parse_dump(text: str) -> Options:
     """Read the output of `ssh -G`: a keyword and its value a line; some keywords come several times."""
-    options: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        keyword, _, value = line.partition(" ")
-        options.setdefault(keyword.lower(), []).append(value)
-    return options
+    lines = (line.partition(" ") for line in text.splitlines())
+    return grouped((keyword.lower(), value) for keyword, _, value in lines)
 
 
 def split_destination(text: str) -> tuple[str | None, str, int | None]:

@@ -33,7 +33,6 @@ _FAR = 2**62  # a moment in ns, an offset or a size: more than any machine has
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Size: TypeAlias = Annotated[int, Meta(ge=0, le=_FAR)]
-Offset: TypeAlias = Annotated[int, Meta(ge=0, le=_FAR)]
 Moment: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # ns since the epoch
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Pid: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]

@@ -18,7 +18,6 @@ from orchestrator.wire.message import (
     Moment,
     Name,
     Nothing,
-    Offset,
     Percent,
     Pid,
     ProtocolError,
@@ -188,12 +187,12 @@ class _News(Reply):
 class LogNews(_News):
     """The payload stands at `offset` of the log; `times` are (offset, node's clock in ns)."""
 
-    offset: Offset
-    times: tuple[tuple[Offset, Moment], ...]
+    offset: Size
+    times: tuple[tuple[Size, Moment], ...]
 
 
 class ReportNews(_News):
-    offset: Offset
+    offset: Size
 
 
 class StateNews(_News):
