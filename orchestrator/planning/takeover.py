@@ -82,12 +82,7 @@ def _joined(several: Sequence[Telling]) -> Known:
     if other is not None and not authentic:
         differing = [name for name, value in _core(newest.plan).items() if _core(other.plan)[name] != value]
         contradiction = f"{newest.host} and {other.host} tell of different {', '.join(differing)}"
-    return Known(
-        newest.plan,
-        newest.authentic,
-        tuple(sorted({one.host for one in heard})),
-        contradiction,
-    )
+    return Known(newest.plan, newest.authentic, tuple(sorted({one.host for one in heard})), contradiction)
 
 
 def _core(plan: RunPlan) -> dict[str, object]:
