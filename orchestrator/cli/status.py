@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import cache
 
 from orchestrator import wire
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.asking import unconnected
+from orchestrator.cli.desk import inventory as inventories
+from orchestrator.cli.desk.asking import asking, unconnected
 from orchestrator.cli.desk.finding import find_run, history
 from orchestrator.cli.desk.out import facts, say, width
-from orchestrator.errors import ExitStatus
+from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.fleet import Fleet
 from orchestrator.model import Order, RunPlan
 from orchestrator.planning.takeover import speaks_for
+from orchestrator.render.machines import MachineRow, machine_rows, machines_table
 from orchestrator.render.tables import status_table
-from orchestrator.run.view import replay
+from orchestrator.run.view import View, replay
 from orchestrator.run.vitals import Vitals, decode
-from orchestrator.store import RunFolder
+from orchestrator.store import RunFolder, runs
 
 _FRESH = 1.5  # seconds that a keeper has to tell what the tasks do now
 _LOOK = 0.05
@@ -25,10 +28,13 @@ _LOOK = 0.05
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
+    parser.add_argument("--machines", action="store_true", help="show who uses each host of the inventory")
     options.as_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
+    if arguments.machines:
+        return _machines(arguments)
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     here = folder.has_keeper()
@@ -56,6 +62,41 @@ def main(arguments: argparse.Namespace) -> int:
     (facts if arguments.json else say)(*lines)
     known = len(unreachable) < len(plan.hosts) + len(plan.retired)
     return ExitStatus.OK if known else ExitStatus.CLUSTER
+
+
+def _machines(arguments: argparse.Namespace) -> int:
+    if arguments.run:
+        raise UsageError(
+            "status --machines takes no run", hint="leave it out: it shows the runs of all hosts"
+        )
+    hosts = inventories.load(arguments.hosts).hosts
+    folders = {str(folder.run): folder for folder in runs()}
+    kept = [run for run, folder in folders.items() if folder.has_keeper()]
+    with asking(hosts) as (fleet, bad):
+        asked = time.time()
+        for run in kept:
+            folders[run].ask_keeper(Order.VITALS)
+        gather, looks = fleet.begin(wire.States(run=None)), fleet.ask(wire.UseAsk(others=True))
+        states = gather()
+        ahead = {name: session.clock_offset for name, session in fleet.sessions.items()}
+
+    @cache
+    def progress(run: str) -> tuple[View, Vitals]:
+        if run not in folders:
+            return View(), Vitals()
+        view = replay(history(folders[run], quiet=True))
+        return view, _vitals(folders[run], asked) if run in kept else Vitals()
+
+    errors = {name: error.in_one_line for name, error in {**looks.bad, **states.bad, **bad}.items()}
+    rows: list[MachineRow] = []
+    for name in (host.name for host in hosts):
+        if name in errors:
+            rows.append(MachineRow(name, said=errors[name]))
+        else:
+            rows += machine_rows(name, states.good[name], looks.good[name], progress, ahead.get(name, 0.0))
+    lines = machines_table(rows, json=arguments.json, now=time.time(), width=width())
+    (facts if arguments.json else say)(*lines)
+    return ExitStatus.CLUSTER if len(errors) == len(hosts) else ExitStatus.OK
 
 
 def _vitals(folder: RunFolder, since: float) -> Vitals:

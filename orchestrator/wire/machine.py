@@ -140,10 +140,15 @@ class GpuLook(Reply, kw_only=True):
     gpus: tuple[Gpu, ...]
     gpu_error: Words = ""  # why nvidia-smi does not show all of them
     xids: tuple[tuple[Moment, Words, Count, Words], ...] = ()  # of the kernel: when, which GPU, code, words
+    others: tuple[tuple[Words, Words, Words, Moment], ...] = ()  # tasks of others: whose, run, task, since
 
 
-class Gpus(Request[GpuLook]):
+class UseAsk(Request[GpuLook], frozen=True):
+    """Look at the GPUs, and where it is wished at whatever else is used by others."""
+
+    OP = "gpus"
     seconds: float = 12.0
+    others: bool = False
 
 
 class Interface(Reply):

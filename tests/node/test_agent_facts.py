@@ -148,7 +148,7 @@ def test_a_nvidia_smi_that_fails_floods_or_hangs_is_told(lab: Lab) -> None:
         assert answer["gpus"] == []
         assert why in answer["gpu_error"] if why else not answer["gpu_error"]
     program.unlink()
-    assert agent.request("gpus") == {"gpus": [], "gpu_error": "", "xids": []}
+    assert agent.request("gpus") == {"gpus": [], "gpu_error": "", "xids": [], "others": []}
 
 
 def test_r_as_the_job_would_find_it(lab: Lab) -> None:

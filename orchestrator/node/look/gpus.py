@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from typing import Any
@@ -24,7 +25,7 @@ _MOST = 64  # GPUs, processes and messages
 _IDLE = 300  # MiB that a display takes, or the driver itself
 
 
-def look(_agent: Agent, request: Request) -> dict[str, Any]:
+def look(agent: Agent, request: Request) -> dict[str, Any]:
     """Ask nvidia-smi once, and again only without what its driver does not know."""
     ends, fields, unknown = time.monotonic() + request.get("seconds", program.AWAKE), _FIELDS.split(","), ""
     while True:
@@ -40,15 +41,36 @@ def look(_agent: Agent, request: Request) -> dict[str, Any]:
     users = program.ask_nvidia("--query-compute-apps=gpu_uuid,pid")[0][:_MOST] if used else []
     for card in cards:
         pids = (int(pid) for gpu, pid in users if gpu == card["uuid"] and pid.isdecimal())
-        card["users"] = ", ".join(map(_user, pids))
+        card["users"] = "; ".join(map(_user, pids))
     gpus = [{"index": int(card["index"]), "name": card["name"], "fields": card} for card in cards]
-    return {"gpus": gpus, "gpu_error": why, "xids": _xids() if gpus or why else []}
+    others = _others(agent) if request.get("others") else []
+    return {"gpus": gpus, "gpu_error": why, "xids": _xids() if gpus or why else [], "others": others}
 
 
 def _user(pid: int) -> str:
-    """Name a process that computes on a GPU, as far as it can be seen from here."""
+    """Name a process that computes on a GPU, and whose it is, as far as that can be seen from here."""
+    run = procs.marks(pid).get(procs.COOKIE, "").partition("/")[0]
+    return (
+        f"pid {pid} {procs.name(pid)} ({'run ' + run + ', ' if run else ''}user {_owner(pid) or 'unknown'})"
+    )
+
+
+def _owner(pid: int) -> str:
     ids = procs.facts(pid).get(b"Uid", b"").split()
-    return f"pid {pid} {procs.name(pid)} (user {lenient.user(int(ids[0])) if ids else 'unknown'})"
+    return lenient.user(int(ids[0])) if ids else ""
+
+
+def _others(agent: Agent) -> list[tuple[str, str, str, int]]:
+    """Tasks that are not in our state folder: whose, of which run, which, and since when (ns)."""
+    table, known, found = procs.scan(), agent.paths.runs(), []
+    started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    for one in (one for one in table if procs.name(one.pid) == procs.SUPERVISOR):
+        cookies = [procs.marks(child.pid).get(procs.COOKIE, "") for child in table if child.ppid == one.pid]
+        run, *names = max(cookies, default="").split("/")[:-1] or [""]
+        if run not in known if run else not procs.is_own(one.pid):
+            since = started + one.start_ticks / os.sysconf("SC_CLK_TCK")
+            found.append((_owner(one.pid), run, "/".join(names[1:]), int(since * 1e9)))
+    return found[:_MOST]
 
 
 def _xids() -> list[tuple[int, str, int, str]]:

@@ -83,7 +83,7 @@ def _supervise(launch: Launch, handles: Handles) -> NoReturn:
     """The supervisor's life after its fork (all signals blocked)."""
     status = 70
     try:
-        procs.set_name("orch-supervisor")
+        procs.set_name(procs.SUPERVISOR)
         procs.adopt_orphans()
         Supervisor(launch, handles).run()
         status = 0

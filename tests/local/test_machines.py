@@ -1,0 +1,113 @@
+"""Two users of one machine, each with a run: who sees what of whom."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.rehearsal.cluster import task_ports
+from tests.gpus import H100, fake_nvidia
+from tests.polling import poll
+from tests.removal import remove
+
+ROOT = Path(__file__).parents[2]
+NOBODY = 65534
+AS_NOBODY = [
+    "setpriv",
+    f"--reuid={NOBODY}",
+    f"--regid={NOBODY}",
+    "--clear-groups",
+    "env",
+    "HOST={host}",
+    "sh",
+    "-c",
+]
+TRAINS = r"printf 'Epoch 2/5\n\r10/100 [==>...] - ETA: 3s - loss: 0.5000'; sleep 600"
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs root")
+
+
+class Desk:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        users = [{"gpu_uuid": H100["uuid"], "pid": str(os.getpid())}]
+        self.path = fake_nvidia(folder / "bin", [H100 | {"memory.used": "40000"}], users)
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "orchestrator", *words],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "PATH": self.path,
+                "XDG_STATE_HOME": f"{self.folder}/s",
+                "PYTHONPATH": str(ROOT),
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def launch(self, host: str, *words: str) -> str:
+        options = ("--skip-preflight", "--no-validate", "--detach", "--only", host)
+        launched = self.call("launch", *options, "--", *words)
+        assert launched.returncode == 0, launched.stderr
+        return launched.stdout.strip()
+
+    def machines(self) -> list[dict[str, Any]]:
+        return list(map(json.loads, self.call("status", "--machines", "--json").stdout.splitlines()))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    theirs = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    os.chown(theirs, NOBODY, NOBODY)
+    with ExitStack() as held:
+        ways = {"mine": None, "bobs": AS_NOBODY, "gone": ["false", "{host}"]}
+        folders, text = {"mine": tmp_path, "bobs": theirs, "gone": tmp_path / "gone"}, ""
+        for (name, via), port in zip(ways.items(), task_ports(3, held), strict=True):
+            text += (
+                f'[[host]]\nname = "{name}"\nssh = "{"away" if via else "local"}"\naddress = "127.0.0.1"\n'
+            )
+            text += f'task_port = {port}\nworkdir = "{folders[name]}/work"\nstate = "{folders[name]}/node"\n'
+            text += f"via = {json.dumps(via)}\n" if via else ""
+        (tmp_path / "hosts.toml").write_text(text)
+        made = Desk(tmp_path)
+        yield made
+    remove(theirs)
+
+
+def test_each_host_tells_who_uses_it_as_far_as_its_login_may_see(desk: Desk) -> None:
+    first, second = desk.launch("mine", "sh", "-c", TRAINS), desk.launch("bobs", "sleep", "600")
+    try:
+        assert poll(lambda: "epoch" in desk.machines()[0]["progress"], 30)
+        rows = desk.machines()
+    finally:
+        for run in (first, second):
+            desk.call("stop", "--now", run)
+
+    def row(host: str, **cells: str) -> dict[str, Any]:
+        """The one with these cells: others may run tasks on this machine, too."""
+        return next(one for one in rows if one["host"] == host and cells.items() <= one.items())
+
+    own, other, theirs = row("mine", run=first), row("mine", run=second), row("bobs", run=second)
+    assert own["tasks"] == theirs["tasks"] == other["tasks"] == ["worker/0"]
+    assert own["progress"] == "epoch 2/5, step 10/100, loss 0.5000"
+    assert own["user"] == theirs["user"] != ""  # who launched it
+    assert other["user"] == "nobody"  # root sees all of it,
+    assert row("bobs", user="root", run="")["said"]  # and others that there is something
+    assert all(0 <= one["since"] - own["since"] < 60 for one in (other, theirs))
+    assert f"pid {os.getpid()} " in row("mine", gpus="0")["said"]
+    assert row("gone")["said"]
+    table = desk.call("status", "--machines")
+    assert (table.returncode, table.stdout.split()[:2]) == (0, ["host", "user"])
+    assert desk.call("status", "--machines", first).returncode == 2
