@@ -76,7 +76,7 @@ def _machines(arguments: argparse.Namespace) -> int:
         asked = time.time()
         for run in kept:
             folders[run].ask_keeper(Order.VITALS)
-        gather, looks = fleet.begin(wire.States(run=None)), fleet.ask(wire.UseAsk(others=True))
+        gather, looks = fleet.begin(wire.States(run=None)), fleet.ask(wire.Gpus(others=True))
         states = gather()
         ahead = {name: session.clock_offset for name, session in fleet.sessions.items()}
 

@@ -380,7 +380,7 @@ def with_gpus(run: Run, verdict: Verdict, exits: Sequence[TaskExited]) -> Verdic
     clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
     found: list[tuple[float, str, bool, str]] = []
     names = [name for name in run.names if name not in run.gpus or run.gpus[name].gpus]
-    for name, look in run.fleet.ask(wire.UseAsk(), hosts=names, timeout=_GPUS).good.items():
+    for name, look in run.fleet.ask(wire.Gpus(), hosts=names, timeout=_GPUS).good.items():
         ahead, before = clocks.get(name, 0.0), run.gpus.get(name, look)
         news = gpus.changes(name, before, look, since + ahead, failed + ahead)
         found += [(at - ahead, text, broken, name) for at, text, broken in news]

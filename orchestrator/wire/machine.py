@@ -143,10 +143,7 @@ class GpuLook(Reply, kw_only=True):
     others: tuple[tuple[Words, Words, Words, Moment], ...] = ()  # tasks of others: whose, run, task, since
 
 
-class UseAsk(Request[GpuLook], frozen=True):
-    """Look at the GPUs, and where it is wished at whatever else is used by others."""
-
-    OP = "gpus"
+class Gpus(Request[GpuLook]):
     seconds: float = 12.0
     others: bool = False
 

@@ -172,7 +172,7 @@ def _look(ask: Asker) -> None:
         programs={"a": ["true"]},
     )
     assert ask(asked).python.ok
-    assert ask(wire.UseAsk(seconds=5.0)).gpus == ()
+    assert ask(wire.Gpus(seconds=5.0)).gpus == ()
     state = wire.Fingerprint(python=sys.executable, setup=None, env={"A": "b"})
     assert ask(state) == ask(state)
     ask(wire.Share(workdir=workdir, nonce=nonce, host="a", step="write"))
