@@ -10,8 +10,9 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.errors import HostError, Trouble, UsageError
 from orchestrator.export.orchestrate_rank import expand
@@ -35,23 +36,6 @@ _SHOW = ("scontrol", "--oneliner", "show")
 _PATIENCE = 5.0  # seconds for Slurm to answer
 _FIRST_PORT, _PLACES = 20_000, 187  # below what systems hand out by themselves, above Slurm's own
 _ROOM = 64  # task ports of one job on a node
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node of a job, with the number of its tasks where the job says it."""
-
-    name: str
-    address: str
-    tasks: int = 1
-    devices: tuple[str, ...] | None = None  # its GPUs of this job; None: the job has none
-
-
-@dataclass(frozen=True)
-class Allocation:
-    job: str
-    nodes: tuple[Node, ...]
-    task_port: int
 
 
 @dataclass(frozen=True)
@@ -108,8 +92,8 @@ def explain(host: Host, words: bytes) -> HostError | None:
     )
 
 
-def allocation(job: str) -> Allocation:
-    """Ask Slurm for the nodes of a job; raise UsageError."""
+def allocation(job: str) -> list[dict[str, Any]]:
+    """Ask Slurm for the nodes of a job, each with the keys of hosts.toml; raise UsageError."""
     if not re.fullmatch(r"\d+", job):
         raise UsageError(
             "--hosts slurm works inside of a Slurm job",
@@ -128,11 +112,20 @@ def allocation(job: str) -> Allocation:
     }
     tasks = dict(zip(names, _tasks(os.environ, len(names)), strict=True)) if job == job_here() else {}
     devices = _devices(job, names) if re.search("gres[/:]gpu", " ".join(record.values())) else {}
-    nodes = tuple(
-        Node(name, _address(name, records.get(name, {})), tasks.get(name, 1), devices.get(name))
-        for name in names
-    )
-    return Allocation(job, nodes, _FIRST_PORT + int(job) % _PLACES * _ROOM)
+    port = _FIRST_PORT + int(job) % _PLACES * _ROOM
+    nodes: list[dict[str, Any]] = []
+    for name in names:
+        address, count = _address(name, records.get(name, {})), tasks.get(name, 1)
+        node = {
+            "name": name,
+            "ssh": name,
+            "via": "srun",
+            "tasks": count,
+            "address": address,
+            "task_port": port,
+        }
+        nodes.append(node | ({"devices": devices[name]} if name in devices else {}))
+    return nodes
 
 
 def look(job: str, nodes: Collection[str]) -> Fate:
@@ -243,12 +236,9 @@ def _record(line: str) -> dict[str, str]:
     return {key: value.strip() for key, value in zip(words[1::2], words[2::2], strict=True)}
 
 
-def tables(allocation: Allocation) -> str:
-    """Return the allocation as [[host]] tables of hosts.toml."""
+def tables(nodes: Iterable[Mapping[str, Any]]) -> str:
+    """Return the nodes as [[host]] tables of hosts.toml."""
     lines: list[str] = []
-    for node in allocation.nodes:
-        keys: dict[str, object] = {"name": node.name, "ssh": node.name, "via": "srun", "tasks": node.tasks}
-        keys |= {"address": node.address, "task_port": allocation.task_port}
-        keys |= {"devices": node.devices} if node.devices else {}
-        lines += ["[[host]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]
+    for node in nodes:
+        lines += ["[[host]]", *(f"{key} = {json.dumps(value)}" for key, value in node.items())]
     return "\n".join(lines) + "\n"

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from types import MappingProxyType
 
 from orchestrator import ranges
 from orchestrator.errors import UsageError
@@ -134,7 +133,7 @@ def assign(
     cwd: str = "",
     notes: tuple[str, ...] = (),
     if_shared: tuple[str, ...] = (),
-    own_paths: Mapping[str, str] = MappingProxyType({}),
+    own_paths: Mapping[str, str] | None = None,
 ) -> RunPlan:
     """Make the plan of a run from what its inventory says and where its tasks are."""
     job = inventory.job
@@ -160,7 +159,7 @@ def assign(
         admission=admission,
         notes=notes,
         if_shared=if_shared,
-        own_paths=dict(own_paths),
+        own_paths=dict(own_paths or {}),
         hang_timeout=job.hang_timeout,
         on_hang=job.on_hang,
         stacks=job.stacks,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.node.base.fault import reason
-from orchestrator.plainfile import make_folder, open_plain
+from orchestrator.plainfile import make_folder, open_plain, write_atomically
 from orchestrator.planning.seal import KEY_BYTES
 
 _TEXT = re.compile(rb"[0-9a-f]{%d}\n?" % (2 * KEY_BYTES))
@@ -45,27 +45,13 @@ def read_key() -> bytes | None:
 
 
 def own_key() -> bytes | None:
-    """The key, made when there is none; None where none can be made.
-
-    Of two launches that make one at the same moment both use the same.
-    """
-    key = read_key()
+    """The key, made when there is none; None where none can be made."""
+    key, path = read_key(), key_path()
     if key is not None:
         return key
-    path = key_path()
-    beside = path.with_name(f".key.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
+    with contextlib.suppress(OSError):
         make_folder(path.parent)
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(secrets.token_hex(KEY_BYTES).encode() + b"\n")
-            with contextlib.suppress(FileExistsError):
-                os.link(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError:
-        return None
+        write_atomically(path, secrets.token_hex(KEY_BYTES).encode() + b"\n")
     return read_key()
 
 

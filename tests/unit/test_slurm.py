@@ -53,9 +53,9 @@ def test_tasks_of_nodes(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], 
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     found = slurm.allocation("7")
-    assert [node.tasks for node in found.nodes] == tasks
-    assert [node.address for node in found.nodes] == ["192.0.2.1", "192.0.2.2"]
-    assert found.task_port != slurm.allocation("8").task_port
+    assert [node["tasks"] for node in found] == tasks
+    assert [node["address"] for node in found] == ["192.0.2.1", "192.0.2.2"]
+    assert found[0]["task_port"] != slurm.allocation("8")[0]["task_port"]
 
 
 @pytest.mark.parametrize(

@@ -104,13 +104,13 @@ def host_of(ssh: str, ssh_config: str | None = None) -> Host:
 
 def _of_job() -> Inventory:
     """An inventory of the nodes of a Slurm job; all but the hosts of a hosts.toml are its settings."""
-    allocation = slurm.allocation(slurm.job_here())
-    tables = slurm.tables(allocation)
+    job = slurm.job_here()
+    tables = slurm.tables(slurm.allocation(job))
     path = locate(None)
     settings = path.is_file()
     found = config.load(path, ours=True, hosts=tables) if settings else config.parse(tables, "--hosts slurm")
     names = ranges.fold(host.name for host in found.hosts)
-    tell(f"hosts: {names}, of Slurm job {allocation.job}; settings: {path if settings else 'none'}")
+    tell(f"hosts: {names}, of Slurm job {job}; settings: {path if settings else 'none'}")
     return found
 
 
