@@ -69,6 +69,7 @@ class LaunchOptions(Chosen, total=False):
     hang_timeout: float
     notify: str
     metrics: StrPath
+    replay: str
     other_ports: bool
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.asking import logins
+from orchestrator.cli.desk.asking import asking, logins
+from orchestrator.cli.desk.finding import find_run
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.inventory import SLURM, chosen
 from orchestrator.cli.desk.out import facts, say, tell
@@ -18,12 +21,16 @@ from orchestrator.cli.desk.watch import follow
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.events import Stamped, encode
 from orchestrator.launching.code import Sent
-from orchestrator.launching.start import make_plan, notify_command, start
+from orchestrator.launching.replay import plan_again
+from orchestrator.launching.start import Planned, make_plan, notify_command, start
 from orchestrator.model import Inventory
+from orchestrator.names import RunId
 from orchestrator.phases.adopt import announcement
 from orchestrator.planning.explain import dry_run
 from orchestrator.store import RunFolder, new_run_id
 from orchestrator.text import utf8
+
+_UNSET: tuple[object, ...] = (None, False, "", (), [])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "keep the run's figures in this file, as Prometheus has them, for node_exporter's textfile collector"
     )
     parser.add_argument("--metrics", metavar="FILE", help=text)
+    text = "a run once more: its code, packages, data, command and options, on the hosts of today"
+    parser.add_argument("--replay", metavar="RUN", help=text)
     parser.add_argument("--detach", action="store_true", help="start the run and return; `tail` shows it")
     parser.add_argument("--dry-run", action="store_true", help="print the whole plan, touch no host")
     parser.add_argument(
@@ -49,7 +58,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def begin(inventory: Inventory, arguments: argparse.Namespace) -> RunFolder:
     """Start a run: its plan, its folder, its keeper; raise UsageError before anything was made."""
     arguments.other_ports |= arguments.hosts == SLURM  # nobody chose those
-    return start(inventory, arguments, logins)
+    return start(inventory, arguments, logins, _again(inventory, arguments))
+
+
+def _again(inventory: Inventory, arguments: argparse.Namespace) -> Callable[[RunId, float], Planned] | None:
+    """Return what plans the run of `--replay`; None without it. Raise UsageError for options beside it."""
+    if arguments.replay is None:
+        return None
+    own = ("command", "code", "env", "max_restarts", "min_hosts", "spares", "hang_timeout", "validate")
+    if given := [name for name in (*own, "skip_preflight", "name") if getattr(arguments, name) not in _UNSET]:
+        what = f"--replay takes everything from its run, so that {' and '.join(given)} cannot be given, too"
+        raise UsageError(what.replace("_", "-"), hint="leave that out, or launch anew")
+    before = find_run(arguments.replay, arguments.hosts)
+    return lambda run, now: plan_again(before, inventory, run, now, asking)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -74,7 +95,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
     now = time.time()
-    planned, project, found = make_plan(inventory, arguments, new_run_id(now), now)
+    plan_it = _again(inventory, arguments) or partial(make_plan, inventory, arguments)
+    planned, project, found = plan_it(new_run_id(now), now)
     sent = Sent(project.root, project.read()) if project is not None else None
     told = notify_command(inventory.job, arguments.notify)
     if arguments.json:

@@ -9,8 +9,9 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.config import values
 from orchestrator.config.mistakes import Wrong
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from orchestrator.ssh.keys import Secrets
 
 _TENSORFLOW = re.compile(r"(?i)\b(?:tensorflow|tf_?keras|keras)")
+# Its plan, the user's code where it is to be sent, and what will probably go wrong.
+Planned: TypeAlias = tuple[RunPlan, CodeSource | None, tuple[findings.Finding, ...]]
 _UNSEALED = "from another machine this run can be followed and stopped, and not started again"
 
 
@@ -57,18 +60,20 @@ def start(
     inventory: Inventory,
     arguments: argparse.Namespace,
     logins: Callable[[Sequence[Host]], Secrets | None],
+    again: Callable[[RunId, float], Planned] | None = None,
 ) -> RunFolder:
     """Plan the run, make its folder, fork its keeper; raise UsageError before anything was made.
 
-    `logins` asks a person for what only a person knows of the hosts' keys.
+    `logins` asks a person for what only a person knows of the hosts' keys, `again` plans an earlier run anew.
     """
     now = time.time()
     run, key = new_run_id(now), own_key()
     unsealed = () if key is not None else (f"no key could be made ({key_path()}): {_UNSEALED}",)
-    planned, project, _ = make_plan(inventory, arguments, run, now, unsealed)
+    plan_it = again or partial(make_plan, inventory, arguments, notes=unsealed)
+    planned, project, _ = plan_it(run, now)
     wanted_tasks(arguments.task, planned, "the run")
     told = notify_command(inventory.job, getattr(arguments, "notify", None))
-    secrets = environ.values_here(inventory.job.secrets, os.environ)
+    secrets = environ.values_here(planned.secrets, os.environ)
     folder = RunFolder(runs_root(), run)
     folder.create(planned)
     if told:
@@ -88,7 +93,7 @@ def make_plan(
     notes: tuple[str, ...] = (),
     *,
     sends: bool = True,
-) -> tuple[RunPlan, CodeSource | None, tuple[findings.Finding, ...]]:
+) -> Planned:
     """The plan, the user's code where it is to be sent, and what will probably go wrong; raise UsageError.
 
     Unless it `sends` the code, which may not be written yet, nothing is refused for what that lacks.

@@ -47,7 +47,10 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
         for note in run.plan.if_shared if is_shared else ():
             run.emit(Noted(note))
         run.staged.trees = _trees(run)
-        run.plan = dataclasses.replace(run.plan, tree=run.staged.trees[0].digest)
+        digest = run.staged.trees[0].digest
+        if run.plan.tree not in ("", digest):  # of a replay
+            raise PhaseFailed(Phase.STAGE, "the code has changed since the launch", "launch again")
+        run.plan = dataclasses.replace(run.plan, tree=digest)
         try:
             run.folder.write_plan(run.plan)
         except RunError as error:  # a full disk here; whoever takes over finds the digest in the events

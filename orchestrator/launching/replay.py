@@ -1,0 +1,135 @@
+"""`launch --replay`: a run once more, with its code, packages, data and command, on the hosts of today."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from orchestrator.errors import HostError, UsageError
+from orchestrator.fleet import Fleet
+from orchestrator.launching import code, keeping
+from orchestrator.launching.start import Planned
+from orchestrator.model import Host, Inventory, Preparing, RunPlan, interpreter
+from orchestrator.phases.data import sources
+from orchestrator.planning import environ, plan
+from orchestrator.run.view import replay as replayed
+from orchestrator.store import RunFolder
+from orchestrator.store.known import read_lock
+from orchestrator.store.reader import events_of
+from orchestrator.sync import fetch, read_data
+from orchestrator.sync.contents import CodeSource, read_builtin
+from orchestrator.sync.listing import CodeListing, CodeRoot
+from orchestrator.text import count
+
+Asking = Callable[[Sequence[Host]], AbstractContextManager[tuple[Fleet, Mapping[str, HostError]]]]
+
+
+def plan_again(before: RunFolder, inventory: Inventory, run: str, created: float, asking: Asking) -> Planned:
+    """Plan an earlier run once more; raise one UsageError for all that cannot be had again.
+
+    `asking` connects to hosts, for code that this machine has no more.
+    """
+    old = before.read_plan()
+    if old.hearsay:
+        raise UsageError(f"run {old.run} cannot be replayed from here", why=old.hearsay)
+    hosts = _hosts(before, old, inventory)
+    cluster, tasks, _ = plan.seat(hosts, old.command, old.recipe)
+    project, lacks = _code(before, old, inventory, asking), []
+    then, now = {name for name, _ in _seats(before, old)}, {str(spec.id) for spec in tasks}
+    if then != now:
+        missing = ", ".join(sorted(then - now)) or "none"
+        lacks.append(
+            f"its hosts: it had {count(len(then), 'task')}, and {missing} of them would have no host"
+        )
+    if not old.tree:
+        lacks.append("its code: it ended before that was read")
+    elif project is None and not (plan.is_builtin(old.command) and read_builtin().digest == old.tree):
+        lacks.append(f"its code: neither this folder nor a host has it any more (trees/{old.tree})")
+    if old.environment is not None and read_lock(old.environment.name) is None:
+        lacks.append(f"its packages: this machine does not have their lock {old.environment.name}")
+    if old.data is not None:
+        try:
+            if old.data_digest not in ("", read_data(sources(old.data)).digest):
+                lacks.append("its data: what [data] named is not what it was")
+        except UsageError as error:
+            lacks.append(f"its data: {error.what}")
+    try:
+        environ.values_here(old.secrets, os.environ)
+    except UsageError as error:
+        lacks.append(f"its secrets: {error.what}")
+    if lacks:
+        raise UsageError(
+            f"run {old.run} cannot be had again",
+            why="\n".join(lacks),
+            hint="`orchestrate launch -- COMMAND` launches what is here now",
+        )
+    again = dataclasses.replace(
+        old,
+        run=str(run),
+        owner=keeping.owner(),
+        created=created,
+        hosts=hosts,
+        cluster=cluster,
+        tasks=tasks,
+        spares=tuple(host for host in inventory.hosts if host.spare),
+        retired=(),
+        unfit=(),
+        attempt=1,
+        preparing=Preparing(),
+        notes=(f"a replay of run {old.run}", *old.notes),
+    )
+    return again, project, ()
+
+
+def _seats(before: RunFolder, old: RunPlan) -> Sequence[tuple[str, str]]:
+    """Return the tasks of the first attempt with their hosts: later ones may have had fewer."""
+    first = replayed(events_of(before)).planned
+    return first.tasks if first is not None else [(str(spec.id), spec.host) for spec in old.tasks]
+
+
+def _hosts(before: RunFolder, old: RunPlan, inventory: Inventory) -> tuple[Host, ...]:
+    """Choose as many hosts as the run had, its own first, with the Python of its environment."""
+    names = {host for _, host in _seats(before, old)}
+    free = [host for host in inventory.hosts if not host.spare]
+    chosen = sorted(free, key=lambda host: host.name not in names)[: len(names)]
+    ours = (host for host in free if host in chosen)
+    if (environment := old.environment) is None:
+        return tuple(ours)
+    return tuple(
+        dataclasses.replace(host, python=interpreter(host, environment))
+        if host.python == Host.python
+        else host
+        for host in ours
+    )
+
+
+def _code(before: RunFolder, old: RunPlan, inventory: Inventory, asking: Asking) -> CodeSource | None:
+    """Find the code that ran: in this folder, where an earlier replay left it, or on a host."""
+    if plan.is_builtin(old.command) or not old.tree:
+        return None
+    with contextlib.suppress(UsageError):
+        here = code.project(inventory, None)
+        if here.read().digest == old.tree:
+            return here
+    copy = before.path / "code"
+    if (source := _copied(copy, old.tree)) is not None:
+        return source
+    with asking(inventory.hosts) as (fleet, _):
+        for session in fleet.sessions.values():
+            with contextlib.suppress(HostError):
+                fetch(session, f"{session.host.workdir}/trees/{old.tree}", copy, any_link=True)
+                if (source := _copied(copy, old.tree)) is not None:
+                    return source
+    return None
+
+
+def _copied(copy: Path, tree: str) -> CodeSource | None:
+    copy = copy.resolve()
+    files = (path for path in copy.rglob("*") if path.is_symlink() or not path.is_dir())
+    names = [path.relative_to(copy).as_posix() for path in files]
+    source = CodeSource(CodeRoot(copy), CodeListing(names, named=set(names)))
+    return source if names and source.read().digest == tree else None

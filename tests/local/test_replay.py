@@ -1,0 +1,96 @@
+"""`launch --replay`: what ran, once more, and what is said when that cannot be had again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+from orchestrator.events import LogLine
+from orchestrator.rehearsal.cluster import task_ports
+from tests.verbs import call
+
+PROGRAM = """
+import os, pathlib
+print(os.environ['GREETING'], pathlib.Path(os.environ['ORCHESTRATE_DATA'], 'set').read_text())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with data, and two hosts that are this machine."""
+    held = ExitStack()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "set").write_text("numbers")
+    (tmp_path / "code" / "train.py").write_text(PROGRAM)
+    hosts = "".join(
+        f'[[host]]\nname = "{name}"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}\n'
+        f'workdir = "{tmp_path}/{name}/work"\nstate = "{tmp_path}/{name}/node"\n'
+        for name, port in zip(("here", "there"), task_ports(2, held), strict=True)
+    )
+    data = f'[data]\npaths = ["{tmp_path}/data/set"]\n[job]\nframework = "none"\nsecrets = ["TOKEN"]\n'
+    (tmp_path / "code" / "hosts.toml").write_text(data + hosts)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("TOKEN", "secret")
+    monkeypatch.chdir(tmp_path / "code")
+    yield tmp_path
+    held.close()
+
+
+def lines(run: orchestrator.RunHandle) -> list[str]:
+    texts = [event.text for event in run.events() if isinstance(event, LogLine)]
+    assert run.wait(check=True).status == 0
+    return texts
+
+
+def first(folder: Path) -> orchestrator.RunHandle:
+    del folder
+    run = orchestrator.launch(
+        ["train.py"], preflight=False, validate=False, env={"GREETING": "hello"}, name="night"
+    )
+    assert lines(run) == ["hello numbers"] * 2
+    return run
+
+
+def test_a_run_is_had_again_after_its_code_was_edited(folder: Path) -> None:
+    run = first(folder)
+    (folder / "code" / "train.py").write_text("raise SystemExit('another program')")
+    (folder / "code" / "more.py").write_text("")
+    again = orchestrator.launch(replay="night")
+    assert lines(again) == ["hello numbers"] * 2
+    old, new = (one._folder.read_plan() for one in (run, again))
+    assert (new.tree, new.data_digest, new.name) == (old.tree, old.data_digest, "night")
+    assert [task.argv for task in new.tasks] == [task.argv for task in old.tasks]
+
+    shutil.rmtree(folder / "here" / "work" / "trees")
+    shutil.rmtree(folder / "there" / "work" / "trees")
+    kept = orchestrator.launch(replay=run.id)  # the code that an earlier replay has fetched
+    assert lines(kept) == ["hello numbers"] * 2
+    shown = call(["launch", "--replay", run.id, "--dry-run"], folder / "code", folder / "state")
+    assert (shown.status, "train.py" in shown.out) == (0, True), shown.err
+
+
+def test_all_that_cannot_be_had_again_is_named_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = first(folder)
+    (folder / "code" / "train.py").write_text("print('edited')")
+    (folder / "data" / "set").write_text("other numbers")
+    monkeypatch.delenv("TOKEN")
+    for name in ("here", "there"):
+        shutil.rmtree(folder / name / "work" / "trees")
+    with pytest.raises(orchestrator.UsageError) as caught:
+        orchestrator.launch(replay=run.id, only="here")
+    reasons = caught.value.why.split("\n")
+    assert [line.split(":")[0] for line in reasons] == ["its hosts", "its code", "its data", "its secrets"]
+    assert "worker/1" in reasons[0]
+    assert orchestrator.open() == run  # nothing was started
+
+    for options in ({"env": {"A": "b"}}, {"max_restarts": 1}, {"preflight": False}):
+        with pytest.raises(orchestrator.UsageError, match="--replay"):
+            orchestrator.launch(replay=run.id, **options)
+    with pytest.raises(orchestrator.UsageError):
+        orchestrator.launch(["train.py"], replay=run.id)
