@@ -34,16 +34,16 @@ class Size(NamedTuple):
 
 # Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
 BUDGET = {
-    "": Size(16, 2_350, 11_844),
+    "": Size(16, 2_351, 11_847),
     "checks": Size(5, 1_097, 8_149),
-    "cli": Size(30, 2_826, 19_282),
+    "cli": Size(30, 2_848, 19_512),
     "config": Size(6, 984, 6_964),
     "diagnosis": Size(7, 848, 5_946),
     "envs": Size(4, 420, 2_737),
     "export": Size(5, 618, 5_258),
     "fleet": Size(4, 739, 4_895),
     "frameworks": Size(5, 214, 991),
-    "launching": Size(5, 589, 3_741),
+    "launching": Size(6, 729, 4_852),
     "node": Size(1, 1, 1),
     "node/base": Size(9, 998, 5_497),
     "node/disk": Size(4, 368, 2_483),
@@ -52,7 +52,7 @@ BUDGET = {
     "node/serve": Size(7, 766, 4_948),
     "node/stock": Size(11, 1_667, 12_339),
     "node/task": Size(10, 1_751, 11_732),
-    "phases": Size(21, 4_122, 32_674),
+    "phases": Size(21, 4_125, 32_702),
     "planning": Size(7, 852, 5_772),
     "program": Size(6, 782, 5_881),
     "rehearsal": Size(3, 378, 2_176),
@@ -62,11 +62,11 @@ BUDGET = {
     "ssh": Size(7, 1_402, 9_426),
     "store": Size(9, 1_248, 7_814),
     "sync": Size(11, 2_040, 13_958),
-    "tests": Size(293, 31_087, 233_937),
+    "tests": Size(294, 31_183, 234_706),
     "wire": Size(5, 1_272, 5_256),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(238, 33_727, 230_982)
+TOTAL = Size(239, 33_893, 232_354)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
