@@ -14,6 +14,7 @@ from orchestrator.model import Role
 from orchestrator.ranges import fold
 from orchestrator.text import duration, size
 
+_TRAIN = (Role.CHIEF, Role.WORKER)
 _MUCH = 0.1  # of a GPU's memory: the tasks want nearly all of it
 _DAY = 86_400  # seconds: of an older error somebody knows
 _CLEANUP = 45  # the Xid that follows another one
@@ -66,13 +67,14 @@ def usable(report: HostReport) -> list[wire.Gpu]:
     """List the GPUs that tasks may get."""
     names, gpus = report.host.devices, report.facts.gpus
     if names is None:
-        return [*gpus] if report.host.role in (Role.CHIEF, Role.WORKER) else []
+        return [*gpus] if report.host.role in _TRAIN else []
     return [gpu for gpu in gpus if str(gpu.index) in names or gpu.fields.get("uuid", "").startswith(names)]
 
 
 def health(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     facts, gpus, devices = report.facts, usable(report), report.host.devices
-    if facts.gpu_error and (devices or (devices is None and facts.gpu_error != "No devices were found")):
+    likely = devices is None and report.host.role in _TRAIN and facts.gpu_error != "No devices were found"
+    if facts.gpu_error and (devices or likely):
         hint = "run `nvidia-smi` there; a driver that was updated, or hangs, needs a restart of the machine"
         level = Level.FAIL if len(gpus) < len(devices or ()) else Level.WARN
         yield Judgement(level, "nvidia-smi does not show all", facts.gpu_error, hint)

@@ -221,7 +221,7 @@ class _Keeper:
                     hidden = warnings(finished, run.folder, str(self._number))
                     return msgspec.structs.replace(ended, warnings=hidden)
                 verdict, failure = attempt_failed(finished, run.folder, str(self._number))
-                verdict = with_gpus(run, verdict, finished.exits)
+                verdict = with_gpus(run, verdict, finished)
                 if finished.hung is not None and not finished.hung.restart:
                     asked = run.plan.restarts.most > 0
                     return self._lost_for_good(verdict, "on_hang ends the run" if asked else "")
@@ -373,13 +373,15 @@ def attempt_failed(finished: Finished, folder: RunFolder, attempt: str) -> tuple
     return verdict, restarts.failure(blamed, verdict.last_lines, steps)
 
 
-def with_gpus(run: Run, verdict: Verdict, exits: Sequence[TaskExited]) -> Verdict:
-    """Add to a verdict what has become of the hosts' GPUs since preflight."""
+def with_gpus(run: Run, verdict: Verdict, finished: Finished) -> Verdict:
+    """Add to a verdict what has become of the hosts' GPUs since preflight, where hosts answer."""
+    exits = finished.exits
     since = min((one.ended - one.seconds for one in exits), default=0.0)
     failed = min((one.ended for one in exits if verdict.task in ("", one.task)), default=time.time())
     clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
     found: list[tuple[float, str, bool, str]] = []
-    names = [name for name in run.names if name not in run.gpus or run.gpus[name].gpus]
+    silent = {*finished.unproven, *(name for name, look in run.gpus.items() if not look.gpus)}
+    names = [name for name in run.names if name not in silent]
     for name, look in run.fleet.ask(wire.Gpus(), hosts=names, timeout=_GPUS).good.items():
         ahead, before = clocks.get(name, 0.0), run.gpus.get(name, look)
         news = gpus.changes(name, before, look, since + ahead, failed + ahead)

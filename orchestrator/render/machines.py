@@ -77,7 +77,7 @@ def machines_table(rows: Sequence[MachineRow], *, json: bool, now: float, width:
     cells = []
     for row in rows:
         since = "" if row.since is None else duration(now - row.since)
-        names = row.host, row.user, row.run, fold.names(row.tasks)
-        cells.append((*names, row.gpus, since, row.progress, row.said))
-    head = ("host", "user", "run", "tasks", "GPUs", "since", "how far", "")
-    return table(head, cells, width, ("GPUs", "how far", "user"))
+        who = row.host, row.user, row.run, fold.names(row.tasks), row.gpus
+        cells.append((*who, since, row.progress or row.said))
+    head = ("host", "user", "run", "tasks", "GPUs", "since", "doing")
+    return table(head, cells, width, ("GPUs", "tasks", "user"))
