@@ -66,9 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _machines(arguments: argparse.Namespace) -> int:
     if arguments.run:
-        raise UsageError(
-            "status --machines takes no run", hint="leave it out: it shows the runs of all hosts"
-        )
+        raise UsageError("status --machines takes no run", hint="leave it out: all runs are shown")
     hosts = inventories.load(arguments.hosts).hosts
     folders = {str(folder.run): folder for folder in runs()}
     kept = [run for run, folder in folders.items() if folder.has_keeper()]

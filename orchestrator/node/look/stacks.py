@@ -144,7 +144,9 @@ def vitals(agent: Agent, request: Request) -> dict[str, Any]:
     return {"tasks": [_use(folder, table, gpus) for folder in living]}
 
 
-def _use(folder: TaskFolder, table: list[procs.Process], gpus: list[dict[str, int]] | None) -> dict[str, Any]:
+def _use(
+    folder: TaskFolder, table: list[procs.Process], gpus: list[tuple[int, int, int]] | None
+) -> dict[str, Any]:
     leader: int | None = state.read(folder)["pid"]
     above = procs.look(leader) if leader else None
     # All that the task started is below its supervisor, whatever became of the first process.
@@ -166,9 +168,8 @@ def _use(folder: TaskFolder, table: list[procs.Process], gpus: list[dict[str, in
         "memory": (anonymous + max(files) + max(shared)) << 10,
     }
     if gpus is not None:
-        mine = [gpu for gpu in gpus if gpu["pid"] in pids]
-        answer["gpu_memory"] = sum(gpu["memory"] for gpu in mine)
-        answer["gpu_busy"] = max((gpu["busy"] for gpu in mine), default=0)
+        answer["gpu_memory"] = sum(used for pid, used, _ in gpus if pid in pids)
+        answer["gpu_busy"] = max((busy for pid, _, busy in gpus if pid in pids), default=0)
     return answer
 
 
@@ -182,8 +183,8 @@ def _kilobytes(fields: dict[bytes, bytes], name: bytes) -> int:
     return int(first[0]) if first and first[0].isdigit() else 0
 
 
-def _gpus() -> list[dict[str, int]] | None:
-    """Which process uses which GPU, how much of its memory (bytes), and how busy that GPU is (percent)."""
+def _gpus() -> list[tuple[int, int, int]] | None:
+    """Return (pid, bytes, percent) of each process on a GPU and the load of that; None without an answer."""
     from ..base import program  # it brings `subprocess`
 
     busy, _ = program.ask_nvidia("--query-gpu=uuid,utilization.gpu")
@@ -191,12 +192,5 @@ def _gpus() -> list[dict[str, int]] | None:
         return None
     users, _ = program.ask_nvidia("--query-compute-apps=gpu_uuid,pid,used_memory")
     percent = {gpu: int(used) for gpu, used in busy if used.isdigit()}
-    return [
-        {
-            "pid": int(pid),
-            "memory": int(memory) << 20 if memory.isdigit() else 0,
-            "busy": percent.get(gpu, 0),
-        }
-        for gpu, pid, memory in users
-        if pid.isdigit()
-    ]
+    sizes = ((gpu, pid, int(mib) << 20 if mib.isdigit() else 0) for gpu, pid, mib in users)
+    return [(int(pid), used, percent.get(gpu, 0)) for gpu, pid, used in sizes if pid.isdigit()]
