@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Collection
 
 from orchestrator import slurm
 from orchestrator.model import Order
@@ -30,14 +29,13 @@ def fate(run: Run, *, now: bool = False) -> Fate:
     return known
 
 
-def taken(run: Run, names: Collection[str]) -> dict[str, str]:
-    """Return why which of these hosts will not come back, by Slurm."""
-    if not names or not job(run):
+def taken(run: Run) -> dict[str, str]:
+    """Return why which of the lost hosts will not come back, by Slurm."""
+    if not run.lost:
         return {}
     found = fate(run)
-    nodes = {host.name: host.ssh for host in run.hosts if host.name in names}
-    why = {name: found.over or found.down.get(node, "") for name, node in nodes.items()}
-    return {name: text for name, text in why.items() if text}
+    why = {host.name: found.over or found.down.get(host.ssh, "") for host in run.hosts}
+    return {name: why[name] for name in run.lost if why[name]}
 
 
 def why_stopped(run: Run) -> str:

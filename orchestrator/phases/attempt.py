@@ -50,25 +50,21 @@ class Attempt:
     """An attempt whose tasks were started; `adopted` is how far an earlier keeper had come with it."""
 
     def __init__(self, run: Run, name: str, adopted: Adopted | None = None) -> None:
-        known = adopted.exits if adopted is not None else ()
         self.name = name
         self._run = run
         self._adopted = adopted
         self._looked = 0  # stopped tasks of which the nodes were asked who stopped them
-        self._exits = list(known)
         self._doing: dict[str, str] = {}  # what each task does about its data
         self._diverged: dict[str, str] = {}  # what each task's last loss is, where it is not a number
         placed = {spec.id: spec.host for spec in run.plan.tasks}
         self._follower = Follower(run, name, placed, self._told)
-        for exited in known:
+        for exited in adopted.exits if adopted is not None else ():
             self._follower.know(exited)
         self._next_leave = math.inf
         self._follower.attach()
 
     def _told(self, event: Event) -> None:
-        if isinstance(event, TaskExited):
-            self._exits.append(event)
-        elif isinstance(event, TaskProgressed):
+        if isinstance(event, TaskProgressed):
             self._look_at_loss(event)
         elif isinstance(event, Stepped):
             if self._doing.get(event.who) == event.step:  # what it does is news, and not how far it is
@@ -107,10 +103,10 @@ class Attempt:
                     stopper = self._stop(StopBy.USER, why, run.plan.grace)
             if asked is not None and time.monotonic() >= self._next_leave:
                 self._next_leave = time.monotonic() + _LEAVE_EVERY
-                follower.leave_behind(timeout=5.0)  # however much of their output is still there
+                follower.leave_behind()  # however much of their output is still there
             if run.stop.kill and stopper is not None:
                 stopper.sharpen()
-            match decide(follower.tasks, follower.ends, run.plan.completion):
+            match decide(follower.placed, follower.ends, run.plan.completion):
                 case GangDecision.ENDED:
                     break
                 case GangDecision.STOP_FAILED if stopper is None:
@@ -125,7 +121,7 @@ class Attempt:
             # An attempt that has failed waits for a lost host no longer than one that continues.
             if (stopper is None or stopper.by is StopBy.FAILURE) and (gone := self._given_up()):
                 follower.give_up_host(gone)
-            for name, why in allocation.taken(run, run.lost).items():
+            for name, why in allocation.taken(run).items():
                 follower.give_up_host(name, why)
             if stopper is not None and time.monotonic() > stopper.deadline:
                 follower.give_up()
@@ -133,20 +129,20 @@ class Attempt:
             gauge.look()
         follower.close()
         unproven = () if allocation.fate(run).over else tuple(stop.sweep(run))  # Slurm ends all of a job
-        good = hung is None and succeeded(follower.tasks, follower.ends, run.plan.completion)
+        good = hung is None and succeeded(follower.placed, follower.ends, run.plan.completion)
         run.emit(PhaseEnded(Phase.FOLLOW, good, time.monotonic() - began))
         # What fails after the stop was asked for may fail because of it: a peer was killed a moment earlier.
         failed = asked is None or any(one.ended < asked for one in self._failed())
         # What matters was done before anybody was told to stop: the run has succeeded.
         done = good and not any(
-            follower.ends[task].stopped for task in essential(follower.tasks, run.plan.completion)
+            follower.ends[task].stopped for task in essential(follower.placed, run.plan.completion)
         )
         stopped = not failed and not done and hung is None
         for task, lines in follower.fits.items():
             if lines.fit is not None and lines.fit.diverged:
                 self._diverged.setdefault(str(task), lines.fit.diverged)
         steps = {str(task): life.step for task, life in follower.lives.items() if life.step is not None}
-        return Finished(tuple(self._exits), good, stopped, steps, unproven, hung, self._diverged)
+        return Finished(tuple(follower.ends.values()), good, stopped, steps, unproven, hung, self._diverged)
 
     def _stopped_elsewhere(self) -> float | None:
         """When a user stopped the run from another machine (seconds since the epoch); None: nobody did.
@@ -167,7 +163,7 @@ class Attempt:
         return stop.Stopper(self._run, self._follower, by=by, why=why, grace=grace)
 
     def _failed(self) -> list[TaskExited]:
-        return [exited for exited in self._exits if ended_badly(exited)]
+        return [exited for exited in self._follower.ends.values() if ended_badly(exited)]
 
     def _given_up(self) -> str:
         """A host that its attempt is better off without; "" for none."""

@@ -172,15 +172,8 @@ def _of_others(run: Run, reply: wire.Leased) -> list[wire.Conflict]:
 def _held(name: str, conflicts: Sequence[wire.Conflict]) -> HostError:
     """Return who holds a host's ports."""
     first, ports = conflicts[0], ", ".join(str(conflict.port) for conflict in conflicts)
-    if first.run is None:
-        what = f"has task port {ports} taken by {first.words}"
-        return HostError(name, what, kind="lease", hint="launch with --other-ports")
-    is_run = RunId.PATTERN.fullmatch(first.run)  # a node's word
+    is_run = RunId.PATTERN.fullmatch(first.run or "")  # a node's word
     stop = f"`orchestrate stop {first.run}`, or launch" if is_run else "launch"
-    return HostError(
-        name,
-        f"has task port {ports} taken by run {first.run}",
-        kind="lease",
-        why=f"{first.owner} launched it",
-        hint=f"{stop} with --other-ports",
-    )
+    who = f"run {first.run} ({first.owner})" if first.run else "another run"
+    what = f"has task port {ports} taken by {who}"
+    return HostError(name, what, kind="lease", hint=f"{stop} with --other-ports")

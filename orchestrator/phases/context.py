@@ -96,7 +96,6 @@ class StagedCode:
 
     reading: Future[Contents] | None = None  # the user's code, while it is read
     trees: list[Contents] = field(default_factory=list)  # that every host has: that code and worker_entry
-    builtin: dict[str, str] = field(default_factory=dict)  # host -> folder of worker_entry's tree
     work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
     made: set[str] = field(default_factory=set)  # hosts whose cwd was made again, for the coming attempt
     shared: dict[str, str] = field(default_factory=dict)  # host -> the first one that sees the same workdir

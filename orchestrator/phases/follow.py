@@ -39,7 +39,6 @@ class Follower:
         self.ends: dict[TaskId, TaskExited] = {}
         self._run = run
         self.attempt = attempt
-        self.tasks = list(placed)
         self.placed = dict(placed)
         self._told = told
         self._on: dict[str, list[TaskId]] = {}  # host -> its tasks
@@ -53,7 +52,6 @@ class Follower:
         self._missing: dict[TaskId, int] = {}  # bytes
         self._said_missing: dict[TaskId, int] = {}  # of them, what somebody was told of
         self._holes: Counter[str] = Counter()  # by host
-        self._messages: dict[TaskId, str] = {}  # what its supervisor has to say of it
         self._asked_keep = time.monotonic()
         self._deferred: dict[tuple[int, int], Session] = {}  # streams for which there was no room
         self._due: dict[str, float] = {}  # host -> when to ask again for its logs, monotonic
@@ -104,8 +102,8 @@ class Follower:
         self.leave_behind()
         for task in self.waiting():
             silent, loss = recovery.silence(self._run, self.placed[task])
-            known = silent or self._messages.get(task) or "it has not ended, and nothing tells why"
-            self._end(vanished(self._place(task), known, time.time(), stopped=True, loss=loss))
+            why = silent or "it has not ended, and nothing tells why"
+            self._end(vanished(self._place(task), why, time.time(), stopped=True, loss=loss))
 
     def give_up_host(self, name: str, taken: str = "") -> None:
         """Take the tasks of a host that stays lost for failed; `taken` is why, where Slurm says it."""
@@ -136,7 +134,7 @@ class Follower:
                 case ViewerRequest():
                     return True
                 case Reconnected(session):
-                    if recovery.regain(self._run, session, self._told):
+                    if recovery.regain(self._run, session):
                         self.attach([session.host.name])
                         if self.stopping is not None:
                             self.stopping(session)
@@ -243,9 +241,9 @@ class Follower:
             return None
         return task if self.placed.get(task) == host else None
 
-    def leave_behind(self, timeout: float = 10.0) -> None:
+    def leave_behind(self) -> None:
         """End tasks that have ended by their nodes' word though their output is not all here, and say so."""
-        for task, (told, clock_offset) in ended_on_nodes(self._run, self.attempt, timeout).items():
+        for task, (told, clock_offset) in ended_on_nodes(self._run, self.attempt).items():
             if task in self.placed and task not in self.ends:
                 if (behind := told.log_size - self._mirrors[task].log_size) > 0:
                     why = f"not fetched: the rest of its log is on {self.placed[task]}"
@@ -273,7 +271,6 @@ class Follower:
         if missing != self._missing.get(task, 0):
             self._missing[task] = missing
             hang.heard(self.lives, task, time.monotonic())  # it prints, and its node has no room for it
-        self._messages[task] = state.message
         if not state.state.final:
             return
         self._end(final(self._place(task), state, session.clock_offset, time.time()))
@@ -286,15 +283,13 @@ class Follower:
         self._told(exited)
 
     def _lose(self, name: str, why: str, *, pause: float = 0.0) -> None:
-        recovery.lose(self._run, name, why, self._told, pause=pause)
+        recovery.lose(self._run, name, why, pause=pause)
 
 
-def ended_on_nodes(
-    run: Run, attempt: str, timeout: float = 10.0
-) -> dict[TaskId, tuple[wire.TaskStatus, float]]:
+def ended_on_nodes(run: Run, attempt: str) -> dict[TaskId, tuple[wire.TaskStatus, float]]:
     """Tasks of an attempt that have ended, as their hosts tell, and how far each clock is ahead."""
     placed = {(spec.host, str(spec.id)): spec.id for spec in run.plan.tasks}
-    answers = run.fleet.ask(wire.States(run=run.id), timeout=timeout)
+    answers = run.fleet.ask(wire.States(run=run.id), timeout=10.0)
     clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
     return {
         placed[name, one.task]: (one, clocks.get(name, 0.0))

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import ranges, wire
+from orchestrator.diagnosis.verdict import Verdict
 from orchestrator.errors import HostError
-from orchestrator.events import HangKind, HangPassed, HangSuspected, StacksTaken
+from orchestrator.events import FailureKind, HangKind, HangPassed, HangSuspected, StacksTaken
 from orchestrator.model import Completion, OnHang, RunPlan, TaskId
 from orchestrator.phases.context import Run, log
 from orchestrator.phases.follow import Follower
@@ -84,10 +85,7 @@ class Hung:
     restart: bool  # it may be started again
     place: str  # where the odd one stands; "" when something from outside holds it, or none stands out
     seconds: float  # from the attempt's start to the suspicion
-    cause: str  # one line, as a verdict says it
-    task: str  # the odd one; "" when none stands out
-    host: str
-    hint: str
+    verdict: Verdict  # whose task is the odd one
 
 
 @dataclass
@@ -105,7 +103,6 @@ class Watch:
         self._run = run
         self._follower = follower
         self._began = self._since = time.monotonic()  # nothing before it is held against the tasks
-        self._unknown = False  # a host was lost at the last look
         self._suspicion: _Suspicion | None = None
 
     def look(self) -> Hung | None:
@@ -113,10 +110,8 @@ class Watch:
         now = time.monotonic()
         if any(self._follower.placed[task] in self._run.losses.since for task in self._follower.waiting()):
             # Its tasks are unknown, and the others may well wait for them.
-            self._unknown = True
+            self._since = now
             return None
-        if self._unknown:
-            self._unknown, self._since = False, now
         found, suspected = self._look(now), self._suspicion
         if suspected is None:
             if found is not None:
@@ -133,7 +128,7 @@ class Watch:
         return self._judge(suspected, now)
 
     def _look(self, now: float) -> hang.Hang | None:
-        watched = hang.watched(self._follower.tasks)
+        watched = hang.watched(self._follower.placed)
         lives = {
             task: life
             for task, life in self._follower.lives.items()
@@ -175,10 +170,13 @@ class Watch:
             place=stacks.place(odd[0]) if odd and not odd[0].stopped else "",
             seconds=suspected.since - self._began,
             restart=plan.on_hang is OnHang.RESTART,
-            cause=f"{suspected.what}: {cause}",
-            task=odd[0].task if odd else "",
-            host=odd[0].host if odd else "",
-            hint=f"read the stacks of all tasks in {taken.file}" if taken else "",
+            verdict=Verdict(
+                FailureKind.HANG,
+                task=odd[0].task if odd else "",
+                host=odd[0].host if odd else "",
+                cause=f"{suspected.what}: {cause}",
+                hint=f"read the stacks of all tasks in {taken.file}" if taken else "",
+            ),
         )
 
     def _keep(self, answers: Mapping[str, Future[wire.StacksOf]]) -> RunStacks | None:

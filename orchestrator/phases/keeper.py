@@ -95,14 +95,11 @@ class Control:
             case Order.VITALS:
                 self._run.watched = time.monotonic()
             case Order.STOP | Order.KILL:
-                self._stop(kill=order is Order.KILL)
-
-    def _stop(self, *, kill: bool) -> None:
-        # Cancelled first: whoever sees that it was asked for may wait for hosts again.
-        if self.cancels and not self._run.stop.asked:
-            self._run.fleet.cancel()
-        self._run.stop.ask(kill=kill)
-        self._run.inbox.put(ViewerRequest())
+                # Cancelled first: whoever sees that it was asked for may wait for hosts again.
+                if self.cancels and not self._run.stop.asked:
+                    self._run.fleet.cancel()
+                self._run.stop.ask(kill=order is Order.KILL)
+                self._run.inbox.put(ViewerRequest())
 
 
 def keep(run: Run, control: int, *, new: bool) -> ExitStatus:
@@ -364,10 +361,10 @@ def attempt_failed(finished: Finished, folder: RunFolder, attempt: str) -> tuple
 
     steps, hung = finished.steps, finished.hung
     if hung is not None:
-        lines = last(hear(hung.task, attempt).lines) if hung.task else ()
-        step = steps.get(hung.task, max(steps.values(), default=None))
-        verdict = Verdict(FailureKind.HANG, hung.task, hung.host, hung.cause, lines, hung.hint)
-        return verdict, FailedAttempt(hung.place, step, hung.seconds)
+        task = hung.verdict.task
+        lines = last(hear(task, attempt).lines) if task else ()
+        step = steps.get(task, max(steps.values(), default=None))
+        return replace(hung.verdict, last_lines=lines), FailedAttempt(hung.place, step, hung.seconds)
     verdict = judge(finished.exits, hear)
     blamed = next((one for one in finished.exits if one.task == verdict.task), None)
     return verdict, restarts.failure(blamed, verdict.last_lines, steps)

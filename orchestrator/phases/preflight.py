@@ -16,7 +16,7 @@ from orchestrator.events import CheckReported, Level, PairReported, Phase
 from orchestrator.fleet import Fleet
 from orchestrator.frameworks import FRAMEWORKS, alone
 from orchestrator.groups import grouped
-from orchestrator.model import Host, RunPlan
+from orchestrator.model import Host, RunPlan, TaskSpec
 from orchestrator.phases.context import Emit, PhaseFailed, Run, failure, phase, report_failures
 from orchestrator.planning.plan import is_builtin, is_r
 from orchestrator.run import restarts
@@ -192,7 +192,7 @@ def _imports(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) 
     modules = [checks.MODULES[name] for name in ("numpy", *framework.packages) if name not in unused]
     spec = plan.tasks_on(host.name)[0]
     return wire.Imports(
-        python=spec.env.get("RETICULATE_PYTHON", host.python) if needs.r else host.python,
+        python=_python(host, spec),
         setup=spec.setup,
         env={"KERAS_BACKEND": needs.framework.value, **alone(needs.framework, spec.env)},
         # numpy is imported by all: that it is not there is what one wants to know.
@@ -216,13 +216,16 @@ def needs(plan: RunPlan) -> Needs:
     )
 
 
+def _python(host: Host, spec: TaskSpec) -> str:
+    """The Python that trains: an R script uses the one that is named to it."""
+    return spec.env.get("RETICULATE_PYTHON", host.python) if is_r(spec.argv) else host.python
+
+
 def _facts(host: Host, plan: RunPlan) -> wire.Facts:
     spec = plan.tasks_on(host.name)[0]
-    r = is_r(spec.argv)
     return wire.Facts(
-        # An R script uses the one that is named to it.
-        python=spec.env.get("RETICULATE_PYTHON", host.python) if r else host.python,
-        r=r,
+        python=_python(host, spec),
+        r=is_r(spec.argv),
         workdir=host.workdir,
         packages=checks.PACKAGES,
         setup=spec.setup,

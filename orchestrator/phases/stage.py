@@ -135,7 +135,6 @@ def _stage(
     fail_on(run, Phase.STAGE, bad)
     tree = trees[0]
     for host in run.hosts:
-        run.staged.builtin[host.name] = f"{host.workdir}/trees/{trees[-1].digest}"
         if tree not in missing.get(host.name, ()):
             run.emit(TreeSynced(host.name, tree.digest, tree.files, 0, 0.0, reused=True))
 

@@ -15,8 +15,6 @@ from orchestrator.diagnosis.statement import Raised
 from orchestrator.errors import HostError
 from orchestrator.events import (
     Event,
-    HostLost,
-    HostRecovered,
     HostValidated,
     Last,
     Phase,
@@ -54,7 +52,7 @@ def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
         with phase(run, Phase.VALIDATE):
             subjects = gather()
             stands = _stand(run, subjects)
-            rest = [spec for spec in _specs(run, hosts) if spec.host not in stands]
+            rest = [spec for spec in specs if spec.host not in stands]
             good, bad = _train(run, rest) if rest else ([], {})
             for name in good:
                 if name in subjects:
@@ -127,8 +125,6 @@ class _Arrivals:
     def take(self, event: Event) -> None:
         if isinstance(event, TaskReported):
             self.results[event.task] = event
-        elif isinstance(event, HostLost | HostRecovered):
-            self._emit(event)
         elif isinstance(event, Stepped):
             self.since = time.monotonic()  # a large download is not a hang
             if self._doing.get(event.who) != event.step:
@@ -141,7 +137,8 @@ def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, Ho
     good: list[str] = []
     name = _name(run)
     own = run.plan.admission.validate_command is not None
-    bad = start(run, name, local, run.staged.work if own else run.staged.builtin)
+    builtin = {host.name: f"{host.workdir}/trees/{run.staged.trees[-1].digest}" for host in run.hosts}
+    bad = start(run, name, local, run.staged.work if own else builtin)
     placed = {spec.id: spec.host for spec in local if spec.host not in bad}
     news = _Arrivals(run.emit)
     follower = Follower(run, name, placed, news.take)

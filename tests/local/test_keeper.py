@@ -84,7 +84,7 @@ def no_room_for_a_thread() -> Iterator[None]:
 def test_a_lost_host_is_tried_again_once_there_is_room_for_a_thread(run: tuple[Run, Heard]) -> None:
     kept, heard = run
     with no_room_for_a_thread():
-        recovery.lose(kept, "here", "its agent was killed", heard.append)
+        recovery.lose(kept, "here", "its agent was killed")
         recovery.gather(kept, 0.0)
     assert kept.losses.since.keys() == {"here"}
     deadline = time.monotonic() + 60

@@ -150,7 +150,7 @@ def test_nothing_ends_the_thread_that_tries_again_and_a_changed_key_is_told_once
     fleet = Fleet(Troubled(here, KeyError("a bug"), CHANGED, CHANGED, here), inbox.put)
     plan = make(replace(host("a"), ssh=LOCAL, state=str(tmp_path / "state"), agent_python=sys.executable))
     run = Run(RunFolder(tmp_path, RunId("r1")), plan, emit, fleet, inbox, "me", None)
-    recovery.lose(run, "a", "the connection was closed", emit)
+    recovery.lose(run, "a", "the connection was closed")
     item = inbox.get(20)
     assert isinstance(item, Reconnected)
     item.session.close()

@@ -182,7 +182,7 @@ def read(path: str, limit: int) -> bytes:
 
 def text(path: str) -> str:
     """A file as text; empty when it is not there."""
-    return read(path, 16 << 20).decode("utf-8", "replace")
+    return read(path, -1).decode("utf-8", "replace")  # a sysctl refuses to be asked for 4 MB
 
 
 # --- ending processes: exactly those that were meant, and until they are gone ---

@@ -184,7 +184,7 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
             fits(spare, run.plan.host(name)) for spare in candidates(run, absent) for name in lost
         )
         patience = min(run.timings.host_return, policy.host_timeout) if helped else policy.host_timeout
-        gone = allocation.taken(run, lost)
+        gone = allocation.taken(run)
         if all(name in gone or time.monotonic() - run.losses.since[name] > patience for name in lost):
             return lost | unfit
         recovery.gather(run, _LOOK)

@@ -11,7 +11,7 @@ from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostLost, HostRecovered, Loss
 from orchestrator.fleet import Lost, Session, problems, start_thread
 from orchestrator.phases import connect
-from orchestrator.phases.context import Emit, Reconnected, Run, ViewerRequest, log
+from orchestrator.phases.context import Reconnected, Run, ViewerRequest, log
 from orchestrator.text import duration
 
 _NEWS = {
@@ -24,8 +24,8 @@ _NEWS = {
 _BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
 
 
-def lose(run: Run, name: str, why: str, told: Emit, *, pause: float = 0.0) -> None:
-    """Let go of a host's session and try to open another one; `told` hears of the loss.
+def lose(run: Run, name: str, why: str, *, pause: float = 0.0) -> None:
+    """Let go of a host's session and try to open another one.
 
     The result is a `Reconnected` in the run's inbox.
     """
@@ -34,7 +34,7 @@ def lose(run: Run, name: str, why: str, told: Emit, *, pause: float = 0.0) -> No
     run.losses.since[name] = time.monotonic()
     log.warning("lost %s: %s", name, why)
     run.fleet.let_go(name)
-    told(HostLost(name, why))
+    run.emit(HostLost(name, why))
     run.losses.untried[name] = pause
     try_again(run)
 
@@ -72,7 +72,7 @@ def _reconnect(run: Run, name: str, pause: float) -> None:
         return
 
 
-def regain(run: Run, session: Session, told: Emit) -> bool:
+def regain(run: Run, session: Session) -> bool:
     """Take a new session with a lost host into the fleet; False when it is not wanted any more."""
     name = session.host.name
     since = run.losses.since.pop(name, None)
@@ -83,7 +83,7 @@ def regain(run: Run, session: Session, told: Emit) -> bool:
         # Replaced meanwhile: what it still runs belongs to an attempt that is over.
         session.submit(wire.Stop(run=run.id, grace=0.0, kill=True, final=False))
     run.fleet.sessions[name] = session
-    told(HostRecovered(name, time.monotonic() - since))
+    run.emit(HostRecovered(name, time.monotonic() - since))
     connect.keep_again(run, session)
     return True
 
@@ -122,10 +122,10 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
     try_again(run)
     for host in (*run.hosts, *run.plan.retired):
         if host.name not in run.fleet.sessions:
-            lose(run, host.name, "there was no connection", run.emit)
+            lose(run, host.name, "there was no connection")
     for name, session in list(run.fleet.sessions.items()):
         if (error := session.error) is not None:
-            lose(run, name, reason(error), run.emit)
+            lose(run, name, reason(error))
     deadline = time.monotonic() + patience
     while True:  # hosts that were replaced are not waited for, but they may be back
         awaited = bool(run.lost)
@@ -135,10 +135,10 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
             return
         match item:
             case Reconnected(session):
-                if regain(run, session, run.emit):
+                if regain(run, session):
                     back(session)
             case Lost(error=error) if run.fleet.sessions.get(item.host) is item.session:
-                lose(run, item.host, reason(error), run.emit)
+                lose(run, item.host, reason(error))
             case ViewerRequest():
                 return
             case _:

@@ -142,7 +142,7 @@ def test_a_task_on_a_host_that_is_lost_is_unknown_and_hangs_not(desk: Desk) -> N
     assert viewer.wait() == ExitStatus.RUN_FAILED
     (back,) = (event["at"] for event in desk.named("HostRecovered"))
     (suspected,) = (event["at"] for event in desk.named("HangSuspected"))
-    assert suspected >= back + 4.9
+    assert suspected >= back + 4.4  # from the last look before it was back
     desk.nothing_is_left(desk.run_id())
 
 
