@@ -16,6 +16,7 @@ from orchestrator.launching.start import Planned
 from orchestrator.model import Host, Inventory, Preparing, RunPlan, interpreter
 from orchestrator.phases.data import sources
 from orchestrator.planning import environ, plan
+from orchestrator.ranges import fold
 from orchestrator.run.view import replay as replayed
 from orchestrator.store import RunFolder
 from orchestrator.store.known import read_lock
@@ -23,7 +24,6 @@ from orchestrator.store.reader import events_of
 from orchestrator.sync import fetch, read_data
 from orchestrator.sync.contents import CodeSource, read_builtin
 from orchestrator.sync.listing import CodeListing, CodeRoot
-from orchestrator.text import count
 
 Asking = Callable[[Sequence[Host]], AbstractContextManager[tuple[Fleet, Mapping[str, HostError]]]]
 
@@ -36,15 +36,17 @@ def plan_again(before: RunFolder, inventory: Inventory, run: str, created: float
     old = before.read_plan()
     if old.hearsay:
         raise UsageError(f"run {old.run} cannot be replayed from here", why=old.hearsay)
-    hosts = _hosts(before, old, inventory)
+    first = replayed(events_of(before)).planned  # later attempts may have had fewer tasks
+    seats = first.tasks if first is not None else [(str(spec.id), spec.host) for spec in old.tasks]
+    today, had = [_with_python(old, host) for host in inventory.hosts], {host for _, host in seats}
+    free = sorted((host for host in today if not host.spare), key=lambda host: host.name not in had)
+    hosts = tuple(host for host in today if host in free[: len(had)])
+    known = {host.name for host in old.members}
     cluster, tasks, _ = plan.seat(hosts, old.command, old.recipe)
     project, lacks = _code(before, old, inventory, asking), []
-    then, now = {name for name, _ in _seats(before, old)}, {str(spec.id) for spec in tasks}
+    then, now = {name for name, _ in seats}, {str(spec.id) for spec in tasks}
     if then != now:
-        missing = ", ".join(sorted(then - now)) or "none"
-        lacks.append(
-            f"its hosts: it had {count(len(then), 'task')}, and {missing} of them would have no host"
-        )
+        lacks.append(f"its hosts: its tasks were {fold(sorted(then))}, and would be {fold(sorted(now))}")
     if not old.tree:
         lacks.append("its code: it ended before that was read")
     elif project is None and not (plan.is_builtin(old.command) and read_builtin().digest == old.tree):
@@ -75,7 +77,7 @@ def plan_again(before: RunFolder, inventory: Inventory, run: str, created: float
         hosts=hosts,
         cluster=cluster,
         tasks=tasks,
-        spares=tuple(host for host in inventory.hosts if host.spare),
+        spares=tuple(one for one in today if one not in hosts and (one.spare or one.name in known)),
         retired=(),
         unfit=(),
         attempt=1,
@@ -85,26 +87,11 @@ def plan_again(before: RunFolder, inventory: Inventory, run: str, created: float
     return again, project, ()
 
 
-def _seats(before: RunFolder, old: RunPlan) -> Sequence[tuple[str, str]]:
-    """Return the tasks of the first attempt with their hosts: later ones may have had fewer."""
-    first = replayed(events_of(before)).planned
-    return first.tasks if first is not None else [(str(spec.id), spec.host) for spec in old.tasks]
-
-
-def _hosts(before: RunFolder, old: RunPlan, inventory: Inventory) -> tuple[Host, ...]:
-    """Choose as many hosts as the run had, its own first, with the Python of its environment."""
-    names = {host for _, host in _seats(before, old)}
-    free = [host for host in inventory.hosts if not host.spare]
-    chosen = sorted(free, key=lambda host: host.name not in names)[: len(names)]
-    ours = (host for host in free if host in chosen)
-    if (environment := old.environment) is None:
-        return tuple(ours)
-    return tuple(
-        dataclasses.replace(host, python=interpreter(host, environment))
-        if host.python == Host.python
-        else host
-        for host in ours
-    )
+def _with_python(old: RunPlan, host: Host) -> Host:
+    """Return the host with the Python of the run's environment, unless the inventory names another one."""
+    if old.environment is None or host.python != Host.python:
+        return host
+    return dataclasses.replace(host, python=interpreter(host, old.environment))
 
 
 def _code(before: RunFolder, old: RunPlan, inventory: Inventory, asking: Asking) -> CodeSource | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +36,7 @@ class MetricsFile:
         if isinstance(event, TreeSynced | DataPlaced):
             self._received[event.host] += event.sent + (event.peers if isinstance(event, DataPlaced) else 0)
         if isinstance(event, TaskProgressed) and event.diverged:
-            event = replace(event, loss=float(event.diverged))
+            event = replace(event, loss=math.nan if event.diverged == "nan" else math.inf)
         self._view = apply(self._view, event, stamped.at)
         self._news.set()
 

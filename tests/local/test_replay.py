@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ import pytest
 
 import orchestrator
 from orchestrator.events import LogLine
+from orchestrator.model import EnvironmentPlan
 from orchestrator.rehearsal.cluster import task_ports
 from tests.verbs import call
 
@@ -80,13 +82,17 @@ def test_all_that_cannot_be_had_again_is_named_at_once(folder: Path, monkeypatch
     (folder / "code" / "train.py").write_text("print('edited')")
     (folder / "data" / "set").write_text("other numbers")
     monkeypatch.delenv("TOKEN")
+    plan = run._folder.read_plan()
+    run._folder.write_plan(dataclasses.replace(plan, environment=EnvironmentPlan("0123456789abcdef")))
     for name in ("here", "there"):
         shutil.rmtree(folder / name / "work" / "trees")
     with pytest.raises(orchestrator.UsageError) as caught:
         orchestrator.launch(replay=run.id, only="here")
     reasons = caught.value.why.split("\n")
-    assert [line.split(":")[0] for line in reasons] == ["its hosts", "its code", "its data", "its secrets"]
-    assert "worker/1" in reasons[0]
+    assert [line.split(":")[0] for line in reasons] == [
+        *("its hosts", "its code", "its packages", "its data", "its secrets")
+    ]
+    assert reasons[0].endswith("worker/[0-1], and would be worker/0")
     assert orchestrator.open() == run  # nothing was started
 
     for options in ({"env": {"A": "b"}}, {"max_restarts": 1}, {"preflight": False}):
