@@ -287,6 +287,7 @@ class Admission:
     recall: bool = False  # unless it did in an earlier launch, and is as it was then
     validate_command: str | None = None  # the user's own; None: the built-in step
     other_ports: bool = False  # it takes other ports where the wanted ones are held
+    wait: bool = False  # it stands in line for hosts that other runs have
 
 
 @dataclass(frozen=True)

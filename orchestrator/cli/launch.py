@@ -53,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--other-ports", action="store_true", help="where another run holds the task ports, use other ones"
     )
+    parser.add_argument(
+        "--wait", action="store_true", help="stand in line until no other run uses any of the hosts"
+    )
 
 
 def begin(inventory: Inventory, arguments: argparse.Namespace) -> RunFolder:

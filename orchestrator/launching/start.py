@@ -154,6 +154,7 @@ def make_plan(
             recall=when is Revalidate.CHANGED,
             validate_command=inventory.job.validate,
             other_ports=getattr(arguments, "other_ports", False),
+            wait=getattr(arguments, "wait", False),
         ),
         environment=environment,
         cwd="" if project is None else project.root.cwd,

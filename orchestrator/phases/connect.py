@@ -11,6 +11,7 @@ import msgspec
 
 from orchestrator import wire
 from orchestrator.checks.cluster import SAME_STATE, other_state, same_state
+from orchestrator.config.targets import is_loopback
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostConnected, Noted, Phase
 from orchestrator.fleet import Answers, Session
@@ -153,16 +154,22 @@ def lease(run: Run, *, move: bool = True) -> None:
 
 def _ask_for_ports(run: Run, patience: float) -> Answers[wire.Leased]:
     """All hosts at once, and again for as long as others hold some of them."""
-    ports = {name: {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(name)} for name in run.names}
-    questions = {
-        name: wire.Lease(run=run.id, owner=run.plan.owner, ports=each) for name, each in ports.items()
-    }
+
+    def wanted(session: Session) -> wire.Lease:
+        ports = {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(session.host.name)}
+        return wire.Lease(run=run.id, owner=run.plan.owner, machine=machine(session.host), ports=ports)
+
     deadline = time.monotonic() + patience
     while True:
         answers = run.fleet.ask(questions)
         held = any(_of_others(run, reply) for reply in answers.good.values())
         if not held or time.monotonic() > deadline or run.stop.wait(_LOOK):
             return answers
+
+
+def machine(host: Host) -> str:
+    """Return what tells a host from others on the same machine: a loopback address, else nothing."""
+    return host.address if is_loopback(host.address) else ""
 
 
 def _of_others(run: Run, reply: wire.Leased) -> list[wire.Conflict]:
@@ -174,6 +181,10 @@ def _held(name: str, conflicts: Sequence[wire.Conflict]) -> HostError:
     first, ports = conflicts[0], ", ".join(str(conflict.port) for conflict in conflicts)
     is_run = RunId.PATTERN.fullmatch(first.run or "")  # a node's word
     stop = f"`orchestrate stop {first.run}`, or launch" if is_run else "launch"
-    who = f"run {first.run} ({first.owner})" if first.run else "another run"
-    what = f"has task port {ports} taken by {who}"
-    return HostError(name, what, kind="lease", hint=f"{stop} with --other-ports")
+    return HostError(
+        name,
+        f"has task port {ports} taken by run {first.run}",
+        kind="lease",
+        why=f"{first.owner} launched it",
+        hint=f"{stop} with --wait, or with --other-ports",
+    )

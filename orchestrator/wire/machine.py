@@ -335,11 +335,37 @@ class Leased(Reply):
     conflicts: tuple[Conflict, ...]
 
 
-class Lease(Request[Leased]):
+class Place(Reply, frozen=True):
+    """In a machine's line: a run that has it, or waits for it."""
+
+    since: Seconds  # since the epoch
+    run: Words
+    runs: bool
+    owner: Words
+
+
+class Line(Reply, frozen=True):
+    ahead: tuple[Place, ...]
+    again: bool  # somebody else is deciding there
+
+
+class Stand(Request[Line], frozen=True, kw_only=True):
+    """Stand in line since then, and with `go` take the machine where nobody is ahead."""
+
+    OP = "line"
+    run: str
+    owner: str
+    machine: str  # a loopback address, each of which is taken for a machine of its own; else nothing
+    since: float
+    go: bool
+
+
+class Lease(Request[Leased], frozen=True, kw_only=True):
     """Take these ports (as text, each with its task) for a run: all, or none."""
 
     run: str
     owner: str
+    machine: str  # as in Stand
     ports: Mapping[str, str]
 
     def check(self, reply: Leased) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..base import locks
 from ..serve.agent import Agent, Request
+from . import line
 
 
 def lease(agent: Agent, request: Request) -> dict[str, Any]:
@@ -37,6 +38,7 @@ def lease(agent: Agent, request: Request) -> dict[str, Any]:
         for port in taken:
             os.close(agent.leases.pop(port))
         return {"taken": [], "conflicts": conflicts}
+    line.use(agent, request)
     held = {port: task for port, task in wanted.items() if port in agent.leases}
     for port, task in held.items():
         data = json.dumps({"run": request["run"], "task": task, "owner": request["owner"]}).encode()

@@ -17,7 +17,7 @@ from ..base.paths import Paths, TaskFolder, make_private
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ
-from . import environ, state, supervisor
+from . import environ, line, state, supervisor
 from .environ import Handles, Launch
 
 _SECONDS = 60.0  # that a child may take to end what is left of tasks
@@ -25,7 +25,7 @@ _ROOM = 12 << 20  # bytes of an answer: plans of large clusters are long, and a 
 
 
 def start(agent: Agent, request: Request) -> None:
-    """Start a task once; its guard inherits the lease on its port, so the lease lives as long as the task.
+    """Start a task once; its guard inherits the lease on its port and the place in line: they last as long.
 
     The guard is forked here and not in a child: a stop that comes next finds it, and it is nobody's to end.
     """
@@ -33,12 +33,13 @@ def start(agent: Agent, request: Request) -> None:
     folder = paths.task(run, request["attempt"], request["task"])
     store_plan(paths, run, request.get("plan"))
     lease = agent.leases.get(spec.get("port"))
+    held = [*([] if lease is None else [lease]), *line.descriptors(agent)]
     claim = take_claim(folder)
     if not claim:
         agent.in_child(request, lambda: _already(folder), seconds=_SECONDS)
         return
     try:
-        heard = begin(paths, folder, spec, claim, [] if lease is None else [lease])
+        heard = begin(paths, folder, spec, claim, held)
     finally:
         for fd in claim:
             os.close(fd)

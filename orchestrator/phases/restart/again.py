@@ -20,6 +20,7 @@ from orchestrator.phases import allocation, connect, data, preflight, stage, sto
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase, report_failures
 from orchestrator.phases.launch import launch
 from orchestrator.phases.restart import recovery
+from orchestrator.phases.restart.line import wait_in_line
 from orchestrator.run import restarts
 from orchestrator.run.restarts import Change, NoSeatError, fits, unseat
 from orchestrator.sync import BackupOrigin, carry
@@ -44,7 +45,9 @@ def connect_or_replace(run: Run) -> None:
             fail_on(run, Phase.CONNECT, bad)
         elif away:
             _replace(run, bad)
-        fail_on(run, Phase.CONNECT, connect.keep(run))
+        fail_on(run.bus, Phase.CONNECT, connect.keep(run))
+        if run.plan.admission.wait:
+            wait_in_line(run)
         connect.lease(run)
 
 

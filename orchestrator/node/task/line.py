@@ -1,0 +1,115 @@
+"""Standing in a machine's line: who waits for it and who uses it, over all of its users.
+
+A place is a socket in the abstract namespace, whose name says whose it is. It needs no folder that all users
+may write to, everybody can read the names in /proc/net/unix, and it is gone with its last holder: the agent,
+and the guards of the tasks that it has started. A user who lies there keeps others waiting, and no more; the
+machine itself could be taken in the same way.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import socket
+import time
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from ..serve.agent import Agent, Request
+
+_OURS = "orch-line/"
+_TURN = "orchestrate-turn"  # bound for as long as somebody looks and decides
+_LONGEST = 107  # bytes of such a name
+_ROOM = "line"
+_MOST = 20  # places that are told of
+_READ = 4 << 20  # bytes of /proc/net/unix
+
+
+class Place(NamedTuple):
+    machine: str  # short for a loopback address, which is taken for a machine of its own, or for nothing
+    since: float  # seconds since the epoch, by the clock of who launched it
+    run: str
+    runs: bool  # it has the machine; else it waits for it
+    owner: str
+
+
+def line(agent: Agent, request: Request) -> dict[str, Any]:
+    """Stand in line, or with `go` leave it for the machine where nobody is ahead; return who is.
+
+    Whoever has the machine is ahead, and whoever has waited for longer.
+    """
+    mine = _mine(request, float(request["since"]))
+    if not request["go"]:
+        stand(agent, mine)
+        return {"ahead": [], "again": False}
+    turn = socket.socket(socket.AF_UNIX)
+    try:
+        turn.bind("\0" + _TURN)
+        others = [one for one in _places() if one.machine == mine.machine and one.run != mine.run]
+        ahead = [one for one in others if one.runs or (one.since, one.run) < (mine.since, mine.run)]
+        if not ahead:
+            stand(agent, mine._replace(runs=True))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return {"ahead": [], "again": True}
+    finally:
+        turn.close()
+    told = [{"since": one.since, "run": one.run, "runs": one.runs, "owner": one.owner} for one in ahead]
+    return {"ahead": told[:_MOST], "again": False}
+
+
+def use(agent: Agent, request: Request) -> None:
+    """Have the machine without a wait: those who stand in line wait for it."""
+    held = agent.rooms.get(_ROOM)
+    if held is None or not held[0].runs:
+        stand(agent, _mine(request, time.time())._replace(runs=True))
+
+
+def _mine(request: Request, since: float) -> Place:
+    return Place(_short(str(request["machine"])), since, str(request["run"]), False, str(request["owner"]))
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:6]
+
+
+def stand(agent: Agent, place: Place) -> None:
+    """Have this place in line, and no other; an earlier agent of the run may still hold it."""
+    held = agent.rooms.get(_ROOM)
+    if held is not None and held[0] == place:
+        return
+    # Several entries of hosts.toml may be the same machine: each has a place of its own.
+    how, entry = "r" if place.runs else "w", _short(agent.paths.root)
+    name = f"{_OURS}{place.machine}/{place.since:.3f}/{place.run}/{how}/{entry}/"
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.bind("\0" + name + quote(place.owner, safe="@")[: _LONGEST - len(name)])
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+    agent.rooms[_ROOM] = place, made
+    if held is not None:
+        held[1].close()
+
+
+def descriptors(agent: Agent) -> list[int]:
+    """What a guard inherits, so that the place lasts as long as its task."""
+    held = agent.rooms.get(_ROOM)
+    return [] if held is None else [held[1].fileno()]
+
+
+def _places() -> list[Place]:
+    with open("/proc/net/unix", encoding="ascii", errors="replace") as file:
+        rows = file.read(_READ).splitlines()
+    found = set()
+    for row in rows:
+        machine, since, run, how, _, owner = (row.partition(" @" + _OURS)[2].split("/") + [""] * 6)[:6]
+        try:
+            place = Place(machine, float(since), run, how == "r", unquote(owner))
+        except ValueError:  # another program's name
+            continue
+        if 0 < place.since < 1e11:
+            found.add(place)
+    return sorted(found)

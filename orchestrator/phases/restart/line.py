@@ -1,0 +1,63 @@
+"""Waiting for machines that are shared: first come, first served, and all hosts or none."""
+
+from __future__ import annotations
+
+import time
+
+from orchestrator import wire
+from orchestrator.events import Noted, Phase
+from orchestrator.fleet import Cancelled, Session
+from orchestrator.groups import grouped
+from orchestrator.phases.connect import machine
+from orchestrator.phases.context import Run, fail_on
+from orchestrator.phases.restart import recovery
+from orchestrator.ranges import fold
+
+_TURN = 1.0  # seconds between two looks
+
+
+def wait_in_line(run: Run) -> None:
+    """Return when all hosts are ours; raise PhaseFailed for one that is lost in line.
+
+    Every place is taken before any machine is: of two runs that share hosts, the one that was launched later
+    finds the other one's place on each of them.
+    """
+    told = ""
+    _stand(run, go=False)
+    while ahead := _stand(run, go=True):
+        _stand(run, go=False)  # all or none
+        behind = grouped((who, name) for name, who in ahead if who)  # "": somebody else is deciding there
+        words = "; ".join(f"{fold(hosts)} for {who}" for who, hosts in behind.items())
+        if words and words != told:
+            run.bus.emit(Noted(f"in line: waits on {words}"))
+            told = words
+        if run.stop.wait(_TURN):
+            raise Cancelled
+
+
+def _stand(run: Run, *, go: bool) -> list[tuple[str, str]]:
+    """Ask all hosts; return each that is not ours, with whom it waits for."""
+    since, owner = round(run.plan.created, 3), run.plan.owner
+
+    def place(session: Session) -> wire.Stand:
+        return wire.Stand(run=run.id, owner=owner, machine=machine(session.host), since=since, go=go)
+
+    while True:
+        answers = run.fleet.ask(place, hosts=run.names)
+        if not answers.bad:
+            break
+        recovery.gather(run, run.timings.host_return)
+        if run.stop.asked:
+            raise Cancelled
+        lost = recovery.losses(run)
+        fail_on(run.bus, Phase.CONNECT, lost or {n: e for n, e in answers.bad.items() if not e.lost})
+    return [
+        (name, _words(reply.ahead[0]) if reply.ahead else "")
+        for name, reply in answers.good.items()
+        if reply.ahead or reply.again
+    ]
+
+
+def _words(place: wire.Place) -> str:
+    when = time.strftime("%a %H:%M", time.localtime(place.since))
+    return f"run {place.run} of {place.owner} ({'there' if place.runs else 'in line'} since {when})"

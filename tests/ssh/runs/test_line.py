@@ -1,0 +1,116 @@
+"""`launch --wait`: first come, first served, all hosts or none; nothing is left of whoever dies in line."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from tests.ssh.runs.desk import Desk, until
+
+TRAINS = """
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def others(four: Desk, tmp_path: Path) -> Iterator[list[Desk]]:
+    """Two more controllers with the same hosts."""
+    with (
+        closing(Desk(four.cluster, tmp_path / "second")) as one,
+        closing(Desk(four.cluster, tmp_path / "third")) as two,
+    ):
+        yield [one, two]
+
+
+def train(desk: Desk, *numbers: int, wait: bool = True) -> Path:
+    """Launch on these hosts; return the file that ends the training."""
+    desk.write_hosts([desk.cluster.hosts[number] for number in numbers])
+    desk.script("t.py", TRAINS)
+    enough = desk.folder / "enough"
+    desk.launch(*(["--wait"] if wait else []), "--", "t.py", str(enough))
+    return enough
+
+
+def places(run: str) -> list[str]:
+    found = re.findall(r"@orch-line/\S+", Path("/proc/net/unix").read_text())
+    return [name for name in found if f"/{run}/" in name]
+
+
+def runs(desk: Desk) -> bool:
+    return len(desk.named("TaskStarted")) > 0
+
+
+def waits_behind(desk: Desk, run: str) -> bool:
+    return any(run in event["text"] for event in desk.named("Noted"))
+
+
+def test_first_come_first_served_all_hosts_or_none(four: Desk, others: list[Desk]) -> None:
+    second, third = others
+    first_ends = train(four, 0, 1, wait=False)
+    until("the first runs", lambda: runs(four))
+    second_ends = train(second, 1, 2)
+    until("the second waits for the first", lambda: waits_behind(second, four.run_id()))
+    third_ends = train(third, 2, 3)
+    until("the third waits for the second", lambda: waits_behind(third, second.run_id()))
+    (said,) = {event["text"] for event in third.named("Noted")}
+    assert re.fullmatch(
+        rf"in line: waits on rehearsal-03 for run {second.run_id()} of \S+@\S+ \(in line since \w+ \d\d:\d\d\)",
+        said,
+    )
+    assert not runs(second)
+    assert not runs(third)
+    first_ends.touch()
+    until("the second runs", lambda: runs(second))
+    assert not runs(third)
+    second_ends.touch()
+    until("the third runs", lambda: runs(third))
+    third_ends.touch()
+    for desk in (four, second, third):
+        until("it ends", lambda desk=desk: desk.named("RunEnded"))
+        assert desk.named("RunEnded")[0]["outcome"] == "succeeded"
+        until("no place is left", lambda desk=desk: not places(desk.run_id()))
+
+
+def test_whoever_dies_in_line_is_not_waited_for(four: Desk, others: list[Desk]) -> None:
+    second, third = others
+    first_ends = train(four, 0, wait=False)
+    until("the first runs", lambda: runs(four))
+    train(second, 0, 1)
+    until("the second waits", lambda: waits_behind(second, four.run_id()))
+    third_ends = train(third, 1)
+    until("the third waits", lambda: waits_behind(third, second.run_id()))
+    os.kill(second.keeper(), signal.SIGKILL)
+    until("the third runs", lambda: runs(third))
+    assert not places(second.run_id())
+    first_ends.touch()
+    third_ends.touch()
+    until("both end", lambda: four.named("RunEnded") and third.named("RunEnded"))
+
+
+def test_a_host_that_dies_in_line_ends_the_wait_and_a_stop_leaves_it(four: Desk, others: list[Desk]) -> None:
+    second, third = others
+    first_ends = train(four, 0, wait=False)
+    until("the first runs", lambda: runs(four))
+    second.timings = {"host_return": 1.0}
+    train(second, 0, 3)
+    train(third, 0, 1)
+    until("both wait", lambda: waits_behind(second, four.run_id()) and waits_behind(third, four.run_id()))
+    four.kill_sshd(four.cluster.servers[3])
+    until("the second ends", lambda: second.named("RunEnded"))
+    assert second.named("RunEnded")[0]["status"] == ExitStatus.CLUSTER
+    assert "rehearsal-04" in second.named("RunEnded")[0]["cause"]
+    stop = third.start("stop", third.run_id())
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    assert third.named("RunEnded")[0]["outcome"] == "stopped"
+    until("their places are free", lambda: not places(second.run_id()) and not places(third.run_id()))
+    first_ends.touch()
+    until("the first ends", lambda: four.named("RunEnded"))
