@@ -154,11 +154,14 @@ def lease(run: Run, *, move: bool = True) -> None:
 
 def _ask_for_ports(run: Run, patience: float) -> Answers[wire.Leased]:
     """All hosts at once, and again for as long as others hold some of them."""
-
-    def wanted(session: Session) -> wire.Lease:
-        ports = {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(session.host.name)}
-        return wire.Lease(run=run.id, owner=run.plan.owner, machine=machine(session.host), ports=ports)
-
+    owner = run.plan.owner
+    ports = {
+        host: {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(host.name)} for host in run.hosts
+    }
+    questions = {
+        host.name: wire.Lease(run=run.id, owner=owner, machine=machine(host), ports=each)
+        for host, each in ports.items()
+    }
     deadline = time.monotonic() + patience
     while True:
         answers = run.fleet.ask(questions)

@@ -6,7 +6,7 @@ import time
 
 from orchestrator import wire
 from orchestrator.events import Noted, Phase
-from orchestrator.fleet import Cancelled, Session
+from orchestrator.fleet import Cancelled
 from orchestrator.groups import grouped
 from orchestrator.phases.connect import machine
 from orchestrator.phases.context import Run, fail_on
@@ -38,12 +38,12 @@ def wait_in_line(run: Run) -> None:
 def _stand(run: Run, *, go: bool) -> list[tuple[str, str]]:
     """Ask all hosts; return each that is not ours, with whom it waits for."""
     since, owner = round(run.plan.created, 3), run.plan.owner
-
-    def place(session: Session) -> wire.Stand:
-        return wire.Stand(run=run.id, owner=owner, machine=machine(session.host), since=since, go=go)
-
+    places = {
+        host.name: wire.Stand(run=run.id, owner=owner, machine=machine(host), since=since, go=go)
+        for host in run.hosts
+    }
     while True:
-        answers = run.fleet.ask(place, hosts=run.names)
+        answers = run.fleet.ask(places)
         if not answers.bad:
             break
         recovery.gather(run, run.timings.host_return)
