@@ -154,14 +154,12 @@ def lease(run: Run, *, move: bool = True) -> None:
 
 def _ask_for_ports(run: Run, patience: float) -> Answers[wire.Leased]:
     """All hosts at once, and again for as long as others hold some of them."""
-    owner = run.plan.owner
-    ports = {
-        host: {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(host.name)} for host in run.hosts
-    }
-    questions = {
-        host.name: wire.Lease(run=run.id, owner=owner, machine=machine(host), ports=each)
-        for host, each in ports.items()
-    }
+    questions = {}
+    for host in run.hosts:
+        ports = {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(host.name)}
+        questions[host.name] = wire.Lease(
+            run=run.id, owner=run.plan.owner, machine=machine(host), ports=ports
+        )
     deadline = time.monotonic() + patience
     while True:
         answers = run.fleet.ask(questions)

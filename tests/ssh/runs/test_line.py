@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,13 @@ def runs(desk: Desk) -> bool:
     return len(desk.named("TaskStarted")) > 0
 
 
+def ended(desk: Desk) -> dict[str, Any]:
+    """How its run ended; no place of it is left."""
+    found: list[dict[str, Any]] = until("it ends", lambda: desk.named("RunEnded"))
+    until("no place is left", lambda: not places(desk.run_id()))
+    return found[0]
+
+
 def waits_behind(desk: Desk, run: str) -> bool:
     return any(run in event["text"] for event in desk.named("Noted"))
 
@@ -75,9 +83,7 @@ def test_first_come_first_served_all_hosts_or_none(four: Desk, others: list[Desk
     until("the third runs", lambda: runs(third))
     third_ends.touch()
     for desk in (four, second, third):
-        until("it ends", lambda desk=desk: desk.named("RunEnded"))
-        assert desk.named("RunEnded")[0]["outcome"] == "succeeded"
-        until("no place is left", lambda desk=desk: not places(desk.run_id()))
+        assert ended(desk)["outcome"] == "succeeded"
 
 
 def test_whoever_dies_in_line_is_not_waited_for(four: Desk, others: list[Desk]) -> None:
@@ -93,7 +99,7 @@ def test_whoever_dies_in_line_is_not_waited_for(four: Desk, others: list[Desk]) 
     assert not places(second.run_id())
     first_ends.touch()
     third_ends.touch()
-    until("both end", lambda: four.named("RunEnded") and third.named("RunEnded"))
+    assert ended(four)["outcome"] == ended(third)["outcome"] == "succeeded"
 
 
 def test_a_host_that_dies_in_line_ends_the_wait_and_a_stop_leaves_it(four: Desk, others: list[Desk]) -> None:
@@ -105,12 +111,11 @@ def test_a_host_that_dies_in_line_ends_the_wait_and_a_stop_leaves_it(four: Desk,
     train(third, 0, 1)
     until("both wait", lambda: waits_behind(second, four.run_id()) and waits_behind(third, four.run_id()))
     four.kill_sshd(four.cluster.servers[3])
-    until("the second ends", lambda: second.named("RunEnded"))
-    assert second.named("RunEnded")[0]["status"] == ExitStatus.CLUSTER
-    assert "rehearsal-04" in second.named("RunEnded")[0]["cause"]
+    end = ended(second)
+    assert end["status"] == ExitStatus.CLUSTER
+    assert "rehearsal-04" in end["cause"]
     stop = third.start("stop", third.run_id())
     assert stop.wait() == ExitStatus.OK, stop.stderr
-    assert third.named("RunEnded")[0]["outcome"] == "stopped"
-    until("their places are free", lambda: not places(second.run_id()) and not places(third.run_id()))
+    assert ended(third)["outcome"] == "stopped"
     first_ends.touch()
-    until("the first ends", lambda: four.named("RunEnded"))
+    assert ended(four)["outcome"] == "succeeded"
