@@ -36,7 +36,7 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(16, 2_436, 12_455),
     "checks": Size(4, 963, 6_784),
-    "cli": Size(30, 2_773, 18_661),
+    "cli": Size(30, 2_791, 18_835),
     "config": Size(6, 984, 6_971),
     "diagnosis": Size(7, 848, 5_946),
     "envs": Size(4, 420, 2_737),
@@ -52,7 +52,7 @@ BUDGET = {
     "node/serve": Size(7, 766, 4_953),
     "node/stock": Size(11, 1_680, 12_424),
     "node/task": Size(11, 1_906, 12_903),
-    "phases": Size(22, 4_254, 33_498),
+    "phases": Size(22, 4_252, 33_485),
     "planning": Size(7, 890, 5_820),
     "program": Size(6, 782, 5_881),
     "rehearsal": Size(3, 378, 2_176),
@@ -62,11 +62,11 @@ BUDGET = {
     "ssh": Size(7, 1_448, 9_729),
     "store": Size(8, 1_214, 7_345),
     "sync": Size(11, 2_060, 14_127),
-    "tests": Size(286, 30_534, 228_887),
+    "tests": Size(287, 30_678, 230_333),
     "wire": Size(5, 1_333, 5_977),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(235, 33_827, 229_582)
+TOTAL = Size(236, 34_020, 231_370)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
