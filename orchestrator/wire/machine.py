@@ -335,7 +335,7 @@ class Leased(Reply):
     conflicts: tuple[Conflict, ...]
 
 
-class Place(Reply, frozen=True):
+class Ahead(Reply, frozen=True):
     """In a machine's line: a run that has it, or waits for it."""
 
     since: Seconds  # since the epoch
@@ -344,12 +344,12 @@ class Place(Reply, frozen=True):
     owner: Words
 
 
-class Line(Reply, frozen=True):
-    ahead: tuple[Place, ...]
+class InLine(Reply, frozen=True):
+    ahead: tuple[Ahead, ...]
     again: bool  # somebody else is deciding there
 
 
-class Stand(Request[Line], frozen=True, kw_only=True):
+class StandInLine(Request[InLine], frozen=True, kw_only=True):
     """Stand in line since then, and with `go` take the machine where nobody is ahead."""
 
     OP = "line"
@@ -365,7 +365,7 @@ class Lease(Request[Leased], frozen=True, kw_only=True):
 
     run: str
     owner: str
-    machine: str  # as in Stand
+    machine: str  # as in StandInLine
     ports: Mapping[str, str]
 
     def check(self, reply: Leased) -> None:

@@ -198,11 +198,11 @@ def _look(ask: Asker) -> None:
         wire.Lease(run="other", owner="you", machine="", ports={str(port): "worker/0"})
     ).conflicts
     assert (conflict.port, conflict.owner) == (port, "me")
-    place = wire.Stand(run=ask.lab.run, owner="me", machine="127.9.9.9", since=2.0, go=False)
+    place = wire.StandInLine(run=ask.lab.run, owner="me", machine="127.9.9.9", since=2.0, go=False)
     assert not ask(place).ahead
     assert not ask(msgspec.structs.replace(place, go=True)).ahead
     earlier = msgspec.structs.replace(place, run="other", since=1.0, go=True)
-    assert other(earlier).ahead == (wire.Place(since=2.0, run=ask.lab.run, runs=True, owner="me"),)
+    assert other(earlier).ahead == (wire.Ahead(since=2.0, run=ask.lab.run, runs=True, owner="me"),)
     (busy,) = other(wire.Listen(run="other", ports=[port], nonce=nonce, host="a")).busy
     assert isinstance(busy.holder, wire.Lessee)
 

@@ -26,7 +26,7 @@ _MOST = 20  # places that are told of
 _READ = 4 << 20  # bytes of /proc/net/unix
 
 
-class Place(NamedTuple):
+class Spot(NamedTuple):
     machine: str  # short for a loopback address, which is taken for a machine of its own, or for nothing
     since: float  # seconds since the epoch, by the clock of who launched it
     run: str
@@ -67,15 +67,17 @@ def use(agent: Agent, request: Request) -> None:
         stand(agent, _mine(request, time.time())._replace(runs=True))
 
 
-def _mine(request: Request, since: float) -> Place:
-    return Place(_short(str(request["machine"])), since, str(request["run"]), False, str(request["owner"]))
+def _mine(request: Request, since: float) -> Spot:
+    return Spot(
+        _short(str(request.get("machine", ""))), since, str(request["run"]), False, str(request["owner"])
+    )
 
 
 def _short(text: str) -> str:
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:6]
 
 
-def stand(agent: Agent, place: Place) -> None:
+def stand(agent: Agent, place: Spot) -> None:
     """Have this place in line, and no other; an earlier agent of the run may still hold it."""
     held = agent.rooms.get(_ROOM)
     if held is not None and held[0] == place:
@@ -95,19 +97,19 @@ def stand(agent: Agent, place: Place) -> None:
 
 
 def descriptors(agent: Agent) -> list[int]:
-    """What a guard inherits, so that the place lasts as long as its task."""
+    """Return the sockets that a guard inherits, so that the place lasts as long as its task."""
     held = agent.rooms.get(_ROOM)
     return [] if held is None else [held[1].fileno()]
 
 
-def _places() -> list[Place]:
+def _places() -> list[Spot]:
     with open("/proc/net/unix", encoding="ascii", errors="replace") as file:
         rows = file.read(_READ).splitlines()
     found = set()
     for row in rows:
         machine, since, run, how, _, owner = (row.partition(" @" + _OURS)[2].split("/") + [""] * 6)[:6]
         try:
-            place = Place(machine, float(since), run, how == "r", unquote(owner))
+            place = Spot(machine, float(since), run, how == "r", unquote(owner))
         except ValueError:  # another program's name
             continue
         if 0 < place.since < 1e11:

@@ -39,7 +39,7 @@ def _stand(run: Run, *, go: bool) -> list[tuple[str, str]]:
     """Ask all hosts; return each that is not ours, with whom it waits for."""
     since, owner = round(run.plan.created, 3), run.plan.owner
     places = {
-        host.name: wire.Stand(run=run.id, owner=owner, machine=machine(host), since=since, go=go)
+        host.name: wire.StandInLine(run=run.id, owner=owner, machine=machine(host), since=since, go=go)
         for host in run.hosts
     }
     while True:
@@ -58,6 +58,6 @@ def _stand(run: Run, *, go: bool) -> list[tuple[str, str]]:
     ]
 
 
-def _words(place: wire.Place) -> str:
+def _words(place: wire.Ahead) -> str:
     when = time.strftime("%a %H:%M", time.localtime(place.since))
     return f"run {place.run} of {place.owner} ({'there' if place.runs else 'in line'} since {when})"
