@@ -45,7 +45,7 @@ def connect_or_replace(run: Run) -> None:
             fail_on(run, Phase.CONNECT, bad)
         elif away:
             _replace(run, bad)
-        fail_on(run.bus, Phase.CONNECT, connect.keep(run))
+        fail_on(run, Phase.CONNECT, connect.keep(run))
         if run.plan.admission.wait:
             wait_in_line(run)
         connect.lease(run)

@@ -29,7 +29,7 @@ def wait_in_line(run: Run) -> None:
         behind = grouped((who, name) for name, who in ahead if who)  # "": somebody else is deciding there
         words = "; ".join(f"{fold(hosts)} for {who}" for who, hosts in behind.items())
         if words and words != told:
-            run.bus.emit(Noted(f"in line: waits on {words}"))
+            run.emit(Noted(f"in line: waits on {words}"))
             told = words
         if run.stop.wait(_TURN):
             raise Cancelled
@@ -50,7 +50,7 @@ def _stand(run: Run, *, go: bool) -> list[tuple[str, str]]:
         if run.stop.asked:
             raise Cancelled
         lost = recovery.losses(run)
-        fail_on(run.bus, Phase.CONNECT, lost or {n: e for n, e in answers.bad.items() if not e.lost})
+        fail_on(run, Phase.CONNECT, lost or {n: e for n, e in answers.bad.items() if not e.lost})
     return [
         (name, _words(reply.ahead[0]) if reply.ahead else "")
         for name, reply in answers.good.items()
