@@ -352,7 +352,6 @@ class InLine(Reply, frozen=True):
 class StandInLine(Request[InLine], frozen=True, kw_only=True):
     """Stand in line since then, and with `go` take the machine where nobody is ahead."""
 
-    OP = "line"
     run: str
     owner: str
     machine: str  # a loopback address, each of which is taken for a machine of its own; else nothing

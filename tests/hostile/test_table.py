@@ -23,7 +23,7 @@ ROWS = (
 # sync and fuzz lie about some of these.
 ELSEWHERE = (
     *("beats", "exec_end", "fingerprint", "imports", "ping", "store_drop"),
-    *("line", "store_put", "store_seal", "unfollow", "unlisten", "vitals"),
+    *("stand_in_line", "store_put", "store_seal", "unfollow", "unlisten", "vitals_ask"),
 )
 
 

@@ -34,7 +34,7 @@ class Spot(NamedTuple):
     owner: str
 
 
-def line(agent: Agent, request: Request) -> dict[str, Any]:
+def stand_in_line(agent: Agent, request: Request) -> dict[str, Any]:
     """Stand in line, or with `go` leave it for the machine where nobody is ahead; return who is.
 
     Whoever has the machine is ahead, and whoever has waited for longer.
