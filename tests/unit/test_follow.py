@@ -179,10 +179,16 @@ class Told:
 
 def a_run(fleet: Told, stop: StopFlag | None = None) -> Run:
     plan = SimpleNamespace(admission=Admission(), run="r1", owner="me", tasks_on=lambda _host: ())
-    hosts = [SimpleNamespace(name="gpu-1", address="10.0.0.1")]
-    bus = SimpleNamespace(emit=lambda _event: None)
-    known: dict[str, Any] = {"fleet": fleet, "plan": plan, "bus": bus, "stop": stop or StopFlag()}
-    return cast("Run", SimpleNamespace(id="r1", hosts=hosts, **known))
+    known: dict[str, Any] = {"fleet": fleet, "plan": plan, "stop": stop or StopFlag()}
+    return cast(
+        "Run",
+        SimpleNamespace(
+            id="r1",
+            hosts=[SimpleNamespace(name="gpu-1", address="10.0.0.1")],
+            emit=lambda _event: None,
+            **known,
+        ),
+    )
 
 
 def test_a_run_that_has_just_ended_lets_go_in_a_moment() -> None:
