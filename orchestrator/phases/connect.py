@@ -182,10 +182,6 @@ def _held(name: str, conflicts: Sequence[wire.Conflict]) -> HostError:
     first, ports = conflicts[0], ", ".join(str(conflict.port) for conflict in conflicts)
     is_run = RunId.PATTERN.fullmatch(first.run or "")  # a node's word
     stop = f"`orchestrate stop {first.run}`, or launch" if is_run else "launch"
-    return HostError(
-        name,
-        f"has task port {ports} taken by run {first.run}",
-        kind="lease",
-        why=f"{first.owner} launched it",
-        hint=f"{stop} with --wait, or with --other-ports",
-    )
+    who = f"run {first.run} ({first.owner})" if first.run else "another run"
+    what = f"has task port {ports} taken by {who}"
+    return HostError(name, what, kind="lease", hint=f"{stop} with --wait, or with --other-ports")

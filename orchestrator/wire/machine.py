@@ -335,7 +335,7 @@ class Leased(Reply):
     conflicts: tuple[Conflict, ...]
 
 
-class Ahead(Reply, frozen=True):
+class Ahead(Reply):
     """In a machine's line: a run that has it, or waits for it."""
 
     since: Seconds  # since the epoch
@@ -344,12 +344,12 @@ class Ahead(Reply, frozen=True):
     owner: Words
 
 
-class InLine(Reply, frozen=True):
+class InLine(Reply):
     ahead: tuple[Ahead, ...]
     again: bool  # somebody else is deciding there
 
 
-class StandInLine(Request[InLine], frozen=True, kw_only=True):
+class StandInLine(Request[InLine]):
     """Stand in line since then, and with `go` take the machine where nobody is ahead."""
 
     run: str
@@ -359,7 +359,7 @@ class StandInLine(Request[InLine], frozen=True, kw_only=True):
     go: bool
 
 
-class Lease(Request[Leased], frozen=True, kw_only=True):
+class Lease(Request[Leased]):
     """Take these ports (as text, each with its task) for a run: all, or none."""
 
     run: str
