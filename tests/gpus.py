@@ -83,7 +83,7 @@ def fake_nvidia(
     (folder / "cards.json").write_text(json.dumps([cards, users]))
     (folder / "kernel").write_text(XIDS)
     programs = {
-        "nvidia-smi": _FAKE.format(python=sys.executable),
+        "nvidia-smi": _FAKE.format(python=Path(sys.executable).resolve()),
         "dmesg": '#!/bin/sh\ncat "${0%/*}/kernel"\n',
     }
     for name, text in programs.items():

@@ -35,7 +35,9 @@ def test_what_a_gpu_did_stands_in_the_verdict(tmp_path: Path) -> None:
             f'[[host]]\nname = "gpu-03"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}\n'
             f'workdir = "{tmp_path}/work"\nstate = "{tmp_path}/node"\n'
         )
-        (tmp_path / "breaks").write_text(BREAKS.format(python=sys.executable, bin=tmp_path / "bin"))
+        (tmp_path / "breaks").write_text(
+            BREAKS.format(python=Path(sys.executable).resolve(), bin=tmp_path / "bin")
+        )
         (tmp_path / "breaks").chmod(0o755)
         ended = subprocess.run(
             [sys.executable, "-m", "orchestrator", "launch", "--no-validate", "--json", "--", "./breaks"],
