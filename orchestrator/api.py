@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
@@ -35,14 +36,7 @@ from orchestrator.report import page
 from orchestrator.store import RunFolder, RunReader
 from orchestrator.store.reader import events_of
 
-__all__ = [
-    "ClusterError",
-    "Event",
-    "Findings",
-    "HostError",
-    "OrchestrateError",
-    "Stamped",
-]  # and what is below
+__all__ = ["HostError", "OrchestrateError"]  # which nothing here uses
 StrPath: TypeAlias = str | os.PathLike[str]
 _LOOK = 0.2  # seconds between two looks for the words of hosts
 
@@ -171,13 +165,13 @@ class RunHandle:
             raise RunError(end.cause or f"run {self.id} was stopped", why=end.why, hint=end.hint)
         return end
 
+    @silence()
     def stop(self, *, now: bool = False) -> RunEnded:
         """End the run everywhere, with `now` without the grace of its tasks, and return its end."""
         order, known = Order.KILL if now else Order.STOP, len(events_of(self._folder))
         if (end := self.ended) is not None:
             return end
-        with silence():
-            stop.reach_keeper(self._folder, order, known)
+        stop.reach_keeper(self._folder, order, known)
         return self._end(None, known, order)
 
     @silence()
@@ -221,16 +215,10 @@ class RunHandle:
         reader = RunReader(self._folder, wanted=tasks)
         reader.skip(known)
         left: RunLeft | None = None
-        with silence():
-            if order is None and self.ended is None:
-                adopt(self._folder)  # does nothing when it has a keeper
-        news = stream(self._folder, reader, lambda: order)
-        while True:
-            with silence():  # not while whoever asks for events does something with one
-                try:
-                    stamped = next(news)
-                except StopIteration:
-                    break
+        take_over = silence()(partial(adopt, self._folder, stop=order))
+        if order is None and self.ended is None:
+            take_over()  # does nothing when it has a keeper
+        for stamped in stream(self._folder, reader, take_over):
             left = stamped.event if stamped and isinstance(stamped.event, RunLeft) else left
             yield stamped
         if left is not None and not reader.ended:

@@ -61,13 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def begin(inventory: Inventory, arguments: argparse.Namespace) -> RunFolder:
     """Start a run: its plan, its folder, its keeper; raise UsageError before anything was made."""
     arguments.other_ports |= arguments.hosts == SLURM  # nobody chose those
-    return start(inventory, arguments, logins, _again(inventory, arguments))
+    return start(inventory, arguments, logins, _planner(inventory, arguments))
 
 
-def _again(inventory: Inventory, arguments: argparse.Namespace) -> Callable[[RunId, float], Planned] | None:
-    """Return what plans the run of `--replay`; None without it. Raise UsageError for options beside it."""
+def _planner(inventory: Inventory, arguments: argparse.Namespace) -> Callable[[RunId, float], Planned]:
+    """Return what plans a run, or that of `--replay` anew. Raise UsageError for options beside it."""
     if arguments.replay is None:
-        return None
+        return partial(make_plan, inventory, arguments)
     own = ("command", "code", "env", "max_restarts", "min_hosts", "spares", "hang_timeout", "validate")
     if given := [name for name in (*own, "skip_preflight", "name") if getattr(arguments, name) not in _UNSET]:
         what = f"--replay takes everything from its run, so that {' and '.join(given)} cannot be given, too"
@@ -98,8 +98,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
     now = time.time()
-    plan_it = _again(inventory, arguments) or partial(make_plan, inventory, arguments)
-    planned, project, found = plan_it(new_run_id(now), now)
+    planned, project, found = _planner(inventory, arguments)(new_run_id(now), now)
     sent = Sent(project.root, project.read()) if project is not None else None
     told = notify_command(inventory.job, arguments.notify)
     if arguments.json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.asking import logins
@@ -12,7 +13,7 @@ from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
 from orchestrator.cli.desk.watch import follow
 from orchestrator.errors import ExitStatus
-from orchestrator.launching.start import start
+from orchestrator.launching.start import make_plan, start
 from orchestrator.model import Inventory
 from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal.watcher import MARK
@@ -34,7 +35,7 @@ def main(arguments: argparse.Namespace) -> int:
     ):
         os.environ[MARK] = str(cluster.folder)  # a keeper has it, and ends with the hosts if we are killed
         inventory = Inventory(cluster.hosts, source="the rehearsal")
-        folder = start(inventory, arguments, logins)
+        folder = start(inventory, arguments, logins, partial(make_plan, inventory, arguments))
         status = follow(folder, arguments, interrupts)
     if status == ExitStatus.CLUSTER and arguments.python is None:
         tell("the tasks use the Python that runs orchestrate; name another with --python")

@@ -69,11 +69,9 @@ def _machines(arguments: argparse.Namespace) -> int:
         raise UsageError("status --machines takes no run", hint="leave it out: all runs are shown")
     hosts = inventories.load(arguments.hosts).hosts
     folders = {str(folder.run): folder for folder in runs()}
-    kept = [run for run, folder in folders.items() if folder.has_keeper()]
     with asking(hosts) as (fleet, bad):
         asked = time.time()
-        for run in kept:
-            folders[run].ask_keeper(Order.VITALS)
+        kept = {run for run, folder in folders.items() if folder.ask_keeper(Order.VITALS)}
         gather, looks = fleet.begin(wire.States(run=None)), fleet.ask(wire.Gpus(others=True))
         states = gather()
         ahead = {name: session.clock_offset for name, session in fleet.sessions.items()}

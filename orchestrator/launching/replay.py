@@ -38,7 +38,10 @@ def plan_again(before: RunFolder, inventory: Inventory, run: str, created: float
         raise UsageError(f"run {old.run} cannot be replayed from here", why=old.hearsay)
     first = replayed(events_of(before)).planned  # later attempts may have had fewer tasks
     seats = first.tasks if first is not None else [(str(spec.id), spec.host) for spec in old.tasks]
-    today, had = [_with_python(old, host) for host in inventory.hosts], {host for _, host in seats}
+    today, had = list(inventory.hosts), {host for _, host in seats}
+    for place, host in enumerate(today):  # with its Python, unless the inventory names another one
+        if old.environment is not None and host.python == Host.python:
+            today[place] = dataclasses.replace(host, python=interpreter(host, old.environment))
     free = sorted((host for host in today if not host.spare), key=lambda host: host.name not in had)
     hosts = tuple(host for host in today if host in free[: len(had)])
     known = {host.name for host in old.members}
@@ -85,13 +88,6 @@ def plan_again(before: RunFolder, inventory: Inventory, run: str, created: float
         notes=(f"a replay of run {old.run}", *old.notes),
     )
     return again, project, ()
-
-
-def _with_python(old: RunPlan, host: Host) -> Host:
-    """Return the host with the Python of the run's environment, unless the inventory names another one."""
-    if old.environment is None or host.python != Host.python:
-        return host
-    return dataclasses.replace(host, python=interpreter(host, old.environment))
 
 
 def _code(before: RunFolder, old: RunPlan, inventory: Inventory, asking: Asking) -> CodeSource | None:

@@ -9,7 +9,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -60,17 +59,18 @@ def start(
     inventory: Inventory,
     arguments: argparse.Namespace,
     logins: Callable[[Sequence[Host]], Secrets | None],
-    again: Callable[[RunId, float], Planned] | None = None,
+    plan_it: Callable[[RunId, float], Planned],
 ) -> RunFolder:
     """Plan the run, make its folder, fork its keeper; raise UsageError before anything was made.
 
-    `logins` asks a person for what only a person knows of the hosts' keys, `again` plans an earlier run anew.
+    `logins` asks a person for what only a person knows of the hosts' keys.
     """
     now = time.time()
     run, key = new_run_id(now), own_key()
-    unsealed = () if key is not None else (f"no key could be made ({key_path()}): {_UNSEALED}",)
-    plan_it = again or partial(make_plan, inventory, arguments, notes=unsealed)
     planned, project, _ = plan_it(run, now)
+    if key is None:
+        note = f"no key could be made ({key_path()}): {_UNSEALED}"
+        planned = dataclasses.replace(planned, notes=(*planned.notes, note))
     wanted_tasks(arguments.task, planned, "the run")
     told = notify_command(inventory.job, getattr(arguments, "notify", None))
     secrets = environ.values_here(planned.secrets, os.environ)
@@ -90,7 +90,6 @@ def make_plan(
     arguments: argparse.Namespace,
     run: RunId,
     created: float,
-    notes: tuple[str, ...] = (),
     *,
     sends: bool = True,
 ) -> Planned:
@@ -158,7 +157,7 @@ def make_plan(
         ),
         environment=environment,
         cwd="" if project is None else project.root.cwd,
-        notes=(*layout.took, *(layout.notes if known else ()), *map(str, found), *notes),
+        notes=(*layout.took, *(layout.notes if known else ()), *map(str, found)),
         if_shared=tuple(str(one) for one in if_shared if one not in found),
         own_paths=own,
     )

@@ -66,8 +66,8 @@ def _of_run(
     known = numbers(facts(view.tasks.get(names[0]), seen), 0.0)
     far = ", ".join(f"{key} {known[key]}" for key in ("epoch", "step", "loss") if known[key])
     far = far if any(task.attempt.isdigit() for task in tasks) else "validation"
-    started = min((task.state.started_ns for task in tasks if task.state.started_ns), default=None)
-    since = None if started is None else started / 1e9 - ahead
+    started = (task.state.started_ns for task in tasks)
+    since = min((at / 1e9 - ahead for at in started if at), default=None)
     return MachineRow(host, user, run.run, names, gpus, since, far)
 
 

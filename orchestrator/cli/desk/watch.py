@@ -89,13 +89,11 @@ def look(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:
         return _Watch(folder, reader, renderer, interrupts, False, None).loop()
 
 
-def stream(
-    folder: RunFolder, reader: RunReader, stop: Callable[[], Order | None] = lambda: None
-) -> Iterator[Stamped | None]:
+def stream(folder: RunFolder, reader: RunReader, adopt: Callable[[], bool]) -> Iterator[Stamped | None]:
     """Yield what is new in a run's folder until the run has ended, and None after each look.
 
-    A keeper that vanished is replaced, and told to `stop` the run if that was asked for; this ends early when
-    the last one could not keep it. Raise RunError when keepers come to nothing.
+    A keeper that vanished is replaced by `adopt`; this ends early when the last one could not keep it.
+    Raise RunError when keepers come to nothing.
     """
     checked, idle, gone = time.monotonic(), _IDLE, False
     keepers, adopted = 0, -math.inf  # those that were started one after the other, and when the last one was
@@ -118,7 +116,7 @@ def stream(
                     why=f"{keepers} keepers ended before they could do anything",
                     hint=f"see {folder.debug_log}",
                 )
-            if asking.adopt(folder, stop=stop()):
+            if adopt():
                 keepers, adopted = keepers + 1, time.monotonic()
         elif time.monotonic() - checked > _LOOK_FOR_KEEPER:
             checked, gone = time.monotonic(), not folder.has_keeper()
@@ -173,7 +171,9 @@ class _Watch:
         return self.interrupts.count > (_PATIENCE if self.owned else 0)
 
     def _watch(self) -> int:
-        for stamped in stream(self.folder, self.reader, lambda: self.stopping):
+        for stamped in stream(
+            self.folder, self.reader, lambda: asking.adopt(self.folder, stop=self.stopping)
+        ):
             if stamped is not None:
                 self._take(stamped)
             else:
