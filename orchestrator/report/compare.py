@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from statistics import median
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from orchestrator.events import Level
+from orchestrator.events import HostDescribed
 from orchestrator.groups import grouped
-from orchestrator.model import Host
 from orchestrator.render import fold
 from orchestrator.render.grid import table
 from orchestrator.render.tables import RunRow, state_of
+from orchestrator.report.curves import last
 from orchestrator.report.page import Rows, environment, rows, versions
-from orchestrator.report.story import Story, points
-from orchestrator.run.view import replay
+from orchestrator.report.story import points, read
 from orchestrator.store import RunFolder
 from orchestrator.store.known import read_lock
-from orchestrator.store.reader import events_of
 from orchestrator.text import count, cut, size, utf8
 
 _SHOWN = 12  # differences of one area; JSON has all
@@ -33,30 +30,32 @@ _CLOSE = 0.1  # of the larger one: numbers that differ by less are no news
 _PINNED = re.compile(r"(?m)^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
 _DERIVED = re.compile(r"TF_CONFIG|TMPDIR|ORCHESTRATE_.*|MASTER_.*")  # follow from hosts and their ports
 
-Value: TypeAlias = str | float
+Value: TypeAlias = str | float | None  # None: it has none
 Facts: TypeAlias = Mapping[str, Mapping[str, Value]]  # area -> name -> value
-Difference: TypeAlias = tuple[str, str, Value | None, Value | None]  # None: it has none
+
+
+class Difference(NamedTuple):
+    """What two runs do not have alike."""
+
+    area: str
+    what: str
+    a: Value
+    b: Value
 
 
 def facts_of(folder: RunFolder) -> Facts:
     """All that is compared of a run; raise UsageError where it cannot be read."""
-    plan, history, code, story = folder.read_plan(), events_of(folder), folder.read_code(), Story()
-    view = replay(history)
-    for stamped in history:
-        story.tell(stamped.at, stamped.event)
-    told = points(folder, story)
-    paces = [point.pace for each in told.values() for point in each[-1] if point.pace is not None]
-    losses = [point.loss for each in told.values() for point in each[-1][-1:] if point.loss is not None]
-    ended, recipe = view.ended, plan.recipe
+    story, code = read(folder), folder.read_code()
+    plan, ended, recipe = story.plan, story.view.ended, story.plan.recipe
+    told = points(folder, story).values()
     lock = read_lock(plan.environment.name) if plan.environment else None
-    lines = count(code.diff.count("\n"), "line")
     return {
         "outcome": {
-            "state": state_of(RunRow(plan, view, folder.has_keeper())),
+            "state": state_of(RunRow(plan, story.view, story.kept)),
             **({"kind": ended.kind, "cause": ended.cause, "attempts": f"{ended.attempts}"} if ended else {}),
-            **({"seconds": ended.seconds} if ended else {}),
-            **({"steps a second": median(paces)} if paces else {}),
-            **({"loss": median(losses)} if losses else {}),
+            "seconds": ended.seconds if ended else None,
+            "steps a second": _median(point.pace for each in told for point in each),
+            "loss": _median(last(each).get("loss") for each in told),
         },
         "options": {
             "command": shlex.join(plan.command),
@@ -72,7 +71,9 @@ def facts_of(folder: RunFolder) -> Facts:
         "code": {
             "folder": plan.cwd,
             "git": f"{code.commit[:12]} {code.branch}".strip(),
-            "not committed": f"{lines} of diff, {_digest(code.diff)}" if code.diff else "",
+            "not committed": count(code.diff.count("\n"), "line of diff", "lines of diff")
+            if code.diff
+            else "",
             **(code.files or {"digest": plan.tree[:16]}),
         },
         "data": {
@@ -82,15 +83,10 @@ def facts_of(folder: RunFolder) -> Facts:
         "packages": {**dict(_PINNED.findall(lock or "")), **_texts(versions(story))},
         "hosts": {
             "names": fold.names(host.name for host in plan.hosts),
+            "address": ", ".join(host.address for host in plan.hosts),
             **_texts(
-                rows((name, (text, host.name)) for host in plan.hosts for name, text in _host(host, story))
+                rows((name, (text, host.host)) for host in story.hosts.values() for name, text in _host(host))
             ),
-        },
-        "preflight": {
-            f"{check.host} {check.check}": f"{check.level}: {check.found}"
-            for host in view.hosts.values()
-            for check in host.checks
-            if check.level is not Level.OK
         },
         "environment": {
             name: text for name, text in _texts(environment(plan)).items() if not _DERIVED.fullmatch(name)
@@ -98,12 +94,15 @@ def facts_of(folder: RunFolder) -> Facts:
     }
 
 
-def _host(host: Host, story: Story) -> Iterator[tuple[str, str]]:
-    yield from (("address", host.address), ("python", host.python))
-    if found := story.hosts.get(host.name):
-        yield "CPU", f"{found.cpus} x {found.processor}"
-        yield "memory", size(found.memory)
-        yield "GPU", ", ".join(found.gpus)
+def _median(values: Iterable[float | None]) -> float | None:
+    told = [value for value in values if value is not None]
+    return median(told) if told else None
+
+
+def _host(host: HostDescribed) -> Iterator[tuple[str, str]]:
+    yield "CPU", f"{host.cpus} x {host.processor}"
+    yield "memory", size(host.memory)
+    yield "GPU", ", ".join(host.gpus)
 
 
 def _texts(told: Rows) -> dict[str, str]:
@@ -114,22 +113,17 @@ def _texts(told: Rows) -> dict[str, str]:
     }
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
 def differences(a: Facts, b: Facts) -> list[Difference]:
     """List what is not the same in both, in the order of the facts."""
-    found = []
-    for area, mine in a.items():
-        for name in dict.fromkeys([*mine, *b[area]]):
-            left, right = mine.get(name), b[area].get(name)
-            if not _alike(left, right):
-                found.append((area, name, left, right))
-    return found
+    return [
+        Difference(area, name, mine.get(name), b[area].get(name))
+        for area, mine in a.items()
+        for name in {**mine, **b[area]}
+        if not _alike(mine.get(name), b[area].get(name))
+    ]
 
 
-def _alike(left: Value | None, right: Value | None) -> bool:
+def _alike(left: Value, right: Value) -> bool:
     if isinstance(left, float) and isinstance(right, float):
         return abs(left - right) <= _CLOSE * max(abs(left), abs(right))
     return (left or "") == (right or "")
@@ -138,26 +132,22 @@ def _alike(left: Value | None, right: Value | None) -> bool:
 def shown(runs: tuple[str, str], found: Sequence[Difference], *, json: bool, width: int | None) -> list[str]:
     """Word the differences as a table, or all of them as JSON."""
     if json:
-        names = ("area", "what", "a", "b")
-        facts = {
-            "a": runs[0],
-            "b": runs[1],
-            "differences": [dict(zip(names, row, strict=True)) for row in found],
-        }
+        facts = {"a": runs[0], "b": runs[1], "differences": [one._asdict() for one in found]}
         return [msgspec.json.encode(utf8(facts)).decode()]
     if not found:
         return [f"{runs[0]} and {runs[1]} differ in nothing that this machine knows of them"]
     lines: list[tuple[str, ...]] = []
-    for area, of_area in grouped((area, rest) for area, *rest in found).items():
-        cells = [(str(name), *_cells(left, right)) for name, left, right in of_area]
-        more = [(f"and {len(cells) - _SHOWN} more", "--json has all", "")] if len(cells) > _SHOWN else []
-        lines += [("" if number else area, *row) for number, row in enumerate([*cells[:_SHOWN], *more])]
+    for area, of_area in grouped((one.area, one) for one in found).items():
+        cells = [(one.what, *_cells(one.a, one.b)) for one in of_area[:_SHOWN]]
+        if len(of_area) > _SHOWN:
+            cells.append((f"and {len(of_area) - _SHOWN} more", "--json has all", ""))
+        lines += [("" if number else area, *row) for number, row in enumerate(cells)]
     return table(("what", "differs", *runs), lines, width)
 
 
-def _cells(*values: Value | None) -> tuple[str, ...]:
+def _cells(*values: Value) -> tuple[str, ...]:
     """Cut two values to what a screen holds, from where they begin to differ."""
     texts = [f"{value:.4g}" if isinstance(value, float) else value or "-" for value in values]
-    same = sum(1 for _ in takewhile(lambda pair: len(set(pair)) == 1, zip(*texts, strict=False))) - _BEFORE
-    begins = same if same > 0 and max(map(len, texts)) > _WIDEST else 0
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+    begins = max(0, same - _BEFORE) if max(map(len, texts)) > _WIDEST else 0
     return tuple(cut("\u2026" * (begins > 0) + text[begins:], _WIDEST) for text in texts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeAlias
 from orchestrator.node.task.output import RECORD
 from orchestrator.run.fitlines import Lines
 from orchestrator.store.reader import end_of
-from orchestrator.text import duration
 
 _MOST = 32 << 20  # bytes of a log and of its times, from the end
 _LOOKS = 1000  # at one log
@@ -22,6 +21,7 @@ _LONGEST = 2048  # bytes of a printed line
 _MOST_NUMBER = 1e15  # that is drawn
 _FLAT = 1e-9  # from lowest to highest: up to it there is nothing to see
 _STEEP = 50.0  # from lowest to highest loss: beyond it the scale is logarithmic
+_DRAWN = {"loss": "loss", "accuracy": "accuracy", "pace": "steps a second"}
 _NUMBER = rb"[ \t]*[:=][ \t]*([0-9]{0,9}\.?[0-9]{1,20}(?:[eE][+-]?[0-9]{1,3})?)"
 _ENDS = re.compile(rb"[\r\n\x08]+")
 _OF_INTEREST = re.compile(rb"(?i)loss|acc|epoch")
@@ -29,8 +29,7 @@ _PRINTED = (
     re.compile(rb"(?i)\b(?:step|epoch)[ \t]*[:=]?[ \t]*([0-9]{1,12})"),
     *(re.compile(rb"(?i)(?<![a-z_])(?:train[_ ])?" + name + _NUMBER) for name in (b"loss", b"acc(?:uracy)?")),
 )
-_WORDY = re.compile(r"\.0(?= s)| 00 s$")  # of a duration
-_SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
+_UNITS = ((86_400, " d"), (3600, " h"), (60, " min"))  # seconds of each
 
 
 Line: TypeAlias = list[tuple[float, float]]
@@ -84,44 +83,38 @@ def _pieces(log: Path, times: Path, most: int) -> Iterator[tuple[float, bytes]]:
 
 
 def joined(reported: Sequence[Point], said: Sequence[Point]) -> list[Point]:
-    """Both as one, where a task reports: of what it printed only the accuracy, between two reported steps."""
+    """Both as one, where a task reports: of what it printed only the accuracy, at the step reported last."""
     if not any(point.loss is not None for point in reported):
         return list(said or reported)
-    times, points = [point.at for point in reported], list(reported)
+    points = list(reported)
     for at, *_, accuracy, _ in (point for point in said if point.accuracy is not None):
-        after = min(bisect_right(times, at), len(times) - 1)
-        left, right = reported[max(0, after - 1)], reported[after]
-        share = min(1.0, _share(at, left.at, right.at) / 100)
-        step = (left.step or 0) * (1 - share) + (right.step or 0) * share
-        points.append(Point(at, step, accuracy=accuracy))
+        after = bisect_right(reported, at, key=lambda point: point.at)
+        points.append(Point(at, reported[max(0, after - 1)].step, accuracy=accuracy))
     return sorted(points, key=lambda point: point.at)
 
 
-def charts(tasks: Mapping[str, Sequence[Sequence[Point]]], began: float) -> list[dict[str, Any]]:
-    """Draw each number that tasks told in their attempts, over steps and over time: in percent."""
-    told = [point for attempts in tasks.values() for points in attempts for point in points]
-    drawn, most = [], max(50, _MOST_POINTS // max(1, len(tasks)))
-    for name, over in product(("loss", "accuracy", "pace"), ("step", "at")):
-        lines = {
-            task: [_values(points, name, over, most) for points in attempts]
-            for task, attempts in tasks.items()
-        }
-        places = [place for point in told if (place := getattr(point, over)) is not None]
-        if any(map(any, lines.values())) and max(places) - min(places) > _FLAT:
-            drawn.append(_chart(name, over, lines, (min(places), max(places)), began))
-    return drawn
+def last(points: Iterable[Point]) -> dict[str, float]:
+    """The last of each number that a task told."""
+    return {name: value for point in points for name, value in point._asdict().items() if value is not None}
 
 
-def _values(points: Sequence[Point], name: str, over: str, most: int) -> Line:
-    pairs = ((getattr(point, over), getattr(point, name)) for point in points)
-    drawn = [(x, y) for x, y in pairs if x is not None and y is not None and abs(y) < _MOST_NUMBER]
-    return drawn[:: -(1 + len(drawn) // most)][::-1]  # with the last one
+def charts(tasks: Mapping[str, Sequence[Point]], began: float) -> list[dict[str, Any]]:
+    """Draw each number that tasks told, over steps and over time: in percent."""
+    drawn = (_chart(name, over, tasks, began) for name, over in product(_DRAWN, ("step", "at")))
+    return [chart for chart in drawn if chart]
 
 
-def _chart(
-    name: str, over: str, lines: Mapping[str, list[Line]], span: tuple[float, float], began: float
-) -> dict[str, Any]:
-    ys = [y for attempts in lines.values() for line in attempts for _, y in line]
+def _chart(name: str, over: str, tasks: Mapping[str, Sequence[Point]], began: float) -> dict[str, Any]:
+    """Draw a line for each task; {} where there is nothing to see."""
+    most = max(50, _MOST_POINTS // max(1, len(tasks)))
+    lines = {task: _line(points, name, over, most) for task, points in tasks.items()}
+    xs, ys = ([pair[axis] for line in lines.values() for pair in line] for axis in (0, 1))
+    if not xs or max(xs) - min(xs) <= _FLAT:
+        return {}
+    span, start, unit, word = (min(xs), max(xs)), 0.0, 1, ""
+    if over == "at":  # from the start of the run on
+        longer = (one for one in _UNITS if span[1] - began >= 2 * one[0])
+        start, (unit, word) = began, next(longer, (1, " s"))
     steep = name == "loss" and 0 < min(ys) * _STEEP < max(ys)
     scale = math.log10 if steep else float
     low, high = scale(min(ys)), scale(max(ys))
@@ -130,36 +123,32 @@ def _chart(
     def path(line: Line) -> str:
         return "L".join(f"{_share(x, *span):.2f} {100 - _share(scale(y), low, high):.2f}" for x, y in line)
 
-    # Over time, from the start of the run on.
-    start, steps = (began, _SECONDS) if over == "at" else (0.0, (1,))
     return {
-        "title": {"pace": "steps a second"}.get(name, name),
+        "title": _DRAWN[name],
         "over": "over time" if over == "at" else "over steps",
-        "paths": {
-            task: "".join(f"M{path(line)}" for line in attempts if line) for task, attempts in lines.items()
-        },
-        "xs": [
-            (_share(x + start, *span), _WORDY.sub("", duration(x)) if over == "at" else f"{x:,.0f}")
-            for x in _round(span[0] - start, span[1] - start, steps)
-        ],
-        "ys": [
-            (_share(y, low, high), f"{10**y if steep else y:.4g}")
-            for y in _round(low, high, (1,) if steep else ())
-        ],
+        "paths": {task: f"M{path(line)}" if line else "" for task, line in lines.items()},
+        "xs": [(place, f"{x:,.12g}{word}") for place, x in _round(*((x - start) / unit for x in span))],
+        "ys": [(place, f"{10**y if steep else y:.4g}") for place, y in _round(low, high)],
     }
+
+
+def _line(points: Sequence[Point], name: str, over: str, most: int) -> Line:
+    pairs = ((getattr(point, over), getattr(point, name)) for point in points)
+    drawn = [(x, y) for x, y in pairs if x is not None and y is not None and abs(y) < _MOST_NUMBER]
+    return drawn[:: -(1 + len(drawn) // most)][::-1]  # with the last one
 
 
 def _share(value: float, low: float, high: float) -> float:
     return 100 * (value - low) / (high - low) if high - low > _FLAT else 50.0
 
 
-def _round(low: float, high: float, steps: Sequence[float] = ()) -> list[float]:
-    """Return about five round numbers from low to high; `steps` are the smallest distances."""
+def _round(low: float, high: float) -> list[tuple[float, float]]:
+    """Return about five round numbers from low to high, each behind its place."""
+    if high - low <= _FLAT:
+        return [(50.0, low)]
     wanted = (high - low) / 5
-    if wanted < _FLAT:
-        return [low]
     power = 10.0 ** math.floor(math.log10(wanted))
-    powers = [power * factor for factor in (1, 2, 5, 10) if power * factor >= max(steps, default=0)]
-    step = next((one for one in (*steps, *powers) if one >= wanted), wanted)
+    step = next((power * factor for factor in (1, 2, 5) if power * factor >= wanted), power * 10)
     first = math.ceil(low / step - _FLAT)
-    return [number * step for number in range(first, first + 8) if number * step <= high + step * _FLAT]
+    numbers = (number * step for number in range(first, first + 8))
+    return [(_share(number, low, high), number) for number in numbers if number <= high + step * _FLAT]

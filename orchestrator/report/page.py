@@ -6,8 +6,8 @@ import re
 import shlex
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from textwrap import dedent
 from typing import Any, TypeAlias
 
 import jinja2
@@ -24,19 +24,20 @@ from orchestrator.render.errors import problems
 from orchestrator.render.preflight import pairs_line
 from orchestrator.render.summary import summary
 from orchestrator.render.tables import RunRow, state_of
-from orchestrator.report.curves import charts
-from orchestrator.report.story import Story, logs, points, stacks
-from orchestrator.run.view import View, replay
+from orchestrator.report.curves import charts, last
+from orchestrator.report.story import Story, points, read
 from orchestrator.store import RunFolder
-from orchestrator.store.reader import events_of
+from orchestrator.store.reader import last_lines
 from orchestrator.text import cut, duration, moment, plain, size
 
 # By name each value, and who has it.
 Rows: TypeAlias = list[tuple[str, list[tuple[str, str]]]]
 
 _LONGEST = 4000  # characters of a text
+_LAST = 40  # lines of a log
+_STACKS = 3  # files, the newest
+_MOST_STACKS = 1000  # lines of one
 _MOST_HOSTS = 32  # of which the pairs are drawn
-_TONES = {Outcome.SUCCEEDED: "good", Outcome.STOPPED: "quiet"}
 # What people call what nobody else may see, beside what `secrets` names.
 _SECRET = re.compile(r"(?i)secret|token|passw|credential|auth|(?:^|_)key(?:$|_)")
 
@@ -55,7 +56,8 @@ def page(folder: RunFolder, now: float) -> str:
     """Read a run, and return its page; raise UsageError where its plan or events cannot be read."""
     places = jinja2.Environment(autoescape=True, finalize=_harmless, trim_blocks=True, lstrip_blocks=True)
     places.loader, places.undefined = jinja2.FileSystemLoader(Path(__file__).parent), jinja2.StrictUndefined
-    places.filters |= {"duration": duration, "size": size, "end": end, "failed": failed, "moment": _moment}
+    places.filters |= {"duration": duration, "size": size, "end": end, "failed": failed}
+    places.filters["moment"] = partial(moment, "%Y-%m-%d %H:%M:%S")
     return places.get_template("page.html").render(_facts(folder, now))
 
 
@@ -63,66 +65,56 @@ def _harmless(value: Any) -> Any:
     return cut(plain(value), _LONGEST) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
-def _moment(seconds: float) -> str:
-    return moment("%Y-%m-%d %H:%M:%S", seconds)
-
-
 def _facts(folder: RunFolder, now: float) -> dict[str, Any]:
-    plan, history, kept, story = folder.read_plan(), events_of(folder), folder.has_keeper(), Story()
-    view = replay(history)
-    for stamped in history:
-        story.tell(stamped.at, stamped.event)
+    story = read(folder)
+    plan, view = story.plan, story.view
     began = view.began or plan.created
-    ended = max(now if kept and not view.ended else story.last, began)
+    ended = max(now if story.kept and not view.ended else story.last, began)
     # Of a run that ended before its tasks were started the validation may have printed.
-    newest = {start.task: start for start in story.starts}
+    starts = [attempts[-1] for attempts in story.starts.values()]
     alone = [TaskStarted(str(spec.id), spec.host, "validate", 0) for spec in plan.tasks]
+    logs = ((start, last_lines(folder.log(start.attempt, start.task), _LAST)) for start in starts or alone)
+    stacks = sorted(folder.stacks.glob("*.txt"), reverse=True)[:_STACKS]
     told = points(folder, story)
-    checks = [check for host in view.hosts.values() for check in host.checks]
+    tone, headline, said = _verdict(story, ended - began)
 
     return {
         "plan": plan,
         "view": view,
+        "story": story,
         "code": folder.read_code(),
         "command": shlex.join(plan.command) or "the training program that comes along",
         "now": now,
-        **_verdict(plan, view, kept=kept, since=ended - began),
+        "tone": tone,
+        "headline": headline,
+        "said": said,
         "began": began,
         "ended": ended,
-        "lanes": grouped((bar.lane, bar) for bar in story.bars),
-        "marks": story.marks,
-        "last": {task: _last(each[-1]) for task, each in told.items()},
+        "last": {task: last(each) for task, each in told.items()},
         "charts": charts(told, began),
-        "described": story.hosts,
         "versions": versions(story),
-        "problems": problems(checks),
+        "problems": problems([check for host in view.hosts.values() for check in host.checks]),
         "pairs": story.pairs if 1 < len(plan.hosts) <= _MOST_HOSTS else {},
         "pairs_line": pairs_line(list(story.pairs.values())),
         "environment": environment(plan),
-        "logs": logs(folder, list(newest.values()) or alone),
-        "stacks": stacks(folder.stacks),
-        "notes": [*plan.notes, *story.notes],
+        "logs": [(start, lines) for start, lines in logs if lines],
+        "stacks": {path.name: last_lines(path, _MOST_STACKS) for path in stacks},
+        "notes": list(dict.fromkeys([*plan.notes, *story.notes])),
     }
 
 
-def _verdict(plan: RunPlan, view: View, *, kept: bool, since: float) -> dict[str, Any]:
-    """How it ended, in the words of the end of a launch; of a living run what it does."""
-    if view.ended is None:
-        state = state_of(RunRow(plan, view, kept))
-        return {"tone": "live", "headline": f"{state}, {duration(since)} after its start", "said": []}
-    head, *lines = summary(view)
-    doubtful = view.ended.outcome is Outcome.SUCCEEDED and (view.ended.cause or view.ended.warnings)
+def _verdict(story: Story, since: float) -> tuple[str, str, list[str]]:
+    """Return tone, headline and lines of how it ended, as a launch tells it; of a living run what it does."""
+    ended = story.view.ended
+    if ended is None:
+        state = state_of(RunRow(story.plan, story.view, story.kept))
+        return "live", f"{state}, {duration(since)} after its start", []
+    head, *lines = summary(story.view)
+    well = ended.outcome is Outcome.SUCCEEDED
+    tone = "warn" if well and (ended.cause or ended.warnings) else ended.outcome
     # How each task ended stands in a table, and where the logs are is of this machine alone.
-    rest = [line for line in lines if not re.match(r"logs: |more: |  [a-z]+/", line)]
-    said = dedent("\n".join(rest)).split("\n") if rest else []
-    tone = "warn" if doubtful else _TONES.get(view.ended.outcome, "bad")
-    return {"tone": tone, "headline": head.removeprefix(f"run {view.ended.run} "), "said": said}
-
-
-def _last(told: Iterable[Any]) -> dict[str, str]:
-    """The last of each number that a task told."""
-    newest = {name: value for point in told for name, value in point._asdict().items() if value is not None}
-    return {name: f"{value:,.0f}" if name == "step" else f"{value:.4g}" for name, value in newest.items()}
+    said = [line for line in lines if not re.match(r"logs: |more: |  [a-z]+/", line)]
+    return tone, head.removeprefix(f"run {ended.run} "), said
 
 
 def rows(told: Iterable[tuple[str, tuple[str, str]]]) -> Rows:
@@ -144,8 +136,9 @@ def versions(story: Story) -> Rows:
 
 def environment(plan: RunPlan) -> Rows:
     """Each variable of the tasks; no value of a secret."""
-    told = [(name, (value, str(spec.id))) for spec in plan.tasks for name, value in sorted(spec.env.items())]
-    hidden = [
-        (name, ("***" if value and _SECRET.search(name) else value, task)) for name, (value, task) in told
+    told = [
+        (name, ("***" if value and _SECRET.search(name) else value, str(spec.id)))
+        for spec in plan.tasks
+        for name, value in sorted(spec.env.items())
     ]
-    return rows([*hidden, *((name, ("***", "")) for name in plan.secrets)])
+    return rows([*told, *((name, ("***", "")) for name in plan.secrets)])

@@ -1,30 +1,25 @@
-"""The story of a run: what its events, logs and stacks tell beside its view, read once and bounded."""
+"""The story of a run: its plan, view and events, and what its logs and stacks tell, bounded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from orchestrator import events as ev
 from orchestrator.diagnosis.ends import end_after, failed
+from orchestrator.model import RunPlan
 from orchestrator.report.curves import Point, joined, printed
+from orchestrator.run.view import View, replay
 from orchestrator.store import RunFolder
-from orchestrator.store.reader import last_lines
-from orchestrator.text import cut, duration, plain
+from orchestrator.store.reader import events_of
+from orchestrator.text import duration
 
-_LAST = 40  # lines of a log
-_LONGEST = 1000  # characters of one of them
 _READ = 8 << 20  # bytes of all logs that are read closely
-_STACKS = 3  # files, the newest
-_MOST_STACKS = 1000  # lines of one
 
 
 @dataclass
 class Bar:
     """Something that lasted."""
 
-    lane: str
     began: float  # seconds since the epoch, as `ended`
     ended: float | None = None
     kind: str = "open"  # phase, good, bad, stopped, lost
@@ -33,36 +28,37 @@ class Bar:
 
 @dataclass
 class Story:
-    """All that the view of a run does not keep of its events."""
+    """All that is told of a run."""
 
-    last: float = 0.0
-    bars: list[Bar] = field(default_factory=list)
+    plan: RunPlan
+    view: View
+    kept: bool  # its keeper lives on this machine
+    last: float = 0.0  # event, in seconds since the epoch
+    lanes: dict[str, list[Bar]] = field(default_factory=dict)
     marks: list[tuple[float, str]] = field(default_factory=list)
     hosts: dict[str, ev.HostDescribed] = field(default_factory=dict)
     pairs: dict[tuple[str, str], ev.PairReported] = field(default_factory=dict)  # the worst one of each two
-    starts: list[ev.TaskStarted] = field(default_factory=list)
+    starts: dict[str, list[ev.TaskStarted]] = field(default_factory=dict)  # by task
+    reported: dict[str, list[Point]] = field(default_factory=dict)
     clocks: dict[str, float] = field(default_factory=dict)
-    reported: dict[tuple[str, str], list[Point]] = field(default_factory=dict)  # by task and attempt
-    newest: dict[str, list[Point]] = field(default_factory=dict)  # of them, in the last attempt
-    notes: dict[str, None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def tell(self, at: float, event: ev.Event) -> None:
         self.last = max(self.last, at)
         match event:
             case ev.PhaseStarted(phase) if phase is not ev.Phase.FOLLOW:
-                self.bars.append(Bar(phase, at))
+                self._begin(phase, at)
             case ev.PhaseEnded(phase, ok, seconds):
                 self._end(phase, at, "phase" if ok else "bad", duration(seconds))
             case ev.TaskStarted(task, attempt=attempt):
-                if (task, attempt) not in self.reported:
-                    self.bars.append(Bar(_lane(task, attempt), at))
-                    self.starts.append(event)
-                    self.reported[task, attempt] = self.newest[task] = []
+                if _lane(task, attempt) not in self.lanes:
+                    self._begin(_lane(task, attempt), at)
+                    self.starts.setdefault(task, []).append(event)
             case ev.TaskExited(task, attempt=attempt):
                 kind = "bad" if failed(event) else "stopped" if event.stopped else "good"
                 self._end(_lane(task, attempt), at, kind, end_after(event))
             case ev.HostLost(host, why):
-                self.bars.append(Bar(host, at, text=why))
+                self._begin(host, at, why)
             case ev.HostRecovered(host, seconds):
                 self._end(host, at, "lost", f"no word for {duration(seconds)}")
             case ev.AttemptFailed(attempt):
@@ -79,15 +75,18 @@ class Story:
             case ev.HostConnected(host, _, clock):
                 self.clocks[host] = clock
             case ev.TaskProgressed(task, step, loss, pace):
-                self.newest.setdefault(task, []).append(Point(at, step, loss, pace=pace))
+                self.reported.setdefault(task, []).append(Point(at, step, loss, pace=pace))
             case ev.Noted(text):
-                self.notes[text] = None
+                self.notes.append(text)
             case _:
                 pass
 
+    def _begin(self, lane: str, at: float, text: str = "") -> None:
+        self.lanes.setdefault(lane, []).append(Bar(at, text=text))
+
     def _end(self, lane: str, at: float, kind: str, text: str) -> None:
-        for bar in self.bars:
-            if bar.lane == lane and bar.ended is None:
+        for bar in self.lanes.get(lane, ()):
+            if bar.ended is None:
                 bar.ended, bar.kind, bar.text = at, kind, text
 
 
@@ -95,27 +94,24 @@ def _lane(task: str, attempt: str) -> str:
     return task if attempt == "1" else f"{task}, attempt {attempt}"
 
 
-def points(folder: RunFolder, story: Story) -> dict[str, list[list[Point]]]:
-    """Join what each task told of its training in each attempt, of those that told anything."""
-    several = len({start.task for start in story.starts}) > 1
-    told: dict[str, list[list[Point]]] = {}
-    for start in story.starts:
-        clock = story.clocks.get(start.host, 0.0)
-        paths = folder.log(start.attempt, start.task), folder.times(start.attempt, start.task)
-        said = printed(*paths, clock, _READ // len(story.starts), several=several)
-        if each := joined(story.reported[start.task, start.attempt], said):
-            told.setdefault(start.task, []).append(each)
-    return told
+def read(folder: RunFolder) -> Story:
+    """Read the story of a run; raise UsageError where its plan or events cannot be read."""
+    kept, plan, history = folder.has_keeper(), folder.read_plan(), events_of(folder)
+    story = Story(plan, replay(history), kept)
+    for stamped in history:
+        story.tell(stamped.at, stamped.event)
+    return story
 
 
-def logs(folder: RunFolder, newest: Sequence[ev.TaskStarted]) -> list[tuple[ev.TaskStarted, list[str]]]:
-    """The last lines of each task that has a log."""
-    files = ((start, folder.log(start.attempt, start.task)) for start in newest)
-    found = ((start, last_lines(path, _LAST)) for start, path in files)
-    return [(start, [cut(plain(line), _LONGEST) for line in lines]) for start, lines in found if lines]
-
-
-def stacks(folder: Path) -> dict[str, list[str]]:
-    """The newest files of stacks, of each its last lines."""
-    newest = sorted(folder.glob("*.txt"), reverse=True)[:_STACKS]
-    return {path.name: list(last_lines(path, _MOST_STACKS)) for path in newest}
+def points(folder: RunFolder, story: Story) -> dict[str, list[Point]]:
+    """Join what each task told of its training in all its attempts, of those that told anything."""
+    share = _READ // max(1, sum(map(len, story.starts.values())))
+    told = {}
+    for task, starts in story.starts.items():
+        said: list[Point] = []
+        for start in starts:
+            paths = folder.log(start.attempt, task), folder.times(start.attempt, task)
+            clock = story.clocks.get(start.host, 0.0)
+            said += printed(*paths, clock, share, several=len(story.starts) > 1)
+        told[task] = joined(story.reported.get(task, []), said)
+    return {task: each for task, each in told.items() if each}

@@ -104,10 +104,6 @@ ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
         lambda: folder(B, change=lambda plan: replace(plan, data_digest="d2", data=Data(paths=("x",)))),
         {("data", "digest"), ("data", "x")},
     ),
-    "a warning": (
-        lambda: folder(B, ev.CheckReported("gpu-1", "disk", ev.Level.WARN, "1 GB free")),
-        {("preflight", "gpu-1 disk")},
-    ),
 }
 
 
