@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,9 +72,7 @@ def facts_of(folder: RunFolder) -> Facts:
         "code": {
             "folder": plan.cwd,
             "git": f"{code.commit[:12]} {code.branch}".strip(),
-            "not committed": count(code.diff.count("\n"), "line of diff", "lines of diff")
-            if code.diff
-            else "",
+            "not committed": count(code.diff.count("\n"), "line") if code.diff else "",
             **(code.files or {"digest": plan.tree[:16]}),
         },
         "data": {
@@ -84,9 +83,7 @@ def facts_of(folder: RunFolder) -> Facts:
         "hosts": {
             "names": fold.names(host.name for host in plan.hosts),
             "address": ", ".join(host.address for host in plan.hosts),
-            **_texts(
-                rows((name, (text, host.host)) for host in story.hosts.values() for name, text in _host(host))
-            ),
+            **_texts(rows(_hardware(story.hosts.values()))),
         },
         "environment": {
             name: text for name, text in _texts(environment(plan)).items() if not _DERIVED.fullmatch(name)
@@ -99,10 +96,11 @@ def _median(values: Iterable[float | None]) -> float | None:
     return median(told) if told else None
 
 
-def _host(host: HostDescribed) -> Iterator[tuple[str, str]]:
-    yield "CPU", f"{host.cpus} x {host.processor}"
-    yield "memory", size(host.memory)
-    yield "GPU", ", ".join(host.gpus)
+def _hardware(hosts: Iterable[HostDescribed]) -> Iterator[tuple[str, tuple[str, str]]]:
+    for host in hosts:
+        yield "CPU", (f"{host.cpus} x {host.processor}", host.host)
+        yield "memory", (size(host.memory), host.host)
+        yield "GPU", (", ".join(host.gpus), host.host)
 
 
 def _texts(told: Rows) -> dict[str, str]:
@@ -125,7 +123,7 @@ def differences(a: Facts, b: Facts) -> list[Difference]:
 
 def _alike(left: Value, right: Value) -> bool:
     if isinstance(left, float) and isinstance(right, float):
-        return abs(left - right) <= _CLOSE * max(abs(left), abs(right))
+        return math.isclose(left, right, rel_tol=_CLOSE)
     return (left or "") == (right or "")
 
 

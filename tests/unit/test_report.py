@@ -243,4 +243,4 @@ def test_a_long_run_is_a_short_line() -> None:
     over_steps, over_time = charts({"worker/0": points}, 0.0)
     assert over_steps["paths"]["worker/0"].count("L") < 2420
     assert [text for _, text in over_time["xs"]] == ["5 h", "10 h"]
-    assert [text for _, text in over_steps["ys"]][-1] == "1"
+    assert [text for _, text in over_steps["ys"]][-1] == "0.01"
