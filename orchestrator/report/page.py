@@ -6,7 +6,6 @@ import re
 import shlex
 import time
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -56,8 +55,7 @@ def page(folder: RunFolder, now: float) -> str:
     """Read a run, and return its page; raise UsageError where its plan or events cannot be read."""
     places = jinja2.Environment(autoescape=True, finalize=_harmless, trim_blocks=True, lstrip_blocks=True)
     places.loader, places.undefined = jinja2.FileSystemLoader(Path(__file__).parent), jinja2.StrictUndefined
-    places.filters |= {"duration": duration, "size": size, "end": end, "failed": failed}
-    places.filters["moment"] = partial(moment, "%Y-%m-%d %H:%M:%S")
+    places.filters |= {"duration": duration, "size": size, "end": end, "failed": failed, "moment": moment}
     return places.get_template("page.html").render(_facts(folder, now))
 
 
