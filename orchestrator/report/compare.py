@@ -36,7 +36,7 @@ Facts: TypeAlias = Mapping[str, Mapping[str, Value]]  # area -> name -> value
 
 
 class Difference(NamedTuple):
-    """What two runs do not have alike."""
+    """A fact that two runs do not share, with the value of each."""
 
     area: str
     what: str
