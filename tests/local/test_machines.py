@@ -91,6 +91,7 @@ def test_each_host_tells_who_uses_it_as_far_as_its_login_may_see(desk: Desk) -> 
     try:
         assert poll(lambda: "epoch" in desk.machines()[0]["progress"], 30)
         rows = desk.machines()
+        table = desk.call("status", "--machines")
     finally:
         for run in (first, second):
             desk.call("stop", "--now", run)
@@ -108,6 +109,5 @@ def test_each_host_tells_who_uses_it_as_far_as_its_login_may_see(desk: Desk) -> 
     assert all(0 <= one["since"] - own["since"] < 60 for one in (other, theirs))
     assert f"pid {os.getpid()} " in row("mine", gpus="0")["said"]
     assert row("gone")["said"]
-    table = desk.call("status", "--machines")
     assert (table.returncode, table.stdout.split()[:2]) == (0, ["host", "user"])
     assert desk.call("status", "--machines", first).returncode == 2
