@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import random
 import signal
 import time
@@ -209,9 +210,9 @@ class Soak:
                     there = desk.start(kill.way.split()[0], run, *hosts)
                     if kill.way.startswith("tail"):
                         enough.touch()
-                    _is_one_of(there, *followed, ExitStatus.USAGE)
-                if there.process.returncode == ExitStatus.USAGE:  # no node had heard of it
-                    assert "there is no run" in there.stderr, there.stderr
+                    _is_one_of(there, *followed, ExitStatus.USAGE, ExitStatus.CLUSTER)
+                if there.process.returncode not in followed:  # no node had heard of it, or not each
+                    assert re.search("there is no run|do(es)? not know the run", there.stderr), there.stderr
                     assert not desk.task_pids(run), "alive, and not to be found from elsewhere"
                 # At home it is still to be seen to its end.
                 _is_one_of(desk.start("tail", run), *followed, ExitStatus.INTERRUPTED)
