@@ -45,11 +45,10 @@ class Point(NamedTuple):
     pace: float | None = None  # steps a second
 
 
-def printed(log: Path, times: Path, clock: float, most: int, *, several: bool) -> list[Point]:
+def printed(log: Path, times: Path, most: int, *, several: bool) -> list[Point]:
     """Read what a task printed of its training: lines of Keras, else `loss: 0.3`, `accuracy=0.9`.
 
-    `clock` is what its host's clock is ahead of ours; about `most` bytes are read closely. Without the times
-    of the bytes nothing can be placed.
+    About `most` bytes are read closely. Without the times of the bytes nothing can be placed.
     """
     fits, others = list[Point](), list[Point]()
     lines, rest, seen = Lines(several=several), b"", None
@@ -60,11 +59,11 @@ def printed(log: Path, times: Path, clock: float, most: int, *, several: bool) -
             fit = lines.fit
             if fit and fit.step is not None and fit.loss != seen:
                 seen, step = fit.loss, fit.step + ((fit.epoch or 1) - 1) * (fit.steps or 0)
-                fits.append(Point(at - clock, step, fit.loss, fit.accuracy, fit.steps_per_second))
+                fits.append(Point(at, step, fit.loss, fit.accuracy, fit.steps_per_second))
             matches = [rule.search(line) for rule in _PRINTED]
             told = [float(match[1]) if match else None for match in matches]
             if told[1:] != [None, None]:
-                others.append(Point(at - clock, *told))
+                others.append(Point(at, *told))
     return fits or others
 
 

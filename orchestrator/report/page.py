@@ -13,7 +13,7 @@ import jinja2
 
 from orchestrator.diagnosis.ends import end, failed
 from orchestrator.errors import UsageError
-from orchestrator.events import Outcome, TaskStarted
+from orchestrator.events import Outcome
 from orchestrator.groups import grouped
 from orchestrator.model import RunPlan
 from orchestrator.node.base.fault import reason
@@ -68,10 +68,8 @@ def _facts(folder: RunFolder, now: float) -> dict[str, Any]:
     plan, view = story.plan, story.view
     began = view.began or plan.created
     ended = max(now if story.kept and not view.ended else story.last, began)
-    # Of a run that ended before its tasks were started the validation may have printed.
     starts = [attempts[-1] for attempts in story.starts.values()]
-    alone = [TaskStarted(str(spec.id), spec.host, "validate", 0) for spec in plan.tasks]
-    logs = ((start, last_lines(folder.log(start.attempt, start.task), _LAST)) for start in starts or alone)
+    logs = ((start, last_lines(folder.log(start.attempt, start.task), _LAST)) for start in starts)
     stacks = sorted(folder.stacks.glob("*.txt"), reverse=True)[:_STACKS]
     told = points(folder, story)
     tone, headline, said = _verdict(story, ended - began)

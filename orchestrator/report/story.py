@@ -40,7 +40,6 @@ class Story:
     pairs: dict[tuple[str, str], ev.PairReported] = field(default_factory=dict)  # the worst one of each two
     starts: dict[str, list[ev.TaskStarted]] = field(default_factory=dict)  # by task
     reported: dict[str, list[Point]] = field(default_factory=dict)
-    clocks: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def tell(self, at: float, event: ev.Event) -> None:
@@ -72,8 +71,6 @@ class Story:
             case ev.PairReported(source, target):
                 if not event.tcp or (source, target) not in self.pairs:
                     self.pairs[source, target] = event
-            case ev.HostConnected(host, _, clock):
-                self.clocks[host] = clock
             case ev.TaskProgressed(task, step, loss, pace):
                 self.reported.setdefault(task, []).append(Point(at, step, loss, pace=pace))
             case ev.Noted(text):
@@ -111,7 +108,6 @@ def points(folder: RunFolder, story: Story) -> dict[str, list[Point]]:
         said: list[Point] = []
         for start in starts:
             paths = folder.log(start.attempt, task), folder.times(start.attempt, task)
-            clock = story.clocks.get(start.host, 0.0)
-            said += printed(*paths, clock, share, several=len(story.starts) > 1)
+            said += printed(*paths, share, several=len(story.starts) > 1)
         told[task] = joined(story.reported.get(task, []), said)
     return {task: each for task, each in told.items() if each}

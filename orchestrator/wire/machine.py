@@ -346,7 +346,7 @@ class Ahead(Reply):
 
 class InLine(Reply):
     ahead: tuple[Ahead, ...]
-    again: bool  # somebody else is deciding there
+    granted: bool
 
 
 class StandInLine(Request[InLine]):

@@ -210,9 +210,9 @@ def test_numbers_are_read_however_the_output_is_cut(what: str, piece: int, tmp_p
     for at in range(0, len(data), piece):
         mirror.add_log(at, data[at : at + piece], [(at, (10 + at) * 10**9)])
     paths = run.log("1", "worker-0"), run.times("1", "worker-0")
-    found = printed(*paths, 0.0, 1 << 20, several=True)
+    found = printed(*paths, 1 << 20, several=True)
     assert [point[1:] for point in found] == points
-    assert printed(paths[0], tmp_path / "none", 0.0, 1, several=True) == []
+    assert printed(paths[0], tmp_path / "none", 1, several=True) == []
 
 
 def test_accuracy_is_placed_at_the_step_that_a_task_reported_last() -> None:

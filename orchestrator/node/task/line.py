@@ -2,8 +2,7 @@
 
 A place is a socket in the abstract namespace, whose name says whose it is. It needs no folder that all users
 may write to, everybody can read the names in /proc/net/unix, and it is gone with its last holder: the agent,
-and the guards of the tasks that it has started. A user who lies there keeps others waiting, and no more; the
-machine itself could be taken in the same way.
+and the guards of the tasks that it has started. A user who lies there keeps others waiting, and no more.
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ from urllib.parse import quote, unquote
 from ..serve.agent import Agent, Request
 
 _OURS = "orch-line/"
-_TURN = "orchestrate-turn"  # bound for as long as somebody looks and decides
-_LONGEST = 107  # bytes of such a name
 _ROOM = "line"
 _MOST = 20  # places that are told of
-_READ = 4 << 20  # bytes of /proc/net/unix
 
 
 class Spot(NamedTuple):
@@ -42,22 +38,18 @@ def stand_in_line(agent: Agent, request: Request) -> dict[str, Any]:
     mine = _mine(request, float(request["since"]))
     if not request["go"]:
         stand(agent, mine)
-        return {"ahead": [], "again": False}
-    turn = socket.socket(socket.AF_UNIX)
-    try:
-        turn.bind("\0" + _TURN)
+        return {"ahead": [], "granted": False}
+    with socket.socket(socket.AF_UNIX) as turn:
+        try:
+            turn.bind("\0orchestrate-turn")
+        except OSError:  # somebody else looks and decides just now
+            return {"ahead": [], "granted": False}
         others = [one for one in _places() if one.machine == mine.machine and one.run != mine.run]
         ahead = [one for one in others if one.runs or (one.since, one.run) < (mine.since, mine.run)]
         if not ahead:
             stand(agent, mine._replace(runs=True))
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        return {"ahead": [], "again": True}
-    finally:
-        turn.close()
     told = [{"since": one.since, "run": one.run, "runs": one.runs, "owner": one.owner} for one in ahead]
-    return {"ahead": told[:_MOST], "again": False}
+    return {"ahead": told[:_MOST], "granted": not ahead}
 
 
 def use(agent: Agent, request: Request) -> None:
@@ -87,7 +79,7 @@ def stand(agent: Agent, place: Spot) -> None:
     name = f"{_OURS}{place.machine}/{place.since:.3f}/{place.run}/{how}/{entry}/"
     made = socket.socket(socket.AF_UNIX)
     try:
-        made.bind("\0" + name + quote(place.owner, safe="@")[: _LONGEST - len(name)])
+        made.bind("\0" + name + quote(place.owner, safe="@")[: 107 - len(name)])  # the most
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -104,9 +96,9 @@ def descriptors(agent: Agent) -> list[int]:
 
 def _places() -> list[Spot]:
     with open("/proc/net/unix", encoding="ascii", errors="replace") as file:
-        rows = file.read(_READ).splitlines()
+        text = file.read(4 << 20)  # bytes
     found = set()
-    for row in rows:
+    for row in text.splitlines():
         machine, since, run, how, _, owner = (row.partition(" @" + _OURS)[2].split("/") + [""] * 6)[:6]
         try:
             place = Spot(machine, float(since), run, how == "r", unquote(owner))

@@ -24,9 +24,9 @@ def wait_in_line(run: Run) -> None:
     """
     told = ""
     _stand(run, go=False)
-    while ahead := _stand(run, go=True):
+    while waits := {name: reply for name, reply in _stand(run, go=True).items() if not reply.granted}:
         _stand(run, go=False)  # all or none
-        behind = grouped((who, name) for name, who in ahead if who)  # "": somebody else is deciding there
+        behind = grouped((_words(reply.ahead[0]), name) for name, reply in waits.items() if reply.ahead)
         words = "; ".join(f"{fold(hosts)} for {who}" for who, hosts in behind.items())
         if words and words != told:
             run.emit(Noted(f"in line: waits on {words}"))
@@ -35,27 +35,20 @@ def wait_in_line(run: Run) -> None:
             raise Cancelled
 
 
-def _stand(run: Run, *, go: bool) -> list[tuple[str, str]]:
-    """Ask all hosts; return each that is not ours, with whom it waits for."""
+def _stand(run: Run, *, go: bool) -> dict[str, wire.InLine]:
+    """Ask all hosts, again where one was lost and is back."""
     since, owner = round(run.plan.created, 3), run.plan.owner
     places = {
         host.name: wire.StandInLine(run=run.id, owner=owner, machine=machine(host), since=since, go=go)
         for host in run.hosts
     }
-    while True:
-        answers = run.fleet.ask(places)
-        if not answers.bad:
-            break
+    while (answers := run.fleet.ask(places)).bad:
         recovery.gather(run, run.timings.host_return)
         if run.stop.asked:
             raise Cancelled
-        lost = recovery.losses(run)
-        fail_on(run, Phase.CONNECT, lost or {n: e for n, e in answers.bad.items() if not e.lost})
-    return [
-        (name, _words(reply.ahead[0]) if reply.ahead else "")
-        for name, reply in answers.good.items()
-        if reply.ahead or reply.again
-    ]
+        others = {name: error for name, error in answers.bad.items() if not error.lost}
+        fail_on(run, Phase.CONNECT, recovery.losses(run) or others)
+    return answers.good
 
 
 def _words(place: wire.Ahead) -> str:
