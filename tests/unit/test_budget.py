@@ -51,22 +51,22 @@ BUDGET = {
     "node/look": Size(5, 913, 6_625),
     "node/serve": Size(7, 767, 4_958),
     "node/stock": Size(11, 1_667, 12_339),
-    "node/task": Size(11, 1_871, 12_538),
-    "phases": Size(22, 4_176, 32_954),
+    "node/task": Size(11, 1_863, 12_511),
+    "phases": Size(22, 4_169, 32_944),
     "planning": Size(7, 852, 5_772),
     "program": Size(6, 782, 5_881),
     "rehearsal": Size(3, 378, 2_176),
     "render": Size(17, 2_093, 16_256),
-    "report": Size(5, 565, 5_261),
+    "report": Size(5, 558, 5_171),
     "run": Size(10, 1_294, 9_430),
     "ssh": Size(7, 1_402, 9_426),
     "store": Size(9, 1_249, 7_823),
     "sync": Size(11, 2_040, 13_958),
-    "tests": Size(295, 31_323, 235_801),
+    "tests": Size(295, 31_323, 235_797),
     "wire": Size(5, 1_297, 5_320),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(241, 34_022, 232_882)
+TOTAL = Size(241, 34_000, 232_755)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
