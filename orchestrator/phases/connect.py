@@ -126,7 +126,7 @@ def keep_again(run: Run, session: Session) -> None:
     session.submit(wire.Keep(run=run.id, who=run.who)).add_done_callback(answered)
 
 
-def lease(run: Run, *, move: bool = True) -> None:
+def lease(run: Run, within: Phase = Phase.CONNECT, *, move: bool = True) -> None:
     """Reserve the task ports on every machine, other ones where that was asked for and they may `move`.
 
     Raise PhaseFailed with who holds them.
@@ -142,7 +142,7 @@ def lease(run: Run, *, move: bool = True) -> None:
                 moved[name] = min(spec.port for spec in run.plan.tasks_on(name)) + 10 + shift
             elif conflicts:
                 bad[name] = _held(name, conflicts)
-        fail_on(run, Phase.CONNECT, bad)
+        fail_on(run, within, bad)
         if not moved:
             run.leased = dict(run.fleet.sessions)
             return

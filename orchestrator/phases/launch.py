@@ -31,7 +31,7 @@ def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, s
         if run.stop.asked:
             raise Cancelled
         back = {name for name, error in bad.items() if error.lost and name in run.fleet.sessions}
-        lease(run, move=False)  # the agents that are gone held theirs; the other tasks know these ports
+        lease(run, Phase.LAUNCH, move=False)  # the gone agents held theirs; the other tasks know these ports
         again = _start(run, attempt, [spec for spec in specs if spec.host in back], cwd)
         bad = {**{name: error for name, error in bad.items() if name not in back}, **again}
     return bad
@@ -91,5 +91,5 @@ def launch(run: Run, attempt: str) -> None:
             raise Cancelled
         fail_on(run, Phase.LAUNCH, recovery.losses(run))
         if run.fleet.sessions != run.leased:  # since then: in the validation, too
-            lease(run)  # the agents that are gone held theirs
+            lease(run, Phase.LAUNCH)  # the agents that are gone held theirs
         fail_on(run, Phase.LAUNCH, start(run, attempt, run.plan.tasks, run.staged.work))

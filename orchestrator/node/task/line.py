@@ -19,7 +19,6 @@ from ..serve.agent import Agent, Request
 
 _OURS = "orch-line/"
 _ROOM = "line"
-_MOST = 20  # places that are told of
 
 
 class Spot(NamedTuple):
@@ -41,7 +40,7 @@ def stand_in_line(agent: Agent, request: Request) -> dict[str, Any]:
         return {"ahead": [], "granted": False}
     with socket.socket(socket.AF_UNIX) as turn:
         try:
-            turn.bind("\0orchestrate-turn")
+            turn.bind("\0orchestrate-turn/" + mine.machine)
         except OSError:  # somebody else looks and decides just now
             return {"ahead": [], "granted": False}
         others = [one for one in _places() if one.machine == mine.machine and one.run != mine.run]
@@ -49,7 +48,7 @@ def stand_in_line(agent: Agent, request: Request) -> dict[str, Any]:
         if not ahead:
             stand(agent, mine._replace(runs=True))
     told = [{"since": one.since, "run": one.run, "runs": one.runs, "owner": one.owner} for one in ahead]
-    return {"ahead": told[:_MOST], "granted": not ahead}
+    return {"ahead": told[:20], "granted": not ahead}
 
 
 def use(agent: Agent, request: Request) -> None:
@@ -83,6 +82,7 @@ def stand(agent: Agent, place: Spot) -> None:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
+        return  # it is held until that one has left; we are asked again
     agent.rooms[_ROOM] = place, made
     if held is not None:
         held[1].close()

@@ -13,7 +13,7 @@ from orchestrator.phases.context import Run, fail_on
 from orchestrator.phases.restart import recovery
 from orchestrator.ranges import fold
 
-_TURN = 1.0  # seconds between two looks
+_TURN, _MOMENT = 1.0, 0.1  # seconds between two looks; where somebody decides just now
 
 
 def wait_in_line(run: Run) -> None:
@@ -31,7 +31,7 @@ def wait_in_line(run: Run) -> None:
         if words and words != told:
             run.emit(Noted(f"in line: waits on {words}"))
             told = words
-        if run.stop.wait(_TURN):
+        if run.stop.wait(_TURN if behind else _MOMENT):
             raise Cancelled
 
 
