@@ -19,8 +19,8 @@ from orchestrator.model import Host, Preparing, RunPlan
 from orchestrator.phases import allocation, connect, data, preflight, stage, stop, validate
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase, report_failures
 from orchestrator.phases.launch import launch
+from orchestrator.phases.line import wait_in_line
 from orchestrator.phases.restart import recovery
-from orchestrator.phases.restart.line import wait_in_line
 from orchestrator.run import restarts
 from orchestrator.run.restarts import Change, NoSeatError, fits, unseat
 from orchestrator.sync import BackupOrigin, carry
