@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Any
 
 from ..base import lenient, procs, trust
@@ -14,6 +15,7 @@ from ..base.fault import unwritable
 from ..base.paths import absolute, plain_name
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
+from ..task import environ
 
 
 def make(_agent: Agent, request: Request) -> dict[str, Any]:
@@ -27,13 +29,9 @@ def make(_agent: Agent, request: Request) -> dict[str, Any]:
     digests = [request["digest"], *request.get("also", ())]
     reply: dict[str, Any] = {"work": work, "missing": [], "made": False}
     if request.get("needs") is not None:
-        from ..look import facts  # it brings `subprocess`, which most jobs do not need
-
-        reply["had"] = facts.have(request["needs"])
+        reply["had"] = _have(request["needs"])
         if not (request.get("makes", True) and reply["had"]["program"]):
             return reply
-    import shutil  # its compressions take a while to load
-
     trust.check_way(workdir, "trees")
     trust.check_way(workdir, "runs", os.path.basename(run), "work")
     there = os.path.isdir(work)  # and nothing of a tree is needed for it any more
@@ -60,6 +58,16 @@ def make(_agent: Agent, request: Request) -> dict[str, Any]:
                 error = OSError(0, first.partition("] ")[2].partition(": ")[0] or first)
             raise unwritable(work, error) from None
     return reply
+
+
+def _have(needs: dict[str, Any]) -> dict[str, Any]:
+    """Say what of a job's needs is here; without a setup and paths PATH alone decides."""
+    if needs.get("setup") or needs["paths"]:
+        from ..look import facts  # it brings `subprocess`, which most jobs do not need
+
+        return facts.have(needs)
+    command, env = environ.of_task({"argv": [needs["program"]], "python": needs["python"]}, {})
+    return {"program": shutil.which(command[0], path=env[b"PATH"]) is not None, "paths": []}
 
 
 def run_folder(workdir: str, run: str) -> str:
