@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from orchestrator.node.hook import sitecustomize
 from tests.node.harness import Node
 
 SPAWN = """
@@ -64,3 +66,14 @@ def test_a_program_is_as_by_hand(node: Node, tmp_path: Path, name: str) -> None:
     final = node.final()
     assert node.log().decode() == plain.stdout.decode()
     assert final["exit_code"] == plain.returncode
+
+
+@pytest.mark.parametrize(("unbuffered", "writes"), [("1", [b"a b\n", b"half"]), ("", [b"a b\nhalf"])])
+def test_a_line_is_one_write(unbuffered: str, writes: list[bytes]) -> None:
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # each write is a message
+    with ours, its:
+        hook = {"PYTHONPATH": str(Path(sitecustomize.__file__).parent), "PYTHONUNBUFFERED": unbuffered}
+        program = "print('a', 'b'); print('half', end='')"
+        subprocess.run([sys.executable, "-c", program], stdout=its, env={**os.environ, **hook}, check=True)
+        its.send(b"end")
+        assert list(iter(lambda: ours.recv(100), b"end")) == writes

@@ -42,6 +42,15 @@ def install_stacks() -> None:
         faulthandler.register(int(signum), file=file, all_threads=True)
 
 
+# --- output, line by line ---
+
+
+def install_lines() -> None:
+    """Have a line leave as a whole, as on a terminal; unbuffered, each part of a `print` is a write."""
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+
+
 # --- a record of the exception that ends the program ---
 
 _SPEAKER = "ORCHESTRATE_SPEAKER"  # the pid of the Python that reports
@@ -192,7 +201,7 @@ class Watch:
 
 
 def install() -> None:
-    for part in (install_stacks, install_errors, install_changes):
+    for part in (install_stacks, install_lines, install_errors, install_changes):
         sys.path.insert(0, HERE)
         try:
             part()
