@@ -122,7 +122,7 @@ def open_files(pid: int) -> Iterator[tuple[str, str]]:
 
 def marks(pid: int) -> dict[str, str]:
     """Return what of ours stands in a process's environment; nothing when it is not ours to see."""
-    entries = _of(pid, "environ", 1 << 22).split(b"\0") if pid > 1 else []
+    entries = _environ(pid).split(b"\0") if pid > 1 else []
     found = (entry.partition(b"=") for entry in entries if entry.startswith(b"ORCHESTRATE_"))
     return {os.fsdecode(key): os.fsdecode(value) for key, _, value in found}
 
@@ -154,8 +154,13 @@ def is_own(pid: int) -> bool:
 
 
 def _bears(pid: int, wanted: bytes) -> bool:
-    environ = _of(pid, "environ", 1 << 22)
+    environ = _environ(pid)
     return environ.startswith(wanted) or b"\0" + wanted in environ
+
+
+def _environ(pid: int) -> bytes:
+    data = _of(pid, "environ", 1 << 17)
+    return data if len(data) < 1 << 17 else _of(pid, "environ", 1 << 22)  # half of the time is room for more
 
 
 def _ancestors(pid: int, table: Iterable[Process]) -> set[int]:
@@ -172,17 +177,26 @@ def _of(pid: int, name: str, limit: int) -> bytes:
 
 
 def read(path: str, limit: int) -> bytes:
-    """A file of /proc; empty when the process is gone or not ours to see."""
+    """A file of /proc, as one call tells it; empty when the process is gone or not ours to see."""
     try:
-        with open(path, "rb") as file:
-            return file.read(limit)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
+    try:
+        return os.read(file, limit)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
 
 
 def text(path: str) -> str:
     """A file as text; empty when it is not there."""
-    return read(path, -1).decode("utf-8", "replace")  # a sysctl refuses to be asked for 4 MB
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 # --- ending processes: exactly those that were meant, and until they are gone ---
