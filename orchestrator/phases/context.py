@@ -94,7 +94,7 @@ class StopFlag:
 class StagedCode:
     """Code as the stage has brought it to hosts, and where the tasks work there."""
 
-    reading: Future[Contents] | None = None  # the user's code, while it is read
+    reading: Future[tuple[Contents, list[str]]] | None = None  # the user's code, and what git says of it
     trees: list[Contents] = field(default_factory=list)  # that every host has: that code and worker_entry
     work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
     made: set[str] = field(default_factory=set)  # hosts whose cwd was made again, for the coming attempt

@@ -64,11 +64,11 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
 
 def _record(run: Run) -> None:
     """Keep what the code was; a launch does not fail for it."""
-    tree, source = run.staged.trees[0], run.source
+    tree, reading = run.staged.trees[0], run.staged.reading
     rows = tree.manifest.files if tree.files <= _FILES else []
     files = {file.path: hashlib.sha256(file.digests.encode()).hexdigest()[:16] for file in rows}
     try:
-        record = CodeRecord(files, *map(str.strip, git_state(source.root.path) if source else ()))
+        record = CodeRecord(files, *(reading.result()[1] if reading else ()))
         write_atomically(run.folder.code, msgspec.json.encode(utf8(msgspec.to_builtins(record))))
     except OSError as error:
         log.warning("the state of the code is not kept: %s", error)
@@ -118,7 +118,7 @@ def _trees(run: Run) -> list[Contents]:
     if is_builtin(run.plan.command):
         return [builtin]
     assert run.staged.reading is not None
-    code = run.fleet.in_pool(run.staged.reading.result)
+    code, _ = run.fleet.in_pool(run.staged.reading.result)
     return [code, builtin] if run.plan.admission.validate else [code]
 
 
@@ -143,11 +143,11 @@ def begin(run: Run) -> None:
     """Read the user's code while the hosts are connected to and examined."""
     if (source := run.source) is None:
         return
-    reading = Future[Contents]()
+    reading = Future[tuple[Contents, list[str]]]()
 
     def read() -> None:
         try:
-            reading.set_result(source.read())
+            reading.set_result((source.read(), git_state(source.root.path)))
         except BaseException as error:  # for whoever asks for it
             reading.set_exception(error)
 

@@ -95,16 +95,16 @@ def _git(folder: Path, *words: str) -> bytes | None:
 
 
 def git_state(root: Path) -> list[str]:
-    """Return commit, branch and the beginning of the diff to it; "" where there is no git."""
-    questions = (
-        ("rev-parse", "HEAD"),
-        ("rev-parse", "--abbrev-ref", "HEAD"),
-        ("diff", "--no-ext-diff", "HEAD"),
-    )
+    """Return commit, branch and the beginning of the diff to it; nothing where there is no commit."""
     try:
-        return [(_git(root, *words) or b"").decode("utf-8", "replace")[:MOST_DIFF] for words in questions]
+        head = _git(root, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
+        diff = head and _git(root, "diff", "--no-ext-diff", "HEAD")
     except UsageError:  # no commit yet
         return []
+    return [
+        *(head or b"").decode("utf-8", "replace").split(),
+        (diff or b"").decode("utf-8", "replace")[:MOST_DIFF],
+    ]
 
 
 def _git_paths(root: Path, listing: CodeListing, below: str = "", *, ignored: bool = False) -> Iterator[str]:

@@ -74,6 +74,8 @@ def test_a_line_is_one_write(unbuffered: str, writes: list[bytes]) -> None:
     with ours, its:
         hook = {"PYTHONPATH": str(Path(sitecustomize.__file__).parent), "PYTHONUNBUFFERED": unbuffered}
         program = "print('a', 'b'); print('half', end='')"
-        subprocess.run([sys.executable, "-c", program], stdout=its, env={**os.environ, **hook}, check=True)
+        subprocess.run(
+            [sys.executable, "-c", program], stdout=its.fileno(), env={**os.environ, **hook}, check=True
+        )
         its.send(b"end")
         assert list(iter(lambda: ours.recv(100), b"end")) == writes

@@ -96,7 +96,7 @@ class Bundle:
         return found.st_uid == os.getuid() and not found.st_mode & 0o077
 
     def _checksum(self, data: bytes) -> bytes:
-        """Of the code and all that it was made from and with."""
+        """Return the sum of the code and all that it was made from and with."""
         return zlib.crc32(data, zlib.crc32(self._packed + sys.version.encode())).to_bytes(4, "big")
 
 

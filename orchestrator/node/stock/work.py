@@ -67,7 +67,10 @@ def _have(needs: dict[str, Any]) -> dict[str, Any]:
 
         return facts.have(needs)
     command, env = environ.of_task({"argv": [needs["program"]], "python": needs["python"]}, {})
-    return {"program": shutil.which(command[0], path=env[b"PATH"]) is not None, "paths": []}
+    return {
+        "program": shutil.which(os.fsdecode(command[0]), path=os.fsdecode(env[b"PATH"])) is not None,
+        "paths": [],
+    }
 
 
 def run_folder(workdir: str, run: str) -> str:

@@ -8,12 +8,12 @@ and the guards of the tasks that it has started. A user who lies there keeps oth
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
+import re
 import socket
 import time
+import zlib
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote
 
 from ..serve.agent import Agent, Request
 
@@ -65,7 +65,7 @@ def _mine(request: Request, since: float) -> Spot:
 
 
 def _short(text: str) -> str:
-    return hashlib.sha256(os.fsencode(text)).hexdigest()[:6]
+    return f"{zlib.crc32(os.fsencode(text)):08x}"
 
 
 def stand(agent: Agent, place: Spot) -> None:
@@ -78,7 +78,8 @@ def stand(agent: Agent, place: Spot) -> None:
     name = f"{_OURS}{place.machine}/{place.since:.3f}/{place.run}/{how}/{entry}/"
     made = socket.socket(socket.AF_UNIX)
     try:
-        made.bind("\0" + name + quote(place.owner, safe="@")[: 107 - len(name)])  # the most
+        owner = re.sub(r"[^A-Za-z0-9@.-]", "_", place.owner)
+        made.bind("\0" + name + owner[: 107 - len(name)])  # the most
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -101,7 +102,7 @@ def _places() -> list[Spot]:
     for row in text.splitlines():
         machine, since, run, how, _, owner = (row.partition(" @" + _OURS)[2].split("/") + [""] * 6)[:6]
         try:
-            place = Spot(machine, float(since), run, how == "r", unquote(owner))
+            place = Spot(machine, float(since), run, how == "r", owner)
         except ValueError:  # another program's name
             continue
         if 0 < place.since < 1e11:
