@@ -112,6 +112,7 @@ class Order(StrEnum):
 
     STOP = "stop"
     KILL = "kill"  # without grace
+    TYPE = "type"  # into the task that has a terminal
     VITALS = "vitals"  # what the tasks do now: somebody looks
 
 
@@ -255,6 +256,16 @@ class TaskSpec:
 
 
 @dataclass(frozen=True)
+class Terminal:
+    """The terminal of a task: its size, and its kind as TERM has it."""
+
+    task: TaskId
+    rows: int
+    columns: int
+    kind: str
+
+
+@dataclass(frozen=True)
 class Recipe:
     """The material of tasks, whichever hosts they sit on."""
 
@@ -325,6 +336,7 @@ class RunPlan:
     hang_timeout: float = 0.0
     on_hang: OnHang = OnHang.RESTART
     stacks: bool = True
+    terminal: Terminal | None = None  # of the task that somebody is attached to
     spares: tuple[Host, ...] = ()  # as the inventory has them; those that were not needed yet
     retired: tuple[Host, ...] = ()  # had tasks in an earlier attempt: something of the run may be left there
     unfit: tuple[str, ...] = ()  # spares that were found unable to stand in

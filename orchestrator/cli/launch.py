@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -53,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--other-ports", action="store_true", help="where another run holds the task ports, use other ones"
     )
+    text = "this terminal is the task's, for pdb say, until it ends or you type Ctrl-]; nothing is restarted"
+    parser.add_argument("--attach", type=options.task_id, metavar="worker/0", help=text)
     parser.add_argument(
         "--wait", action="store_true", help="stand in line until no other run uses any of the hosts"
     )
@@ -81,6 +84,12 @@ def main(arguments: argparse.Namespace) -> int:
         what = "--report is for a launch that stays to the end, and --detach leaves"
         raise UsageError(what, hint="`orchestrate report RUN`, at any time")
     inventory = chosen(arguments)
+    if arguments.attach is not None:
+        if arguments.detach or arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            what = "--attach needs a terminal to hand on: no --detach, no --json, no pipe"
+            raise UsageError(what, hint="leave that out; over ssh: `ssh -t`")
+        arguments.max_restarts = 0
+        arguments.hang_timeout = 0.0  # whoever looks at a breakpoint thinks
     if arguments.dry_run:
         return _dry_run(inventory, arguments)
     with Interrupts() as interrupts:

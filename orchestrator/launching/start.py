@@ -27,6 +27,7 @@ from orchestrator.model import (
     Revalidate,
     RunPlan,
     TaskId,
+    Terminal,
 )
 from orchestrator.names import RunId
 from orchestrator.planning import environ, plan, selection
@@ -68,6 +69,10 @@ def start(
     now = time.time()
     run, key = new_run_id(now), own_key()
     planned, project, _ = plan_it(run, now)
+    if (task := getattr(arguments, "attach", None)) is not None:
+        wanted_tasks([task], planned, "the run")
+        size, kind = os.get_terminal_size(), os.environ.get("TERM", "xterm")
+        planned = dataclasses.replace(planned, terminal=Terminal(task, size.lines, size.columns, kind))
     if key is None:
         note = f"no key could be made ({key_path()}): {_UNSEALED}"
         planned = dataclasses.replace(planned, notes=(*planned.notes, note))

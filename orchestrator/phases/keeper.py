@@ -63,6 +63,8 @@ from orchestrator.store.reader import last_bytes, last_lines
 from orchestrator.text import signal_name
 
 _LOOK = 2.0  # seconds between two looks for an order from another machine
+_GLANCE = 0.1  # seconds between two looks for a host that is typed to
+_AT_ONCE = 3000  # characters of it; the task's FIFO takes all or nothing up to 4096
 
 
 class Control:
@@ -72,6 +74,7 @@ class Control:
         self.cancels = True
         self._run = run
         self._fifo = fifo
+        self._typed = ""  # for the task with a terminal, while its host is lost
 
     def listen(self) -> None:
         start_thread("control", self._listen)
@@ -79,19 +82,24 @@ class Control:
     def _listen(self) -> None:
         buffer = b""
         while True:
-            if select.select([self._fifo], [], [], _LOOK)[0]:
+            if select.select([self._fifo], [], [], _GLANCE if self._typed else _LOOK)[0]:
                 *lines, buffer = (buffer + os.read(self._fifo, 4096)).split(b"\n")
                 for line in lines:
                     self._hear(line)
+            elif self._typed:
+                self._type_in("", None)
             elif data := self._run.folder.take_order():
                 self._hear(data)
 
     def _hear(self, line: bytes) -> None:
         try:
-            order = Order(json.loads(line).get("want"))
+            asked = json.loads(line)
+            order = Order(asked.get("want"))
         except (ValueError, AttributeError):
             return
         match order:
+            case Order.TYPE:
+                self._type_in(str(asked.get("typed", "")), asked.get("terminal"))
             case Order.VITALS:
                 self._run.watched = time.monotonic()
             case Order.STOP | Order.KILL:
@@ -100,6 +108,19 @@ class Control:
                     self._run.fleet.cancel()
                 self._run.stop.ask(kill=order is Order.KILL)
                 self._run.inbox.put(ViewerRequest())
+
+    def _type_in(self, typed: str, size: Sequence[int] | None) -> None:
+        """Hand on what was typed, now or when the host is back."""
+        plan = self._run.plan
+        if plan.terminal is None:
+            return
+        task, self._typed = plan.terminal.task, self._typed + typed
+        session = self._run.fleet.sessions.get(plan.task(task).host)
+        if session is not None:
+            words, self._typed = self._typed[:_AT_ONCE], self._typed[_AT_ONCE:]
+            session.submit(
+                wire.Type(run=plan.run, attempt=str(FIRST), task=str(task), typed=words, terminal=size)
+            )
 
 
 def keep(run: Run, control: int, *, new: bool) -> ExitStatus:

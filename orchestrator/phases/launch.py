@@ -45,10 +45,18 @@ def _start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, 
     futures = []
     for spec in specs:
         session = run.fleet.sessions[spec.host]
+        terminal = run.plan.terminal
+        if terminal and (terminal.task != spec.id or is_validation(attempt)):
+            terminal = None
         in_job = bool(run.plan.host(spec.host).job)  # no task may outlive it, and its keeper is part of it
         started = wire.Spec(
             argv=spec.argv,
-            env={**run.placed.env.get(spec.host, {}), **spec.env, **run.secrets},
+            env={
+                **run.placed.env.get(spec.host, {}),
+                **({"TERM": terminal.kind} if terminal else {}),
+                **spec.env,
+                **run.secrets,
+            },
             cwd=cwd[spec.host],
             setup=spec.setup,
             python=run.plan.host(spec.host).python,
@@ -59,6 +67,7 @@ def _start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, 
             fence=restarts.fence(run.plan, run.timings.least_fence) if not is_validation(attempt) else None,
             stacks=run.plan.stacks,
             log_cap=LOG_CAP,
+            terminal=(terminal.rows, terminal.columns) if terminal else None,
         )
         request = wire.Start(run=run.id, attempt=attempt, task=str(spec.id), plan=plan, spec=started)
         futures.append((spec, session, session.submit(request)))

@@ -245,21 +245,21 @@ class RunFolder:
             return b""
         return data
 
-    def ask_keeper(self, order: Order) -> bool:
-        """Put one order to the keeper; False when there is none that listens."""
+    def ask_keeper(self, order: Order, **more: object) -> bool:
+        """Put one order to the keeper; False when there is none that listens, or has no room for it."""
         try:
             if not self.control.is_fifo():  # a device may act when it is opened
                 return False
             fd = os.open(self.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:  # ENXIO: nobody on this machine reads; another one may share this folder with us
-            if order is Order.VITALS or not self.has_keeper():
+            if order in (Order.VITALS, Order.TYPE) or not self.has_keeper():
                 return False
             with contextlib.suppress(OSError):
                 write_atomically(self.order, json.dumps({"want": order}).encode())
                 return True
             return False
         try:
-            os.write(fd, json.dumps({"want": order}).encode() + b"\n")
+            os.write(fd, json.dumps({"want": order, **more}).encode() + b"\n")
         except OSError:
             return False
         finally:

@@ -105,6 +105,7 @@ class Spec(Struct, frozen=True, kw_only=True):
     fence: float | None  # seconds unheard of after which it ends itself; None: never
     stacks: bool
     log_cap: int
+    terminal: Sequence[int] | None = None  # rows and columns, of a task that has one
 
 
 class Started(Reply):
@@ -121,6 +122,16 @@ class Start(Request[Started]):
 
 class Stopped(Reply):
     asked: tuple[TaskName, ...]
+
+
+class Type(Request[Nothing]):
+    """Type into the terminal of a task."""
+
+    run: str
+    attempt: str
+    task: str
+    typed: str  # hexadecimal
+    terminal: Sequence[int] | None  # None: as before
 
 
 class Stop(Request[Stopped]):

@@ -14,6 +14,7 @@ from pathlib import Path
 from orchestrator.cli.desk import asking
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
+from orchestrator.cli.desk.screen import Screen
 from orchestrator.errors import ExitStatus, RunError
 from orchestrator.events import (
     RunEnded,
@@ -24,7 +25,7 @@ from orchestrator.events import (
 )
 from orchestrator.model import Order
 from orchestrator.node.base.fault import reason
-from orchestrator.render import DisplayGoneError, Look, Renderer, choose, is_full
+from orchestrator.render import DisplayGoneError, Look, Plain, Renderer, choose, is_full
 from orchestrator.run.vitals import decode
 from orchestrator.store import RunFolder, RunReader
 
@@ -45,8 +46,10 @@ BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines 
 def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     """Watch a run that was started here until it ends."""
     tasks = {str(task) for task in arguments.task}
-    look = Look(wanted=lambda task: not tasks or task in tasks)
-    status = own(folder, *shown(folder, look, as_json=arguments.json), interrupts)
+    terminal = Screen(folder, str(arguments.attach)) if getattr(arguments, "attach", None) else None
+    look = Look(wanted=lambda task: terminal is None and (not tasks or task in tasks))
+    reader, renderer = shown(folder, look, as_json=arguments.json, plain=terminal is not None)
+    status = own(folder, reader, renderer, interrupts, terminal=terminal)
     if arguments.report is not None:
         from orchestrator.report.page import write
 
@@ -55,10 +58,10 @@ def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interru
 
 
 def shown(
-    folder: RunFolder, look: Look, *, as_json: bool, last: int | None = None
+    folder: RunFolder, look: Look, *, as_json: bool, last: int | None = None, plain: bool = False
 ) -> tuple[RunReader, Renderer]:
     """Return what reads a run's folder, of each log the `last` lines, and what shows it."""
-    renderer = choose(sys.stdout, as_json, sys.stderr, look)
+    renderer = Plain(sys.stdout, sys.stderr, look) if plain else choose(sys.stdout, as_json, sys.stderr, look)
     behind = BEHIND if sys.stdout.isatty() and not as_json else None
     blocks = renderer.takes_blocks
     return RunReader(folder, wanted=look.wanted, last=last, drop_behind=behind, blocks=blocks), renderer
@@ -70,6 +73,8 @@ def own(
     renderer: Renderer,
     interrupts: Interrupts,
     stop: Order | None = None,
+    *,
+    terminal: Screen | None = None,
 ) -> int:
     """Watch a run we are responsible for: Ctrl-C stops it, twice kills it; return its exit status.
 
@@ -80,7 +85,7 @@ def own(
         folder.ask_keeper(Order.STOP if count == 1 else Order.KILL)
 
     interrupts.pass_on(ask)
-    return _Watch(folder, reader, renderer, interrupts, True, stop).loop()
+    return _Watch(folder, reader, renderer, interrupts, True, stop, terminal).loop()
 
 
 def look(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:
@@ -136,6 +141,7 @@ class _Watch:
     interrupts: Interrupts
     owned: bool  # Ctrl-C is for the run
     stop: Order | None  # what the run was asked for before
+    terminal: Screen | None = None
     _status: int = ExitStatus.BUG
     _shown: bool = True  # somebody sees what is drawn
     _full: str = ""  # why what was to be shown could not be written
@@ -168,6 +174,8 @@ class _Watch:
     @property
     def leave(self) -> bool:
         """Tell whether the user wants to go."""
+        if self.terminal is not None and self.terminal.left:
+            return True
         return self.interrupts.count > (_PATIENCE if self.owned else 0)
 
     def _watch(self) -> int:
@@ -194,6 +202,8 @@ class _Watch:
         return self._status
 
     def _close(self) -> None:
+        if self.terminal is not None:
+            self.terminal.give_back()
         self._display(self.renderer.close)
         self._shown = False
 
@@ -231,6 +241,8 @@ class _Watch:
             self._stopped |= event.by is StopBy.USER
         elif isinstance(event, RunEnded):
             self._status = event.status
+        elif self.terminal is not None:
+            self.terminal.heed(event)
         self._display(self.renderer.handle, stamped)
 
     def _say_that_it_goes_on(self) -> None:

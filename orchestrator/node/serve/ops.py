@@ -53,6 +53,7 @@ OPS = {
     "env_progress": ("stock.envs", "progress", HERE),
     "work_make": ("stock.work", "make", 600.0),
     "start": ("task.tasks", "start", HERE),
+    "type": ("task.follow", "type_in", HERE),
     "stop": ("task.tasks", "stop", HERE),
     "sweep": ("task.tasks", "sweep", 60.0),
     "follow": ("task.follow", "follow", HERE),

@@ -5,9 +5,12 @@ Bytes, because the agent's locale may be anything while the values must arrive e
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import re
+import struct
+import termios
 import zlib
 from typing import Any, Dict, Mapping, NamedTuple
 
@@ -97,6 +100,7 @@ class Launch(NamedTuple):
     lifeline: float | None  # None: lives without a keeper for ever
     log_cap: int | None
     fence: float | None  # ends when neither it nor a keeper was heard for so long; None: never
+    terminal: list[int] | None  # rows and columns, of a task that has one
 
 
 class Handles(NamedTuple):
@@ -104,9 +108,30 @@ class Handles(NamedTuple):
 
     lock: int  # locked: the task is not over. One open file shared by guard and supervisor
     control: int  # the FIFO, open for both ways so that it never ends
-    log_read: int
+    log_read: int  # a pipe, or the two ends of a terminal
     log_write: int
     answer: int  # where `start` waits for how it went
+
+
+def open_terminal(size: list[int]) -> tuple[int, int]:
+    """Return our end of a new terminal, and the task's."""
+    ours, its = os.openpty()
+    _resize(ours, size)
+    return ours, its
+
+
+def type_in(terminal: int, request: Mapping[str, Any]) -> None:
+    """Type into a terminal and give it its size; what is no request of ours, or finds no room, is lost."""
+    try:
+        if request["terminal"]:
+            _resize(terminal, request["terminal"])
+        os.write(terminal, bytes.fromhex(request["typed"]))
+    except (OSError, ValueError, TypeError, KeyError, struct.error):
+        pass
+
+
+def _resize(terminal: int, size: list[int]) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size[0], size[1], 0, 0))
 
 
 # --- the Pythons of a task: our `sitecustomize` and its part come first on their PYTHONPATH ---

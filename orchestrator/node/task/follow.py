@@ -43,6 +43,9 @@ class Follower:
         self._tails.append(tail)
         self._pause = _QUICK
 
+    def hurry(self) -> None:
+        self._pause = _QUICK
+
     def drop(self, stream: int) -> None:
         for tail in [tail for tail in self._tails if tail.stream == stream]:
             self._forget(tail)
@@ -107,6 +110,14 @@ def follow(agent: Agent, request: Request) -> dict[str, Any]:
         except FileNotFoundError:
             missing.append(wanted["task"])
     return {"missing": missing}
+
+
+def type_in(agent: Agent, request: Request) -> dict[str, Any]:
+    """Type into the terminal of a task, and look at once for what it answers."""
+    folder = agent.paths.task(request["run"], request["attempt"], request["task"])
+    state.tell(folder, {"want": "type", "typed": request["typed"], "terminal": request["terminal"]})
+    _follower(agent).hurry()
+    return {}
 
 
 def unfollow(agent: Agent, request: Request) -> dict[str, Any]:

@@ -47,6 +47,8 @@ class Output:
             data = os.read(self._pipe, CHUNK)
         except BlockingIOError:
             return None
+        except OSError:  # of a terminal that nobody holds any more
+            return 0
         if data:
             self.taken += len(data)
             self._append(data, time.monotonic_ns() + self._epoch)

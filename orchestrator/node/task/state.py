@@ -159,28 +159,32 @@ def stop(folder: TaskFolder, grace: float, kill: bool) -> bool:
     """Ask a task to end; False when it has ended already, or nobody is there to hear it."""
     if has_ended(folder) or not is_locked(folder):
         return False
+    tell(folder, {"want": WANT_KILL} if kill else {"want": WANT_STOP, "grace": grace})
+    return True
+
+
+def tell(folder: TaskFolder, request: dict[str, Any]) -> None:
+    """Write a request to the task's FIFO."""
     try:
         fd = os.open(folder.control, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno not in (errno.ENXIO, errno.ENOENT):
             raise
-        return True  # without a reader the guard is ending the task already
-    want = {"want": WANT_KILL} if kill else {"want": WANT_STOP, "grace": grace}
+        return  # without a reader the guard is ending the task already
     try:
-        os.write(fd, json.dumps(want).encode() + b"\n")
+        os.write(fd, json.dumps(request).encode() + b"\n")
     except (BlockingIOError, BrokenPipeError):
         pass  # full: it was asked often enough
     finally:
         os.close(fd)
-    return True
 
 
-def requests(data: bytes) -> Iterator[tuple[str, float]]:
-    """(want, grace) of each line that is a request; anybody may have written the others."""
+def requests(data: bytes) -> Iterator[tuple[str, float, dict[str, Any]]]:
+    """(want, grace, all of it) of each line that is a request; anybody may have written the others."""
     for line in data.split(b"\n"):
         try:
             asked = json.loads(line)
-            yield str(asked["want"]), float(asked.get("grace", 0.0))
+            yield str(asked["want"]), float(asked.get("grace", 0.0)), asked
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
 

@@ -8,9 +8,11 @@ The guard waits for the supervisor; when that is gone before its time, it ends w
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import termios
 import time
 from typing import Any, NoReturn
 
@@ -18,7 +20,7 @@ from ..base import lenient, procs, trust
 from ..base.fault import NodeError, no_process, reason
 from ..base.paths import TaskFolder
 from ..serve.loop import READ, Loop, wake_on
-from . import state
+from . import environ, state
 from .environ import Handles, Launch
 from .oom import Memory
 from .output import Output
@@ -266,7 +268,9 @@ class Supervisor:
                 self._loop.after(_REST, self._listen)
 
     def _on_control(self) -> None:
-        for want, grace in state.requests(os.read(self._handles.control, 65536)):
+        for want, grace, request in state.requests(os.read(self._handles.control, 65536)):
+            if want == "type" and self._launch.terminal:
+                environ.type_in(self._handles.log_read, request)
             self._ending.ask(want, grace, time.monotonic())
             if self._leader_alive:
                 self._asked = self._ending.want
@@ -311,6 +315,9 @@ def _lead(launch: Launch, output: int, parent: int, said: int) -> NoReturn:
         procs.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(127)
+        if launch.terminal:
+            fcntl.ioctl(output, termios.TIOCSCTTY, 0)
+            os.dup2(output, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
         _enter(launch.cwd)

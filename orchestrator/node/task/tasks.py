@@ -250,7 +250,8 @@ def begin(
         what, why = f"starts nothing of run {folder.run} any more", "a user has stopped the run"
         raise supervisor.refuse(folder, NodeError("stopped", what, why), state.WANT_STOP)
     heard, said = os.pipe()
-    log_read, log_write = os.pipe()
+    size = spec.get("terminal")
+    log_read, log_write = environ.open_terminal(size) if size else os.pipe()
     handles = Handles(claim[0], claim[1], log_read, log_write, said)
     try:
         _detach(lambda: supervisor.guard(_launch(paths, folder, spec), handles), [*handles, *lease_fds])
@@ -299,6 +300,7 @@ def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch
         lifeline=spec.get("lifeline") or None,
         fence=spec.get("fence") or None,
         log_cap=spec.get("log_cap") or None,
+        terminal=spec.get("terminal"),
     )
 
 

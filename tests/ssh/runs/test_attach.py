@@ -1,0 +1,101 @@
+"""`launch --attach`: the terminal of a task is ours, in a real one."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from tests.local.screen import Screen, is_on, need_tmux
+from tests.ssh.runs.desk import Desk, until
+
+PROGRAM = """
+import json, os, sys, time
+def size():
+    found = os.get_terminal_size()
+    return f"{found.columns}x{found.lines}"
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+if index == 0:
+    answer = 41
+    print("terminal", sys.stdin.isatty(), bool(os.environ["TERM"]), size(), flush=True)
+    try:
+        time.sleep(600 if len(sys.argv) == 3 else 0)
+    except KeyboardInterrupt:
+        print("woken", size())
+    breakpoint()
+    print("the answer is", answer)
+    if input("code? ") == "7":
+        sys.exit(7)
+else:
+    print("alone", sys.stdin.isatty())
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def screen(desk: Desk) -> Iterator[Screen]:
+    need_tmux()
+    screen = Screen(desk.project, {**desk.environment(), "TERM": "xterm"}, 100, 30)
+    try:
+        yield screen
+    finally:
+        screen.close()
+
+
+def attach(desk: Desk, screen: Screen, *more: str) -> None:
+    desk.script("t.py", PROGRAM)
+    words = [sys.executable, "-m", "orchestrator", "launch", "--hosts", str(desk.hosts), "--skip-preflight"]
+    words += ["--no-validate", "--attach", "worker/0", "--", "t.py", str(desk.folder / "end"), *more]
+    screen.run(shlex.join(words) + "; echo status $?")
+
+
+def test_a_debugger_works_and_the_others_wait(desk: Desk, screen: Screen) -> None:
+    attach(desk, screen, "sleep")
+    screen.shows("terminal True True 100x30")
+    screen.resize(80, 24)
+    until("it has the new size", lambda: _size_of_terminal(desk) == (24, 80))
+    screen.press("C-c")
+    screen.shows("woken 80x24")
+    screen.shows("(Pdb)")
+    screen.press("a", "n", "s", "BSpace", "s", "w", "e", "r", "=", "7", "Enter", "c", "Enter")
+    screen.shows("the answer is 7")
+    screen.shows("code?")
+    screen.press("7", "Enter")
+    screen.shows("exited with 7")
+    screen.shows(f"status {ExitStatus.RUN_FAILED.value}")
+    assert not is_on(screen.lines(), "alone")
+    assert screen.is_sane()
+    assert "alone False" in (desk.run_folder() / "logs" / "1" / "worker-1.log").read_text()
+    desk.nothing_is_left(desk.run_id())
+
+
+def _size_of_terminal(desk: Desk) -> tuple[int, int]:
+    (pid,) = desk.task_pids(desk.run_id(), "worker/0")
+    with Path(f"/proc/{pid}/fd/0").open("rb") as terminal:
+        size = os.get_terminal_size(terminal.fileno())
+    return size.lines, size.columns
+
+
+def test_a_keeper_that_is_killed_and_a_viewer_that_leaves(desk: Desk, screen: Screen) -> None:
+    attach(desk, screen)
+    screen.shows("(Pdb)")
+    run = desk.run_id()
+    first = desk.keeper(run)
+    os.kill(first, signal.SIGKILL)
+    until("another keeper has it", lambda: desk.keeper(run) != first)
+    screen.press("p", "Space", "6", "*", "7", "Enter")
+    screen.shows("42")
+    screen.press("C-]")
+    screen.shows(f"run {run} continues")
+    screen.shows(f"status {ExitStatus.INTERRUPTED.value}")
+    assert screen.is_sane()
+    stop = desk.start("stop", run)
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.nothing_is_left(run)
