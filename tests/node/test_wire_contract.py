@@ -132,6 +132,7 @@ def _tasks(ask: Asker) -> None:
     ask.news(wire.LogNews)
     ask.agent.until(lambda: ask.agent.log("worker/0") == b"hello\n")
     ask.news(wire.ReportNews)
+    ask(wire.Type(run=run, attempt="1", task="worker/0", typed="0a", terminal=(24, 80)))  # it has none
     (task,) = ask(wire.Stacks(run=run)).tasks
     assert any("write" in one.text or "<module>" in one.text for one in task.processes)
     (lives,) = ask(wire.VitalsAsk(run=run, attempt="1")).tasks
