@@ -27,6 +27,7 @@ from .output import Output
 
 _REST = 0.01  # after a read that brought little: lines come in groups, not one by one
 _LITTLE = 32 << 10
+_LINE = 1 << 10  # a terminal has no more than 4 KB at once
 _FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.5  # between two passes of killing
 NO_PROCESS = "no process could be made for it"
 _SAVE_EVERY = 0.5  # seconds, of how far a gap grew
@@ -262,7 +263,7 @@ class Supervisor:
 
     def _on_output(self) -> None:
         size = self._output.take()
-        if size is not None and size < _LITTLE:
+        if size is not None and size < (_LINE if self._launch.terminal else _LITTLE):
             self._loop.unwatch(self._handles.log_read)
             if size > 0:  # else the task has closed it
                 self._loop.after(_REST, self._listen)
