@@ -44,8 +44,8 @@ def main(arguments: argparse.Namespace) -> int:
             folder.ask_keeper(Order.VITALS)
         states, unreachable, keeper = _ask(plan, fleet)
     view = replay(history(folder))
-    if view.ended and any(host.job for host in plan.hosts):  # its nodes may be another job's by now
-        unreachable = {}
+    if view.ended and (not view.ended.unproven or any(host.job for host in plan.hosts)):
+        unreachable = {}  # its end was seen; its machines may be others' by now
     vitals = _vitals(folder, asked) if here and view.tasks and not view.ended else Vitals()
     lines = status_table(
         plan,

@@ -58,6 +58,11 @@ def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
     assert launch.wait() == ExitStatus.INTERRUPTED
     again = desk.start("stop", run)
     assert again.wait() == ExitStatus.OK
+    gone = desk.cluster.ssh_config.rename(desk.folder / "gone")
+    status = desk.start("status", run)
+    assert status.wait() == ExitStatus.OK, status.stderr  # what was seen to its end needs no machine
+    assert "unknown" not in status.stdout
+    gone.rename(desk.cluster.ssh_config)
     assert "is over already" in again.stderr
     told = desk.start("stop", run, "--json")
     assert told.wait() == ExitStatus.OK
