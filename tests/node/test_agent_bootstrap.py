@@ -62,3 +62,21 @@ def test_a_login_without_utf8_changes_no_byte(lab: Lab) -> None:
     agent = lab.agent(env={"LC_ALL": "en_US.ISO-8859-1", "LANG": ""})
     assert agent.hello["state"] == str(lab.state)  # its folder's name has an é
     assert (lab.state / "runs").is_dir()
+
+
+def test_what_it_compiled_is_kept_and_never_believed_when_it_is_not_as_we_wrote_it(lab: Lab) -> None:
+    code = lab.state / "code"
+    lab.agent().close()
+    first = code.read_bytes()
+    lab.agent().close()
+    assert code.read_bytes() == first
+    for damaged in (first[:-9], first[:3], b"", b"\0" * len(first), first[:99] + b"?" + first[100:]):
+        code.write_bytes(damaged)
+        lab.agent().close()
+        assert code.read_bytes() == first, damaged[:4]
+    code.unlink()
+    lab.state.chmod(0o755)
+    refused = lab.agent()
+    assert "open to other users" in refused.hello["state_error"]["what"]
+    refused.close()
+    assert not code.exists()

@@ -3,6 +3,7 @@
 runs/<run>/run.json, keeper, stopped
 runs/<run>/attempts/<attempt>/<slug>/lock, control, state.json, output.log, output.idx, report.jsonl
 leases/<port>
+code: what the agent has compiled of itself
 site/<digest>/sitecustomize.py
 """
 
