@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import time
 from pathlib import Path
 
 from orchestrator.cli.args import options
@@ -13,8 +12,7 @@ from orchestrator.cli.desk.out import say, tell
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.export import common, kubernetes, slurm
 from orchestrator.launching.start import make_plan
-from orchestrator.model import Host, Inventory, RunPlan
-from orchestrator.store import new_run_id
+from orchestrator.model import Host, RunPlan
 from orchestrator.sync.contents import CodeSource, read_builtin
 
 
@@ -43,12 +41,15 @@ def main(arguments: argparse.Namespace) -> int:
     hosts = inventory.hosts
     if arguments.engine == "kubernetes":  # the image's
         hosts = tuple(dataclasses.replace(host, python=Host.python) for host in hosts)
-    now = time.time()
     bare = dataclasses.replace(inventory, hosts=hosts, environment=None)
-    plan, project, _ = make_plan(bare, arguments, new_run_id(now), now)
+    plan, project, _ = make_plan(bare, arguments)
     remarks = common.remarks(plan, inventory)
     if arguments.engine == "kubernetes":
-        text = _manifests(plan, inventory, project, remarks, jobset=arguments.jobset)
+        tree = read_builtin() if project is None else project.read()
+        files = zip(tree.manifest.files, tree.paths, strict=True)
+        code = {file.path: path.read_bytes() for file, path in files}
+        made = kubernetes.manifests(plan, inventory.kubernetes, code, plan.cwd, jobset=arguments.jobset)
+        text = kubernetes.text(made, plan, remarks)
     elif arguments.plain:
         text = _plain(plan, project, remarks, arguments.output)
     else:
@@ -59,16 +60,6 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         _write(Path(arguments.output), text)
     return ExitStatus.OK
-
-
-def _manifests(
-    plan: RunPlan, inventory: Inventory, project: CodeSource | None, remarks: list[str], *, jobset: bool
-) -> str:
-
-    tree = read_builtin() if project is None else project.read()
-    code = {file.path: path.read_bytes() for file, path in zip(tree.manifest.files, tree.paths, strict=True)}
-    made = kubernetes.manifests(plan, inventory.kubernetes, code, plan.cwd, jobset=jobset)
-    return kubernetes.text(made, plan, remarks)
 
 
 def _plain(plan: RunPlan, project: CodeSource | None, remarks: list[str], output: str | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,10 +24,9 @@ from orchestrator.launching.code import Sent
 from orchestrator.launching.replay import plan_again
 from orchestrator.launching.start import Planned, make_plan, notify_command, start
 from orchestrator.model import Inventory
-from orchestrator.names import RunId
 from orchestrator.phases.adopt import announcement
 from orchestrator.planning.explain import dry_run
-from orchestrator.store import RunFolder, new_run_id
+from orchestrator.store import RunFolder
 from orchestrator.text import utf8
 
 _UNSET: tuple[object, ...] = (None, False, "", (), [])
@@ -67,7 +65,7 @@ def begin(inventory: Inventory, arguments: argparse.Namespace) -> RunFolder:
     return start(inventory, arguments, logins, _planner(inventory, arguments))
 
 
-def _planner(inventory: Inventory, arguments: argparse.Namespace) -> Callable[[RunId, float], Planned]:
+def _planner(inventory: Inventory, arguments: argparse.Namespace) -> Callable[[], Planned]:
     """Return what plans a run, or that of `--replay` anew. Raise UsageError for options beside it."""
     if arguments.replay is None:
         return partial(make_plan, inventory, arguments)
@@ -76,7 +74,7 @@ def _planner(inventory: Inventory, arguments: argparse.Namespace) -> Callable[[R
         what = f"--replay takes everything from its run, so that {' and '.join(given)} cannot be given, too"
         raise UsageError(what.replace("_", "-"), hint="leave that out, or launch anew")
     before = find_run(arguments.replay, arguments.hosts)
-    return lambda run, now: plan_again(before, inventory, run, now, asking)
+    return partial(plan_again, before, inventory, asking)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -106,8 +104,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
-    now = time.time()
-    planned, project, found = _planner(inventory, arguments)(new_run_id(now), now)
+    planned, project, found = _planner(inventory, arguments)()
     sent = Sent(project.root, project.read()) if project is not None else None
     told = notify_command(inventory.job, arguments.notify)
     if arguments.json:

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import shlex
 import sys
-import time
 from collections.abc import Callable
 
 from orchestrator.checks.cluster import without
@@ -19,7 +18,6 @@ from orchestrator.errors import ExitStatus, SeveralErrors
 from orchestrator.events import CheckReported, Level, Phase, Stamped, encode
 from orchestrator.launching.start import make_plan
 from orchestrator.model import FrameworkName, Inventory, RunPlan
-from orchestrator.names import RunId
 from orchestrator.phases.context import report_failures
 from orchestrator.phases.preflight import Findings, examine
 from orchestrator.ranges import expand_all, fold
@@ -104,4 +102,4 @@ def everything(inventory: Inventory) -> RunPlan:
     other = not job.command and job.framework not in (FrameworkName.AUTO, FrameworkName.TENSORFLOW)
     arguments = options.as_launched(command=("train.py",) if other else ())
     whole = dataclasses.replace(inventory, hosts=hosts)
-    return make_plan(whole, arguments, RunId("preflight"), time.time(), sends=False)[0]
+    return make_plan(whole, arguments, sends=False)[0]

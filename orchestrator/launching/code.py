@@ -26,12 +26,12 @@ _ROWS = 30  # lines of a list
 _LONGEST = 2 << 20  # bytes of a source that is read
 
 
-def project(inventory: Inventory, wish: str | None, here: Path | None = None) -> CodeSource:
-    """The code of somebody who stands `here`; raise UsageError for what is not a project."""
+def project(inventory: Inventory, wish: str | None) -> CodeSource:
+    """The code of somebody who stands here; raise UsageError for what is not a project."""
     from orchestrator.sync.contents import CodeSource
     from orchestrator.sync.listing import find_root, list_files
 
-    found = find_root(here or Path.cwd(), wish or inventory.job.code, runs_root().parent)
+    found = find_root(Path.cwd(), wish or inventory.job.code, runs_root().parent)
     # Our own folders here are no part of anybody's code.
     own = [runs_root().parent, *(at_home(host.workdir) for host in inventory.hosts if host.is_local)]
     return CodeSource(found, list_files(found.path, inventory.job.ignore, own))
@@ -79,12 +79,12 @@ class Sent:
         yield from (plain(f"note: {note}") for note in self.tree.notes if note not in listed)
 
 
-def look(inventory: Inventory, project: CodeSource | None, here: Path | None = None) -> Code:
+def look(inventory: Inventory, project: CodeSource | None) -> Code:
     """Return what the checks may ask; `project` is None for worker_entry.
 
-    Paths are relative to the current folder (`here`), where the tasks run.
+    Paths are relative to the current folder, where the tasks run.
     """
-    here = here or Path.cwd()
+    here = Path.cwd()
     local = all(host.is_local for host in inventory.hosts)
     cwd = "." if project is None else project.root.cwd or "."
     paths = () if project is None else project.listing.paths

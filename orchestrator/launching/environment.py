@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import UsageError
-from orchestrator.model import Data, Environment, EnvironmentPlan, Host, Inventory, interpreter
+from orchestrator.model import Data, EnvironmentPlan, Host, Inventory, interpreter
 from orchestrator.plainfile import at_home
 
 if TYPE_CHECKING:
@@ -23,40 +23,24 @@ def with_environment(
     Unless it `resolves`, no package index is asked, and a lock that is not kept has a name alone. Raise
     UsageError or ClusterError where the packages cannot be resolved.
     """
-    from orchestrator.envs import Lock, with_python
+    from orchestrator.envs import Lock, named, recipe_digest, resolve, with_python
+    from orchestrator.store.known import read_lock, write_lock
 
     assert inventory.environment is not None
     table = with_python(inventory.environment)
-    lock = None if renew else _kept(table)
-    if lock is None:
-        lock = _resolved(table) if resolves else Lock("", UNRESOLVED)
+    recipe = recipe_digest(table)
+    text = None if renew else read_lock(recipe)  # a later host gets what the first one got
+    lock = None if text is None else named(text, table)
+    if lock is None or read_lock(lock.name) != text:  # else one of them is damaged
+        lock = resolve(table) if resolves else Lock("", UNRESOLVED)
+        for name in (lock.name, recipe) if resolves else ():
+            write_lock(name, lock.text)
     plan = EnvironmentPlan(lock.name, table.python, table.index, table.via)
     hosts = tuple(
         dataclasses.replace(host, python=interpreter(host, plan)) if host.python == Host.python else host
         for host in inventory.hosts
     )
     return dataclasses.replace(inventory, hosts=hosts), plan, lock
-
-
-def _kept(table: Environment) -> Lock | None:
-    """Return the lock that was kept for this recipe: a later host gets what the first one got."""
-    from orchestrator.envs import named, recipe_digest
-    from orchestrator.store.known import read_lock
-
-    if (text := read_lock(recipe_digest(table))) is None:
-        return None
-    lock = named(text, table)
-    return lock if read_lock(lock.name) == text else None  # else one of them is damaged
-
-
-def _resolved(table: Environment) -> Lock:
-    from orchestrator.envs import recipe_digest, resolve
-    from orchestrator.store.known import write_lock
-
-    lock = resolve(table)
-    for name in (lock.name, recipe_digest(table)):
-        write_lock(name, lock.text)
-    return lock
 
 
 def check_data(inventory: Inventory) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from orchestrator.errors import HostError, UsageError
 from orchestrator.fleet import Fleet
@@ -15,20 +15,20 @@ from orchestrator.launching import code, keeping
 from orchestrator.launching.start import Planned
 from orchestrator.model import Host, Inventory, Preparing, RunPlan, interpreter
 from orchestrator.phases.data import sources
+from orchestrator.phases.stage import code_of_a_host
 from orchestrator.planning import environ, plan
 from orchestrator.ranges import fold
 from orchestrator.run.view import replay as replayed
-from orchestrator.store import RunFolder
+from orchestrator.store import RunFolder, new_run_id
 from orchestrator.store.known import read_lock
 from orchestrator.store.reader import events_of
-from orchestrator.sync import fetch, read_data
-from orchestrator.sync.contents import CodeSource, read_builtin
-from orchestrator.sync.listing import CodeListing, CodeRoot
+from orchestrator.sync import read_data, read_folder
+from orchestrator.sync.contents import CodeSource, folder_source, read_builtin
 
 Asking = Callable[[Sequence[Host]], AbstractContextManager[tuple[Fleet, Mapping[str, HostError]]]]
 
 
-def plan_again(before: RunFolder, inventory: Inventory, run: str, created: float, asking: Asking) -> Planned:
+def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Planned:
     """Plan an earlier run once more; raise one UsageError for all that cannot be had again.
 
     `asking` connects to hosts, for code that this machine has no more.
@@ -72,9 +72,10 @@ def plan_again(before: RunFolder, inventory: Inventory, run: str, created: float
             why="\n".join(lacks),
             hint="`orchestrate launch -- COMMAND` launches what is here now",
         )
+    created = time.time()
     again = dataclasses.replace(
         old,
-        run=str(run),
+        run=str(new_run_id(created)),
         owner=keeping.owner(),
         created=created,
         hosts=hosts,
@@ -99,20 +100,8 @@ def _code(before: RunFolder, old: RunPlan, inventory: Inventory, asking: Asking)
         if here.read().digest == old.tree:
             return here
     copy = before.path / "code"
-    if (source := _copied(copy, old.tree)) is not None:
-        return source
-    with asking(inventory.hosts) as (fleet, _):
-        for session in fleet.sessions.values():
-            with contextlib.suppress(HostError):
-                fetch(session, f"{session.host.workdir}/trees/{old.tree}", copy, any_link=True)
-                if (source := _copied(copy, old.tree)) is not None:
-                    return source
-    return None
-
-
-def _copied(copy: Path, tree: str) -> CodeSource | None:
-    copy = copy.resolve()
-    files = (path for path in copy.rglob("*") if path.is_symlink() or not path.is_dir())
-    names = [path.relative_to(copy).as_posix() for path in files]
-    source = CodeSource(CodeRoot(copy), CodeListing(names, named=set(names)))
-    return source if names and source.read().digest == tree else None
+    if read_folder(copy).digest != old.tree:
+        with asking(inventory.hosts) as (fleet, _):
+            if code_of_a_host(fleet.sessions.values(), old.tree, copy) is None:
+                return None
+    return folder_source(copy)

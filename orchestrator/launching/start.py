@@ -60,15 +60,13 @@ def start(
     inventory: Inventory,
     arguments: argparse.Namespace,
     logins: Callable[[Sequence[Host]], Secrets | None],
-    plan_it: Callable[[RunId, float], Planned],
+    plan_it: Callable[[], Planned],
 ) -> RunFolder:
     """Plan the run, make its folder, fork its keeper; raise UsageError before anything was made.
 
     `logins` asks a person for what only a person knows of the hosts' keys.
     """
-    now = time.time()
-    run, key = new_run_id(now), own_key()
-    planned, project, _ = plan_it(run, now)
+    key, (planned, project, _) = own_key(), plan_it()
     if (task := getattr(arguments, "attach", None)) is not None:
         wanted_tasks([task], planned, "the run")
         size, kind = os.get_terminal_size(), os.environ.get("TERM", "xterm")
@@ -79,7 +77,7 @@ def start(
     wanted_tasks(arguments.task, planned, "the run")
     told = notify_command(inventory.job, getattr(arguments, "notify", None))
     secrets = environ.values_here(planned.secrets, os.environ)
-    folder = RunFolder(runs_root(), run)
+    folder = RunFolder(runs_root(), RunId(planned.run))
     folder.create(planned)
     if told:
         folder.write_words(folder.notify, told)
@@ -90,18 +88,12 @@ def start(
     return folder
 
 
-def make_plan(
-    inventory: Inventory,
-    arguments: argparse.Namespace,
-    run: RunId,
-    created: float,
-    *,
-    sends: bool = True,
-) -> Planned:
+def make_plan(inventory: Inventory, arguments: argparse.Namespace, *, sends: bool = True) -> Planned:
     """The plan, the user's code where it is to be sent, and what will probably go wrong; raise UsageError.
 
     Unless it `sends` the code, which may not be written yet, nothing is refused for what that lacks.
     """
+    created = time.time()
     given = {
         "max_restarts": arguments.max_restarts,
         "min_hosts": arguments.min_hosts,
@@ -148,7 +140,7 @@ def make_plan(
     planned = plan.assign(
         inventory,
         layout,
-        run=str(run),
+        run=str(new_run_id(created)) if sends else "preflight",
         name=arguments.name,
         owner=keeping.owner(),
         created=created,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 import msgspec
@@ -93,23 +93,31 @@ def _trees_of_a_host(run: Run) -> list[Contents]:
     builtin = read_builtin()
     if builtin.digest == run.plan.tree:
         return [builtin]
-    for name in run.names:
-        session, copy = run.fleet.sessions[name], run.folder.path / "code"
+    sessions = [run.fleet.sessions[name] for name in run.names]
+    if (tree := code_of_a_host(sessions, run.plan.tree, run.folder.path / "code")) is None:
+        raise PhaseFailed(
+            Phase.STAGE,
+            f"none of the remaining hosts has the run's code (trees/{run.plan.tree})",
+            "launch it again from the folder of the code",
+        )
+    return [tree, builtin] if run.plan.admission.validate else [tree]
+
+
+def code_of_a_host(sessions: Iterable[Session], digest: str, copy: Path) -> Contents | None:
+    """Fetch the code of a digest into `copy`, from a host where it is verified; None where none has it."""
+    for session in sessions:
+        name = session.host.name
         try:
-            fetch(session, f"{session.host.workdir}/trees/{run.plan.tree}", copy, any_link=True)
+            fetch(session, f"{session.host.workdir}/trees/{digest}", copy, any_link=True)
         except HostError as error:
             log.info("%s: no code from it: %s: %s", name, error.what, error.why)
             continue
         tree = read_folder(copy)
-        if tree.digest == run.plan.tree:
-            return [tree, builtin] if run.plan.admission.validate else [tree]
-        log.warning("%s: what it has as trees/%s is something else", name, run.plan.tree)
+        if tree.digest == digest:
+            return tree
+        log.warning("%s: what it has as trees/%s is something else", name, digest)
         discard(str(copy))
-    raise PhaseFailed(
-        Phase.STAGE,
-        f"none of the remaining hosts has the run's code (trees/{run.plan.tree})",
-        "launch it again from the folder of the code",
-    )
+    return None
 
 
 def _trees(run: Run) -> list[Contents]:

@@ -140,14 +140,18 @@ class CodeSource:
 
 def read_folder(folder: Path) -> Contents:
     """Read everything in a folder: what is left out of code is part of what was fetched from a host."""
+    return folder_source(folder).read()
+
+
+def folder_source(folder: Path) -> CodeSource:
     folder = folder.resolve()
-    return read_paths(folder, (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()))
+    return _source(folder, (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()))
 
 
-def read_paths(root: Path, paths: Iterable[Path]) -> Contents:
-    """Read these files below `root`, whatever they hold."""
+def _source(root: Path, paths: Iterable[Path]) -> CodeSource:
+    """List these files below `root`, whatever they hold."""
     names = [path.relative_to(root).as_posix() for path in paths]
-    return _read(root, CodeListing(names, named=set(names)))
+    return CodeSource(CodeRoot(root), CodeListing(names, named=set(names)))
 
 
 def _read(root: Path, listing: CodeListing) -> Contents:
@@ -205,7 +209,8 @@ def read_builtin() -> Contents:
     """Read worker_entry, the training program that comes along, as a tree to be sent."""
     home = _builtin_home()
     paths = (home / "worker_entry").rglob("*")
-    return read_paths(home, (path for path in paths if path.is_file() and "__pycache__" not in path.parts))
+    files = (path for path in paths if path.is_file() and "__pycache__" not in path.parts)
+    return _source(home, files).read()
 
 
 def check_builtin(arguments: Sequence[str]) -> None:

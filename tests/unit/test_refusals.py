@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import subprocess
 from collections.abc import Mapping
@@ -66,7 +67,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def look(project: Path) -> Code:
     inventory = Inventory((Host("gpu-1", "gpu-1", "gpu-1"),))
-    return code.look(inventory, code.project(inventory, None, project), project)
+    with contextlib.chdir(project):
+        return code.look(inventory, code.project(inventory, None))
 
 
 # (the command line, what is wrong, what to type)
