@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 import socket
@@ -31,6 +30,8 @@ _ENDS = {
     "TIMEOUT": "reached its time limit",
     "PREEMPTED": "was preempted by another job",
     "NODE_FAIL": "was ended by Slurm when a node failed",
+    # Until all of it is gone Slurm does not tell why.
+    "COMPLETING": "was cancelled (scancel), or reached its time limit",
 }
 _SHOW = ("scontrol", "--oneliner", "show")
 _PATIENCE = 5.0  # seconds for Slurm to answer
@@ -116,14 +117,8 @@ def allocation(job: str) -> list[dict[str, Any]]:
     nodes: list[dict[str, Any]] = []
     for name in names:
         address, count = _address(name, records.get(name, {})), tasks.get(name, 1)
-        node = {
-            "name": name,
-            "ssh": name,
-            "via": "srun",
-            "tasks": count,
-            "address": address,
-            "task_port": port,
-        }
+        node = {"name": name, "ssh": name, "via": "srun", "tasks": count, "address": address}
+        node |= {"task_port": port}
         nodes.append(node | ({"devices": devices[name]} if name in devices else {}))
     return nodes
 
@@ -162,22 +157,9 @@ def _end(job: str, record: Mapping[str, str]) -> str:
     state = record.get("JobState", "RUNNING")
     if state in _RUNNING:
         return ""
-    limit = record.get("TimeLimit", "")
-    if state == "COMPLETING":  # until all of it is gone Slurm does not tell why
-        late = _seconds(record.get("RunTime", "")) >= _seconds(limit)
-        state = "TIMEOUT" if late else "CANCELLED"
-    limit = f" ({limit})" if state == "TIMEOUT" else ""
+    limit = f" ({record.get('TimeLimit', '')})" if state == "TIMEOUT" else ""
     words = _ENDS.get(state, f"is over: Slurm calls it {plain(state)[:40]}")
     return f"Slurm job {job} {words}{limit}"
-
-
-def _seconds(text: str) -> float:
-    """Read Slurm's `1-02:03:04`; no number is no limit."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
-    if match is None:
-        return math.inf
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _tasks(environ: Mapping[str, str], nodes: int) -> list[int]:

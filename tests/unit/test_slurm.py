@@ -66,9 +66,8 @@ def test_tasks_of_nodes(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], 
         ("JobState=TIMEOUT TimeLimit=00:01:00", "Slurm job 7 reached its time limit (00:01:00)"),
         (
             "JobState=COMPLETING RunTime=00:01:02 TimeLimit=00:01:00",
-            "Slurm job 7 reached its time limit (00:01:00)",
+            "Slurm job 7 was cancelled (scancel), or reached its time limit",
         ),
-        ("JobState=COMPLETING RunTime=00:00:09 TimeLimit=UNLIMITED", "Slurm job 7 was cancelled (scancel)"),
         ("JobState=BOOT_FAIL", "Slurm job 7 is over: Slurm calls it BOOT_FAIL"),
     ],
 )
