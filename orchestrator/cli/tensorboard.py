@@ -13,17 +13,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.asking import unconnected
 from orchestrator.cli.desk.finding import find_run, source_of
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.envs import uv
-from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors
+from orchestrator.errors import ClusterError, ExitStatus, SeveralErrors
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host, RunPlan
 from orchestrator.node.base import procs
@@ -69,25 +68,30 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         with (
             tempfile.TemporaryDirectory(prefix="orchestrate-tensorboard-") as made,
-            _TensorBoard(program, Path(made), arguments.port) as board,
+            _tensorboard(program, Path(made), arguments.port) as (process, log),
             unconnected(hosts) as fleet,
         ):
             mirrors = {
                 host.name: EventMirror(Path(made) / host.name, _root(plan, host, arguments.logdir))
                 for host in hosts
             }
-            follower = _Follower(fleet, hosts, mirrors)
-            follower.catch_up()
+            tried = time.monotonic()
+            _catch_up(fleet, mirrors, hosts)
             files = sum(len(mirror.sizes) for mirror in mirrors.values())
-            url = board.url()
+            url = _url(process, log)
             show = facts if arguments.json else say
             show(json.dumps({"run": plan.run, "url": url, "files": files}) if arguments.json else url)
             sys.stdout.flush()
             tell(f"event files so far: {files}; it follows the run, and Ctrl-C ends it")
-            while board.process.poll() is None:
+            while process.poll() is None:
                 time.sleep(_EVERY)
-                follower.catch_up()
-            raise ClusterError("TensorBoard has ended", why=board.last_words())
+                missing = [host for host in hosts if host.name not in fleet.sessions]
+                if missing and time.monotonic() - tried > _AGAIN:
+                    tried = time.monotonic()
+                else:
+                    missing = []
+                _catch_up(fleet, mirrors, missing)
+            raise ClusterError("TensorBoard has ended", why=_last_words(log))
     except KeyboardInterrupt:
         tell("TensorBoard has ended; nothing of it was on the hosts")
     return ExitStatus.OK
@@ -102,74 +106,63 @@ def _program() -> list[str]:
     return [str(uv.binary()), *_FETCHED]
 
 
-class _TensorBoard:
-    """TensorBoard at work on a folder while the block runs, for this machine alone; it ends with us."""
+@contextlib.contextmanager
+def _tensorboard(
+    argv: Sequence[str], folder: Path, port: int
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Have TensorBoard at work on a folder, for this machine alone; it ends with the block, or with us.
 
-    def __init__(self, argv: Sequence[str], folder: Path, port: int) -> None:
-        procs.load()
-        dies = partial(procs.die_with_parent, signal.SIGTERM)
-        self._log = folder / ".tensorboard.log"
-        options = ["--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
-        options += ["--reload_interval", str(round(_EVERY)), "--reload_multifile", "true"]
-        with self._log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*argv, *options],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**environment(os.environ), "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-                start_new_session=True,
-                preexec_fn=dies if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads yet
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    Its words are in the log that is yielded.
+    """
+    procs.load()
+    dies = partial(procs.die_with_parent, signal.SIGTERM)
+    log = folder / ".tensorboard.log"
+    options = ["--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+    options += ["--reload_interval", str(round(_EVERY)), "--reload_multifile", "true"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*argv, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**environment(os.environ), "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+            start_new_session=True,
+            preexec_fn=dies if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads yet
+        )
+    try:
+        yield process, log
+    finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(_END)
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def url(self) -> str:
-        """Return where it answers, once it does. Raise ClusterError when it does not come up."""
-        deadline = time.monotonic() + _UP
-        while not (match := re.search(r"(http://\S+)\s", self._log.read_text(errors="replace"))):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise ClusterError("TensorBoard did not start", why=self.last_words())
-            time.sleep(_LOOK)
-        return match[1]
-
-    def last_words(self) -> str:
-        return self._log.read_text(errors="replace")[-_LAST:].strip()
+                process.wait(_END)
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
-class _Follower:
-    """Keeps the mirrors of a run's hosts up to date."""
+def _url(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Return where it answers, once it does. Raise ClusterError when it does not come up."""
+    deadline = time.monotonic() + _UP
+    while not (match := re.search(r"(http://\S+)\s", log.read_text(errors="replace"))):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise ClusterError("TensorBoard did not start", why=_last_words(log))
+        time.sleep(_LOOK)
+    return match[1]
 
-    def __init__(self, fleet: Fleet, hosts: list[Host], mirrors: Mapping[str, EventMirror]) -> None:
-        self._fleet = fleet
-        self._hosts = hosts
-        self._mirrors = mirrors
-        self._next_try = 0.0
 
-    def catch_up(self) -> None:
-        """Take what is new from every host that answers; raise where none can be connected to."""
-        missing = [host for host in self._hosts if host.name not in self._fleet.sessions]
-        bad: dict[str, HostError] = {}
-        if missing and time.monotonic() >= self._next_try:
-            self._next_try = time.monotonic() + _AGAIN
-            bad = self._fleet.connect(missing)
-            if len(bad) == len(self._hosts):
-                raise SeveralErrors(bad.values())
+def _last_words(log: Path) -> str:
+    return log.read_text(errors="replace")[-_LAST:].strip()
 
-        take = self._fleet.each
-        taken = take(self._fleet.sessions, lambda one: self._mirrors[one.host.name].catch_up(one))
-        for name, error in {**bad, **taken.bad}.items():
-            self._fleet.let_go(name)
-            tell(f"warning: {name} {error.in_one_line}; tried again every {_AGAIN:g} s")
+
+def _catch_up(fleet: Fleet, mirrors: Mapping[str, EventMirror], hosts: Sequence[Host]) -> None:
+    """Take what is new from every host that answers, once `hosts` were tried; raise where none can be had."""
+    bad = fleet.connect(hosts)
+    if len(bad) == len(mirrors):
+        raise SeveralErrors(bad.values())
+    taken = fleet.each(fleet.sessions, lambda one: mirrors[one.host.name].catch_up(one))
+    for name, error in {**bad, **taken.bad}.items():
+        fleet.let_go(name)
+        tell(f"warning: {name} {error.in_one_line}; tried again every {_AGAIN:g} s")
 
 
 def _root(plan: RunPlan, host: Host, logdir: str | None) -> str:
