@@ -213,7 +213,6 @@ class PairReported(_Fact):
     resolved: str = ""  # the numeric address that `source` tried
     large: bool | None = None  # whether large packets come from `target`; None: not tried
     large_ms: float | None = None  # for 64 kB
-    packet: int | None = None  # bytes of the largest packet on this connection
 
 
 class Stepped(_Fact):

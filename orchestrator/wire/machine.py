@@ -305,7 +305,6 @@ class Probed(Reply):
     resolved: Words = ""  # the numeric address that was tried last
     large: bool | None = None  # whether large packets come from there; None: not tried
     large_ms: Seconds | None = None
-    packet: Count | None = None  # bytes of the largest packet on this connection
 
 
 class Probes(Reply):
@@ -378,7 +377,6 @@ _Version = Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\Z"
 
 
 class EnvLooked(Reply):
-    path: Folder
     ready: bool  # it is whole, and its Python runs
     machine: _Machine
     libc: _Libc  # "glibc 2.36"; "" for another one
@@ -402,10 +400,7 @@ class EnvFind(Request[Interpreter]):
 
 
 class EnvMade(Reply):
-    made: bool  # not by another one meanwhile
-    path: Folder
-    versions: Mapping[Words, Words]  # of what was imported there
-    seconds: Seconds
+    versions: Mapping[Words, Words]  # of what was imported there; none where another one has made it
 
 
 class EnvMake(Request[EnvMade]):

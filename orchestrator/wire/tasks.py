@@ -316,7 +316,6 @@ class Stacks(Request[StacksOf]):
 class TaskVitals(Reply):
     attempt: AttemptText
     task: TaskName
-    processes: Count
     cpu: Seconds  # by all its processes, so far
     memory: Size
     gpu_memory: Size | None = None  # None: no GPU was asked for, or none answers

@@ -51,9 +51,11 @@ def test_what_an_index_serves_has_to_have_the_locks_hash(tmp_path: Path, wheels:
             agent.request("env_make", bad, ask_first=True, **wanted)
         assert "hash mismatch" in caught.value.why.lower()
         assert not agent.request("env_look", **wanted)["ready"]
-        assert agent.request("env_make", b"small==1.0 --hash=sha256:%s\n" % good.encode(), **wanted)["made"]
+        assert agent.request("env_make", b"small==1.0 --hash=sha256:%s\n" % good.encode(), **wanted)[
+            "versions"
+        ]
         sent = fields(tmp_path, served, name="f" * 16)
-        assert agent.request("env_make", bad, **sent)["made"]
+        assert agent.request("env_make", bad, **sent)["versions"]
 
 
 def test_an_index_that_lacks_what_was_resolved_elsewhere_is_as_good_as_none(
@@ -69,7 +71,7 @@ def test_an_index_that_lacks_what_was_resolved_elsewhere_is_as_good_as_none(
     assert 'via = "controller"' in caught.value.hint
     of_others = b"other==2.0 ; sys_platform == 'win32'\nsmall==1.0\n"
     with AgentClient(tmp_path / "state") as agent:
-        assert agent.request("env_make", of_others, **wanted)["made"]
+        assert agent.request("env_make", of_others, **wanted)["versions"]
 
 
 def test_what_cannot_be_imported_is_no_environment(tmp_path: Path, wheels: Path) -> None:
@@ -107,17 +109,17 @@ def test_a_build_that_was_killed_is_made_again_and_leaves_nothing(tmp_path: Path
         agent.process.wait()
     with AgentClient(tmp_path / "state") as agent:
         assert any(name.startswith(".making-") for name in os.listdir(envs))
-        assert agent.request("env_make", LOCK, **fields(tmp_path, wheels))["made"]
+        assert agent.request("env_make", LOCK, **fields(tmp_path, wheels))["versions"]
     assert sorted(os.listdir(envs)) == ["0123456789abcdef"]
 
 
 def test_an_environment_whose_interpreter_is_gone_is_made_again(tmp_path: Path, wheels: Path) -> None:
     with AgentClient(tmp_path / "state") as agent:
         wanted = fields(tmp_path, wheels)
-        path = Path(agent.request("env_make", LOCK, **wanted)["path"])
-        (path / "bin" / "python").unlink()
+        agent.request("env_make", LOCK, **wanted)
+        (tmp_path / "work dir" / "envs" / "0123456789abcdef" / "bin" / "python").unlink()
         assert not agent.request("env_look", **wanted)["ready"]
-        assert agent.request("env_make", LOCK, **wanted)["made"]
+        assert agent.request("env_make", LOCK, **wanted)["versions"]
         assert agent.request("env_look", **wanted)["ready"]
 
 

@@ -155,10 +155,10 @@ def test_a_lease_ends_with_the_agent_unless_a_task_holds_it(lab: Lab) -> None:
     lab.start(a, "sleep", "1000", port=port)
     a.close()
     b = lab.agent()
-    assert b.request("lease", run="r2", owner="bob", ports={str(other): "worker/0"})["taken"] == [other]
+    assert b.request("lease", run="r2", owner="bob", ports={str(other): "worker/0"})["conflicts"] == []
     (conflict,) = b.request("lease", run="r2", owner="bob", ports={str(port): "worker/0"})["conflicts"]
     assert (conflict["run"], conflict["task"]) == (lab.run, "worker/0")
     lab.follow(b, "worker/0")
     lab.stop(b, kill=True)
     lab.final(b)
-    until(lambda: b.request("lease", run="r2", owner="bob", ports={str(port): "worker/0"})["taken"] == [port])
+    until(lambda: b.request("lease", run="r2", owner="bob", ports={str(port): "worker/0"})["conflicts"] == [])

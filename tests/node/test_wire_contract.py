@@ -35,7 +35,7 @@ _STATE = ("run", "attempt", "task", "start_ticks", "incarnation")
 NOT_READ = {
     *(f"{place}.{field}" for place in ("news.state", "states.runs[].tasks[].state") for field in _STATE),
     *(f"start.{field}" for field in ("already", "started", "state")),
-    *("lease.taken", "news.kind"),
+    "news.kind",
 }
 
 
@@ -136,7 +136,7 @@ def _tasks(ask: Asker) -> None:
     (task,) = ask(wire.Stacks(run=run)).tasks
     assert any("write" in one.text or "<module>" in one.text for one in task.processes)
     (lives,) = ask(wire.VitalsAsk(run=run, attempt="1")).tasks
-    assert (lives.task, lives.processes) == ("worker/0", 1)
+    assert (lives.task, lives.memory > 0) == ("worker/0", True)
     assert lives.memory > 1_000_000
     (known,) = ask(wire.States(run=run)).runs
     assert (known.plan, known.tasks[0].state.state) == (PLAN, wire.TaskPhase.RUNNING)
@@ -307,8 +307,8 @@ def _envs(ask: Asker) -> None:
         workdir=workdir, name=name, uv=tool, interpreter=python.path, index=None, wheels=str(wheels)
     )
     made = ask(make, b"small==1.0\n")
-    assert made.made
-    assert not ask(make, b"small==1.0\n").made
+    assert made.versions
+    assert not ask(make, b"small==1.0\n").versions
     steps = ask(wire.EnvProgress(workdir=workdir, name=name))
     assert (steps.step, steps.done) == ("", 0)  # nobody is at it any more
     assert ask(wire.EnvLook(workdir=workdir, name=name)).ready

@@ -312,9 +312,7 @@ def test_large_packets_give_a_figure_where_they_pass() -> None:
     text = ""
     for lost in ((), ("ba", "bc"), ("ab", "cb"), ("ab", "cb", "ba", "bc"), ("ba",)):
         pairs = [
-            msgspec.structs.replace(
-                pair, large=pair.source + pair.target not in lost, large_ms=0.8, packet=9000
-            )
+            msgspec.structs.replace(pair, large=pair.source + pair.target not in lost, large_ms=0.8)
             for pair in mesh("a", "b", "c")
         ]
         results = [each for each in of_pairs(pairs) if each.check == "packets"]

@@ -40,18 +40,18 @@ class Mesh:
         self._listeners: list[socket.socket] = []
         self._peers: dict[int, socket.socket] = {}
 
-    def listen(self, port: int) -> bool:
-        """Return False when somebody has the port, or this user may not have it."""
-        try:
-            self._serve(descriptors.listen(port, _PEERS))
-        except OSError:
-            return False
-        return True
+    def listen(self, port: int) -> int | None:
+        """Listen on a port, with 0 on one that the kernel chooses, as NCCL and others take theirs.
 
-    def listen_anywhere(self) -> int:
-        """Listen on a port that the kernel chooses, as NCCL and others take theirs."""
-        listener = descriptors.listen(0, _PEERS)
-        self._serve(listener)
+        Return None when somebody has it, or this user may not have it.
+        """
+        try:
+            listener = descriptors.listen(port, _PEERS)
+        except OSError:
+            return None
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        self._loop.watch(listener.fileno(), READ, lambda: self._accept(listener))
         return int(listener.getsockname()[1])
 
     def close(self) -> None:
@@ -62,11 +62,6 @@ class Mesh:
             # Without TIME_WAIT on the port.
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._hang_up(peer)
-
-    def _serve(self, listener: socket.socket) -> None:
-        listener.setblocking(False)
-        self._listeners.append(listener)
-        self._loop.watch(listener.fileno(), READ, lambda: self._accept(listener))
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -123,15 +118,11 @@ def listen(agent: Agent, request: Request) -> dict[str, Any]:
     free: list[int] = []
     busy: list[dict[str, Any]] = []
     for port in sorted({int(port) for port in request["ports"]}):
-        if leases.leased(agent, port, run) is None and mesh.listen(port):
+        if leases.leased(agent, port, run) is None and mesh.listen(port) is not None:
             free.append(port)
         else:
             busy.append({"port": port, "holder": leases.leased(agent, port, run) or _holder(port)})
-    return {
-        "listening": free,
-        "busy": busy,
-        "extra": mesh.listen_anywhere() if request.get("extra") else None,
-    }
+    return {"listening": free, "busy": busy, "extra": mesh.listen(0) if request.get("extra") else None}
 
 
 def unlisten(agent: Agent, _request: Request) -> dict[str, Any]:
@@ -162,7 +153,7 @@ def _holder(port: int) -> str:
     return f"a process of user {lenient.user(uid)}"  # whose descriptors we cannot see
 
 
-_MTU, _RTT = 60, 68  # of tcpi_pmtu (bytes) and tcpi_rtt (microseconds) in struct tcp_info
+_RTT = 68  # of tcpi_rtt (microseconds) in struct tcp_info
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
 _TIMED_OUT, _CUT, _UNRESOLVED = "timed out", "no route", "does not resolve"
 _FOREIGN = "answered by something else"
@@ -196,7 +187,7 @@ def probe(_agent: Agent, request: Request) -> dict[str, Any]:
 
 def _silence(target: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of a target whose name was not even resolved."""
-    unknown = dict.fromkeys(("tcp_ms", "large", "large_ms", "packet"))
+    unknown = dict.fromkeys(("tcp_ms", "large", "large_ms"))
     return {"host": target["host"], "tcp": False, "why": _UNRESOLVED, "resolved": "", **unknown}
 
 
@@ -222,8 +213,7 @@ def _call(target: dict[str, Any], answer: dict[str, Any], nonce: str, large: int
             except OSError as error:
                 answer["why"] = _reason(error)
                 continue
-            micros = _info(peer, _RTT)
-            answer.update(tcp_ms=micros / 1000 if micros else _since(began), why=_FOREIGN)
+            answer.update(tcp_ms=_rtt(peer) or _since(began), why=_FOREIGN)
             peer.settimeout(max(0.05, deadline - time.monotonic()))
             try:
                 _hear(peer, answer, nonce, large, timeout)
@@ -248,7 +238,7 @@ def _hear(peer: socket.socket, answer: dict[str, Any], nonce: str, large: int, t
     answer["why"] = "" if name in ("", answer["host"]) else f"answered by {name}"
     if answer["why"] or not large:
         return
-    answer.update(packet=_info(peer, _MTU), large=False)
+    answer["large"] = False
     began, received = time.monotonic(), len(more)
     while received < large:
         peer.settimeout(max(0.001, began + min(timeout, _LARGE_SECONDS) - time.monotonic()))
@@ -262,13 +252,13 @@ def _since(began: float) -> float:
     return round((time.monotonic() - began) * 1000, 3)
 
 
-def _info(peer: socket.socket, offset: int) -> int | None:
-    """A field of struct tcp_info: what the kernel measured, without our own work in its way."""
+def _rtt(peer: socket.socket) -> float:
+    """Milliseconds as the kernel measured them, without our own work in their way; 0 where it tells none."""
     try:
-        info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + 4)
-        return int(struct.unpack_from("I", info, offset)[0])
+        info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT + 4)
+        return float(struct.unpack_from("I", info, _RTT)[0] / 1000)
     except (OSError, struct.error):
-        return None
+        return 0.0
 
 
 def _reason(error: OSError) -> str:

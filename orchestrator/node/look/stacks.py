@@ -154,7 +154,7 @@ def _use(
     pids = [process.pid for process in processes if not process.zombie]
     ticks, anonymous, files, shared = 0, 0, [0], [0]
     for pid in pids:
-        ticks += _ticks(pid)
+        ticks += sum(map(int, procs.stat(pid)[11:15]))  # with those of children that it has waited for
         fields = procs.facts(pid)
         anonymous += _kilobytes(fields, b"RssAnon")
         files.append(_kilobytes(fields, b"RssFile"))
@@ -162,7 +162,6 @@ def _use(
     answer: dict[str, Any] = {
         "attempt": folder.attempt,
         "task": folder.task,
-        "processes": len(pids),
         "cpu": ticks / os.sysconf("SC_CLK_TCK"),
         # Files and shared memory are counted once: the processes of a task mostly share them.
         "memory": (anonymous + max(files) + max(shared)) << 10,
@@ -171,11 +170,6 @@ def _use(
         answer["gpu_memory"] = sum(used for pid, used, _ in gpus if pid in pids)
         answer["gpu_busy"] = max((busy for pid, _, busy in gpus if pid in pids), default=0)
     return answer
-
-
-def _ticks(pid: int) -> int:
-    """CPU time of a process and of the children that it has waited for."""
-    return sum(int(field) for field in procs.stat(pid)[11:15])
 
 
 def _kilobytes(fields: dict[bytes, bytes], name: bytes) -> int:

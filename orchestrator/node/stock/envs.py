@@ -11,7 +11,6 @@ import glob
 import json
 import os
 import subprocess
-import time
 from typing import Any
 
 from ..base import locks, procs, trust
@@ -57,12 +56,7 @@ def look(_agent: Agent, request: Request) -> dict[str, Any]:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError):
         libc = ""  # another C library
-    return {
-        "path": path,
-        "ready": ready,
-        "machine": os.uname().machine,
-        "libc": libc,
-    }
+    return {"ready": ready, "machine": os.uname().machine, "libc": libc}
 
 
 def find(_agent: Agent, request: Request) -> dict[str, Any]:
@@ -104,7 +98,6 @@ def progress(_agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def _make(path: str, making: str, request: Request) -> dict[str, Any]:
-    began = time.monotonic()
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, exist_ok=True)
@@ -114,11 +107,9 @@ def _make(path: str, making: str, request: Request) -> dict[str, Any]:
             for entry in os.listdir(folder):  # what an interrupted build left: nobody is at it
                 if entry.startswith(f"{MAKING}{os.path.basename(path)}-"):
                     remove(os.path.join(folder, entry))
-            made = not _whole(path)
-            versions = _build(path, making, request) if made else {}
+            return {"versions": {} if _whole(path) else _build(path, making, request)}
     except OSError as error:
         raise unwritable(folder, error) from None
-    return {"made": made, "path": path, "versions": versions, "seconds": time.monotonic() - began}
 
 
 def _build(path: str, making: str, request: Request) -> dict[str, str]:

@@ -37,14 +37,13 @@ def lease(agent: Agent, request: Request) -> dict[str, Any]:
     if conflicts:
         for port in taken:
             os.close(agent.leases.pop(port))
-        return {"taken": [], "conflicts": conflicts}
+        return {"conflicts": conflicts}
     line.use(agent, request)
-    held = {port: task for port, task in wanted.items() if port in agent.leases}
-    for port, task in held.items():
+    for port, task in ((port, task) for port, task in wanted.items() if port in agent.leases):
         data = json.dumps({"run": request["run"], "task": task, "owner": request["owner"]}).encode()
         os.pwrite(agent.leases[port], data, 0)
         os.ftruncate(agent.leases[port], len(data))
-    return {"taken": sorted(held), "conflicts": []}
+    return {"conflicts": []}
 
 
 def leased(agent: Agent, port: int, asker: str) -> dict[str, Any] | None:
