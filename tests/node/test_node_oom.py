@@ -33,6 +33,8 @@ def machine(root: Path, kills: dict[str, int]) -> str:
 
 
 GROUP = "sys/fs/cgroup/user.slice/session.scope/memory.events"
+OLD_GROUP = "sys/fs/cgroup/memory/job/memory.oom_control"
+CONTAINER = "sys/fs/cgroup/memory/memory.oom_control"
 MACHINE = "proc/vmstat"
 
 
@@ -41,6 +43,10 @@ MACHINE = "proc/vmstat"
     [
         ([GROUP, MACHINE], [GROUP, MACHINE], 1),
         ([GROUP, MACHINE], [MACHINE], 0),  # elsewhere on the machine
+        ([OLD_GROUP, CONTAINER, MACHINE], [CONTAINER, MACHINE], 0),
+        ([OLD_GROUP, CONTAINER, MACHINE], [OLD_GROUP], 1),
+        ([CONTAINER, MACHINE], [MACHINE], 0),
+        ([CONTAINER, MACHINE], [CONTAINER], 1),
         ([MACHINE], [MACHINE], 1),
         ([], [], 0),
     ],

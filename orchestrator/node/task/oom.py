@@ -1,12 +1,14 @@
 """Kills of the kernel for want of memory: its counter, before a task and after it.
 
 cgroup v2   <group>/memory.events: oom_kill N, of the group that the task is in
+cgroup v1   <group>/memory.oom_control, the same; in a container its own group is the top
 machine     /proc/vmstat: oom_kill N, whoever was killed, where no group counts
 """
 
 from __future__ import annotations
 
 import os
+from typing import Iterator
 
 from ..base import procs
 
@@ -17,11 +19,7 @@ class Memory:
     """The counter for this process, from now on. `root` is `/` but in tests."""
 
     def __init__(self, root: str = "/") -> None:
-        groups = procs.text(os.path.join(root, "proc/self/cgroup")).splitlines()
-        own = next((line[4:] for line in groups if line.startswith("0::/")), "")
-        self._file = os.path.join(root, "sys/fs/cgroup", own, "memory.events")
-        if not os.path.exists(self._file):
-            self._file = os.path.join(root, "proc/vmstat")
+        self._file = next(filter(os.path.exists, _counters(root)), os.path.join(root, "proc/vmstat"))
         self._before = self._last = self._count()  # two looks ago, one look ago
         self._due = 0.0
 
@@ -41,3 +39,13 @@ class Memory:
             if name == "oom_kill" and count.isdigit():
                 return int(count)
         return 0
+
+
+def _counters(root: str) -> Iterator[str]:
+    for line in procs.text(os.path.join(root, "proc/self/cgroup")).splitlines():
+        _, kinds, group = line.split(":", 2)
+        if not kinds:
+            yield os.path.join(root, "sys/fs/cgroup", group.lstrip("/"), "memory.events")
+        elif "memory" in kinds.split(","):
+            for place in (group.lstrip("/"), ""):
+                yield os.path.join(root, "sys/fs/cgroup/memory", place, "memory.oom_control")
