@@ -17,7 +17,8 @@ def wheel(folder: Path, name: str, version: str, source: str) -> Path:
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": source,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nRequires-Python: >=3.8\n"
+        f"Name: {name}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = [f"{file},sha256={_digest(text)},{len(text.encode())}" for file, text in files.items()]

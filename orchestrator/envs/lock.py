@@ -171,7 +171,7 @@ def overrides_of(listing: str) -> list[str]:
 
 
 def _minimum(environment: Environment) -> str:
-    python = environment.python or ""
+    python = environment.python or OLDEST
     if _VERSION.fullmatch(python):
         return python
     try:
