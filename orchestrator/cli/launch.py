@@ -29,8 +29,6 @@ from orchestrator.planning.explain import dry_run
 from orchestrator.store import RunFolder
 from orchestrator.text import utf8
 
-_UNSET: tuple[object, ...] = (None, False, "", (), [])
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.command(parser, "launch [options] [-- COMMAND ...]")
@@ -69,8 +67,9 @@ def _planner(inventory: Inventory, arguments: argparse.Namespace) -> Callable[[]
     """Return what plans a run, or that of `--replay` anew. Raise UsageError for options beside it."""
     if arguments.replay is None:
         return partial(make_plan, inventory, arguments)
-    own = ("command", "code", "env", "max_restarts", "min_hosts", "spares", "hang_timeout", "validate")
-    if given := [name for name in (*own, "skip_preflight", "name") if getattr(arguments, name) not in _UNSET]:
+    usual = vars(options.as_launched(command=()))
+    own = usual.keys() - {"report", "task", "json"}  # how it is shown
+    if given := sorted(name for name in own if getattr(arguments, name) != usual[name]):
         what = f"--replay takes everything from its run, so that {' and '.join(given)} cannot be given, too"
         raise UsageError(what.replace("_", "-"), hint="leave that out, or launch anew")
     before = find_run(arguments.replay, arguments.hosts)
@@ -82,12 +81,10 @@ def main(arguments: argparse.Namespace) -> int:
         what = "--report is for a launch that stays to the end, and --detach leaves"
         raise UsageError(what, hint="`orchestrate report RUN`, at any time")
     inventory = chosen(arguments)
-    if arguments.attach is not None:
-        if arguments.detach or arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            what = "--attach needs a terminal to hand on: no --detach, no --json, no pipe"
-            raise UsageError(what, hint="leave that out; over ssh: `ssh -t`")
-        arguments.max_restarts = 0
-        arguments.hang_timeout = 0.0  # whoever looks at a breakpoint thinks
+    no_terminal = arguments.detach or arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty())
+    if arguments.attach is not None and no_terminal:
+        what = "--attach needs a terminal to hand on: no --detach, no --json, no pipe"
+        raise UsageError(what, hint="leave that out; over ssh: `ssh -t`")
     if arguments.dry_run:
         return _dry_run(inventory, arguments)
     with Interrupts() as interrupts:

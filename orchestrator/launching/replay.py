@@ -15,12 +15,12 @@ from orchestrator.launching import code, keeping
 from orchestrator.launching.start import Planned
 from orchestrator.model import Host, Inventory, Preparing, RunPlan, interpreter
 from orchestrator.phases.data import sources
+from orchestrator.phases.setup import kept_lock
 from orchestrator.phases.stage import code_of_a_host
-from orchestrator.planning import environ, plan
+from orchestrator.planning import plan
 from orchestrator.ranges import fold
 from orchestrator.run.view import replay as replayed
-from orchestrator.store import RunFolder, new_run_id
-from orchestrator.store.known import read_lock
+from orchestrator.store import RunFolder, new_run_id, runs_root
 from orchestrator.store.reader import events_of
 from orchestrator.sync import read_data, read_folder
 from orchestrator.sync.contents import CodeSource, folder_source, read_builtin
@@ -35,7 +35,8 @@ def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Plann
     """
     old = before.read_plan()
     if old.hearsay:
-        raise UsageError(f"run {old.run} cannot be replayed from here", why=old.hearsay)
+        hint = "launch it again on the machine that launched it"
+        raise UsageError(f"run {old.run} cannot be replayed from here", why=old.hearsay, hint=hint)
     first = replayed(events_of(before)).planned  # later attempts may have had fewer tasks
     seats = first.tasks if first is not None else [(str(spec.id), spec.host) for spec in old.tasks]
     today, had = list(inventory.hosts), {host for _, host in seats}
@@ -46,27 +47,24 @@ def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Plann
     hosts = tuple(host for host in today if host in free[: len(had)])
     known = {host.name for host in old.members}
     cluster, tasks, _ = plan.seat(hosts, old.command, old.recipe)
-    project, lacks = _code(before, old, inventory, asking), []
+    project, lacks = _code(before, old, inventory, asking), list[str]()
     then, now = {name for name, _ in seats}, {str(spec.id) for spec in tasks}
     if then != now:
         lacks.append(f"its hosts: its tasks were {fold(sorted(then))}, and would be {fold(sorted(now))}")
-    if not old.tree:
-        lacks.append("its code: it ended before that was read")
-    elif project is None and not (plan.is_builtin(old.command) and read_builtin().digest == old.tree):
-        lacks.append(f"its code: neither this folder nor a host has it any more (trees/{old.tree})")
-    if old.environment is not None and read_lock(old.environment.name) is None:
-        lacks.append(f"its packages: this machine does not have their lock {old.environment.name}")
+    if isinstance(project, str):
+        lacks.append(f"its code: {project}")
+    if old.environment is not None and kept_lock(old.environment) is None:
+        lock = f"{runs_root().parent}/locks/{old.environment.name}.txt"
+        lacks.append(f"its packages: there is no {lock}, or a damaged one; {old.owner} launched the run")
     if old.data is not None:
         try:
             if old.data_digest not in ("", read_data(sources(old.data)).digest):
                 lacks.append("its data: what [data] named is not what it was")
         except UsageError as error:
             lacks.append(f"its data: {error.what}")
-    try:
-        environ.values_here(old.secrets, os.environ)
-    except UsageError as error:
-        lacks.append(f"its secrets: {error.what}")
-    if lacks:
+    if unset := [name for name in old.secrets if name not in os.environ]:
+        lacks.append(f"its secrets: {', '.join(unset)} not set on this machine")
+    if lacks or isinstance(project, str):
         raise UsageError(
             f"run {old.run} cannot be had again",
             why="\n".join(lacks),
@@ -84,6 +82,7 @@ def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Plann
         spares=tuple(one for one in today if one not in hosts and (one.spare or one.name in known)),
         retired=(),
         unfit=(),
+        terminal=None,
         attempt=1,
         preparing=Preparing(),
         notes=(f"a replay of run {old.run}", *old.notes),
@@ -91,17 +90,20 @@ def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Plann
     return again, project, ()
 
 
-def _code(before: RunFolder, old: RunPlan, inventory: Inventory, asking: Asking) -> CodeSource | None:
-    """Find the code that ran: in this folder, where an earlier replay left it, or on a host."""
-    if plan.is_builtin(old.command) or not old.tree:
-        return None
+def _code(before: RunFolder, old: RunPlan, inventory: Inventory, asking: Asking) -> CodeSource | str | None:
+    """Find the code that ran, None for worker_entry, which comes along; or return why nobody has it."""
+    if not old.tree:
+        return "it ended before that was read"
+    if plan.is_builtin(old.command):
+        return None if read_builtin().digest == old.tree else "this orchestrate has another worker_entry"
     with contextlib.suppress(UsageError):
         here = code.project(inventory, None)
         if here.read().digest == old.tree:
             return here
-    copy = before.path / "code"
+    copy, told = before.path / "code", before.read_code()
     if read_folder(copy).digest != old.tree:
-        with asking(inventory.hosts) as (fleet, _):
+        with asking(inventory.hosts) as (fleet, silent):
             if code_of_a_host(fleet.sessions.values(), old.tree, copy) is None:
-                return None
-    return folder_source(copy)
+                but = f"; {fold(sorted(silent))} could not be asked" if silent else ""
+                return f"neither this folder nor a host has it any more (trees/{old.tree}){but}"
+    return dataclasses.replace(folder_source(copy), state=[told.commit, told.branch, told.diff])

@@ -67,10 +67,17 @@ def start(
     `logins` asks a person for what only a person knows of the hosts' keys.
     """
     key, (planned, project, _) = own_key(), plan_it()
+    for option in ("other_ports", "wait"):  # of a replay, too
+        if getattr(arguments, option, False):
+            asked: Any = {option: True}
+            planned = dataclasses.replace(planned, admission=dataclasses.replace(planned.admission, **asked))
     if (task := getattr(arguments, "attach", None)) is not None:
         wanted_tasks([task], planned, "the run")
         size, kind = os.get_terminal_size(), os.environ.get("TERM", "xterm")
-        planned = dataclasses.replace(planned, terminal=Terminal(task, size.lines, size.columns, kind))
+        terminal = Terminal(task, size.lines, size.columns, kind)
+        once = dataclasses.replace(planned.restarts, most=0, min_hosts=None)
+        # Whoever looks at a breakpoint thinks.
+        planned = dataclasses.replace(planned, terminal=terminal, restarts=once, hang_timeout=0.0)
     if key is None:
         note = f"no key could be made ({key_path()}): {_UNSEALED}"
         planned = dataclasses.replace(planned, notes=(*planned.notes, note))
@@ -94,13 +101,10 @@ def make_plan(inventory: Inventory, arguments: argparse.Namespace, *, sends: boo
     Unless it `sends` the code, which may not be written yet, nothing is refused for what that lacks.
     """
     created = time.time()
-    given = {
-        "max_restarts": arguments.max_restarts,
-        "min_hosts": arguments.min_hosts,
-        "hang_timeout": arguments.hang_timeout,
-        "validation": Revalidate(arguments.validate) if arguments.validate else None,
-    }
-    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    numbers = ("max_restarts", "min_hosts", "hang_timeout")
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in numbers}
+    given["validation"] = Revalidate(arguments.validate) if arguments.validate else None
+    changes = {key: value for key, value in given.items() if value is not None}
     inventory = dataclasses.replace(inventory, job=dataclasses.replace(inventory.job, **changes))
     if arguments.spares:
         inventory = selection.stand_by(inventory, arguments.spares)
@@ -149,8 +153,6 @@ def make_plan(inventory: Inventory, arguments: argparse.Namespace, *, sends: boo
             validate=when is not Revalidate.NEVER and bool(inventory.job.validate or framework.validation),
             recall=when is Revalidate.CHANGED,
             validate_command=inventory.job.validate,
-            other_ports=getattr(arguments, "other_ports", False),
-            wait=getattr(arguments, "wait", False),
         ),
         environment=environment,
         cwd="" if project is None else project.root.cwd,

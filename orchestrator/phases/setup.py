@@ -37,16 +37,18 @@ def setup(run: Run, hosts: Sequence[Host] | None = None) -> None:
     if plan is None or hosts == []:
         return
     with phase(run, Phase.SETUP):
-        text = read_lock(plan.name)
-        if text is None or name_of(text, plan.python) != plan.name:
-            raise PhaseFailed(
-                Phase.SETUP,
-                "this machine does not have the lock of its environment",
-                "`orchestrate launch`, here",
-            )
+        if (lock := kept_lock(plan)) is None:
+            what = "this machine does not have the lock of its environment"
+            raise PhaseFailed(Phase.SETUP, what, "`orchestrate launch`, here")
         wanted = [host for host in (hosts or run.hosts) if host.name in run.fleet.sessions]
-        bad = make_environments(run.fleet, wanted, plan, Lock(text, plan.name), run.emit)
+        bad = make_environments(run.fleet, wanted, plan, lock, run.emit)
         fail_on(run, Phase.SETUP, bad)
+
+
+def kept_lock(plan: EnvironmentPlan) -> Lock | None:
+    """Return the lock of an environment; None where this machine has none, or a damaged one."""
+    text = read_lock(plan.name)
+    return None if text is None or name_of(text, plan.python) != plan.name else Lock(text, plan.name)
 
 
 def make_environments(

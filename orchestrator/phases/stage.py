@@ -155,7 +155,8 @@ def begin(run: Run) -> None:
 
     def read() -> None:
         try:
-            reading.set_result((source.read(), git_state(source.root.path)))
+            state = git_state(source.root.path) if source.state is None else source.state
+            reading.set_result((source.read(), state))
         except BaseException as error:  # for whoever asks for it
             reading.set_exception(error)
 

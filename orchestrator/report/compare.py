@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from posixpath import normpath
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
@@ -28,7 +29,7 @@ _SHOWN = 12  # differences of one area; JSON has all
 _WIDEST = 48  # characters of a value,
 _BEFORE = 12  # of them, where two long ones begin to differ
 _CLOSE = 0.1  # of the larger one: numbers that differ by less are no news
-_PINNED = re.compile(r"(?m)^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
+_PINNED = re.compile(r"(?m)^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s\\]+(?: ; [^\\\n]*[^\\\s])?)")  # and marker
 _DERIVED = re.compile(r"TF_CONFIG|TMPDIR|ORCHESTRATE_.*|MASTER_.*")  # follow from hosts and their ports
 
 Value: TypeAlias = str | float | None  # None: it has none
@@ -50,6 +51,7 @@ def facts_of(folder: RunFolder) -> Facts:
     plan, ended, recipe = story.plan, story.view.ended, story.plan.recipe
     told = points(folder, story).values()
     lock = read_lock(plan.environment.name) if plan.environment else None
+    pins = {name: ", ".join(each) for name, each in grouped(_PINNED.findall(lock or "")).items()}
     return {
         "outcome": {
             "state": state_of(RunRow(plan, story.view, story.kept)),
@@ -64,6 +66,7 @@ def facts_of(folder: RunFolder) -> Facts:
             "setup": recipe.setup or "",
             "framework": recipe.framework,
             "Keras 2": "yes" if recipe.legacy_keras else "no",
+            "auto_shard": recipe.auto_shard.value,
             "restarts": f"{plan.restarts.most}",
             "hang_timeout": f"{plan.hang_timeout:g}",
             "preflight": "yes" if plan.admission.preflight else "no",
@@ -73,13 +76,14 @@ def facts_of(folder: RunFolder) -> Facts:
             "folder": plan.cwd,
             "git": f"{code.commit[:12]} {code.branch}".strip(),
             "not committed": count(code.diff.count("\n"), "line") if code.diff else "",
-            **(code.files or {"digest": plan.tree[:16]}),
+            "digest": plan.tree[:16],
         },
+        "files": code.files,
         "data": {
             "digest": plan.data_digest[:16],
-            **dict.fromkeys(plan.data.paths if plan.data else (), "named"),
+            **dict.fromkeys(map(normpath, plan.data.paths if plan.data else ()), "named"),
         },
-        "packages": {**dict(_PINNED.findall(lock or "")), **_texts(versions(story))},
+        "packages": {**pins, **_texts(versions(story))},
         "hosts": {
             "names": fold.names(host.name for host in plan.hosts),
             "address": ", ".join(host.address for host in plan.hosts),
@@ -112,11 +116,11 @@ def _texts(told: Rows) -> dict[str, str]:
 
 
 def differences(a: Facts, b: Facts) -> list[Difference]:
-    """List what is not the same in both, in the order of the facts."""
+    """List what is not the same in both, in the order of the facts; files where those of both are known."""
     return [
         Difference(area, name, mine.get(name), b[area].get(name))
         for area, mine in a.items()
-        for name in {**mine, **b[area]}
+        for name in ({**mine, **b[area]} if area != "files" or (mine and b[area]) else ())
         if not _alike(mine.get(name), b[area].get(name))
     ]
 

@@ -132,6 +132,7 @@ class CodeSource:
 
     root: CodeRoot
     listing: CodeListing
+    state: list[str] | None = None  # of a copy: what git said of its original
 
     def read(self) -> Contents:
         """Read what is sent, without what has gone since it was listed; raise UsageError."""

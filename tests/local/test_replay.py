@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,8 +15,10 @@ import orchestrator
 from orchestrator.events import LogLine
 from orchestrator.model import EnvironmentPlan
 from orchestrator.rehearsal.cluster import task_ports
+from orchestrator.store.known import write_lock
 from tests.verbs import call
 
+GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
 PROGRAM = """
 import os, pathlib
 print(os.environ['GREETING'], pathlib.Path(os.environ['ORCHESTRATE_DATA'], 'set').read_text())
@@ -37,6 +40,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     )
     data = f'[data]\npaths = ["{tmp_path}/data/set"]\n[job]\nframework = "none"\nsecrets = ["TOKEN"]\n'
     (tmp_path / "code" / "hosts.toml").write_text(data + hosts)
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*GIT, *words], cwd=tmp_path / "code", check=True)
+    (tmp_path / "code" / "notes").write_text("not committed")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("TOKEN", "secret")
     monkeypatch.chdir(tmp_path / "code")
@@ -65,6 +71,7 @@ def test_a_run_is_had_again_after_its_code_was_edited(folder: Path) -> None:
     (folder / "code" / "more.py").write_text("")
     again = orchestrator.launch(replay="night")
     assert lines(again) == ["hello numbers"] * 2
+    assert again._folder.read_code() == run._folder.read_code()  # what git said of it, too
     old, new = (one._folder.read_plan() for one in (run, again))
     assert (new.tree, new.data_digest, new.name) == (old.tree, old.data_digest, "night")
     assert [task.argv for task in new.tasks] == [task.argv for task in old.tasks]
@@ -76,6 +83,10 @@ def test_a_run_is_had_again_after_its_code_was_edited(folder: Path) -> None:
     shown = call(["launch", "--replay", run.id, "--dry-run"], folder / "code", folder / "state")
     assert (shown.status, "train.py" in shown.out) == (0, True), shown.err
 
+    asked = orchestrator.launch(replay=run.id, other_ports=True)  # of the hosts of today
+    assert lines(asked) == ["hello numbers"] * 2
+    assert asked._folder.read_plan().admission.other_ports
+
 
 def test_all_that_cannot_be_had_again_is_named_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = first(folder)
@@ -84,6 +95,7 @@ def test_all_that_cannot_be_had_again_is_named_at_once(folder: Path, monkeypatch
     monkeypatch.delenv("TOKEN")
     plan = run._folder.read_plan()
     run._folder.write_plan(dataclasses.replace(plan, environment=EnvironmentPlan("0123456789abcdef")))
+    write_lock("0123456789abcdef", "idna==3.7")  # a damaged one
     for name in ("here", "there"):
         shutil.rmtree(folder / name / "work" / "trees")
     with pytest.raises(orchestrator.UsageError) as caught:
@@ -93,9 +105,14 @@ def test_all_that_cannot_be_had_again_is_named_at_once(folder: Path, monkeypatch
         *("its hosts", "its code", "its packages", "its data", "its secrets")
     ]
     assert reasons[0].endswith("worker/[0-1], and would be worker/0")
+    table = (folder / "code" / "hosts.toml").read_text()
+    (folder / "code" / "hosts.toml").write_text(table.replace('"local"', '"no.invalid"', 1))
+    with pytest.raises(orchestrator.UsageError) as caught:
+        orchestrator.launch(replay=run.id)
+    assert "here could not be asked" in caught.value.why
     assert orchestrator.open() == run  # nothing was started
 
-    for options in ({"env": {"A": "b"}}, {"max_restarts": 1}, {"preflight": False}):
+    for options in ({"env": {"A": "b"}}, {"max_restarts": 0}, {"preflight": False}):
         with pytest.raises(orchestrator.UsageError, match="--replay"):
             orchestrator.launch(replay=run.id, **options)
     with pytest.raises(orchestrator.UsageError):

@@ -62,7 +62,8 @@ def ended(outcome: ev.Outcome, kind: ev.FailureKind = ev.FailureKind.NONE) -> ev
 
 
 def lock(text: str) -> Callable[[RunPlan], RunPlan]:
-    write_lock(text, f"scipy=={text} \\\n    --hash=sha256:00\n")
+    older = "scipy==1.10 ; python_full_version < '3.12' \\\n    --hash=sha256:00\n"
+    write_lock(text, f"{older}scipy=={text} \\\n    --hash=sha256:00\n")
     return lambda plan: replace(plan, environment=EnvironmentPlan(text))
 
 
@@ -73,7 +74,11 @@ ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
     "an option": (lambda: folder(B, command=("train.py",)), {("options", "command")}),
     "a file": (
         lambda: folder(B, code=CodeRecord({"train.py": "9", "new.py": "3"}, "c0ffee", "main", "x\n")),
-        {("code", "not committed"), *(("code", name) for name in ("train.py", "other.py", "new.py"))},
+        {("code", "not committed"), *(("files", name) for name in ("train.py", "other.py", "new.py"))},
+    ),
+    "code that was never read": (
+        lambda: folder(B, code=CodeRecord(), change=lambda plan: replace(plan, tree="d0" * 16)),
+        {("code", "git"), ("code", "digest")},
     ),
     "a commit": (
         lambda: folder(B, code=CodeRecord({"train.py": "1", "other.py": "2"}, "beef", "main")),
@@ -128,7 +133,7 @@ def test_one_screen_or_all_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     assert (told["a"], told["b"]) == (A, B)
     assert {"area": "outcome", "what": "kind", "a": "", "b": "nan"} in told["differences"]
-    assert len([one for one in told["differences"] if one["area"] == "code"]) == 103
+    assert len([one for one in told["differences"] if one["area"] in ("code", "files")]) == 103
     assert main(["runs", "--diff", A, "cccc"]) == ExitStatus.USAGE
     RunFolder(runs_root(), A).plan.write_text("{}")
     assert main(["runs", "--diff", A, B]) == ExitStatus.USAGE
