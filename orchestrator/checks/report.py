@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,6 +10,7 @@ from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 from orchestrator import wire
+from orchestrator.config import targets
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import DEFAULT_PYTHON, EnvironmentPlan, FrameworkName, Host, interpreter
@@ -33,8 +33,6 @@ MODULES = {
 PACKAGES = tuple(MODULES)
 # Linux has names of 15 bytes; an alias of old is eth0:1, a tunnel may have an @.
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,30}")
-
-IpAddress: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 
 @dataclass(frozen=True)
@@ -166,12 +164,9 @@ def ok(text: str = "ok") -> Judgement:
 
 
 @lru_cache(maxsize=1 << 14)  # many hosts of one image have the same ones
-def ip_of(text: str) -> IpAddress | None:
+def ip_of(text: str) -> targets.IpAddress | None:
     """Parse an IP address; None for a name, or an address with a zone."""
-    try:
-        return ipaddress.ip_address(text) if "%" not in text else None
-    except ValueError:
-        return None
+    return targets.ip_of(text) if "%" not in text else None
 
 
 def minor(version: str, parts: int = 2) -> tuple[str, ...]:

@@ -63,7 +63,11 @@ def main(argv: Sequence[str]) -> int:
         return int(ExitStatus.OK)
     except Exception as error:
         if debug:
-            _show_where()
+            import traceback
+
+            from orchestrator.cli.desk.out import tell
+
+            tell(*traceback.format_exc().removesuffix("\n").split("\n"))
         from orchestrator.render.errors import report
 
         worded = _worded(error)
@@ -94,11 +98,3 @@ def _verb(argv: Sequence[str]) -> int:
     # Warnings of ours and of libraries belong in a run's debug.log; here errors are said in our words.
     logging.lastResort = logging.NullHandler()
     return int(verb(arguments.verb).main(arguments))
-
-
-def _show_where() -> None:
-    import traceback
-
-    from orchestrator.cli.desk.out import tell
-
-    tell(*traceback.format_exc().removesuffix("\n").split("\n"))

@@ -16,8 +16,7 @@ from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.fleet import Fleet
 from orchestrator.model import Order, RunPlan
 from orchestrator.planning.takeover import speaks_for
-from orchestrator.render.machines import MachineRow, machine_rows, machines_table
-from orchestrator.render.tables import status_table
+from orchestrator.render.tables import MachineRow, machine_rows, machines_table, status_table
 from orchestrator.run.view import View, replay
 from orchestrator.run.vitals import Vitals, decode
 from orchestrator.store import RunFolder, runs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from orchestrator.config.mistakes import Wrong, show
 
@@ -12,6 +13,9 @@ _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOSTNAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LOOPBACK_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost"}
+
+
+IpAddress: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def is_loopback(address: str) -> bool:
     return ip.is_loopback if ip else name in _LOOPBACK_NAMES or name.endswith(".localhost")
 
 
-def ip_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def ip_of(text: str) -> IpAddress | None:
     try:
         return ipaddress.ip_address(text)
     except ValueError:

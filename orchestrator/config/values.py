@@ -26,18 +26,8 @@ MAX_SECONDS = 365 * 24 * 3600.0
 
 def kind(value: object) -> str:
     """Name a TOML type in a user's words."""
-    match value:
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a text"
-        case list():
-            return "a list"
-        case dict():
-            return "a table"
-    return "a date or time"
+    words = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
+    return {**words, list: "a list", dict: "a table"}.get(type(value), "a date or time")
 
 
 def text(value: Any) -> str:

@@ -116,7 +116,7 @@ def main() -> None:
         os.dup2(debug, 1)
         os.dup2(debug, 2)
         _allow_files()
-        log_to_stderr()
+        _log_to_stderr()
         # It logs a traceback for every host that cannot be reached, which is told as an error anyway.
         logging.getLogger("paramiko").setLevel(logging.CRITICAL)
         status = _keep(errand, control)
@@ -177,7 +177,7 @@ def _allow_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def log_to_stderr() -> None:
+def _log_to_stderr() -> None:
     """Log there from now on, the exceptions of threads included."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Harmless("%(asctime)s %(levelname)s %(name)s %(message)s"))

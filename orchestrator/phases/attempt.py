@@ -26,6 +26,7 @@ from orchestrator.phases.adopt import Adopted
 from orchestrator.phases.context import Run, log
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.hang import Hung, Watch
+from orchestrator.plainfile import write_atomically
 from orchestrator.run import restarts, vitals
 from orchestrator.run.gang import GangDecision, decide, essential, succeeded
 
@@ -205,7 +206,7 @@ class Gauge:
             self._asked = now
             self._ask()
         try:
-            self._run.folder.write_vitals(vitals.encode(self._made(now)))
+            write_atomically(self._run.folder.vitals, vitals.encode(self._made(now)))
         except OSError as error:  # no room: a board without these numbers is still one
             log.debug("vitals: %s", error)
 

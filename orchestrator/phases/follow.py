@@ -74,7 +74,7 @@ class Follower:
                 self._lose(name, "there was no connection")
                 continue
             tasks = [
-                wire.From(str(task), self._mirrors[task].log_size, self._mirrors[task].report_size)
+                wire.From(str(task), self._mirrors[task].log.size, self._mirrors[task].report.size)
                 for task in self._on.get(name, ())  # a host that was replaced has none
                 if task not in self.ends
             ]
@@ -220,16 +220,16 @@ class Follower:
             hang.heard(self.lives, task, time.monotonic())
         match news:
             case wire.LogNews(offset=offset, times=times):
-                here = mirror.log_size
+                here = mirror.log.size
                 mirror.add_log(offset, frame.payload, times)
                 self.fits[task].feed(frame.payload[max(0, here - offset) :])
             case wire.ReportNews(offset=offset):
-                known = mirror.report_size
+                known = mirror.report.size
                 try:
-                    mirror.add_report(offset, frame.payload)
+                    mirror.report.add(offset, frame.payload)
                 finally:  # what found room on a full disk is not sent again
-                    if mirror.report_size > known:
-                        self._records(task, frame.payload[known - offset : mirror.report_size - offset])
+                    if mirror.report.size > known:
+                        self._records(task, frame.payload[known - offset : mirror.report.size - offset])
             case wire.StateNews(state=state):
                 self._state(task, frame.session, state)
 
@@ -245,7 +245,7 @@ class Follower:
         """End tasks that have ended by their nodes' word though their output is not all here, and say so."""
         for task, (told, clock_offset) in ended_on_nodes(self._run, self.attempt).items():
             if task in self.placed and task not in self.ends:
-                if (behind := told.log_size - self._mirrors[task].log_size) > 0:
+                if (behind := told.log_size - self._mirrors[task].log.size) > 0:
                     why = f"not fetched: the rest of its log is on {self.placed[task]}"
                     self._told(LogGap(str(task), GapPlace.CONTROLLER, behind, why))
                 self._end(final(self._place(task), told.state, clock_offset, time.time()))

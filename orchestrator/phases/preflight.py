@@ -111,7 +111,8 @@ def examine(
         for port in ports[name]
     }
     listening = grouped((name, port) for (_, _, port), name in first.items())
-    gather_imports = _begin_imports(fleet, plan, there, facts, required) if closely else None
+    imports = {host.name: _imports(plan, host, facts[host.name], required) for host in there if closely}
+    gather_imports = fleet.begin({name: one for name, one in imports.items() if one}, timeout=IMPORT_TIMEOUT)
     on_step("looking at every pair of hosts")
     meeting = meet(
         fleet,
@@ -122,11 +123,10 @@ def examine(
         extra=len(there) > 1 and any(fact.gpus for fact in facts.values()),
     )
     fails(meeting.bad)
-    imported: Mapping[str, wire.Imported] = {}
-    if gather_imports is not None:
+    if closely:
         on_step("importing what trains")
-        imported, bad = gather_imports()
-        fails(bad)
+    imported = gather_imports()
+    fails(imported.bad)
     evidence = Evidence(
         [
             HostReport(
@@ -136,7 +136,7 @@ def examine(
                 facts[host.name],
                 meeting.listening[host.name],
                 fleet.sessions[host.name].clock_offset,
-                imported.get(host.name),
+                imported.good.get(host.name),
             )
             for host in there
             if host.name in meeting.listening
@@ -154,30 +154,6 @@ def examine(
     for check in results:
         emit(check)
     return Findings(shared, tuple(results), meeting.pairs, failed, facts)
-
-
-def _begin_imports(
-    fleet: Fleet, plan: RunPlan, hosts: Sequence[Host], facts: Mapping[str, wire.MachineFacts], needs: Needs
-) -> Callable[[], tuple[dict[str, wire.Imported], dict[str, HostError]]]:
-    """Begin to import what trains on every host, which takes seconds of a processor.
-
-    Hosts that are one machine, with one environment, are asked once.
-    """
-    requests = {host.name: _imports(plan, host, facts[host.name], needs) for host in hosts}
-
-    def place(name: str, request: wire.Imports) -> tuple[object, ...]:
-        hello = fleet.sessions[name].hello
-        return hello.boot_id, hello.netns, hello.user, request.python, *sorted(request.env.items())
-
-    wanted = {name: request for name, request in requests.items() if request is not None}
-    twins = {names[0]: names for names in grouped((place(*one), one[0]) for one in wanted.items()).values()}
-    gather = fleet.begin({name: wanted[name] for name in twins}, timeout=IMPORT_TIMEOUT)
-
-    def imported() -> tuple[dict[str, wire.Imported], dict[str, HostError]]:
-        answers = gather()
-        return {twin: one for name, one in answers.good.items() for twin in twins[name]}, answers.bad
-
-    return imported
 
 
 def _imports(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) -> wire.Imports | None:

@@ -45,7 +45,8 @@ def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
     It raises PhaseFailed naming those that cannot train. Those that did in an earlier launch, and are as they
     were, need not.
     """
-    specs = _specs(run, hosts)
+    first = {spec.host: spec for spec in reversed(run.plan.tasks)}  # each host's task, alone
+    specs = [_local(run, spec) for name, spec in first.items() if hosts is None or name in hosts]
     gather = _digests(run, specs)
 
     def validate() -> None:
@@ -63,12 +64,6 @@ def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
             fail_on(run, Phase.VALIDATE, bad)
 
     return validate
-
-
-def _specs(run: Run, hosts: Sequence[str] | None) -> list[TaskSpec]:
-    """Tasks of the validation: each host runs what its first task is, alone."""
-    specs = {spec.host: spec for spec in reversed(run.plan.tasks)}
-    return [_local(run, spec) for name, spec in specs.items() if hosts is None or name in hosts]
 
 
 def _digests(run: Run, specs: Sequence[TaskSpec]) -> Callable[[], Mapping[str, str]]:

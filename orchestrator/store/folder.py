@@ -85,10 +85,6 @@ class RunFolder:
     def run(self) -> str:
         return str(self.id)
 
-    def write_vitals(self, data: bytes) -> None:
-        """Replace what was written before; raise OSError."""
-        write_atomically(self.vitals, data)
-
     def read_vitals(self) -> bytes:
         """Empty where nothing can be read."""
         try:

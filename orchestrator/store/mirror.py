@@ -26,18 +26,10 @@ class Mirror:
     """
 
     def __init__(self, folder: RunFolder, attempt: str, task: str) -> None:
-        self._log = _File(folder.log(attempt, task))
-        self._times = _File(folder.times(attempt, task))
-        self._report = _File(folder.report(attempt, task))
+        self.log = MirrorFile(folder.log(attempt, task))
+        self._times = MirrorFile(folder.times(attempt, task))
+        self.report = MirrorFile(folder.report(attempt, task))
         self._timed = _last_record(folder.times(attempt, task))  # the offset in the last record; -1: none
-
-    @property
-    def log_size(self) -> int:
-        return self._log.size
-
-    @property
-    def report_size(self) -> int:
-        return self._report.size
 
     def add_log(self, offset: int, data: bytes, times: Iterable[tuple[int, int]]) -> None:
         """Append log bytes that stand at `offset` on the node.
@@ -47,11 +39,11 @@ class Mirror:
 
         The times come first: whoever reads a byte finds when it was printed.
         """
-        self._log.expect(offset)
+        self.log.expect(offset)
         try:
             self._add_times(times)
         finally:
-            self._log.add(offset, data)
+            self.log.add(offset, data)
 
     def _add_times(self, times: Iterable[tuple[int, int]]) -> None:
         """Append the records behind the last one: those of bytes that found no room come again."""
@@ -65,16 +57,12 @@ class Mirror:
             raise
         self._timed = new[-1][0]
 
-    def add_report(self, offset: int, data: bytes) -> None:
-        """Append bytes of the task's report, as `add_log` does."""
-        self._report.add(offset, data)
-
     def close(self) -> None:
-        for file in (self._log, self._times, self._report):
+        for file in (self.log, self._times, self.report):
             file.close()
 
 
-class _File:
+class MirrorFile:
     """A file that is open from its first write on: many tasks never report, and descriptors are few."""
 
     def __init__(self, path: Path) -> None:

@@ -174,11 +174,8 @@ class WorkMake(Request[Work]):
         expect(set(reply.missing) <= {self.digest, *self.also}, "it misses trees that nobody asked for")
         expect((reply.had is None) == (self.needs is None), "it tells what it has, or not, as nobody asked")
         if self.needs is not None and reply.had is not None:
-            _check_had(self.needs, reply.had)
-
-
-def _check_had(needs: JobNeeds, had: Had) -> None:
-    expect(all(place < len(needs.paths) for place in had.paths), "it names paths that it was not asked for")
+            places, why = len(self.needs.paths), "it names paths that it was not asked for"
+            expect(all(place < places for place in reply.had.paths), why)
 
 
 class Listed(Reply):

@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator import wire
 from orchestrator.planning.seal import seal
-from orchestrator.render.machines import MachineRow, machine_rows, machines_table
+from orchestrator.render.tables import MachineRow, machine_rows, machines_table
 from orchestrator.run.view import View
 from orchestrator.run.vitals import Vitals
 from orchestrator.store.folder import encode_plan

@@ -127,7 +127,7 @@ def test_a_resumed_stream_leaves_no_double_and_no_hole(folder: RunFolder) -> Non
     mirror.add_log(0, b"abcdef", [])
     mirror.close()
     again = Mirror(folder, "1", "worker-0")
-    assert again.log_size == 6
+    assert again.log.size == 6
     again.add_log(4, b"efgh", [])
     assert folder.log("1", "worker-0").read_bytes() == b"abcdefgh"
     with pytest.raises(ValueError, match="hole"):

@@ -59,18 +59,13 @@ def is_ours(tree: str) -> bool:
     if top.st_uid not in _trusted():
         raise _foreign(tree, _why_not(top), top)
     try:
-        return stat.S_ISDIR(top.st_mode) and not _why_not(top) and _all_is_ours(tree)
+        if not stat.S_ISDIR(top.st_mode) or _why_not(top):
+            return False
+        walk = os.walk(tree, onerror=_raise)
+        entries = (os.path.join(at, name) for at, folders, files in walk for name in (*folders, *files))
+        return not any(_why_not(os.lstat(path)) for path in entries)
     except FileNotFoundError:
         return False  # it goes while we look
-
-
-def _all_is_ours(tree: str) -> bool:
-    entries = (
-        os.path.join(folder, name)
-        for folder, folders, files in os.walk(tree, onerror=_raise)
-        for name in (*folders, *files)
-    )
-    return not any(_why_not(os.lstat(path)) for path in entries)
 
 
 def _raise(error: OSError) -> None:

@@ -38,7 +38,7 @@ OPS = {
     "unlisten": ("look.mesh", "unlisten", HERE),
     "probe": ("look.mesh", "probe", 120.0),
     "lease": ("task.leases", "lease", HERE),
-    "stand_in_line": ("task.line", "stand_in_line", HERE),
+    "stand_in_line": ("task.leases", "stand_in_line", HERE),
     "store_look": ("stock.store", "look", 3600.0),
     "store_begin": ("stock.store", "begin", HERE),
     "store_put": ("stock.store", "put", HERE),

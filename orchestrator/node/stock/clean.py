@@ -20,7 +20,6 @@ from ..base.paths import Paths, TaskFolder, absolute
 from ..disk.removing import Folder, measure, remove
 from ..serve.agent import Agent, Request
 from ..task import state
-from . import work
 from .envs import LOCK, MAKING
 
 _LISTED = 20  # of each kind
@@ -148,7 +147,7 @@ def prune(paths: Paths, request: Request) -> dict[str, Any]:
     working = [measure(path) for path in _plain(works, _is_work)]
     # Read before the working folders go; one that was used lately may be of a run that is alive elsewhere.
     in_use = [one for one in working if one.name in living or time.time() - one.used < older]
-    needed = {tree for one in in_use for tree in work.trees_of(one.path)}
+    needed = {tree for one in in_use for tree in procs.text(os.path.join(one.path, "trees")).split()}
 
     def is_known(run: Folder) -> bool:
         """Keep unknown runs for a week: they may be alive elsewhere."""

@@ -10,7 +10,7 @@ import os
 import shutil
 from typing import Any
 
-from ..base import lenient, procs, trust
+from ..base import lenient, trust
 from ..base.fault import unwritable
 from ..base.paths import absolute, plain_name
 from ..disk.removing import remove
@@ -75,11 +75,6 @@ def _have(needs: dict[str, Any]) -> dict[str, Any]:
 
 def run_folder(workdir: str, run: str) -> str:
     return os.path.join(absolute(workdir), "runs", plain_name("run", run))
-
-
-def trees_of(run_folder: str) -> list[str]:
-    """The digests of the trees that a run was made from, and of the data that it reads."""
-    return procs.text(os.path.join(run_folder, "trees")).split()
 
 
 def share(_agent: Agent, request: Request) -> dict[str, Any]:

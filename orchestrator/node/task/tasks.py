@@ -17,7 +17,7 @@ from ..base.paths import Paths, TaskFolder, make_private
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ
-from . import environ, line, state, supervisor
+from . import environ, leases, state, supervisor
 from .environ import Handles, Launch
 
 _SECONDS = 60.0  # that a child may take to end what is left of tasks
@@ -33,7 +33,7 @@ def start(agent: Agent, request: Request) -> None:
     folder = paths.task(run, request["attempt"], request["task"])
     store_plan(paths, run, request.get("plan"))
     lease = agent.leases.get(spec.get("port"))
-    held = [*([] if lease is None else [lease]), *line.descriptors(agent)]
+    held = [*([] if lease is None else [lease]), *leases.descriptors(agent)]
     claim = take_claim(folder)
     if not claim:
         agent.in_child(request, lambda: _already(folder), seconds=_SECONDS)

@@ -15,11 +15,11 @@ from orchestrator import ranges, text, wire
 from orchestrator.errors import ClusterError, HostError, Trouble
 from orchestrator.events import AttemptPlanned, HostReplaced, Noted, Phase, StopBy
 from orchestrator.fleet import Cancelled
+from orchestrator.groups import grouped
 from orchestrator.model import Host, Preparing, RunPlan
 from orchestrator.phases import allocation, connect, data, preflight, stage, stop, validate
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase, report_failures
 from orchestrator.phases.launch import launch
-from orchestrator.phases.line import wait_in_line
 from orchestrator.phases.restart import recovery
 from orchestrator.run import restarts
 from orchestrator.run.restarts import Change, NoSeatError, fits, unseat
@@ -27,7 +27,7 @@ from orchestrator.sync import BackupOrigin, carry
 from orchestrator.sync.files import LEFT_OUT, work_folder
 
 _LOOK = 0.5  # seconds between two looks
-
+_TURN, _MOMENT = 1.0, 0.1  # seconds between two looks in line; where somebody decides just now
 
 # Nobody answers there. Whoever answers and refuses us (a login, a host key) is a mistake to be mended.
 _AWAY = frozenset({Trouble.LOST, Trouble.NO_ROUTE, Trouble.REFUSED, Trouble.TIMEOUT})
@@ -47,8 +47,50 @@ def connect_or_replace(run: Run) -> None:
             _replace(run, bad)
         fail_on(run, Phase.CONNECT, connect.keep(run))
         if run.plan.admission.wait:
-            wait_in_line(run)
+            _wait_in_line(run)
         connect.lease(run)
+
+
+def _wait_in_line(run: Run) -> None:
+    """Wait for machines that are shared: first come, first served, and all hosts or none.
+
+    Every place is taken before any machine is: of two runs that share hosts, the one that was launched later
+    finds the other one's place on each of them. Raise PhaseFailed for a host that is lost in line.
+    """
+    told = ""
+    _stand(run, go=False)
+    while waits := {name: reply for name, reply in _stand(run, go=True).items() if not reply.granted}:
+        _stand(run, go=False)  # all or none
+        behind = grouped((_words(reply.ahead[0]), name) for name, reply in waits.items() if reply.ahead)
+        words = "; ".join(f"{ranges.fold(hosts)} for {who}" for who, hosts in behind.items())
+        if words and words != told:
+            run.emit(Noted(f"in line: waits on {words}"))
+            told = words
+        if run.stop.wait(_TURN if behind else _MOMENT):
+            raise Cancelled
+
+
+def _stand(run: Run, *, go: bool) -> dict[str, wire.InLine]:
+    """Ask all hosts, again where one was lost and is back."""
+    since, owner = round(run.plan.created, 3), run.plan.owner
+    places = {
+        host.name: wire.StandInLine(
+            run=run.id, owner=owner, machine=connect.machine(host), since=since, go=go
+        )
+        for host in run.hosts
+    }
+    while (answers := run.fleet.ask(places)).bad:
+        recovery.gather(run, run.timings.host_return)
+        if run.stop.asked:
+            raise Cancelled
+        others = {name: error for name, error in answers.bad.items() if not error.lost}
+        fail_on(run, Phase.CONNECT, recovery.losses(run) or others)
+    return answers.good
+
+
+def _words(place: wire.Ahead) -> str:
+    when = time.strftime("%a %H:%M", time.localtime(place.since))
+    return f"run {place.run} of {place.owner} ({'there' if place.runs else 'in line'} since {when})"
 
 
 def _replace(run: Run, away: dict[str, HostError]) -> None:
