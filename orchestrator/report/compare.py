@@ -26,8 +26,8 @@ from orchestrator.store.known import read_lock
 from orchestrator.text import count, cut, size, utf8
 
 _SHOWN = 12  # differences of one area; JSON has all
-_WIDEST = 48  # characters of a value,
-_BEFORE = 12  # of them, where two long ones begin to differ
+_WIDEST = 48  # characters of a value
+_REST = 17  # cells of a line that are the area's, and gaps
 _CLOSE = 0.1  # of the larger one: numbers that differ by less are no news
 _PINNED = re.compile(r"(?m)^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s\\]+(?: ; [^\\\n]*[^\\\s])?)")  # and marker
 _DERIVED = re.compile(r"TF_CONFIG|TMPDIR|ORCHESTRATE_.*|MASTER_.*")  # follow from hosts and their ports
@@ -138,18 +138,24 @@ def shown(runs: tuple[str, str], found: Sequence[Difference], *, json: bool, wid
         return [msgspec.json.encode(utf8(facts)).decode()]
     if not found:
         return [f"{runs[0]} and {runs[1]} differ in nothing that this machine knows of them"]
-    lines: list[tuple[str, ...]] = []
+    room, lines = (width or 1000) - _REST, list[tuple[str, ...]]()
+    names = max(8, min(max(len(one.what) for one in found), room // 3))
+    most = max(8, min(_WIDEST, (room - names) // 2))
     for area, of_area in grouped((one.area, one) for one in found).items():
-        cells = [(one.what, *_cells(one.a, one.b)) for one in of_area[:_SHOWN]]
+        cells = [(_end(one.what, names), *_cells(most, one.a, one.b)) for one in of_area[:_SHOWN]]
         if len(of_area) > _SHOWN:
             cells.append((f"and {len(of_area) - _SHOWN} more", "--json has all", ""))
         lines += [("" if number else area, *row) for number, row in enumerate(cells)]
-    return table(("what", "differs", *runs), lines, width)
+    return table(("what", "differs", *(_end(run, most) for run in runs)), lines, width)
 
 
-def _cells(*values: Value) -> tuple[str, ...]:
-    """Cut two values to what a screen holds, from where they begin to differ."""
+def _end(text: str, most: int) -> str:
+    return cut(text[::-1], most)[::-1]
+
+
+def _cells(most: int, *values: Value) -> tuple[str, ...]:
+    """Cut two values to what a screen holds, from a little before they begin to differ."""
     texts = [f"{value:.4g}" if isinstance(value, float) else value or "-" for value in values]
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
-    begins = max(0, same - _BEFORE) if max(map(len, texts)) > _WIDEST else 0
-    return tuple(cut("\u2026" * (begins > 0) + text[begins:], _WIDEST) for text in texts)
+    begins = max(0, same - most // 4) if max(map(len, texts)) > most else 0
+    return tuple(cut("\u2026" * (begins > 0) + text[begins:], most) for text in texts)

@@ -15,7 +15,7 @@ from orchestrator.cli.main import main
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Data, EnvironmentPlan, Host, RunPlan
 from orchestrator.names import RunId
-from orchestrator.report.compare import differences, facts_of
+from orchestrator.report.compare import differences, facts_of, shown
 from orchestrator.store import RunFolder, runs_root
 from orchestrator.store.bus import EventLog
 from orchestrator.store.folder import CodeRecord
@@ -124,11 +124,17 @@ def test_one_screen_or_all_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     files = {f"f{number}.py": "1" for number in range(100)}
     folder(A, ended(ev.Outcome.SUCCEEDED))
     failed = ended(ev.Outcome.FAILED, ev.FailureKind.NAN)
+    failed = msgspec.structs.replace(failed, cause="both tasks exited with 1: " * 9)
     folder(B, failed, command=("train.py", "\x1b[2J", "--rate", "1e-1"), code=CodeRecord(files=files))
     assert main(["runs", "--diff", "aaaa", "bbbb"]) == ExitStatus.OK
     out = capsys.readouterr().out
     assert len(out.splitlines()) < 24
     assert "\x1b" not in out
+    found = differences(facts_of(RunFolder(runs_root(), A)), facts_of(RunFolder(runs_root(), B)))
+    for width in (50, 80):
+        lines = shown((A, B), found, json=False, width=width)
+        assert "" not in lines  # both runs are in one block
+        assert max(map(len, lines)) <= width
     assert main(["runs", "--json", "--diff", A, B]) == ExitStatus.OK
     told = json.loads(capsys.readouterr().out)
     assert (told["a"], told["b"]) == (A, B)
