@@ -25,6 +25,7 @@ from orchestrator.store.reader import events_of
 from orchestrator.sync import read_data, read_folder
 from orchestrator.sync.contents import CodeSource, folder_source, read_builtin
 
+_NOTE = "a replay of run "
 Asking = Callable[[Sequence[Host]], AbstractContextManager[tuple[Fleet, Mapping[str, HostError]]]]
 
 
@@ -85,7 +86,7 @@ def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Plann
         terminal=None,
         attempt=1,
         preparing=Preparing(),
-        notes=(f"a replay of run {old.run}", *old.notes),
+        notes=(f"{_NOTE}{old.run}", *(note for note in old.notes if not note.startswith(_NOTE))),
     )
     return again, project, ()
 

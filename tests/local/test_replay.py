@@ -83,9 +83,11 @@ def test_a_run_is_had_again_after_its_code_was_edited(folder: Path) -> None:
     shown = call(["launch", "--replay", run.id, "--dry-run"], folder / "code", folder / "state")
     assert (shown.status, "train.py" in shown.out) == (0, True), shown.err
 
-    asked = orchestrator.launch(replay=run.id, other_ports=True)  # of the hosts of today
+    asked = orchestrator.launch(replay=again.id, other_ports=True)  # of the hosts of today
     assert lines(asked) == ["hello numbers"] * 2
-    assert asked._folder.read_plan().admission.other_ports
+    plan = asked._folder.read_plan()
+    assert plan.admission.other_ports
+    assert [note for note in plan.notes if "replay" in note] == [f"a replay of run {again.id}"]
 
 
 def test_all_that_cannot_be_had_again_is_named_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
