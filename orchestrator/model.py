@@ -140,24 +140,30 @@ class AutoShard(StrEnum):
     OFF = "off"  # as TensorFlow does
 
 
+@dataclass(frozen=True, kw_only=True)
+class Conduct:
+    """What [job] says of how tasks run and end, which their plan has as it is."""
+
+    secrets: tuple[str, ...] = ()  # names of variables of the launch's environment; values are never stored
+    grace: float = 30.0  # seconds between TERM and KILL at a user's stop
+    failure_grace: float = 2.0  # the same, after a failure
+    lifeline: float = 3600.0  # seconds without a keeper after which ps tasks end
+    hang_timeout: float = 0.0  # seconds without a word, after which tasks count as hanging; 0: never
+    on_hang: OnHang = OnHang.RESTART
+    stacks: bool = True  # Pythons of tasks show their stacks on a signal
+
+
 @dataclass(frozen=True)
-class Job:
+class Job(Conduct):
     """The [job] table: what runs on every host."""
 
     command: tuple[str, ...] = ()  # empty: worker_entry
     setup: str | None = None  # shell text, run by `bash -lc` before the command
     env: Mapping[str, str] = field(default_factory=dict)
-    secrets: tuple[str, ...] = ()  # names of variables of the launch's environment; values are never stored
-    grace: float = 30.0  # seconds between TERM and KILL at a user's stop
-    failure_grace: float = 2.0  # the same, after a failure
-    lifeline: float = 3600.0  # seconds without a keeper after which ps tasks end
     code: str | None = None  # the folder that is sent; None: the top of the git repository, else here
     ignore: tuple[str, ...] = ()  # gitignore patterns, beside .gitignore and .orchestrateignore
     validate: str | None = None  # a command line of the user's own instead of the built-in step
     validation: Revalidate | None = None  # None: changed; always with a command of the user's own
-    hang_timeout: float = 0.0  # seconds without a word, after which tasks count as hanging; 0: never
-    on_hang: OnHang = OnHang.RESTART
-    stacks: bool = True  # Pythons of tasks show their stacks on a signal
     framework: FrameworkName = FrameworkName.AUTO
     legacy_keras: bool | None = None  # tf.keras is Keras 2; None: unless the program shows Keras 3
     repair_keras: bool = True  # change what is wrong in Keras for several tasks
@@ -310,7 +316,7 @@ class Preparing:
 
 
 @dataclass(frozen=True)
-class RunPlan:
+class RunPlan(Conduct):
     """Everything about a run that may be stored and shown; a later attempt may need another plan."""
 
     run: str  # id
@@ -322,10 +328,6 @@ class RunPlan:
     tasks: tuple[TaskSpec, ...]
     command: tuple[str, ...]  # as the user gave it
     completion: Completion
-    grace: float
-    failure_grace: float
-    lifeline: float
-    secrets: tuple[str, ...]  # names only
     recipe: Recipe = field(default_factory=Recipe)
     restarts: Restarts = field(default_factory=Restarts)
     admission: Admission = field(default_factory=Admission)
@@ -333,9 +335,6 @@ class RunPlan:
     if_shared: tuple[str, ...] = ()  # more notes, for hosts that turn out to share their working folder
     # Of its arguments ("") and in its code (file and line), which the machine of the launch has.
     own_paths: Mapping[str, str] = field(default_factory=dict)
-    hang_timeout: float = 0.0
-    on_hang: OnHang = OnHang.RESTART
-    stacks: bool = True
     terminal: Terminal | None = None  # of the task that somebody is attached to
     spares: tuple[Host, ...] = ()  # as the inventory has them; those that were not needed yet
     retired: tuple[Host, ...] = ()  # had tasks in an earlier attempt: something of the run may be left there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 # What may be in a task's output beside printable text. Colours are kept, other escape sequences are
@@ -50,6 +51,11 @@ def harmless(text: str) -> str:
     if (text.isascii() and text.isprintable()) or not _ANY_ODD.search(text):  # the first is faster
         return text
     return _ODD.sub(_shown, text)
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """The first of many names, and how many there are beside them: `a, b and 7 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def plain(text: str) -> str:

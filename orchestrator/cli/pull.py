@@ -22,7 +22,7 @@ from orchestrator.store import RunFolder
 from orchestrator.sync import pull
 from orchestrator.sync.files import LEFT_OUT, work_folder
 from orchestrator.sync.pull import keep_from_launches
-from orchestrator.text import count, plain, size
+from orchestrator.text import count, plain, size, some
 
 _SHOWN = 5  # names that a line shows
 
@@ -109,9 +109,7 @@ def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to
     paths = [os.path.normpath(path) for path in arguments.paths]
     parts = pull.choose(session, work, paths, trees, before)
     if left_out := [part.below + one for part in parts for one in part.left_out]:
-        more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
-        shown = ", ".join(plain(one)[:200] for one in left_out[:_SHOWN])
-        tell(f"{name}: left out ({LEFT_OUT}): {shown}{more}")
+        tell(f"{name}: left out ({LEFT_OUT}): {some([plain(one)[:200] for one in left_out], _SHOWN)}")
     found = sum(len(part.entries) for part in parts)
     if not found:
         tell(f"{name}: its tasks wrote nothing in {work}; unchanged code is left out")

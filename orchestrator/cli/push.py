@@ -16,7 +16,6 @@ from orchestrator.launching.environment import absent, check_data
 from orchestrator.model import Data, Inventory
 from orchestrator.phases.data import bring, read_sources, sources
 from orchestrator.planning.environ import of_data
-from orchestrator.sync import Contents
 from orchestrator.text import count, size
 
 
@@ -48,7 +47,11 @@ def main(arguments: argparse.Namespace) -> int:
                 placed, failed = bring(fleet, hosts, dataset, emit, run="push", limit=arguments.limit)
                 bad.update(failed)
     if not arguments.json and hosts and placed:
-        _sum_up(dataset, data, placed)
+        name, path = next(iter(placed.items()))
+        where = f"  (on {name})" if len(set(placed.values())) > 1 else ""
+        amount = f"{size(dataset.size)} in {count(dataset.files, 'file')}"
+        say(f"{count(len(placed), 'host')} with data {dataset.digest}: {amount}")
+        say(*(f"  {variable}={value}{where}" for variable, value in of_data(path, data).items()))
     if bad:
         raise SeveralErrors(bad.values())
     return ExitStatus.OK
@@ -71,14 +74,3 @@ def _wanted(inventory: Inventory, paths: list[str]) -> Data:
         )
     check_data(inventory)
     return inventory.data
-
-
-def _sum_up(dataset: Contents, data: Data, placed: dict[str, str]) -> None:
-    name, path = next(iter(placed.items()))
-    where = f"  (on {name})" if len(set(placed.values())) > 1 else ""
-    say(
-        f"{count(len(placed), 'host')} with data {dataset.digest}: {size(dataset.size)} in"
-        f" {count(dataset.files, 'file')}"
-    )
-    for variable, value in of_data(path, data).items():
-        say(f"  {variable}={value}{where}")

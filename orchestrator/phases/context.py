@@ -70,24 +70,18 @@ class Inbox:
         return item
 
 
-class StopFlag:
+class StopFlag(threading.Event):
     """A request for the end of the run; set from the control thread, read by the main one."""
 
-    def __init__(self) -> None:
-        self._asked = threading.Event()
-        self.kill = False
+    kill = False
 
     def ask(self, *, kill: bool) -> None:
         self.kill = self.kill or kill
-        self._asked.set()
-
-    def wait(self, seconds: float) -> bool:
-        """Return True if it was asked for within that time."""
-        return self._asked.wait(seconds)
+        self.set()
 
     @property
     def asked(self) -> bool:
-        return self._asked.is_set()
+        return self.is_set()
 
 
 @dataclass

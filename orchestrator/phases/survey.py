@@ -119,15 +119,14 @@ def choose_addresses(machines: Mapping[str, Machine]) -> dict[str, str]:
     """
     if len({machine.place for machine in machines.values()}) == 1:
         return {name: machine.hostname for name, machine in machines.items() if ip_of(machine.hostname)}
-    direct = {name: machine.hostname for name, machine in machines.items() if _has(machine, machine.hostname)}
+    direct = {
+        name: machine.hostname
+        for name, machine in machines.items()
+        if machine.hostname in machine.addresses and (ip := ip_of(machine.hostname)) and not ip.is_loopback
+    }
     if len(direct) == len(machines) == len(set(direct.values())):
         return direct
     return direct | _shared(machines)
-
-
-def _has(machine: Machine, address: str) -> bool:
-    ip = ip_of(address)
-    return ip is not None and not ip.is_loopback and address in machine.addresses
 
 
 def _shared(machines: Mapping[str, Machine]) -> dict[str, str]:

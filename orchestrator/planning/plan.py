@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import PurePath
 
 from orchestrator import ranges
@@ -16,6 +16,7 @@ from orchestrator.model import (
     Admission,
     AutoShard,
     Completion,
+    Conduct,
     EnvironmentPlan,
     FrameworkName,
     Host,
@@ -150,19 +151,13 @@ def assign(
         tasks=layout.tasks,
         command=layout.command,
         completion=completion(layout.cluster),
-        grace=job.grace,
-        failure_grace=job.failure_grace,
-        lifeline=job.lifeline,
-        secrets=job.secrets,
         recipe=layout.recipe,
         restarts=Restarts(job.max_restarts, job.min_hosts, job.host_timeout, backup),
         admission=admission,
         notes=notes,
         if_shared=if_shared,
         own_paths=dict(own_paths or {}),
-        hang_timeout=job.hang_timeout,
-        on_hang=job.on_hang,
-        stacks=job.stacks,
+        **{one.name: getattr(job, one.name) for one in fields(Conduct)},
         spares=tuple(host for host in inventory.hosts if host.spare),
         cwd=cwd,
         environment=environment,

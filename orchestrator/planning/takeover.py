@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import ClusterError, UsageError
@@ -127,7 +127,7 @@ def adopt(known: Known, inventory: Inventory, answering: Collection[str]) -> Run
     `answering` are the hosts that could be asked. Raise UsageError when the inventory does not hold every
     host of the plan, ClusterError when the hosts contradict each other.
     """
-    plan = known.plan
+    plan, ours = known.plan, {host.name: host for host in inventory.hosts}
     if known.contradiction:
         raise ClusterError(
             f"what the hosts tell of run {plan.run} cannot all be true",
@@ -135,7 +135,7 @@ def adopt(known: Known, inventory: Inventory, answering: Collection[str]) -> Run
             hint=f"`orchestrate stop {plan.run}` on the machine that launched it ends it; see what those "
             "hosts keep of it, in runs/ of their state folders",
         )
-    if differing := [cut(plain(words), _SHOWN) for words in _differences(plan, inventory)]:
+    if differing := [cut(plain(words), _SHOWN) for words in _differences(plan, ours)]:
         more = len(differing) - _MOST_SHOWN
         raise UsageError(
             f"run {plan.run} cannot be taken over with {inventory.source}",
@@ -147,12 +147,11 @@ def adopt(known: Known, inventory: Inventory, answering: Collection[str]) -> Run
     reason = "" if known.authentic else NO_SEAL
     if known.authentic and unheard:
         reason = f"{', '.join(unheard)} {'does' if len(unheard) == 1 else 'do'} not know the run"
-    return _hearsay(plan, inventory, reason) if reason else _vouched(plan, inventory)
+    return _hearsay(plan, ours, reason) if reason else _vouched(plan, ours)
 
 
-def _differences(plan: RunPlan, inventory: Inventory) -> Iterator[str]:
+def _differences(plan: RunPlan, ours: Mapping[str, Host]) -> Iterator[str]:
     """Return what a person has to mend; spares that are not ours are simply none for us."""
-    ours = _by_name(inventory)
     for host in (*plan.hosts, *plan.retired):
         local = ours.get(host.name)
         if local is None:
@@ -161,9 +160,8 @@ def _differences(plan: RunPlan, inventory: Inventory) -> Iterator[str]:
             yield f"{host.name} has the address {local.address} there, {host.address} in the plan"
 
 
-def _vouched(plan: RunPlan, inventory: Inventory) -> RunPlan:
+def _vouched(plan: RunPlan, ours: Mapping[str, Host]) -> RunPlan:
     """Our own plan, its hosts reached as this machine reaches them."""
-    ours = _by_name(inventory)
 
     def here(host: Host) -> Host:
         planned = {field: getattr(host, field) for field in PLANNED}
@@ -182,12 +180,11 @@ def _vouched(plan: RunPlan, inventory: Inventory) -> RunPlan:
     )
 
 
-def _hearsay(plan: RunPlan, inventory: Inventory, reason: str) -> RunPlan:
+def _hearsay(plan: RunPlan, ours: Mapping[str, Host], reason: str) -> RunPlan:
     """Keep what following, pulling and ending need, on hosts as the inventory has them.
 
     Nothing in it can be executed, nothing of this machine's environment is named.
     """
-    ours = _by_name(inventory)
     notes = (f"{FOLLOWED}: {reason} (docs/security.md)",)
     return dataclasses.replace(
         plan,
@@ -217,7 +214,3 @@ def speaks_for(plan: RunPlan, host: str, attempt: str, task: str) -> bool:
     if not plan.hearsay and number > max(plan.attempt, FIRST + plan.restarts.most):
         return False
     return any(str(spec.id) == task and spec.host == host for spec in plan.tasks)
-
-
-def _by_name(inventory: Inventory) -> dict[str, Host]:
-    return {host.name: host for host in inventory.hosts}

@@ -26,6 +26,7 @@ from orchestrator.ssh.keys import Keyring, Login, LoginRefused, Secrets
 from orchestrator.ssh.link import SshLink, Transport
 from orchestrator.ssh.openssh import OnlyOpenSSHError
 from orchestrator.ssh.resolve import ALGORITHMS, Target, reason, resolve
+from orchestrator.text import some
 
 # Without a handler Python prints paramiko's tracebacks on stderr; a debug log may still collect them.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -350,10 +351,9 @@ def _host_key(error: HostKeyRefused, target: Target) -> Problem:
 
 
 def _login(error: LoginRefused, target: Target) -> Problem:
-    user, offered = f'user "{target.user}"', ", ".join(error.offered[:4])
-    more = f" and {len(error.offered) - 4} more" if len(error.offered) > 4 else ""
-    why = f"no key was accepted for {user} (tried {offered}{more})"
-    parts = [why if offered else f"there was no key to offer for {user}"]
+    user = f'user "{target.user}"'
+    why = f"no key was accepted for {user} (tried {some(error.offered, 4)})"
+    parts = [why if error.offered else f"there was no key to offer for {user}"]
     parts += [f"{file.path} {file.problem}" for file in error.unusable[:4]]
     parts += [str(error)] if str(error) else []
     locked = next((file.path for file in error.unusable if file.locked), None)

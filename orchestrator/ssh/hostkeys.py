@@ -97,22 +97,22 @@ class KnownHosts:
             self._loaded.pop(file, None)
 
 
+@dataclass(frozen=True)
 class Policy(paramiko.MissingHostKeyPolicy):
     """Accepts a known key, remembers a new one where the user asked for that, refuses the rest."""
 
-    def __init__(self, target: Target, known: KnownHosts, lines: Sequence[KnownKey]) -> None:
-        self._target = target
-        self._known = known
-        self._lines = lines  # about the target
+    target: Target
+    known: KnownHosts
+    lines: Sequence[KnownKey]  # about the target
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
         del client, hostname  # our own names decide
-        target, blob = self._target, key.asbytes()
-        trust, where = judge(self._lines, target.key_names[0], blob)
+        target, blob = self.target, key.asbytes()
+        trust, where = judge(self.lines, target.key_names[0], blob)
         if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
             raise Beyond(f"RequiredRSASize {target.rsa_bits} in ssh_config")
         if trust is Trust.UNKNOWN and target.accept_new:
-            self._known.remember(target, blob)
+            self.known.remember(target, blob)
         elif trust is not Trust.KNOWN:
             raise HostKeyRefused(trust, where, blob, target)
 

@@ -161,20 +161,13 @@ def _connect_agent(address: str) -> SharedAgent | None:
 
 
 def prepare(
-    hosts: Sequence[Host],
-    ask: Ask | None = None,
-    *,
-    tell: Callable[[str], None] = lambda _: None,
-    masters: bool = True,
+    hosts: Sequence[Host], ask: Ask, *, tell: Callable[[str], None] = lambda _: None, masters: bool = True
 ) -> Secrets:
     """Ask for the passphrases these hosts need; with `masters` OpenSSH asks for the hosts that are its own.
 
     A key that the agent holds is not asked for, nor one of ssh's own default keys while another key
-    can be offered. Without `ask` nothing is asked. An entry that cannot be resolved is left for
-    `connect` to report.
+    can be offered. An entry that cannot be resolved is left for `connect` to report.
     """
-    if ask is None:
-        return Secrets()
 
     def target_of(host: Host) -> Target | None:
         try:
@@ -234,22 +227,22 @@ class LoginRefused(paramiko.AuthenticationException):
         self.unusable = unusable
 
 
+@dataclass(frozen=True)
 class Login:
     """Authenticates one connection by keys; paramiko's client calls it an auth strategy."""
 
-    def __init__(self, target: Target, keyring: Keyring) -> None:
-        self._target = target
-        self._keyring = keyring
+    target: Target
+    keyring: Keyring
 
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Log in or raise; `LoginRefused` when the host listened and said no to everything."""
         offered: list[str] = []
         allowed: list[str] = []
         words = ""
-        for label, key in self._keyring.offers(self._target):
+        for label, key in self.keyring.offers(self.target):
             offered.append(label)
             try:
-                allowed = list(transport.auth_publickey(self._target.user, key))
+                allowed = list(transport.auth_publickey(self.target.user, key))
                 if not allowed:
                     return
                 break  # the key was one of two factors
@@ -264,11 +257,11 @@ class Login:
                     break
         if not offered:
             try:
-                transport.auth_none(self._target.user)
+                transport.auth_none(self.target.user)
             except paramiko.BadAuthenticationType as error:
                 allowed = list(error.allowed_types)
             else:
                 return
         if allowed and "publickey" not in allowed:
             words = f"it takes only {' or '.join(name[:100] for name in allowed[:8])}"
-        raise LoginRefused(offered, self._keyring.unusable(self._target), words)
+        raise LoginRefused(offered, self.keyring.unusable(self.target), words)

@@ -18,6 +18,7 @@ from orchestrator.names import NotANameError, RunId
 from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import make_folder, read_plain, write_atomically
 from orchestrator.store.folder import RunFolder
+from orchestrator.text import some
 
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # none that look alike; in the order in which they sort
 _MOST_LOCK = 16 << 20  # bytes of the lock of an environment
@@ -99,10 +100,9 @@ def named(name: str, root: Path | None = None) -> list[RunFolder]:
 
 
 def ambiguous(wanted: str, runs: Sequence[str]) -> UsageError:
-    more = len(runs) - _NAMED
     return UsageError(
         f"{len(runs)} runs match {wanted!r}",
-        why=", ".join(sorted(runs, reverse=True)[:_NAMED]) + (f" and {more} more" if more > 0 else ""),
+        why=some(sorted(runs, reverse=True), _NAMED),
         hint="write more of the id, or only its last part",
     )
 

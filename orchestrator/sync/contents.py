@@ -26,6 +26,7 @@ from orchestrator.plainfile import cache, make_folder, read_plain, write_atomica
 from orchestrator.sync import private
 from orchestrator.sync.listing import CodeListing, CodeRoot, unreadable
 from orchestrator.sync.private import Reason
+from orchestrator.text import some
 
 MOST_FILES = 100_000  # what one message to a node can name
 _MOST_NAMED = MAX_PAYLOAD - (1 << 20)  # bytes of a manifest, which a few pieces accompany
@@ -39,9 +40,8 @@ class ChangedError(ClusterError):
     """Files are no longer what they were when they were read; the same for every host."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
         super().__init__(
-            f"{', '.join(paths[:3])}{more} changed while it was sent",
+            f"{some(paths, 3)} changed while it was sent",
             why="it is not what was read a moment ago",
             hint="list what changes all the time in .orchestrateignore; send data when nobody writes it",
         )

@@ -33,6 +33,7 @@ from orchestrator.node.disk.listing import CHUNK, FILE, FOLDER, LINK, ODD, Entry
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.node.stock.manifest import BLOB
 from orchestrator.sync.conversation import Conversation, ahead, batches
+from orchestrator.text import some
 from orchestrator.wire.message import read
 
 _PATIENCE = 600.0
@@ -190,12 +191,11 @@ def fetch(session: Conversation, remote: str, local: Path, *, any_link: bool = F
 
 def missing(session: Conversation, remote: str, names: Collection[str] = ()) -> HostError:
     """Nothing is at `remote`; `names` are in the run's work folder."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return HostError(
         session.host.name,
         f"has no {remote}",
         kind=Trouble.MISSING,
-        why=f"the work folder holds {', '.join(sorted(names)[:_SHOWN])}{more}" if names else "",
+        why=f"the work folder holds {some(sorted(names), _SHOWN)}" if names else "",
         hint="look at the path: a relative one is meant in the run's work folder",
     )
 
@@ -206,6 +206,7 @@ def parents(path: str) -> Iterator[str]:
         yield path
 
 
+@dataclass
 class Staging:
     """A hidden folder of ours that is filled; in a `with`. It stays until it is renamed or removed.
 
@@ -213,8 +214,7 @@ class Staging:
     smaller size is the beginning of it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def __enter__(self) -> Self:
         self.path.mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from orchestrator.node.stock.manifest import Manifest
-from orchestrator.text import size
+from orchestrator.text import size, some
 
 if TYPE_CHECKING:
     import pathspec
@@ -95,12 +95,9 @@ def holds_key(path: str, content: bytes) -> bool:
 def remarks(paths: Mapping[str, Reason]) -> Iterator[str]:
     """One line, for secrets and environments, with the way to send one all the same."""
     kinds = {reason: found for reason, found in by_reason(paths) if reason in _SAID}
-    named = []
-    for reason, found in kinds.items():
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        named.append(f"{', '.join(found[:_NAMED])}{more} ({reason})")
-    if named:
-        yield f"left out of the code: {', '.join(named)}; {how_to_send(next(iter(kinds.values()))[0])}"
+    if kinds:
+        named = ", ".join(f"{some(found, _NAMED)} ({reason})" for reason, found in kinds.items())
+        yield f"left out of the code: {named}; {how_to_send(next(iter(kinds.values()))[0])}"
 
 
 def how_to_send(path: str) -> str:

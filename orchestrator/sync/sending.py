@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
@@ -28,66 +28,64 @@ class Delivery:
     reused: bool  # it was there already
 
 
+@dataclass(eq=False)
 class Sending:
     """The folder `path` of one host, which is to become what `contents` say."""
 
-    def __init__(
-        self, session: Conversation, contents: Contents, path: str, *, mutable: bool = False
-    ) -> None:
-        self.session = session
-        self.lacks: set[int] = set()
-        self.sent = 0  # bytes
-        self._contents = contents
-        self._path = path
-        self._mutable = mutable
+    session: Conversation
+    contents: Contents
+    path: str
+    mutable: bool = False
+    lacks: set[int] = field(default_factory=set)
+    sent: int = 0  # bytes
 
     def begin(
         self, *, run: str = "push", key: str = "", ports: Sequence[int] = (), serve: bool = False
     ) -> wire.StoreBegun:
         """Have the host look at what it has; it waits for another transfer of the same folder."""
         request = wire.StoreBegin(
-            path=self._path,
-            mutable=self._mutable,
-            pieces=len(self._contents.manifest.pieces),
+            path=self.path,
+            mutable=self.mutable,
+            pieces=len(self.contents.manifest.pieces),
             run=run,
             key=key,
             ports=ports,
             serve=serve,
         )
-        begun = self.session.request(request, self._contents.encoded, timeout=_LIMIT)
+        begun = self.session.request(request, self.contents.encoded, timeout=_LIMIT)
         self.lacks = set() if begun.present else self.absent(begun.bits)
         return begun
 
     def absent(self, bits: str) -> set[int]:
         """Return the pieces whose bit is not set."""
         number = int(bits, 16)
-        return {piece for piece in range(len(self._contents.manifest.pieces)) if not number >> piece & 1}
+        return {piece for piece in range(len(self.contents.manifest.pieces)) if not number >> piece & 1}
 
     def have(self, source: wire.StoreSource | None = None) -> wire.StoreHeld:
         """Ask what has come; with a `source` have pieces taken from that peer."""
-        count = len(self._contents.manifest.pieces)
+        count = len(self.contents.manifest.pieces)
         return self.session.request(
-            wire.StoreHave(path=self._path, count=count, source=source), timeout=_LIMIT
+            wire.StoreHave(path=self.path, count=count, source=source), timeout=_LIMIT
         )
 
     def put(self, pieces: Collection[int], before: Callable[[int], object] = lambda _: None) -> None:
         """Send pieces; `before` is called with the size of each message."""
-        length = self._contents.manifest.length
+        length = self.contents.manifest.length
 
         def messages() -> Iterator[tuple[wire.StorePut, bytes]]:
             for together in batches(sorted(pieces), length, _TOGETHER, len(pieces)):
-                data = b"".join(map(self._contents.read, together))
+                data = b"".join(map(self.contents.read, together))
                 before(len(data))
                 _FLYING.acquire()
                 self.sent += len(data)
-                yield wire.StorePut(path=self._path, pieces=together), data
+                yield wire.StorePut(path=self.path, pieces=together), data
 
         for _ in ahead(self.session, messages(), _LIMIT, _FLYING.release):
             pass
 
     def rsync(self, begun: wire.StoreBegun) -> None:
         """Send large files of which the host has earlier versions by rsync, where both have one."""
-        contents, pieces = self._contents, self._contents.manifest.pieces
+        contents, pieces = self.contents, self.contents.manifest.pieces
         files = contents.manifest.files
         if begun.base is None or begun.incoming is None or contents.root is None or rsync.here() is None:
             return
@@ -108,12 +106,12 @@ class Sending:
 
     def seal(self) -> None:
         """Have it get its name."""
-        self.session.request(wire.StoreSeal(path=self._path), timeout=_LIMIT)
+        self.session.request(wire.StoreSeal(path=self.path), timeout=_LIMIT)
 
     def drop(self) -> None:
         """End the transfer there; an agent that loses us does it by itself."""
         with contextlib.suppress(Exception):
-            self.session.submit(wire.StoreDrop(path=self._path))
+            self.session.submit(wire.StoreDrop(path=self.path))
 
 
 def push(session: Conversation, contents: Contents, path: str, *, mutable: bool = False) -> Delivery:

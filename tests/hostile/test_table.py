@@ -23,7 +23,7 @@ ROWS = (
 # sync and fuzz lie about some of these.
 ELSEWHERE = (
     *("beats", "exec_end", "fingerprint", "imports", "ping", "store_drop"),
-    *("stand_in_line", "store_put", "store_seal", "unfollow", "unlisten", "vitals_ask"),
+    *("stand_in_line", "store_put", "store_seal", "type", "unfollow", "unlisten", "vitals_ask"),
 )
 
 

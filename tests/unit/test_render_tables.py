@@ -70,9 +70,7 @@ HOSTS = (Host("gpu-01", "gpu-01", "10.0.0.1"), Host("gpu-02", "gpu-02", "10.0.0.
 
 def plan(run: str = "tidy-otter", command: tuple[str, ...] = ("train.py",)) -> RunPlan:
     tasks = tuple(TaskSpec(TaskId(Role.WORKER, i), host.name, 2222, (), {}) for i, host in enumerate(HOSTS))
-    return RunPlan(
-        run, "mnist", "ann@laptop", 0.0, HOSTS, {}, tasks, command, Completion.ALL, 30.0, 2.0, 3600.0, ()
-    )
+    return RunPlan(run, "mnist", "ann@laptop", 0.0, HOSTS, {}, tasks, command, Completion.ALL)
 
 
 def view(*events: ev.Event) -> View:
