@@ -142,7 +142,7 @@ class AutoShard(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Conduct:
-    """What [job] says of how tasks run and end, which their plan has as it is."""
+    """Settings of [job] for how tasks run and end; the plan of a run has them as they are."""
 
     secrets: tuple[str, ...] = ()  # names of variables of the launch's environment; values are never stored
     grace: float = 30.0  # seconds between TERM and KILL at a user's stop

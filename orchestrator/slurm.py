@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import subprocess
-import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +44,6 @@ class Fate:
 
     over: str = ""
     down: Mapping[str, str] = field(default_factory=dict)
-    left: float | None = None  # seconds until its time limit; None: it has none, or that is not known
 
 
 def job_here() -> str:
@@ -145,11 +143,7 @@ def look(job: str, nodes: Collection[str]) -> Fate:
     over = _end(job, record)
     if down and over and not record.get("JobState", "").startswith("CANCEL"):
         over = f"Slurm ended job {job}, since {', '.join(down.values())}"
-    try:
-        left = time.mktime(time.strptime(record.get("EndTime", ""), "%Y-%m-%dT%H:%M:%S")) - time.time()
-    except (ValueError, OverflowError):
-        left = None
-    return Fate(over, down, left)
+    return Fate(over, down)
 
 
 def _end(job: str, record: Mapping[str, str]) -> str:

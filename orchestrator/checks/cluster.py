@@ -40,9 +40,7 @@ def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Ev
         of_job = {"python", "numpy", *FRAMEWORKS[needs.framework].packages}
         if package not in of_job or package == ("keras" if needs.legacy_keras else "tf-keras"):
             return  # the job does not use it
-        versions = [
-            (report, version) for report in evidence.reports if (version := _version(report, package))
-        ]
+        versions = [(report, version) for report in evidence.reports if (version := report.version(package))]
         hosts = grouped((version, report.name) for report, version in versions)
         if len(hosts) < 2:
             return
@@ -61,12 +59,6 @@ def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Ev
                 yield report.name, Judgement(level, version, why, hint, between=True)
 
     return judge
-
-
-def _version(report: HostReport, package: str) -> str | None:
-    if package == "python":
-        return report.facts.python.version
-    return report.version(package)
 
 
 def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:

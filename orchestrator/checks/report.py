@@ -76,6 +76,8 @@ class HostReport:
 
     def version(self, package: str) -> str | None:
         """The version as it was imported, else as the files say; TensorFlow's of any distribution."""
+        if package == "python":
+            return self.facts.python.version
         if package == "tensorflow":
             package = self.distribution or package
         installed = self.facts.packages.get(package)

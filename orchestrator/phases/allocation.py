@@ -9,10 +9,8 @@ from orchestrator import slurm
 from orchestrator.model import Order
 from orchestrator.phases.context import Run
 from orchestrator.slurm import Fate
-from orchestrator.text import duration
 
 _EVERY = 3.0  # seconds between two questions to Slurm
-_NEAR = 900.0  # seconds before a time limit in which a stop is told with it
 
 
 def job(run: Run) -> str:
@@ -39,11 +37,8 @@ def taken(run: Run) -> dict[str, str]:
 
 
 def why_stopped(run: Run) -> str:
-    """Name who stopped a run: nearly always it is a user, and Slurm's signal comes before a time limit."""
-    left = fate(run, now=True).left
-    if left is None or left > _NEAR:
-        return "stopped by the user"
-    return f"stopped {duration(max(0.0, left))} before the time limit of Slurm job {job(run)}"
+    """Name who stopped a run: Slurm's signal before a time limit looks like a user's."""
+    return "stopped by the user" + (f", or before the time limit of Slurm job {job(run)}" if job(run) else "")
 
 
 def heed_signals(run: Run) -> None:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator import wire
 from orchestrator.diagnosis.ends import failed as ended_badly
@@ -185,63 +185,64 @@ _ASK_EVERY = 5.0
 _WATCHED = 15.0  # seconds after a viewer's last word in which somebody looks
 
 
+@dataclass
 class Gauge:
     """Tell viewers what the tasks do now; no node is asked while nobody looks, and `look` never waits."""
 
-    def __init__(self, run: Run, follower: Follower) -> None:
-        self._run = run
-        self._follower = follower
-        self._wrote = self._asked = 0.0
-        self._answers: dict[str, Future[wire.Measured]] = {}  # by host
-        self._last: dict[str, tuple[float, wire.TaskVitals]] = {}  # by task: when it came, monotonic
-        self._busy: dict[str, float] = {}  # by task, since the answer before
+    run: Run
+    follower: Follower
+    wrote: float = 0.0
+    asked: float = 0.0
+    answers: dict[str, Future[wire.Measured]] = field(default_factory=dict)  # by host
+    last: dict[str, tuple[float, wire.TaskVitals]] = field(default_factory=dict)  # by task: when it came
+    busy: dict[str, float] = field(default_factory=dict)  # by task, since the answer before
 
     def look(self) -> None:
         now = time.monotonic()
-        if now - self._run.watched > _WATCHED or now - self._wrote < _WRITE_EVERY:
+        if now - self.run.watched > _WATCHED or now - self.wrote < _WRITE_EVERY:
             return
-        self._wrote = now
+        self.wrote = now
         self._take(now)
-        if now - self._asked >= _ASK_EVERY:
-            self._asked = now
+        if now - self.asked >= _ASK_EVERY:
+            self.asked = now
             self._ask()
         try:
-            write_atomically(self._run.folder.vitals, vitals.encode(self._made(now)))
+            write_atomically(self.run.folder.vitals, vitals.encode(self._made(now)))
         except OSError as error:  # no room: a board without these numbers is still one
             log.debug("vitals: %s", error)
 
     def _made(self, now: float) -> vitals.Vitals:
         wall = time.time()
         tasks = {}
-        for task in self._follower.waiting():
-            _, last = self._last.get(str(task), (0.0, None))
+        for task in self.follower.waiting():
+            _, last = self.last.get(str(task), (0.0, None))
             tasks[str(task)] = vitals.Vital(
-                heard=wall - max(0.0, now - self._follower.lives[task].heard),
-                fit=self._follower.fits[task].fit,
-                cpu=self._busy.get(str(task)),
+                heard=wall - max(0.0, now - self.follower.lives[task].heard),
+                fit=self.follower.fits[task].fit,
+                cpu=self.busy.get(str(task)),
                 memory=last.memory if last else None,
                 gpu_memory=last.gpu_memory or None if last else None,
                 gpu_busy=last.gpu_busy if last and last.gpu_memory else None,
             )
-        return vitals.Vitals(wall, self._follower.attempt, tasks)
+        return vitals.Vitals(wall, self.follower.attempt, tasks)
 
     def _ask(self) -> None:
-        wanted = {self._follower.placed[task] for task in self._follower.waiting()}
-        for name, session in list(self._run.fleet.sessions.items()):
-            if name in wanted and name not in self._answers:
-                request = wire.VitalsAsk(run=self._run.id, attempt=self._follower.attempt)
-                self._answers[name] = session.submit(request)
+        wanted = {self.follower.placed[task] for task in self.follower.waiting()}
+        for name, session in list(self.run.fleet.sessions.items()):
+            if name in wanted and name not in self.answers:
+                request = wire.VitalsAsk(run=self.run.id, attempt=self.follower.attempt)
+                self.answers[name] = session.submit(request)
 
     def _take(self, now: float) -> None:
-        for name, future in list(self._answers.items()):
+        for name, future in list(self.answers.items()):
             if not future.done():
                 continue
-            del self._answers[name]
+            del self.answers[name]
             if future.cancelled() or future.exception() is not None:
                 continue
             for told in future.result().tasks:
-                if self._follower.task_on(name, told.task) is not None:
-                    at, before = self._last.get(told.task, (now, told))
+                if self.follower.task_on(name, told.task) is not None:
+                    at, before = self.last.get(told.task, (now, told))
                     if now > at and told.cpu >= before.cpu:
-                        self._busy[told.task] = (told.cpu - before.cpu) / (now - at)
-                    self._last[told.task] = now, told
+                        self.busy[told.task] = (told.cpu - before.cpu) / (now - at)
+                    self.last[told.task] = now, told

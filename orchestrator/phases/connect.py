@@ -20,9 +20,9 @@ from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan, Way
 from orchestrator.names import RunId
 from orchestrator.phases.context import Run, fail_on
-from orchestrator.planning.seal import seal
 from orchestrator.ranges import fold
 from orchestrator.run import restarts
+from orchestrator.store.key import seal
 
 _OTHER_PORTS = 40  # how many times the next ports are tried before giving up
 _MOMENT = 1.0  # seconds in which the agents of a run that has just ended let go of its ports

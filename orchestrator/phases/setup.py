@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -103,76 +104,75 @@ def _wheels(
     return [DataPath(f"{_WHEELS}/{path.name}", path) for path in sorted(folder.glob("*.whl"))]
 
 
+@dataclass
 class _Maker:
     """One host's environment, step by step."""
 
-    def __init__(self, session: Session, plan: EnvironmentPlan, lock: Lock, emit: Emit) -> None:
-        self.program: Path | None = None  # here: the uv that runs there
-        self.lacks: Platform | None = None  # whose wheels it needs
-        self._platform = "", ""  # machine and libc
-        self._request: wire.EnvMake | None = None
-        self._session = session
-        self._plan = plan
-        self._lock = lock
-        self._emit = emit
-        self._began = time.monotonic()
-        self._workdir = session.host.workdir
+    session: Session
+    plan: EnvironmentPlan
+    lock: Lock
+    emit: Emit
+    program: Path | None = None  # here: the uv that runs there
+    lacks: Platform | None = None  # whose wheels it needs
+    platform: tuple[str, str] = "", ""  # machine and libc
+    request: wire.EnvMake | None = None
+    began: float = field(default_factory=time.monotonic)
 
     def look(self) -> None:
         """Look whether it is there; else `program` is the uv that makes it. Raise HostError."""
-        look = self._session.request(wire.EnvLook(workdir=self._workdir, name=self._plan.name))
+        look = self.session.request(wire.EnvLook(workdir=self.session.host.workdir, name=self.plan.name))
         if look.ready:
             self._made({}, reused=True)
             return
-        self._platform = look.machine, look.libc
-        self.program = uv.binary_for(look.machine, self._session.host.name)
+        self.platform = look.machine, look.libc
+        self.program = uv.binary_for(look.machine, self.session.host.name)
 
     def begin(self, tool: str) -> None:
         """Make it of packages that the host itself can fetch; else `lacks` tells whose wheels it needs.
 
         `tool` is the uv there. Raise HostError.
         """
-        python = self._session.request(wire.EnvFind(uv=tool, python=self._plan.python or _ANY))
-        self._request = wire.EnvMake(
-            workdir=self._workdir,
-            name=self._plan.name,
+        python = self.session.request(wire.EnvFind(uv=tool, python=self.plan.python or _ANY))
+        self.request = wire.EnvMake(
+            workdir=self.session.host.workdir,
+            name=self.plan.name,
             uv=tool,
             interpreter=python.path,
-            index=self._plan.index,
+            index=self.plan.index,
             wheels=None,
-            ask_first=self._plan.via is Via.AUTO,
+            ask_first=self.plan.via is Via.AUTO,
         )
-        if self._plan.via is not Via.CONTROLLER:
+        if self.plan.via is not Via.CONTROLLER:
             try:
-                self._make(self._request)
+                self._make(self.request)
                 return
             except HostError as error:
-                if error.kind != Trouble.NO_INDEX or self._plan.via is Via.NODE:
+                if error.kind != Trouble.NO_INDEX or self.plan.via is Via.NODE:
                     raise
-        self.lacks = Platform(*self._platform, python.version)
+        self.lacks = Platform(*self.platform, python.version)
 
     def finish(self, wheels: str) -> None:
         """Make it of the wheels that were brought; raise HostError."""
-        assert self._request is not None
-        self._make(msgspec.structs.replace(self._request, wheels=wheels, ask_first=False))
+        assert self.request is not None
+        self._make(msgspec.structs.replace(self.request, wheels=wheels, ask_first=False))
 
     def _make(self, request: wire.EnvMake) -> None:
-        session, total = self._session, len(self._lock.names)
-        future = session.submit(request, self._lock.text.encode())
+        session, total = self.session, len(self.lock.names)
+        future = session.submit(request, self.lock.text.encode())
         deadline = time.monotonic() + _LIMIT
         while wait([future], _GLANCE).not_done and time.monotonic() < deadline:
-            steps = session.request(wire.EnvProgress(workdir=self._workdir, name=self._plan.name))
+            steps = session.request(wire.EnvProgress(workdir=self.session.host.workdir, name=self.plan.name))
             if steps.step == "unpack":  # what it counts are packages
-                self._emit(Stepped(session.host.name, f"unpack {steps.done} of {total} packages"))
+                self.emit(Stepped(session.host.name, f"unpack {steps.done} of {total} packages"))
             elif steps.step:
-                self._emit(Stepped(session.host.name, steps.step, steps.done))
+                self.emit(Stepped(session.host.name, steps.step, steps.done))
         self._made(session.wait(future, wire.EnvMake.OP, 1.0).versions)
 
     def _made(self, versions: Mapping[str, str], *, reused: bool = False) -> None:
-        host = self._session.host
-        seconds = time.monotonic() - self._began
-        path = str(Path(interpreter(host, self._plan)).parent.parent)
-        self._emit(EnvironmentMade(host.name, path, dict(versions), seconds, reused))
+        host = self.session.host
+        seconds = time.monotonic() - self.began
+        path = str(Path(interpreter(host, self.plan)).parent.parent)
+        self.emit(EnvironmentMade(host.name, path, dict(versions), seconds, reused))
 
 
 def _bring(

@@ -134,7 +134,12 @@ def _shared(machines: Mapping[str, Machine]) -> dict[str, str]:
     times = Counter(ip for machine in machines.values() for ip in set(machine.addresses))
     # An address that several have, as docker's bridge, leads nowhere.
     own = {
-        name: [ip for text in machine.addresses if times[text] == 1 and (ip := _usable(text))]
+        name: [
+            ip
+            for text in machine.addresses
+            if times[text] == 1 and isinstance(ip := ip_of(text), ipaddress.IPv4Address)
+            if not (ip.is_loopback or ip.is_link_local)
+        ]
         for name, machine in machines.items()
     }
     for bits in (24, 20, 16, 8):
@@ -143,10 +148,3 @@ def _shared(machines: Mapping[str, Machine]) -> dict[str, str]:
         if networks:
             return {name: str(ips[min(networks)]) for name, ips in zip(own, inside, strict=True)}
     return {}
-
-
-def _usable(text: str) -> ipaddress.IPv4Address | None:
-    ip = ip_of(text)
-    if isinstance(ip, ipaddress.IPv4Address) and not (ip.is_loopback or ip.is_link_local):
-        return ip
-    return None

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -124,6 +124,7 @@ def free_ports(count: int) -> list[int]:
         return [sock.getsockname()[1] for sock in sockets]
 
 
+@dataclass(eq=False)
 class Cluster:
     """A context manager; `hosts` are its entries, as an inventory of real machines would have them.
 
@@ -132,23 +133,16 @@ class Cluster:
     ever ran below the sshd's and removes the folder.
     """
 
-    def __init__(
-        self,
-        count: int,
-        *,
-        python: str = sys.executable,
-        name: str = "rehearsal",
-        options: Mapping[str, str] | None = None,
-    ) -> None:
-        self._count = count
-        self._python = python
-        self._name = name
-        self._options = dict(options or {})
-        self._watcher: subprocess.Popen[bytes] | None = None
-        self._ports = ExitStack()  # held for the tasks
-        self.folder = Path()
-        self.servers: tuple[SshServer, ...] = ()
-        self.hosts: tuple[Host, ...] = ()
+    count: int
+    _: KW_ONLY
+    python: str = sys.executable
+    name: str = "rehearsal"
+    options: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = Path()
+    servers: tuple[SshServer, ...] = ()
+    hosts: tuple[Host, ...] = ()
+    _watcher: subprocess.Popen[bytes] | None = None
+    _ports: ExitStack = field(default_factory=ExitStack)  # held for the tasks
 
     @property
     def ssh_config(self) -> Path:
@@ -214,10 +208,10 @@ class Cluster:
         keys = self.folder / "authorized_keys"
         keys.write_bytes(Path(f"{self.identity}.pub").read_bytes())
         servers = []
-        for number, port in enumerate(free_ports(self._count)):
+        for number, port in enumerate(free_ports(self.count)):
             home = self.folder / f"home-{number + 1}"
             home.mkdir(mode=0o700)
-            options = {"SetEnv": f"HOME={home}", **self._options}
+            options = {"SetEnv": f"HOME={home}", **self.options}
             address = f"127.0.{number // 250}.{number % 250 + 2}"
             servers.append(SshServer(self.folder / f"sshd-{number + 1}", address, port, options))
             write(servers[-1], keys)
@@ -227,11 +221,11 @@ class Cluster:
         self.ssh_config.write_text(self._ssh_config(), encoding="utf-8")
 
     def _entries(self) -> tuple[Host, ...]:
-        width = max(2, len(str(self._count)))
-        ports = task_ports(self._count, self._ports)
+        width = max(2, len(str(self.count)))
+        ports = task_ports(self.count, self._ports)
         entries = []
         for number, (server, task_port) in enumerate(zip(self.servers, ports, strict=True), start=1):
-            name = f"{self._name}-{number:0{width}}"
+            name = f"{self.name}-{number:0{width}}"
             home = self.folder / "hosts" / name
             temporary = home / "tmp"  # TensorFlow leaves files there when it is killed
             temporary.mkdir(mode=0o700, parents=True)
@@ -241,7 +235,7 @@ class Cluster:
                     ssh=name,
                     ssh_config=str(self.ssh_config),
                     address=server.address,
-                    python=self._python,
+                    python=self.python,
                     agent_python=sys.executable,
                     workdir=str(home / "work"),
                     state=str(home / "state"),
@@ -257,7 +251,7 @@ class Cluster:
             for host, server in zip(self.hosts, self.servers, strict=True)
         ]
         common = (
-            f"Host {self._name}-*\n    User {pwd.getpwuid(os.getuid()).pw_name}\n"
+            f"Host {self.name}-*\n    User {pwd.getpwuid(os.getuid()).pw_name}\n"
             f'    IdentityFile "{self.identity}"\n    UserKnownHostsFile "{self.known_hosts}"\n'
             "    IdentitiesOnly yes\n    IdentityAgent none\n"
             "    GlobalKnownHostsFile /dev/null\n    StrictHostKeyChecking yes\n"

@@ -13,7 +13,6 @@ import msgspec
 from orchestrator import wire
 from orchestrator.events import FailureKind, Outcome
 from orchestrator.model import RunPlan, TaskSpec
-from orchestrator.planning.seal import opened
 from orchestrator.render import fold
 from orchestrator.render.board import doing, hanging, later, numbers, task_table
 from orchestrator.render.board import facts as numbers_of
@@ -22,6 +21,7 @@ from orchestrator.render.summary import cause
 from orchestrator.run.view import View
 from orchestrator.run.vitals import Vitals
 from orchestrator.store.folder import decode_plan
+from orchestrator.store.key import opened
 from orchestrator.text import count, cut, duration, plain, signal_name, utf8
 
 _OUTCOMES = {"cluster": "not started"}

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -21,12 +22,7 @@ from orchestrator.model import Order, RunPlan, TaskId
 from orchestrator.names import AttemptName, RunId
 from orchestrator.node.base import locks
 from orchestrator.node.base.fault import reason
-from orchestrator.plainfile import (
-    make_folder,
-    open_plain,
-    read_plain,
-    write_atomically,
-)
+from orchestrator.plainfile import make_folder, open_plain, read_plain, write_atomically
 from orchestrator.planning import takeover
 from orchestrator.text import plain, utf8
 from orchestrator.wire.message import expect
@@ -34,6 +30,7 @@ from orchestrator.wire.message import expect
 MOST = 64 << 20  # bytes of a plan
 _MOST_VITALS = 8 << 20
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
+_T = TypeVar("_T")
 NEW = ".new"  # holds the folders that are not whole yet
 
 
@@ -98,17 +95,17 @@ class RunFolder:
 
     def read_words(self, file: Path) -> tuple[str, ...]:
         """Return the words that were kept; () when there are none, or they cannot be read."""
-        try:
-            return msgspec.json.decode(read_plain(file, MOST), type=tuple[str, ...])
-        except (OSError, msgspec.MsgspecError):
-            return ()
+        return self._kept(file, tuple[str, ...], ())
 
     def read_code(self) -> CodeRecord:
         """Nothing where the code was never read, or what was kept of it cannot be."""
+        return self._kept(self.code, CodeRecord, CodeRecord())
+
+    def _kept(self, file: Path, kind: type[_T], otherwise: _T) -> _T:
         try:
-            return msgspec.json.decode(read_plain(self.code, MOST), type=CodeRecord)
+            return msgspec.json.decode(read_plain(file, MOST), type=kind)
         except (OSError, RecursionError, msgspec.MsgspecError):
-            return CodeRecord()
+            return otherwise
 
     def write_stacks(self, at: float, text: str) -> Path:
         """Keep what was taken at `at` in a file of its own; return its path."""

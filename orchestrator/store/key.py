@@ -1,20 +1,32 @@
-"""The user's key, with which plans are sealed: on this machine alone, never sent to a node."""
+"""The user's key, on this machine alone and never sent to a node, and the seal that it puts on plans.
+
+A node keeps a plan for whoever takes the run over: compressed, since every host gets it and it grows with
+their number, as one word of base64, followed by the seal that is made over its JSON. The seal is proof that
+whoever holds the key has written it.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
+import hmac
 import os
 import re
 import secrets
 import shlex
 import stat
+import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import make_folder, open_plain, write_atomically
-from orchestrator.planning.seal import KEY_BYTES
 
+KEY_BYTES = 32
+_DOMAIN = b"orchestrate plan, version 2\n"  # the key may have other uses one day
+_LARGEST = 64 << 20  # bytes of a plan: a node may send what opens out to more
 _TEXT = re.compile(rb"[0-9a-f]{%d}\n?" % (2 * KEY_BYTES))
 
 
@@ -59,3 +71,38 @@ def _unusable(path: Path, why: str) -> UsageError:
     quoted = shlex.quote(str(path))
     hint = f"`mv {quoted} {quoted}.old`; the next launch makes a key"
     return UsageError(f"the key {path} cannot be used", why=why, hint=hint)
+
+
+@dataclass(frozen=True)
+class OpenedPlan:
+    """A plan's JSON, and whether it is exactly what a holder of the key has sealed."""
+
+    plan: bytes
+    authentic: bool
+
+
+def seal(plan: bytes, key: bytes | None) -> str:
+    """Pack the JSON of a plan with its seal; without a key there is none."""
+    packed = base64.b64encode(zlib.compress(plan, 1)).decode()
+    return packed if key is None else f"{packed} {_mac(plan, key)}"
+
+
+def opened(text: str, key: bytes | None) -> OpenedPlan:
+    """Take the seal off; without a key, or with another seal than ours, nothing is authentic.
+
+    Raise ValueError for what no plan was packed into.
+    """
+    packed, _, mac = text.partition(" ")
+    try:
+        unpacking = zlib.decompressobj()
+        plan = unpacking.decompress(base64.b64decode(packed, validate=True), _LARGEST)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"no packed plan: {error}") from error
+    if not unpacking.eof or unpacking.unused_data:
+        raise ValueError("no packed plan: it ends elsewhere")
+    sealed = mac.isascii() and key is not None and hmac.compare_digest(mac, _mac(plan, key))
+    return OpenedPlan(plan, sealed)
+
+
+def _mac(plan: bytes, key: bytes) -> str:
+    return hmac.new(key, _DOMAIN + plan, hashlib.sha256).hexdigest()

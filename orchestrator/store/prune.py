@@ -66,8 +66,10 @@ def prune(
             continue
         left -= measured.size
         gone.append(run)
-    if not dry:
-        _remove_scraps(base)
+    if not dry:  # also what a crash interrupted: folders half removed, and half made a day ago
+        half_made = (path for path in (base / NEW).glob("*") if time.time() - measure(str(path)).used > _DAY)
+        for path in (*base.glob(f"{_GONE}*"), *half_made):
+            shutil.rmtree(path, ignore_errors=True)
     return Pruned(len(found), total, tuple(gone), total - left, tuple(unsure), tuple(failed))
 
 
@@ -104,10 +106,3 @@ def _remove(folder: RunFolder) -> bool:
     finally:
         os.close(lock)
     return True
-
-
-def _remove_scraps(base: Path) -> None:
-    """Remove what a crash interrupted: folders half removed, and half made a day ago."""
-    half_made = (path for path in (base / NEW).glob("*") if time.time() - measure(str(path)).used > _DAY)
-    for path in (*base.glob(f"{_GONE}*"), *half_made):
-        shutil.rmtree(path, ignore_errors=True)

@@ -105,7 +105,7 @@ def take(session: Conversation, parts: Sequence[Part], to: Path, run: str, told:
     with our_disk(to):
         to.mkdir(parents=True, exist_ok=True)
         with Below(str(to)) as top:
-            files, size = Taking(session, to, top, run, told).take(parts)
+            files, size = Taking(session, to, top, run, told, read_record(to, run)).take(parts)
     return Fetched(files, size, time.monotonic() - began)
 
 
@@ -136,16 +136,16 @@ def _matches(path: str, pattern: str) -> bool:
     return path == pattern or any(fnmatch.fnmatchcase(one, pattern) for one in (path, *parents(path)))
 
 
+@dataclass
 class Taking:
     """One pull into an open folder; what is a person's own there is known by the record."""
 
-    def __init__(self, session: Conversation, to: Path, top: Below, run: str, told: Told) -> None:
-        self._session = session
-        self._to = to
-        self._top = top
-        self._run = run
-        self._told = told
-        self._record = read_record(to, run)
+    session: Conversation
+    to: Path
+    top: Below
+    run: str
+    told: Told
+    record: dict[str, list[int]]
 
     def take(self, parts: Sequence[Part]) -> tuple[int, int]:
         """The files that came and their bytes. Nothing is in its place before everything is here."""
@@ -155,9 +155,9 @@ class Taking:
         with contextlib.ExitStack() as stack:
             for part, entries in (pair for pair in differing if pair[1]):
                 # The same place each time, so that an interrupted pull goes on.
-                source = f"{self._run} {self._session.host.name} {part.source} {part.below}"
+                source = f"{self.run} {self.session.host.name} {part.source} {part.below}"
                 name = hashlib.sha256(source.encode(errors="surrogateescape")).hexdigest()[:16]
-                staging = stack.enter_context(Staging(self._to / f"{STAGING}{name}"))
+                staging = stack.enter_context(Staging(self.to / f"{STAGING}{name}"))
                 brought.append((part, staging, self._bring(part, entries, staging)))
             try:
                 for part, staging, came in brought:
@@ -165,7 +165,7 @@ class Taking:
                         self._place(staging.top, one, part.below + one.path)
             finally:  # what an interrupted pull has put here is the run's all the same
                 if brought:
-                    write_record(self._to, self._run, self._record)
+                    write_record(self.to, self.run, self.record)
             for _, staging, _ in brought:
                 discard(str(staging.path))
         everything = [one for _, _, came in brought for one in came]
@@ -182,11 +182,11 @@ class Taking:
     def _bring(self, part: Part, entries: Sequence[Entry], staging: Staging) -> list[Entry]:
         """Fill the staging; what was written meanwhile is asked for once more, and is taken as it is."""
         staging.keep_only(part.entries)
-        gone = set(receive(self._session, part.root, entries, staging, told=self._told))
+        gone = set(receive(self.session, part.root, entries, staging, told=self.told))
         came = [one for one in entries if one.path not in gone]
         if gone:
-            again = [one for one in _files(look(self._session, part.source)) if one.path in gone]
-            left = receive(self._session, part.root, again, staging, told=self._told, growing=True)
+            again = [one for one in _files(look(self.session, part.source)) if one.path in gone]
+            left = receive(self.session, part.root, again, staging, told=self.told, growing=True)
             came += [one for one in again if one.path not in left]
         return came
 
@@ -194,7 +194,7 @@ class Taking:
         """Return what is at a path here; None for nothing, and below what is no folder."""
         parts = parts_of(name)
         try:
-            return listing.entry_at(parts[-1], self._top.folder(parts[:-1]), name)
+            return listing.entry_at(parts[-1], self.top.folder(parts[:-1]), name)
         except OSError as error:
             if isinstance(error, FileNotFoundError) or is_no_folder(error):
                 return None
@@ -214,12 +214,12 @@ class Taking:
         for name in names:
             place = self._in_the_way(name)
             found = self._at(place) if place else None
-            if place and found and [found.size, found.mtime_ns] != self._record.get(place):
+            if place and found and [found.size, found.mtime_ns] != self.record.get(place):
                 wrong.add(place)
         if wrong:
             shown = ", ".join(map(plain, sorted(wrong)[:_SHOWN]))
             raise UsageError(
-                f"will not overwrite what is in {self._to}",
+                f"will not overwrite what is in {self.to}",
                 why=f"not of this run, or changed since it was pulled: {shown}",
                 hint="name another folder with --to, or move them away",
             )
@@ -230,18 +230,18 @@ class Taking:
         place = self._in_the_way(name)
         if place is not None:
             *above, last = parts_of(place)
-            os.unlink(last, dir_fd=self._top.folder(above))
-            self._record.pop(place, None)
+            os.unlink(last, dir_fd=self.top.folder(above))
+            self.record.pop(place, None)
         source, parts = parts_of(one.path), parts_of(name)
         os.rename(
             source[-1],
             parts[-1],
             src_dir_fd=new.folder(source[:-1]),
-            dst_dir_fd=self._top.folder(parts[:-1], make=True),
+            dst_dir_fd=self.top.folder(parts[:-1], make=True),
         )
         found = self._at(name)
         if found is not None:
-            self._record[name] = [found.size, found.mtime_ns]
+            self.record[name] = [found.size, found.mtime_ns]
 
 
 def read_record(to: Path, run: str) -> dict[str, list[int]]:

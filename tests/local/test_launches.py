@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 import pytest
 
-from orchestrator.planning.seal import opened
 from orchestrator.rehearsal.cluster import task_ports
+from orchestrator.store.key import opened
 from tests.polling import poll
 
 ROOT = Path(__file__).parents[2]

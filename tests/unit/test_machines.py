@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator import wire
-from orchestrator.planning.seal import seal
 from orchestrator.render.tables import MachineRow, machine_rows, machines_table
 from orchestrator.run.view import View
 from orchestrator.run.vitals import Vitals
 from orchestrator.store.folder import encode_plan
+from orchestrator.store.key import seal
 from tests.golden import matches_golden
 from tests.unit import plans
 

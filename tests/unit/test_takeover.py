@@ -26,7 +26,6 @@ from orchestrator.model import (
     RunPlan,
 )
 from orchestrator.phases.connect import for_nodes
-from orchestrator.planning.seal import OpenedPlan, opened, seal
 from orchestrator.planning.takeover import (
     PLANNED,
     Telling,
@@ -35,7 +34,7 @@ from orchestrator.planning.takeover import (
     speaks_for,
 )
 from orchestrator.store.folder import decode_plan, encode_plan
-from orchestrator.store.key import key_path, own_key, read_key
+from orchestrator.store.key import OpenedPlan, key_path, opened, own_key, read_key, seal
 from tests.unit.plans import host, make
 
 OURS = Inventory(

@@ -10,11 +10,11 @@ from orchestrator.errors import OrchestrateError, SeveralErrors, UsageError
 from orchestrator.events import RunEnded, Stamped
 from orchestrator.model import Inventory, Role, RunPlan
 from orchestrator.names import RunId
-from orchestrator.planning.seal import opened
 from orchestrator.planning.takeover import Known, Telling, adopt, join
 from orchestrator.render.errors import block
 from orchestrator.store import RunFolder, find, runs_root
 from orchestrator.store.folder import decode_plan
+from orchestrator.store.key import opened
 from orchestrator.store.known import ambiguous, matches_run
 from orchestrator.store.reader import events_of
 from orchestrator.text import count

@@ -13,7 +13,7 @@ from orchestrator import config
 from orchestrator.model import Admission, Host
 from orchestrator.phases.connect import for_nodes
 from orchestrator.planning import plan
-from orchestrator.planning.seal import seal
+from orchestrator.store.key import seal
 from tests.ssh.runs.desk import Desk
 
 RUN = "20991231-235959-evil"  # the newest of all

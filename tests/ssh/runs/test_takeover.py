@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from orchestrator.errors import ExitStatus
-from orchestrator.planning.seal import opened
+from orchestrator.store.key import opened
 from tests.ssh.runs.desk import Desk, until
 from tests.ssh.runs.liar import RUN, forged, keep_on, packed
 from tests.ssh.runs.test_keeper import counting, let_it_end
