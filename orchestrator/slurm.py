@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import socket
 import subprocess
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -210,11 +209,3 @@ def _record(line: str) -> dict[str, str]:
     """One line of scontrol's: `NodeName=n1 State=DOWN* Reason=Not responding`."""
     words = re.split(r"(?:^|\s)([A-Z][\w:/]*)=", line.strip())
     return {key: value.strip() for key, value in zip(words[1::2], words[2::2], strict=True)}
-
-
-def tables(nodes: Iterable[Mapping[str, Any]]) -> str:
-    """Return the nodes as [[host]] tables of hosts.toml."""
-    lines: list[str] = []
-    for node in nodes:
-        lines += ["[[host]]", *(f"{key} = {json.dumps(value)}" for key, value in node.items())]
-    return "\n".join(lines) + "\n"

@@ -70,20 +70,16 @@ def main(argv: Sequence[str]) -> int:
             tell(*traceback.format_exc().removesuffix("\n").split("\n"))
         from orchestrator.render.errors import report
 
-        worded = _worded(error)
+        if isinstance(error, OrchestrateError):
+            worded = error
+        elif isinstance(error, OSError):
+            worded = of_this_machine(error)
+        else:
+            what = f"a bug in orchestrate: {type(error).__name__}: {error}"
+            hint = "`--debug` shows the place: run the same command with it, and report what it prints"
+            worded = OrchestrateError(what, hint=hint)
         report(worded, sys.stderr)
         return int(worded.status)
-
-
-def _worded(error: Exception) -> OrchestrateError:
-    if isinstance(error, OrchestrateError):
-        return error
-    if isinstance(error, OSError):
-        return of_this_machine(error)
-    return OrchestrateError(
-        f"a bug in orchestrate: {type(error).__name__}: {error}",
-        hint="`--debug` shows the place: run the same command with it, and report what it prints",
-    )
 
 
 def _verb(argv: Sequence[str]) -> int:

@@ -7,10 +7,12 @@ import argparse
 from orchestrator.cli.args import options
 from orchestrator.cli.desk import watch
 from orchestrator.cli.desk.asking import adopt
-from orchestrator.cli.desk.finding import find_run, is_over
+from orchestrator.cli.desk.finding import find_run
 from orchestrator.errors import ExitStatus
+from orchestrator.events import RunEnded
 from orchestrator.launching.start import wanted_tasks
 from orchestrator.render import Look
+from orchestrator.store.reader import events_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     wanted = wanted_tasks(arguments.task, plan, f"run {folder.run}")
-    ended = is_over(folder)
+    ended = any(isinstance(stamped.event, RunEnded) for stamped in events_of(folder))
     if not ended and not arguments.no_follow:
         adopt(folder)  # does nothing when it has a keeper
     look = Look(

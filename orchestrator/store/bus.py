@@ -17,9 +17,8 @@ Subscriber = Callable[[Stamped], None]
 class Bus:
     """Stamps events and passes them on, one at a time, whatever thread they come from."""
 
-    def __init__(self, *subscribers: Subscriber, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *subscribers: Subscriber) -> None:
         self._subscribers = subscribers
-        self._clock = clock
         self._lock = threading.Lock()
         self._over = False
 
@@ -28,7 +27,7 @@ class Bus:
         with self._lock:
             if not self._over:
                 self._over = isinstance(event, RunEnded | RunLeft)
-                stamped = Stamped(self._clock(), event)
+                stamped = Stamped(time.time(), event)
                 for subscriber in self._subscribers:
                     subscriber(stamped)
 

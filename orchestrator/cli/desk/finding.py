@@ -7,7 +7,7 @@ from orchestrator.cli.desk import inventory as inventories
 from orchestrator.cli.desk.asking import asking, key_or_none
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import OrchestrateError, SeveralErrors, UsageError
-from orchestrator.events import RunEnded, Stamped
+from orchestrator.events import Stamped
 from orchestrator.model import Inventory, Role, RunPlan
 from orchestrator.names import RunId
 from orchestrator.planning.takeover import Known, Telling, adopt, join
@@ -59,11 +59,6 @@ def find_run(wanted: str | None, hosts: str | None) -> RunFolder:
     folder = RunFolder(runs_root(), RunId(plan.run))
     folder.create(plan)
     return folder
-
-
-def is_over(folder: RunFolder) -> bool:
-    """Return True once the run's end has been told."""
-    return any(isinstance(stamped.event, RunEnded) for stamped in events_of(folder))
 
 
 def history(folder: RunFolder, *, quiet: bool = False) -> list[Stamped]:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import socket
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from orchestrator import config, ranges, slurm
@@ -105,7 +106,7 @@ def host_of(ssh: str, ssh_config: str | None = None) -> Host:
 def _of_job() -> Inventory:
     """An inventory of the nodes of a Slurm job; all but the hosts of a hosts.toml are its settings."""
     job = slurm.job_here()
-    tables = slurm.tables(slurm.allocation(job))
+    tables = _tables(slurm.allocation(job))
     path = locate(None)
     settings = path.is_file()
     found = config.load(path, ours=True, hosts=tables) if settings else config.parse(tables, "--hosts slurm")
@@ -116,18 +117,23 @@ def _of_job() -> Inventory:
 
 def _of_names(words: tuple[str, ...]) -> Inventory:
     """An inventory of these hosts alone, whose addresses are the HostNames that ssh_config gives them."""
-    text = ""
+    hosts = []
     try:
         for word in words:
             host = host_of(word)
             # With other machines it is this one's name, which they may know: of itself `local` is nowhere.
             mixed = host.is_local and set(words) != {LOCAL}
             address = socket.gethostname() if mixed else host.address
-            keys = {"name": host.name, "ssh": word, "address": address}
-            text += "[[host]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+            hosts.append({"name": host.name, "ssh": word, "address": address})
     except Wrong as wrong:
         raise UsageError(f"--hosts {','.join(words)}: {wrong}", hint="`--hosts gpu-01,gpu-02`") from wrong
-    inventory = config.parse(text, "--hosts")
+    inventory = config.parse(_tables(hosts), "--hosts")
     names = ranges.fold(host.name for host in inventory.hosts)
     tell(f"hosts: {names}, as --hosts names them; no file is read")
     return inventory
+
+
+def _tables(hosts: Iterable[Mapping[str, object]]) -> str:
+    """Return hosts as tables of hosts.toml."""
+    rows = (["[[host]]", *(f"{key} = {json.dumps(value)}" for key, value in host.items())] for host in hosts)
+    return "\n".join(line for row in rows for line in row)
