@@ -14,6 +14,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -27,25 +28,18 @@ _TAIL = 4096
 _ENDING = 2.0  # seconds that a client may take to end once its pipes are closed, and once more after TERM
 
 
+@dataclass(eq=False, repr=False)  # the environment may hold secrets
 class PipeLink:
     """Processes of this machine, or of what a client leads to."""
 
-    def __init__(
-        self,
-        host: str,
-        client: Sequence[str] | None = None,
-        explain: Explain = lambda _status, _words: None,
-        remark: str = "",
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        self._host = host
-        self._client = client
-        self._explain = explain
-        self._environ = environ  # None: ours
-        self.remark = remark
-        self._lock = threading.Lock()
-        self._channels: list[PipeChannel] = []
-        self._closed = False
+    _host: str
+    _client: Sequence[str] | None = None
+    _explain: Explain = lambda _status, _words: None
+    remark: str = ""
+    environ: Mapping[str, str] | None = None  # None: ours
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _channels: list[PipeChannel] = field(default_factory=list)
+    _closed: bool = False
 
     def open(self, argv: Sequence[str]) -> PipeChannel:
         """Start argv from the home folder, as a login does; `~/` at the start of the program is expanded."""
@@ -67,7 +61,7 @@ class PipeLink:
                     stdout=theirs.fileno(),
                     stderr=subprocess.PIPE,
                     cwd=cwd,
-                    env=self._environ,
+                    env=self.environ,
                     bufsize=0,
                     start_new_session=True,
                 )

@@ -49,9 +49,8 @@ def _open_streams() -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Run one command line and return its exit status; errors become text on stderr."""
-    debug = "--debug" in (
-        argv[: list(argv).index("--")] if "--" in argv else argv
-    )  # else it is the command's
+    # Behind `--` it is the command's.
+    debug = "--debug" in (argv[: list(argv).index("--")] if "--" in argv else argv)
     try:
         status = _verb(argv)
         with contextlib.suppress(BrokenPipeError):

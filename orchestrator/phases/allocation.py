@@ -43,10 +43,5 @@ def why_stopped(run: Run) -> str:
 
 def heed_signals(run: Run) -> None:
     """Make an orderly stop of the signals that Slurm sends to the processes of a job."""
-
-    def stop(*_: object) -> None:
-        run.folder.ask_keeper(Order.STOP)
-
-    if job(run):
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGUSR1, stop)
+    for number in (signal.SIGTERM, signal.SIGUSR1) if job(run) else ():
+        signal.signal(number, lambda *_: run.folder.ask_keeper(Order.STOP))

@@ -9,6 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -148,14 +149,14 @@ def subject(spec: TaskSpec, tree: str, state: str) -> str:
     return _digest([spec.argv, sorted(spec.env.items()), spec.setup, tree, state])
 
 
+@dataclass(frozen=True)
 class Validations:
     """Hosts that were validated: an empty file for each host and subject; other commands may use it, too.
 
     It is a convenience: what cannot be read is not remembered, and a full disk forgets.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    folder: Path
 
     def age(self, host: Host, subject: str) -> float | None:
         """How many seconds ago this was validated on a host; None: not within a day."""
@@ -168,8 +169,8 @@ class Validations:
     def write(self, host: Host, subject: str) -> None:
         """Remember it, and remove what is too old to count."""
         with contextlib.suppress(OSError):
-            make_folder(self._folder)
-            for entry in self._folder.iterdir():
+            make_folder(self.folder)
+            for entry in self.folder.iterdir():
                 with contextlib.suppress(OSError):
                     if not 0 <= time.time() - entry.lstat().st_mtime < DAY:
                         entry.unlink()
@@ -177,13 +178,13 @@ class Validations:
 
     def forget(self, host: Host) -> None:
         """Forget all validations of a host; raise OSError when one cannot be removed."""
-        for path in self._folder.glob(self._path(host, "*").name):
+        for path in self.folder.glob(self._path(host, "*").name):
             path.unlink(missing_ok=True)
 
     def _path(self, host: Host, subject: str) -> Path:
         """Name it by the way to the host, so that no other host can speak for it."""
         way = _digest([host.ssh, host.user, host.port, host.ssh_config, host.via, host.state])
-        return self._folder / f"{way}-{subject}"
+        return self.folder / f"{way}-{subject}"
 
 
 def _digest(parts: Any) -> str:

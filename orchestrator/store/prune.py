@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.events import RunEnded
@@ -33,19 +32,12 @@ class Pruned:
     failed: tuple[str, ...]
 
 
-def prune(
-    alive: Collection[str],
-    asked: Collection[str],
-    *,
-    older: float,
-    dry: bool,
-    root: Path | None = None,
-) -> Pruned:
+def prune(alive: Collection[str], asked: Collection[str], *, older: float, dry: bool) -> Pruned:
     """Remove run folders that are old, the oldest first.
 
     `alive` are the runs that live on a node, `asked` the hosts that said so.
     """
-    base = root or runs_root()
+    base = runs_root()
     found = [(measure(str(folder.path)), folder) for folder in run_folders(base)]
     total = left = sum(measured.size for measured, _ in found)
     gone: list[str] = []
@@ -73,9 +65,9 @@ def prune(
     return Pruned(len(found), total, tuple(gone), total - left, tuple(unsure), tuple(failed))
 
 
-def kept(root: Path | None = None) -> frozenset[str]:
+def kept() -> frozenset[str]:
     """The runs with a keeper on this machine."""
-    return frozenset(folder.run for folder in run_folders(root or runs_root()) if folder.has_keeper())
+    return frozenset(folder.run for folder in run_folders(runs_root()) if folder.has_keeper())
 
 
 def _is_over(folder: RunFolder, asked: Collection[str]) -> bool:

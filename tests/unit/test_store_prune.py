@@ -23,6 +23,11 @@ MONTH = 30 * 86_400.0
 ENDED = RunEnded("r", Outcome.SUCCEEDED, 0, 1.0, "", "", (), "")
 
 
+@pytest.fixture(autouse=True)
+def _runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("orchestrator.store.prune.runs_root", lambda: tmp_path)
+
+
 def made(root: Path, run: str, *, days: float, ended: RunEnded | None = ENDED, size: int = 0) -> RunFolder:
     folder = RunFolder(root, RunId(run))
     folder.create(dataclasses.replace(plans.make(plans.host("gpu-1"), plans.host("gpu-2")), run=run))
@@ -38,11 +43,11 @@ def made(root: Path, run: str, *, days: float, ended: RunEnded | None = ENDED, s
 def test_by_age_the_oldest_first(tmp_path: Path) -> None:
     for run, days in (("a", 50), ("b", 20), ("c", 10), ("d", 0)):
         made(tmp_path, run, days=days, size=100_000)
-    would = prune((), (), older=MONTH, dry=True, root=tmp_path)
+    would = prune((), (), older=MONTH, dry=True)
     assert (would.count, would.gone) == (4, ("a",))
     assert (tmp_path / "a").exists()
-    assert prune((), (), older=MONTH, dry=False, root=tmp_path).gone == ("a",)
-    everything = prune((), (), older=0.0, dry=False, root=tmp_path)
+    assert prune((), (), older=MONTH, dry=False).gone == ("a",)
+    everything = prune((), (), older=0.0, dry=False)
     assert everything.gone == ("b", "c")  # d is just over: it may still be looked at
     assert [path.name for path in tmp_path.glob("[!.]*")] == ["d"]
 
@@ -51,18 +56,18 @@ def test_what_is_alive_somewhere_or_kept_here_stays(tmp_path: Path) -> None:
     made(tmp_path, "a", days=50)
     lock = made(tmp_path, "b", days=50).take_lock()
     assert lock is not None
-    assert kept(tmp_path) == {"b"}
-    assert prune({"a"}, (), older=MONTH, dry=False, root=tmp_path).gone == ()
+    assert kept() == {"b"}
+    assert prune({"a"}, (), older=MONTH, dry=False).gone == ()
     os.close(lock)
-    assert prune((), (), older=MONTH, dry=False, root=tmp_path).gone == ("a", "b")
+    assert prune((), (), older=MONTH, dry=False).gone == ("a", "b")
 
 
 @pytest.mark.parametrize("end", [None, msgspec.structs.replace(ENDED, unproven=("gpu-2",))])
 def test_an_end_that_nobody_told_is_proven_by_its_hosts(tmp_path: Path, end: RunEnded | None) -> None:
     made(tmp_path, "a", days=50, ended=end)
-    silent = prune((), {"gpu-1"}, older=MONTH, dry=False, root=tmp_path)
+    silent = prune((), {"gpu-1"}, older=MONTH, dry=False)
     assert (silent.gone, silent.unsure) == ((), ("a",))
-    assert prune((), {"gpu-1", "gpu-2"}, older=MONTH, dry=False, root=tmp_path).gone == ("a",)
+    assert prune((), {"gpu-1", "gpu-2"}, older=MONTH, dry=False).gone == ("a",)
 
 
 def test_a_run_without_an_end_whose_plan_cannot_be_read_stays(tmp_path: Path) -> None:
@@ -70,7 +75,7 @@ def test_a_run_without_an_end_whose_plan_cannot_be_read_stays(tmp_path: Path) ->
     folder = made(tmp_path, "a", days=50, ended=None)
     folder.plan.write_text('{"run": "a"')
     os.utime(folder.plan, (1.0, 1.0))
-    found = prune((), {"gpu-1", "gpu-2"}, older=MONTH, dry=False, root=tmp_path)
+    found = prune((), {"gpu-1", "gpu-2"}, older=MONTH, dry=False)
     assert (found.gone, found.unsure) == ((), ("a",))
 
 
@@ -78,9 +83,10 @@ def test_a_launch_that_was_killed_in_its_first_moment_and_half_removed_folders_g
     (tmp_path / "a").mkdir()
     (tmp_path / ".gone-b" / "logs").mkdir(parents=True)
     os.utime(tmp_path / "a", (1.0, 1.0))
-    assert prune((), (), older=MONTH, dry=False, root=tmp_path).gone == ("a",)
+    assert prune((), (), older=MONTH, dry=False).gone == ("a",)
     assert list(tmp_path.iterdir()) == []
-    assert prune((), (), older=MONTH, dry=False, root=tmp_path / "none").count == 0
+    tmp_path.rmdir()
+    assert prune((), (), older=MONTH, dry=False).count == 0
 
 
 SPEC = TaskSpec(TaskId(Role.WORKER, 0), "a", 2222, ("python3", "-m", "worker_entry"), {"A": "b"})

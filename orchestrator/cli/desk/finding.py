@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from orchestrator import wire
 from orchestrator.cli.desk import inventory as inventories
 from orchestrator.cli.desk.asking import asking, key_or_none
@@ -18,7 +20,6 @@ from orchestrator.store.key import opened
 from orchestrator.store.known import ambiguous, matches_run
 from orchestrator.store.reader import events_of
 from orchestrator.text import count
-from orchestrator.wire import RunStatus
 
 
 def find_run(wanted: str | None, hosts: str | None) -> RunFolder:
@@ -84,23 +85,17 @@ def discover(inventory: Inventory) -> tuple[list[Known], list[str]]:
     key = key_or_none()
     tellings: list[Telling] = []
     for host, reply in answers.good.items():
-        known = (_telling(host, run, key) for run in reply.runs if run.plan)
-        tellings += filter(None, known)
+        for run in reply.runs:
+            with contextlib.suppress(ValueError):  # it is cut, of another version, or none of ours
+                sealed = opened(run.plan or "", key)
+                plan = decode_plan(sealed.plan)
+                if plan.run == run.run:
+                    tellings.append(Telling(host, plan, sealed.authentic))
         if reply.more:
             tell(
                 f"{host}: {count(reply.more, 'older run')} left out: it keeps too many (`orchestrate clean`)"
             )
     return join(tellings), sorted(bad)
-
-
-def _telling(host: str, status: RunStatus, key: bytes | None) -> Telling | None:
-    """Read what a host tells of a run; None for what is cut, of another version, or none of ours."""
-    try:
-        sealed = opened(status.plan or "", key)
-        plan = decode_plan(sealed.plan)
-    except ValueError:
-        return None
-    return Telling(host, plan, sealed.authentic) if plan.run == status.run else None
 
 
 def _unknown(wanted: str | None, where: str) -> UsageError:
