@@ -81,12 +81,12 @@ def main(arguments: argparse.Namespace) -> int:
         what = "--report is for a launch that stays to the end, and --detach leaves"
         raise UsageError(what, hint="`orchestrate report RUN`, at any time")
     inventory = chosen(arguments)
+    if arguments.dry_run:
+        return _dry_run(inventory, arguments)
     no_terminal = arguments.detach or arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty())
     if arguments.attach is not None and no_terminal:
         what = "--attach needs a terminal to hand on: no --detach, no --json, no pipe"
         raise UsageError(what, hint="leave that out; over ssh: `ssh -t`")
-    if arguments.dry_run:
-        return _dry_run(inventory, arguments)
     with Interrupts() as interrupts:
         folder = begin(inventory, arguments)
         if not arguments.detach or interrupts.count:
