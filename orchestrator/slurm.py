@@ -29,7 +29,7 @@ _ENDS = {
     "PREEMPTED": "was preempted by another job",
     "NODE_FAIL": "was ended by Slurm when a node failed",
     # Until all of it is gone Slurm does not tell why.
-    "COMPLETING": "was cancelled (scancel), or reached its time limit",
+    "COMPLETING": "was cancelled (scancel), preempted, or at its time limit",
 }
 _SHOW = ("scontrol", "--oneliner", "show")
 _PATIENCE = 5.0  # seconds for Slurm to answer

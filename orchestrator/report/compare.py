@@ -51,7 +51,7 @@ def facts_of(folder: RunFolder) -> Facts:
     plan, ended, recipe = story.plan, story.view.ended, story.plan.recipe
     told = points(folder, story).values()
     lock = read_lock(plan.environment.name) if plan.environment else None
-    pins = {name: ", ".join(each) for name, each in grouped(_PINNED.findall(lock or "")).items()}
+    pins = {f"{name} (lock)": ", ".join(each) for name, each in grouped(_PINNED.findall(lock or "")).items()}
     return {
         "outcome": {
             "state": state_of(RunRow(plan, story.view, story.kept)),
@@ -157,5 +157,7 @@ def _cells(most: int, *values: Value) -> tuple[str, ...]:
     """Cut two values to what a screen holds, from a little before they begin to differ."""
     texts = [f"{value:.4g}" if isinstance(value, float) else value or "-" for value in values]
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
-    begins = max(0, same - most // 4) if max(map(len, texts)) > most else 0
-    return tuple(cut("\u2026" * (begins > 0) + text[begins:], most) for text in texts)
+    begins = same - most // 4
+    return tuple(
+        cut("\u2026" + text[begins:] if begins > 1 and len(text) > most else text, most) for text in texts
+    )

@@ -97,14 +97,12 @@ def _git(folder: Path, *words: str) -> bytes | None:
 def git_state(root: Path) -> list[str]:
     """Return commit, branch and the beginning of the diff to it; nothing where there is no commit."""
     try:
-        head = _git(root, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
-        diff = head and _git(root, "diff", "--no-ext-diff", "HEAD")
-    except UsageError:  # no commit yet
+        head = _git(root, "rev-parse", "HEAD", "--abbrev-ref", "HEAD") or b""
+        diff = _git(root, "diff", "--no-ext-diff", "HEAD") or b"" if head else b""
+    except (UsageError, OSError):  # no commit yet; no process
         return []
-    return [
-        *(head or b"").decode("utf-8", "replace").split(),
-        (diff or b"").decode("utf-8", "replace")[:MOST_DIFF],
-    ]
+    commit, _, branch = head.decode("utf-8", "replace").rstrip("\n").partition("\n")
+    return [commit, branch, diff.decode("utf-8", "replace")[:MOST_DIFF]]
 
 
 def _git_paths(root: Path, listing: CodeListing, below: str = "", *, ignored: bool = False) -> Iterator[str]:

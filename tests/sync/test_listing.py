@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.errors import UsageError
 from orchestrator.sync import Contents
+from orchestrator.sync.listing import git_state
 from tests.sync.trees import read_tree
 
 
@@ -135,6 +136,19 @@ def test_an_unreadable_file_is_an_error(root: Path, monkeypatch: pytest.MonkeyPa
 
 
 # --- git only ---
+
+
+def test_what_git_says_of_the_code(root: Path) -> None:
+    assert not any(git_state(root))  # no commit, or no git
+    if (root / ".git").exists():
+        (root / "a").write_text("1\n")
+        git(root, "add", ".")
+        git(root, "commit", "-qm", "a")
+        git(root, "checkout", "-qb", "a\u3000b")
+        (root / "a").write_text("2\n")
+        commit, branch, diff = git_state(root)
+        assert (len(commit), branch) == (40, "a\u3000b")
+        assert diff.endswith("-1\n+2\n")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ BUDGET = {
     "envs": Size(4, 420, 2_737),
     "export": Size(5, 618, 5_258),
     "fleet": Size(4, 739, 4_895),
-    "launching": Size(6, 687, 4_765),
+    "launching": Size(6, 690, 4_787),
     "node": Size(1, 1, 1),
     "node/base": Size(9, 1_008, 5_557),
     "node/disk": Size(4, 368, 2_483),
@@ -56,16 +56,16 @@ BUDGET = {
     "program": Size(6, 782, 5_881),
     "rehearsal": Size(3, 372, 2_147),
     "render": Size(16, 2_079, 16_181),
-    "report": Size(5, 568, 5_337),
+    "report": Size(5, 570, 5_325),
     "run": Size(10, 1_294, 9_430),
     "ssh": Size(7, 1_395, 9_359),
     "store": Size(9, 1_264, 7_933),
-    "sync": Size(11, 2_041, 13_919),
-    "tests": Size(296, 31_503, 237_208),
+    "sync": Size(11, 2_039, 13_934),
+    "tests": Size(296, 31_524, 237_379),
     "wire": Size(5, 1_299, 5_325),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(234, 33_996, 233_488)
+TOTAL = Size(234, 33_999, 233_513)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25

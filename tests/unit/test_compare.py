@@ -15,7 +15,7 @@ from orchestrator.cli.main import main
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Data, EnvironmentPlan, Host, RunPlan
 from orchestrator.names import RunId
-from orchestrator.report.compare import differences, facts_of, shown
+from orchestrator.report.compare import Difference, differences, facts_of, shown
 from orchestrator.store import RunFolder, runs_root
 from orchestrator.store.bus import EventLog
 from orchestrator.store.folder import CodeRecord
@@ -88,7 +88,7 @@ ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
         lambda: folder(B, described("gpu-2", packages={"numpy": "1.26"})),
         {("packages", "numpy")},
     ),
-    "a lock": (lambda: folder(B, change=lock("1.14")), {("packages", "scipy")}),
+    "a lock": (lambda: folder(B, change=lock("1.14")), {("packages", "scipy (lock)")}),
     "a driver": (
         lambda: folder(B, *(described(name, driver="560", memory=1 << 30) for name in ("gpu-1", "gpu-2"))),
         {("packages", "NVIDIA driver"), ("hosts", "memory")},
@@ -143,3 +143,10 @@ def test_one_screen_or_all_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "--diff", A, "cccc"]) == ExitStatus.USAGE
     RunFolder(runs_root(), A).plan.write_text("{}")
     assert main(["runs", "--diff", A, B]) == ExitStatus.USAGE
+
+
+def test_only_what_is_too_long_is_cut() -> None:
+    found = [
+        Difference("packages", "n" * 20, "1.26.4", "1.26.4 (gpu-01); 2.1.0 (gpu-[02-04]) and a long end")
+    ]
+    assert any(" 1.26.4 " in line for line in shown((A, B), found, json=False, width=80))

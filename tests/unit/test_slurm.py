@@ -66,7 +66,7 @@ def test_tasks_of_nodes(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], 
         ("JobState=TIMEOUT TimeLimit=00:01:00", "Slurm job 7 reached its time limit (00:01:00)"),
         (
             "JobState=COMPLETING RunTime=00:01:02 TimeLimit=00:01:00",
-            "Slurm job 7 was cancelled (scancel), or reached its time limit",
+            "Slurm job 7 was cancelled (scancel), preempted, or at its time limit",
         ),
         ("JobState=BOOT_FAIL", "Slurm job 7 is over: Slurm calls it BOOT_FAIL"),
     ],
