@@ -1,12 +1,15 @@
-"""Host names written short: `gpu-[01-03,7]` stands for gpu-01, gpu-02, gpu-03 and gpu-7."""
+"""Host names written short: `gpu-[01-03,7]` stands for gpu-01, gpu-02, gpu-03, gpu-7; values by their key."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 LIMIT = 4096  # hosts in one pattern: a typo such as [1-99999999] must not fill the memory
 
 # No colon inside: "[fe80::1]" is an IPv6 address and stays as it is.
@@ -93,3 +96,11 @@ def _continues(run: list[str], number: str) -> bool:
     if int(number) != int(run[-1]) + 1:
         return False
     return len(number) == len(run[0]) if _is_padded(run[0]) else not _is_padded(number)
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, both in the order in which they come."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found

@@ -22,9 +22,8 @@ from orchestrator.checks.report import (
 )
 from orchestrator.events import CheckReported, Closed, Level, PairReported
 from orchestrator.frameworks import FRAMEWORKS
-from orchestrator.groups import grouped
 from orchestrator.model import Host, Role
-from orchestrator.ranges import fold
+from orchestrator.ranges import fold, grouped
 from orchestrator.text import count
 
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 from orchestrator import wire
 from orchestrator.checks.report import Evidence, HostReport, Judgement, Judgements, Needs
 from orchestrator.events import Level
-from orchestrator.groups import grouped
 from orchestrator.model import Role
-from orchestrator.ranges import fold
+from orchestrator.ranges import fold, grouped
 from orchestrator.text import duration, size
 
 _TRAIN = (Role.CHIEF, Role.WORKER)

@@ -71,9 +71,6 @@ def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Plann
             why="\n".join(lacks),
             hint="`orchestrate launch -- COMMAND` launches what is here now",
         )
-    notes = [f"{_NOTE}{old.run}", *(note for note in old.notes if not note.startswith(_NOTE))]
-    if old.terminal is not None:
-        notes.insert(1, "it was attached to a terminal, and so without restarts and --hang-timeout")
     created = time.time()
     again = dataclasses.replace(
         old,
@@ -89,7 +86,7 @@ def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Plann
         terminal=None,
         attempt=1,
         preparing=Preparing(),
-        notes=tuple(notes),
+        notes=(f"{_NOTE}{old.run}", *(note for note in old.notes if not note.startswith(_NOTE))),
     )
     return again, project, ()
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from orchestrator import wire
+from orchestrator.diagnosis.ends import GangDecision, decide, essential, succeeded
 from orchestrator.diagnosis.ends import failed as ended_badly
 from orchestrator.events import (
     Event,
@@ -28,7 +29,6 @@ from orchestrator.phases.follow import Follower
 from orchestrator.phases.hang import Hung, Watch
 from orchestrator.plainfile import write_atomically
 from orchestrator.run import restarts, vitals
-from orchestrator.run.gang import GangDecision, decide, essential, succeeded
 
 _CATCH_UP = 10.0  # seconds after a user's stop in which output that is behind may still come
 _LEAVE_EVERY = 2.0

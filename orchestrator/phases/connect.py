@@ -16,11 +16,10 @@ from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostConnected, Noted, Phase
 from orchestrator.fleet import Answers, Session
 from orchestrator.frameworks import alone
-from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan, Way
 from orchestrator.names import RunId
 from orchestrator.phases.context import Run, fail_on
-from orchestrator.ranges import fold
+from orchestrator.ranges import fold, grouped
 from orchestrator.run import restarts
 from orchestrator.store.key import seal
 

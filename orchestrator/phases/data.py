@@ -19,12 +19,12 @@ from orchestrator import wire
 from orchestrator.errors import HostError, RunError, UsageError
 from orchestrator.events import DataPlaced, Phase, Stepped
 from orchestrator.fleet import Answers, Fleet
-from orchestrator.groups import grouped
 from orchestrator.model import Data, Host
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, log, phase
 from orchestrator.phases.preflight import shared_workdirs
 from orchestrator.plainfile import at_home
 from orchestrator.planning.environ import of_data as env_of_data
+from orchestrator.ranges import grouped
 from orchestrator.sync import Contents, DataPath, Sending, Throttle, one_time_key, read_data
 
 _LOOK = 3600.0  # seconds that reading all of it may take

@@ -39,7 +39,6 @@ from orchestrator.events import (
     encode,
 )
 from orchestrator.fleet import Cancelled, start_thread
-from orchestrator.groups import grouped
 from orchestrator.model import Order, RunPlan
 from orchestrator.phases import allocation, launch, stage, stop
 from orchestrator.phases.adopt import Adopted, adopt, announcement
@@ -54,7 +53,7 @@ from orchestrator.phases.restart.again import (
     start_again,
 )
 from orchestrator.planning.takeover import FIRST
-from orchestrator.ranges import fold
+from orchestrator.ranges import fold, grouped
 from orchestrator.run import restarts
 from orchestrator.run.records import last_error
 from orchestrator.run.restarts import FailedAttempt
@@ -86,9 +85,10 @@ class Control:
                 *lines, buffer = (buffer + os.read(self._fifo, 4096)).split(b"\n")
                 for line in lines:
                     self._hear(line)
-            elif self._typed:
+                continue
+            if self._typed:
                 self._type_in("", None)
-            elif data := self._run.folder.take_order():
+            if data := self._run.folder.take_order():
                 self._hear(data)
 
     def _hear(self, line: bytes) -> None:

@@ -48,15 +48,11 @@ def _start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, 
         terminal = run.plan.terminal
         if terminal and (terminal.task != spec.id or is_validation(attempt)):
             terminal = None
+        kind = {"TERM": terminal.kind} if terminal else {}
         in_job = bool(run.plan.host(spec.host).job)  # no task may outlive it, and its keeper is part of it
         started = wire.Spec(
             argv=spec.argv,
-            env={
-                **run.placed.env.get(spec.host, {}),
-                **({"TERM": terminal.kind} if terminal else {}),
-                **spec.env,
-                **run.secrets,
-            },
+            env={**run.placed.env.get(spec.host, {}), **kind, **spec.env, **run.secrets},
             cwd=cwd[spec.host],
             setup=spec.setup,
             python=run.plan.host(spec.host).python,

@@ -15,10 +15,10 @@ from orchestrator.errors import HostError
 from orchestrator.events import CheckReported, Level, PairReported, Phase
 from orchestrator.fleet import Fleet
 from orchestrator.frameworks import FRAMEWORKS, alone
-from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan, TaskSpec
 from orchestrator.phases.context import Emit, PhaseFailed, Run, failure, phase, report_failures
 from orchestrator.planning.plan import is_builtin, is_r
+from orchestrator.ranges import grouped
 from orchestrator.run import restarts
 from orchestrator.text import endpoint
 

@@ -16,11 +16,11 @@ from orchestrator.envs import Lock, Platform, fetch, name_of, uv
 from orchestrator.errors import ClusterError, HostError, Trouble
 from orchestrator.events import EnvironmentMade, Event, Phase, Stepped
 from orchestrator.fleet import Fleet, Session
-from orchestrator.groups import grouped
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.data import bring, look
 from orchestrator.phases.preflight import shared_workdirs
+from orchestrator.ranges import grouped
 from orchestrator.store.known import read_lock
 from orchestrator.sync import DataPath, read_data
 

@@ -11,7 +11,6 @@ from pathlib import PurePath
 from orchestrator import ranges
 from orchestrator.errors import UsageError
 from orchestrator.frameworks import FRAMEWORKS, Standing
-from orchestrator.groups import grouped
 from orchestrator.model import (
     Admission,
     AutoShard,
@@ -31,6 +30,7 @@ from orchestrator.model import (
 )
 from orchestrator.planning import environ as env_rules
 from orchestrator.program.choices import KerasChoice, choose_framework, choose_keras, reads_config
+from orchestrator.ranges import grouped
 from orchestrator.text import endpoint
 
 WORKER_ENTRY = ("-m", "worker_entry")

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import ClusterError, UsageError
-from orchestrator.groups import grouped
 from orchestrator.model import (
     MAX_PORT,
     Admission,
@@ -25,6 +24,7 @@ from orchestrator.model import (
     TaskSpec,
 )
 from orchestrator.names import AttemptName, RunId
+from orchestrator.ranges import grouped
 from orchestrator.text import cut, plain
 from orchestrator.wire.message import expect
 

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from orchestrator import ranges
 from orchestrator.diagnosis.ends import end_after, failed
 from orchestrator.events import HangKind, HangSuspected, Phase
-from orchestrator.groups import grouped
 from orchestrator.names import is_validation
+from orchestrator.ranges import grouped
 from orchestrator.render import fold
 from orchestrator.render.grid import shortened, table, wrapped
 from orchestrator.run.fitlines import Fit

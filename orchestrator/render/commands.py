@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from orchestrator.errors import HostError
-from orchestrator.groups import grouped
 from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted, Word
+from orchestrator.ranges import grouped
 from orchestrator.render.fold import names
 from orchestrator.text import count, plain, shell_signal, signal_name
 from orchestrator.wire import CommandEnd, Pipe

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from orchestrator.groups import grouped
-from orchestrator.ranges import fold
+from orchestrator.ranges import fold, grouped
 from orchestrator.text import plain, size
 
 

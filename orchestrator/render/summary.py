@@ -5,8 +5,8 @@ from __future__ import annotations
 from orchestrator import ranges
 from orchestrator.diagnosis.ends import end
 from orchestrator.events import Level, Outcome, RunEnded
-from orchestrator.groups import grouped
 from orchestrator.model import Role, TaskId
+from orchestrator.ranges import grouped
 from orchestrator.render import fold
 from orchestrator.render.errors import block
 from orchestrator.render.grid import table

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from orchestrator.events import HostDescribed
-from orchestrator.groups import grouped
+from orchestrator.ranges import grouped
 from orchestrator.render import fold
 from orchestrator.render.grid import table
 from orchestrator.render.tables import RunRow, state_of

@@ -14,10 +14,10 @@ import jinja2
 from orchestrator.diagnosis.ends import end, failed
 from orchestrator.errors import UsageError
 from orchestrator.events import Outcome
-from orchestrator.groups import grouped
 from orchestrator.model import RunPlan
 from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import write_atomically
+from orchestrator.ranges import grouped
 from orchestrator.render import fold
 from orchestrator.render.errors import problems
 from orchestrator.render.preflight import pairs_line

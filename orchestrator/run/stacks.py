@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import msgspec
 
 from orchestrator import ranges, wire
-from orchestrator.groups import grouped
+from orchestrator.diagnosis.ends import essential
 from orchestrator.model import Completion, Role, TaskId
-from orchestrator.run.gang import essential
+from orchestrator.ranges import grouped
 
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'  File "(.*)", line ([0-9]{1,9}|\?\?\?) in (.*)$')

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from orchestrator.errors import HereError, HostError
-from orchestrator.groups import grouped
 from orchestrator.model import Host
 from orchestrator.plainfile import at_home
+from orchestrator.ranges import grouped
 
 
 def reason(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -76,7 +77,14 @@ def test_what_it_compiled_is_kept_and_never_believed_when_it_is_not_as_we_wrote_
         assert code.read_bytes() == first, damaged[:4]
     code.unlink()
     lab.state.chmod(0o755)
+    os.mkfifo(code)  # nobody waits for its other end
     refused = lab.agent()
     assert "open to other users" in refused.hello["state_error"]["what"]
     refused.close()
-    assert not code.exists()
+    assert code.is_fifo()
+    code.unlink()
+    lab.state.rename(lab.folder / "elsewhere")
+    lab.state.symlink_to(lab.folder / "elsewhere")
+    (lab.folder / "elsewhere").chmod(0o700)
+    lab.agent().close()
+    assert not code.exists()  # who made the link may turn it

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.base import procs
-from orchestrator.node.task import oom, state, supervisor
+from orchestrator.node.task import state, supervisor
 from tests.node.harness import Node, until
 
 LIMIT = 256 << 20
@@ -52,7 +52,7 @@ MACHINE = "proc/vmstat"
     ],
 )
 def test_kills_by_the_counters(tmp_path: Path, counters: list[str], risen: list[str], kills: int) -> None:
-    memory = oom.Memory(machine(tmp_path, dict.fromkeys(counters, 4)))
+    memory = supervisor.Memory(machine(tmp_path, dict.fromkeys(counters, 4)))
     assert memory.kills() == 0
     machine(tmp_path, dict.fromkeys(risen, 5))
     assert memory.kills() == kills
@@ -60,7 +60,7 @@ def test_kills_by_the_counters(tmp_path: Path, counters: list[str], risen: list[
 
 @pytest.mark.parametrize("counter", [GROUP, MACHINE])
 def test_a_kill_counts_only_while_it_is_fresh(tmp_path: Path, counter: str) -> None:
-    memory = oom.Memory(machine(tmp_path, {counter: 4}))
+    memory = supervisor.Memory(machine(tmp_path, {counter: 4}))
     machine(tmp_path, {counter: 5})
     for at in (1e12, 2e12):
         assert memory.kills() == 1
@@ -108,7 +108,8 @@ def test_a_kill_by_somebody_is_no_want_of_memory(
 ) -> None:
     """On a machine where nobody else runs out of it: a kill that nobody owns counts for the machine."""
     root = machine(tmp_path / "machine", {MACHINE: 3})
-    monkeypatch.setattr(supervisor, "Memory", lambda: oom.Memory(root))
+    made = supervisor.Memory(root)
+    monkeypatch.setattr(supervisor, "Memory", lambda: made)
     node.start("sh", "-c", "kill -9 $$")
     assert node.final()["oom_kills"] == 0
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.hook import sitecustomize
+from orchestrator.node.task import environ
 from tests.node.harness import Node
 
 SPAWN = """
@@ -68,14 +69,28 @@ def test_a_program_is_as_by_hand(node: Node, tmp_path: Path, name: str) -> None:
     assert final["exit_code"] == plain.returncode
 
 
-@pytest.mark.parametrize(("unbuffered", "writes"), [("1", [b"a b\n", b"half"]), ("", [b"a b\nhalf"])])
-def test_a_line_is_one_write(unbuffered: str, writes: list[bytes]) -> None:
+LINES = "print('a', 'b'); print('half', end='')"
+CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {LINES!r}])"
+
+
+@pytest.mark.parametrize(
+    ("unbuffered", "program", "writes"),
+    [
+        ("1", LINES, [b"a b\n", b"half"]),
+        ("", LINES, [b"a b\nhalf"]),
+        ("1", CHILD, [b"a", b" ", b"b", b"\n", b"half", b""]),  # somebody may wait for half a line of it
+    ],
+)
+def test_a_line_is_one_write(tmp_path: Path, unbuffered: str, program: str, writes: list[bytes]) -> None:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # each write is a message
+    hook = {
+        "PYTHONPATH": str(Path(sitecustomize.__file__).parent),
+        "PYTHONUNBUFFERED": unbuffered,
+        "ORCHESTRATE_STACKS": f"{environ.SIGNAL}:{tmp_path}/stacks",
+        "ORCHESTRATE_REPORT": str(tmp_path / "report"),
+    }
     with ours, its:
-        hook = {"PYTHONPATH": str(Path(sitecustomize.__file__).parent), "PYTHONUNBUFFERED": unbuffered}
-        program = "print('a', 'b'); print('half', end='')"
-        subprocess.run(
-            [sys.executable, "-c", program], stdout=its.fileno(), env={**os.environ, **hook}, check=True
-        )
+        argv = [sys.executable, "-c", program]
+        subprocess.run(argv, stdout=its.fileno(), env={**os.environ, **hook}, check=True)
         its.send(b"end")
         assert list(iter(lambda: ours.recv(100), b"end")) == writes

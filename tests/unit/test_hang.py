@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.diagnosis.ends import GangDecision, decide, succeeded
 from orchestrator.events import TaskExited
 from orchestrator.model import Completion, TaskId
 from orchestrator.run import hang
-from orchestrator.run.gang import GangDecision, decide, succeeded
 
 A, B = (TaskId.parse(f"worker/{index}") for index in range(2))
 PATIENCE = 10.0

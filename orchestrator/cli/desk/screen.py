@@ -21,7 +21,8 @@ from orchestrator.model import Order
 from orchestrator.store import RunFolder
 
 _LEAVE = b"\x1d"  # Ctrl-], as telnet has it
-_AT_ONCE = 1024  # bytes; of an order the keeper's FIFO takes all or nothing up to 4096
+_AT_ONCE = 512  # bytes; of an order the keeper's FIFO takes all or nothing up to 4096
+_MOST = 3000  # hexadecimal digits that wait for a keeper
 _LOOK = 0.02  # seconds between two looks at what the task has printed
 
 
@@ -35,49 +36,66 @@ class Screen:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._before: list[Any] = []
-        self._log = Path()
+        self._log: Path | None = None  # while the task runs
         self._shown = 0  # bytes of it
 
     def heed(self, event: Event) -> None:
         if isinstance(event, TaskStarted) and event.task == self._task:
             self._log = self._folder.log(event.attempt, self._task)
-            self._before = termios.tcgetattr(0)
-            tty.setraw(0, termios.TCSADRAIN)
-            raw = termios.tcgetattr(0)
-            raw[1] = self._before[1]  # lines of our own end as ever
-            termios.tcsetattr(0, termios.TCSADRAIN, raw)
-            self._thread = start_thread("screen", self._serve)
+            self.take()
         elif isinstance(event, TaskExited) and event.task == self._task:
             self.give_back()
+            self._log = None
+
+    def take(self) -> None:
+        """Take the terminal, if the task runs."""
+        if self._log is None or self._before:
+            return
+        self._before = termios.tcgetattr(0)
+        self._over.clear()
+        tty.setraw(0, termios.TCSADRAIN)
+        raw = termios.tcgetattr(0)
+        raw[1] = self._before[1]  # lines of our own end as ever
+        termios.tcsetattr(0, termios.TCSADRAIN, raw)
+        self._thread = start_thread("screen", self._serve)
 
     def give_back(self) -> None:
         """Show the rest, and have the terminal as it was. Idempotent."""
-        if self._thread is not None:
-            self._over.set()
-            self._thread.join()
-            self._thread = None
+        if not self._before:
+            return
+        self._over.set()
+        try:
+            if self._thread is not None:
+                self._thread.join()
             self._show()
+        finally:
             termios.tcsetattr(0, termios.TCSADRAIN, self._before)
+            self._before = []
 
     def _serve(self) -> None:
-        size = os.terminal_size((0, 0))
-        while not self._over.is_set():
-            typed = b""
-            if select.select([0], [], [], _LOOK)[0]:
-                typed = os.read(0, _AT_ONCE)
-                if _LEAVE in typed or not typed:
-                    self.left = True
-                    return
-            if typed or size != os.get_terminal_size():
-                size = os.get_terminal_size()
-                order = {"typed": typed.hex(), "terminal": (size.lines, size.columns)}
-                while not self._folder.ask_keeper(Order.TYPE, **order):
-                    if self._over.wait(_LOOK):  # its FIFO is full, or another keeper is on its way
-                        return
-            self._show()
+        size, order = os.terminal_size((0, 0)), dict[str, Any]()  # that no keeper has taken yet
+        try:
+            while not self._over.is_set():
+                if select.select([0], [], [], _LOOK)[0]:
+                    typed = os.read(0, _AT_ONCE)
+                    if _LEAVE in typed or not typed:
+                        break
+                    order["typed"] = (order.get("typed", "") + typed.hex())[:_MOST]
+                if order or size != os.get_terminal_size():
+                    size = os.get_terminal_size()
+                    order = {"typed": "", **order, "terminal": (size.lines, size.columns)}
+                    if self._folder.ask_keeper(Order.TYPE, **order):
+                        order = {}
+                self._show()
+        finally:
+            self.left = not self._over.is_set()
 
     def _show(self) -> None:
+        """Show what the task has printed since, as it is."""
+        assert self._log is not None
         with contextlib.suppress(FileNotFoundError), self._log.open("rb") as file:
             file.seek(self._shown)
             while data := file.read(1 << 16):
-                self._shown += os.write(1, data)
+                while data:
+                    sent = os.write(1, data)
+                    self._shown, data = self._shown + sent, data[sent:]

@@ -174,14 +174,11 @@ class _Watch:
     @property
     def leave(self) -> bool:
         """Tell whether the user wants to go."""
-        if self.terminal is not None and self.terminal.left:
-            return True
-        return self.interrupts.count > (_PATIENCE if self.owned else 0)
+        left = self.terminal is not None and self.terminal.left
+        return left or self.interrupts.count > (_PATIENCE if self.owned else 0)
 
     def _watch(self) -> int:
-        for stamped in stream(
-            self.folder, self.reader, lambda: asking.adopt(self.folder, stop=self.stopping)
-        ):
+        for stamped in stream(self.folder, self.reader, self._adopt):
             if stamped is not None:
                 self._take(stamped)
             else:
@@ -200,6 +197,15 @@ class _Watch:
             self._display(self.renderer.handle, self._left)
             return ExitStatus.CLUSTER
         return self._status
+
+    def _adopt(self) -> bool:
+        """Start another keeper, which may have to ask for a passphrase."""
+        if self.terminal is not None:
+            self.terminal.give_back()
+        adopted = asking.adopt(self.folder, stop=self.stopping)
+        if self.terminal is not None:
+            self.terminal.take()
+        return adopted
 
     def _close(self) -> None:
         if self.terminal is not None:

@@ -282,7 +282,7 @@ def _kill_children(me: int) -> None:
     Nobody but us reaps a child, so neither its pid nor its group's can have been used again.
     """
     # By the kernel's own list: far faster than a scan, empty where it has none.
-    for pid in map(int, read(f"/proc/{me}/task/{me}/children", 1 << 20).split()):
+    for pid in map(int, text(f"/proc/{me}/task/{me}/children").split()):
         process = look(pid)
         for kill, target in ((os.killpg, process.pgrp if process else 0), (os.kill, pid)):
             if target in (0, os.getpgrp()):

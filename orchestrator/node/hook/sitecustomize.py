@@ -47,7 +47,8 @@ def install_stacks() -> None:
 
 def install_lines() -> None:
     """Have a line leave as a whole, as on a terminal; unbuffered, each part of a `print` is a write."""
-    if os.environ.get("PYTHONUNBUFFERED"):
+    # Not in a child of the program: the two may talk to each other.
+    if os.environ.get("PYTHONUNBUFFERED") and os.environ.get(_SPEAKER) == str(os.getpid()):
         sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
 
 
@@ -201,7 +202,7 @@ class Watch:
 
 
 def install() -> None:
-    for part in (install_stacks, install_lines, install_errors, install_changes):
+    for part in (install_stacks, install_errors, install_lines, install_changes):
         sys.path.insert(0, HERE)
         try:
             part()

@@ -19,6 +19,7 @@ import gc
 import json
 import marshal
 import os
+import stat
 import zlib
 from importlib.machinery import ModuleSpec
 
@@ -39,6 +40,7 @@ class Bundle:
         self._packed = packed
         self._sources = {}  # type: Dict[str, str]
         self._state = os.path.expanduser(state)
+        self._path = os.path.join(self._state, "code")
         self._codes = self._read()
         self._read_in = len(self._codes)
 
@@ -70,30 +72,32 @@ class Bundle:
 
     def _read(self) -> "Dict[str, bytes]":
         try:
-            with open(os.path.join(self._state, "code"), "rb") as file:
+            with self._open(os.O_RDONLY, "rb") as file:
                 kept, data = file.read(4), file.read()
-            return marshal.loads(data) if self._is_ours() and kept == self._checksum(data) else {}  # noqa: S302
         except OSError:
             return {}
+        return marshal.loads(data) if kept == self._checksum(data) else {}  # noqa: S302
 
     def save(self) -> None:
-        """Keep what was compiled; on a full disk the next start is a little slower."""
-        if len(self._codes) == self._read_in:
-            return
-        data, path = marshal.dumps(self._codes), os.path.join(self._state, "code")
-        beside = "%s.%d" % (path, os.getpid())
+        """Keep what was compiled; who reads half of it, or what two have written, compiles it again."""
         try:
-            if self._is_ours():
-                with open(beside, "wb") as file:
+            if len(self._codes) > self._read_in:
+                data = marshal.dumps(self._codes)
+                with self._open(os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "wb") as file:
                     file.write(self._checksum(data) + data)
-                os.replace(beside, path)
         except OSError:
-            pass
+            pass  # on a full disk the next start is a little slower
 
-    def _is_ours(self) -> bool:
-        """Return True where nobody else can write: what is there will be executed."""
-        found = os.stat(self._state)
-        return found.st_uid == os.getuid() and not found.st_mode & 0o077
+    def _open(self, flags: int, mode: str) -> "Any":
+        """Open the file where nobody else can write, nor could: what is there will be executed."""
+        folder = os.lstat(self._state)
+        if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != os.getuid() or folder.st_mode & 0o077:
+            raise OSError
+        fd = os.open(self._path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        if os.fstat(fd).st_uid != os.getuid():  # the folder was exchanged
+            os.close(fd)
+            raise OSError
+        return open(fd, mode)
 
     def _checksum(self, data: bytes) -> bytes:
         """Return the sum of the code and all that it was made from and with."""

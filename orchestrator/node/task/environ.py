@@ -113,24 +113,17 @@ class Handles(NamedTuple):
     answer: int  # where `start` waits for how it went
 
 
-def open_terminal(size: list[int]) -> tuple[int, int]:
-    """Return our end of a new terminal, and the task's."""
-    ours, its = os.openpty()
-    _resize(ours, size)
-    return ours, its
-
-
 def type_in(terminal: int, request: Mapping[str, Any]) -> None:
     """Type into a terminal and give it its size; what is no request of ours, or finds no room, is lost."""
     try:
         if request["terminal"]:
-            _resize(terminal, request["terminal"])
+            resize(terminal, request["terminal"])
         os.write(terminal, bytes.fromhex(request["typed"]))
     except (OSError, ValueError, TypeError, KeyError, struct.error):
         pass
 
 
-def _resize(terminal: int, size: list[int]) -> None:
+def resize(terminal: int, size: list[int]) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size[0], size[1], 0, 0))
 
 

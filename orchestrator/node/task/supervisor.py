@@ -14,7 +14,7 @@ import os
 import signal
 import termios
 import time
-from typing import Any, NoReturn
+from typing import Any, Iterator, NoReturn
 
 from ..base import lenient, procs, trust
 from ..base.fault import NodeError, no_process, reason
@@ -22,7 +22,6 @@ from ..base.paths import TaskFolder
 from ..serve.loop import READ, Loop, wake_on
 from . import environ, state
 from .environ import Handles, Launch
-from .oom import Memory
 from .output import Output
 
 _REST = 0.01  # after a read that brought little: lines come in groups, not one by one
@@ -410,6 +409,50 @@ class Ending:
 
     def _due(self, when: float) -> None:
         self.deadline = when if self.deadline is None else min(self.deadline, when)
+
+
+# --- kills of the kernel for want of memory: its counter, before a task and after it ---
+# cgroup v2   <group>/memory.events: oom_kill N, of the group that the task is in
+# cgroup v1   <group>/memory.oom_control, the same; in a container its own group is the top
+# machine     /proc/vmstat: oom_kill N, whoever was killed, where no group counts
+
+_COUNT_EVERY = 15.0  # seconds between two looks; a kill is told for one to two of these
+
+
+class Memory:
+    """The counter for this process, from now on. `root` is `/` but in tests."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._file = next(filter(os.path.exists, _counters(root)), os.path.join(root, "proc/vmstat"))
+        self._before = self._last = self._count()  # two looks ago, one look ago
+        self._due = 0.0
+
+    def look(self, now: float) -> None:
+        """Now and then, so that only those kills are told that came shortly before the end."""
+        if now >= self._due:
+            self._due = now + _COUNT_EVERY
+            self._before, self._last = self._last, self._count()
+
+    def kills(self) -> int:
+        """How many were killed shortly before now."""
+        return max(0, self._count() - self._before)
+
+    def _count(self) -> int:
+        for line in procs.text(self._file).splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.isdigit():
+                return int(count)
+        return 0
+
+
+def _counters(root: str) -> Iterator[str]:
+    for line in procs.text(os.path.join(root, "proc/self/cgroup")).splitlines():
+        _, kinds, group = line.split(":", 2)
+        if not kinds:
+            yield os.path.join(root, "sys/fs/cgroup", group.lstrip("/"), "memory.events")
+        elif "memory" in kinds.split(","):
+            for place in (group.lstrip("/"), ""):
+                yield os.path.join(root, "sys/fs/cgroup/memory", place, "memory.oom_control")
 
 
 class Lifeline:

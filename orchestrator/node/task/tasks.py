@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from ..base import lenient, locks, procs
 from ..base.descriptors import close_others, replace_file
-from ..base.fault import NodeError, no_process
+from ..base.fault import NodeError, no_process, reason
 from ..base.paths import Paths, TaskFolder, make_private
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
@@ -249,9 +249,15 @@ def begin(
     if os.path.exists(paths.stopped(folder.run)):
         what, why = f"starts nothing of run {folder.run} any more", "a user has stopped the run"
         raise supervisor.refuse(folder, NodeError("stopped", what, why), state.WANT_STOP)
-    heard, said = os.pipe()
     size = spec.get("terminal")
-    log_read, log_write = environ.open_terminal(size) if size else os.pipe()
+    try:
+        log_read, log_write = os.openpty() if size else os.pipe()
+    except OSError as error:
+        what = "no terminal could be made for it"
+        raise supervisor.refuse(folder, NodeError("start", what, reason(error))) from None
+    if size:
+        environ.resize(log_read, size)
+    heard, said = os.pipe()
     handles = Handles(claim[0], claim[1], log_read, log_write, said)
     try:
         _detach(lambda: supervisor.guard(_launch(paths, folder, spec), handles), [*handles, *lease_fds])

@@ -15,12 +15,12 @@ from orchestrator import ranges, text, wire
 from orchestrator.errors import ClusterError, HostError, Trouble
 from orchestrator.events import AttemptPlanned, HostReplaced, Noted, Phase, StopBy
 from orchestrator.fleet import Cancelled
-from orchestrator.groups import grouped
 from orchestrator.model import Host, Preparing, RunPlan
 from orchestrator.phases import allocation, connect, data, preflight, stage, stop, validate
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase, report_failures
 from orchestrator.phases.launch import launch
 from orchestrator.phases.restart import recovery
+from orchestrator.ranges import grouped
 from orchestrator.run import restarts
 from orchestrator.run.restarts import Change, NoSeatError, fits, unseat
 from orchestrator.sync import BackupOrigin, carry
