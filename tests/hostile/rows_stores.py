@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from tests.hostile.row import PROTOCOL, Row, Verb, when
 from tests.sync.liar import file, folder, link, listing
 
-_COMES_AND_GOES = (
-    "kept['n'] = 3 - kept.get('n', 1)\nresult.update(bits=str(kept['n']), idle=False)"  # 2, 1, 2, 1
+_COMES_AND_GOES = (  # once all of it is there: before that each says truly that pieces are missing
+    "if result['idle']:\n"
+    "    kept['n'] = 3 - kept.get('n', 1)\n"
+    "    result.update(bits=str(kept['n']), idle=False)"  # 2, 1, 2, 1
 )
 _WORDS = r"words = '\x1b]0;owned\x07\x1b[2J\u202e\n\rerror: x $(touch ' + CANARY + ')'" + "\n"
 _OK = "header = {'id': header['id'], 'ok': True, 'result': {}}\n"
