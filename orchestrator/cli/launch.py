@@ -21,10 +21,8 @@ from orchestrator.cli.desk.watch import follow
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.events import Stamped, encode
 from orchestrator.launching.code import Sent
-from orchestrator.launching.replay import plan_again
 from orchestrator.launching.start import Planned, make_plan, notify_command, start
 from orchestrator.model import Inventory
-from orchestrator.phases.adopt import announcement
 from orchestrator.planning.explain import dry_run
 from orchestrator.store import RunFolder
 from orchestrator.text import utf8
@@ -67,6 +65,8 @@ def _planner(inventory: Inventory, arguments: argparse.Namespace) -> Callable[[]
     """Return what plans a run, or that of `--replay` anew. Raise UsageError for options beside it."""
     if arguments.replay is None:
         return partial(make_plan, inventory, arguments)
+    from orchestrator.launching.replay import plan_again  # noqa: PLC0415 - 80 ms that few launches need
+
     usual = vars(options.as_launched(command=()))
     own = usual.keys() - {"report", "task", "json"}  # how it is shown
     if given := sorted(name for name in own if getattr(arguments, name) != usual[name]):
@@ -92,6 +92,8 @@ def main(arguments: argparse.Namespace) -> int:
         if not arguments.detach or interrupts.count:
             return follow(folder, arguments, interrupts)
     if arguments.json:
+        from orchestrator.phases.adopt import announcement  # noqa: PLC0415 - the same
+
         plan = folder.read_plan()  # its keeper may not have written the run's first event yet
         facts(encode(Stamped(plan.created, announcement(folder, plan))))
     else:
