@@ -10,12 +10,12 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.cli import exec as exec_verb
 from orchestrator.cli import launch as launch_verb
@@ -126,8 +126,7 @@ def execute(command: Sequence[StrPath], **hosts: Unpack[Chosen]) -> dict[str, Ho
     return {answer.host: answer for answer in answers}
 
 
-@dataclass(frozen=True)
-class RunHandle:
+class RunHandle(Struct, frozen=True):
     """A run, live or past; to the run it is nothing who holds it, and for how long."""
 
     _folder: RunFolder

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from orchestrator.model import FrameworkName
 from orchestrator.text import endpoint
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """One task among all: the numbers that every framework counts, under names of its own."""
 
     rank: int
@@ -37,8 +37,7 @@ class Standing:
 _ALONE = Standing(0, (("localhost", 1),), 0, 1, 0, 1, None)
 
 
-@dataclass(frozen=True)
-class Framework:
+class Framework(Struct, frozen=True):
     title: str
     imports: frozenset[str] = frozenset()  # modules that show it
     # Words of a program that trains with it on several tasks, where it imports several frameworks; and of a
@@ -47,7 +46,7 @@ class Framework:
     starts: re.Pattern[str] = re.compile(r"(?!)")
     variables: Callable[[Standing], Mapping[str, str]] = lambda _: {}
     package: str = ""  # the distribution that it cannot do without
-    packages: Mapping[str, str] = field(default_factory=dict)  # distributions that tasks agree on -> modules
+    packages: Mapping[str, str] = {}  # distributions that tasks agree on -> modules
     # Python for a process that has imported those: it may `write` the number of `gpus`, and its build.
     probe: str = ""
     validation: tuple[str, ...] = ()  # a module, and its options, that trains on a host alone

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Role(StrEnum):
@@ -19,6 +20,8 @@ class Role(StrEnum):
 
 LOCAL = "local"  # a host that is this machine
 DEFAULT_PYTHON = "python3"
+DEFAULT_WORKDIR = "~/orchestrate"
+DEFAULT_PORT = 2222
 
 
 class Way(StrEnum):
@@ -33,8 +36,7 @@ class Way(StrEnum):
 MAX_PORT = 65535
 
 
-@dataclass(frozen=True, order=True)
-class TaskId:
+class TaskId(Struct, frozen=True, order=True):
     """One task of a run: type and index, as in TF_CONFIG; written `worker/1`."""
 
     role: Role
@@ -57,8 +59,7 @@ class TaskId:
         return cls(Role(role), int(index))
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(Struct, frozen=True):
     """An entry of hosts.toml, with every default filled in."""
 
     name: str
@@ -72,14 +73,14 @@ class Host:
     job: str = ""  # the Slurm job whose steps lead to it; "": the one that we are in, with via = "srun"
     python: str = DEFAULT_PYTHON  # trains
     agent_python: str = DEFAULT_PYTHON  # runs our agent; needs only the standard library
-    workdir: str = "~/orchestrate"  # trees and runs; may be on a shared home
+    workdir: str = DEFAULT_WORKDIR  # trees and runs; may be on a shared home
     state: str | None = None  # locks, state, logs; local disk; None: /var/tmp/orchestrate-<uid>
-    task_port: int = 2222  # of its first task; the others count up
+    task_port: int = DEFAULT_PORT  # of its first task; the others count up
     tasks: int = 1
     role: Role = Role.WORKER
     devices: tuple[str, ...] | None = None  # GPU indexes or UUIDs, shared out over its tasks
     spare: bool = False
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
 
     @property
     def is_local(self) -> bool:
@@ -140,8 +141,7 @@ class AutoShard(StrEnum):
     OFF = "off"  # as TensorFlow does
 
 
-@dataclass(frozen=True, kw_only=True)
-class Conduct:
+class Conduct(Struct, frozen=True, kw_only=True):
     """Settings of [job] for how tasks run and end; the plan of a run has them as they are."""
 
     secrets: tuple[str, ...] = ()  # names of variables of the launch's environment; values are never stored
@@ -153,13 +153,12 @@ class Conduct:
     stacks: bool = True  # Pythons of tasks show their stacks on a signal
 
 
-@dataclass(frozen=True)
-class Job(Conduct):
+class Job(Conduct, frozen=True, kw_only=True):
     """The [job] table: what runs on every host."""
 
     command: tuple[str, ...] = ()  # empty: worker_entry
     setup: str | None = None  # shell text, run by `bash -lc` before the command
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
     code: str | None = None  # the folder that is sent; None: the top of the git repository, else here
     ignore: tuple[str, ...] = ()  # gitignore patterns, beside .gitignore and .orchestrateignore
     validate: str | None = None  # a command line of the user's own instead of the built-in step
@@ -184,8 +183,7 @@ class Via(StrEnum):
     CONTROLLER = "controller"  # wheels that the controller downloads once and sends
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """The [env] table: the Python environment that `setup` makes on every host."""
 
     requirements: str | None = None  # a requirements file, a lock or a pyproject.toml of this machine
@@ -196,8 +194,7 @@ class Environment:
     via: Via = Via.AUTO
 
 
-@dataclass(frozen=True)
-class EnvironmentPlan:
+class EnvironmentPlan(Struct, frozen=True):
     """The recipe of the environment of a run's hosts, on later attempts too."""
 
     name: str  # of the lock that it is made from: <workdir>/envs/<name>
@@ -211,8 +208,7 @@ def interpreter(host: Host, plan: EnvironmentPlan) -> str:
     return f"{host.workdir}/envs/{plan.name}/bin/python"
 
 
-@dataclass(frozen=True)
-class Data:
+class Data(Struct, frozen=True):
     """The [data] table: what tasks read, and where it is on this machine."""
 
     sets: tuple[str, ...] = ()  # of tensorflow-datasets: "mnist", "my_dataset:1.0.0"
@@ -221,8 +217,7 @@ class Data:
     tfds_dir: str | None = None  # where this machine has prepared sets; None: tensorflow-datasets' own place
 
 
-@dataclass(frozen=True)
-class Kubernetes:
+class Kubernetes(Struct, frozen=True):
     """The [export.kubernetes] table: what a cluster has to be told beside the plan of a run."""
 
     image: str | None = None  # with Python and the packages of the program; None: nothing can be exported
@@ -232,10 +227,9 @@ class Kubernetes:
     memory: str | None = None
 
 
-@dataclass(frozen=True)
-class Inventory:
+class Inventory(Struct, frozen=True):
     hosts: tuple[Host, ...]
-    job: Job = field(default_factory=Job)
+    job: Job = Job()
     source: str = "hosts.toml"
     environment: Environment | None = None  # the [env] table; None: the user makes environments
     data: Data | None = None  # the [data] table; None: data is the user's own affair
@@ -249,8 +243,7 @@ class Completion(StrEnum):
     CHIEF = "chief"  # the chief exited 0; the others are then stopped, which is success
 
 
-@dataclass(frozen=True)
-class TaskSpec:
+class TaskSpec(Struct, frozen=True):
     """One task, ready to be sent to a node as data."""
 
     id: TaskId
@@ -261,8 +254,7 @@ class TaskSpec:
     setup: str | None = None
 
 
-@dataclass(frozen=True)
-class Terminal:
+class Terminal(Struct, frozen=True):
     """The terminal of a task: its size, and its kind as TERM has it."""
 
     task: TaskId
@@ -271,12 +263,11 @@ class Terminal:
     kind: str
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """The material of tasks, whichever hosts they sit on."""
 
-    job_env: Mapping[str, str] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)  # of the command line
+    job_env: Mapping[str, str] = {}
+    env: Mapping[str, str] = {}  # of the command line
     framework: FrameworkName = FrameworkName.TENSORFLOW  # never AUTO
     legacy_keras: str | None = None  # why Keras 2 is chosen; None: it is not
     repair_keras: bool = False
@@ -285,18 +276,16 @@ class Recipe:
     setup: str | None = None
 
 
-@dataclass(frozen=True)
-class Restarts:
+class Restarts(Struct, frozen=True):
     """Rules for an attempt that failed."""
 
     most: int = 0  # attempts after the first one
     min_hosts: int | None = None
-    host_timeout: float = Job.host_timeout
+    host_timeout: float = Job().host_timeout
     backup: str | None = None
 
 
-@dataclass(frozen=True)
-class Admission:
+class Admission(Struct, frozen=True):
     """The steps of a host before tasks start on it: at first, and when it joins a later attempt."""
 
     preflight: bool = True
@@ -307,16 +296,14 @@ class Admission:
     wait: bool = False  # it stands in line for hosts that other runs have
 
 
-@dataclass(frozen=True)
-class Preparing:
+class Preparing(Struct, frozen=True):
     """Needs of an attempt before its tasks may start; a new keeper has to know it too."""
 
     leader: str = ""  # had the first task when tasks were last started, and so the newest backup
-    stands_in: Mapping[str, str] = field(default_factory=dict)  # host, not examined yet -> whose place
+    stands_in: Mapping[str, str] = {}  # host, not examined yet -> whose place
 
 
-@dataclass(frozen=True)
-class RunPlan(Conduct):
+class RunPlan(Conduct, frozen=True, kw_only=True):
     """Everything about a run that may be stored and shown; a later attempt may need another plan."""
 
     run: str  # id
@@ -328,13 +315,13 @@ class RunPlan(Conduct):
     tasks: tuple[TaskSpec, ...]
     command: tuple[str, ...]  # as the user gave it
     completion: Completion
-    recipe: Recipe = field(default_factory=Recipe)
-    restarts: Restarts = field(default_factory=Restarts)
-    admission: Admission = field(default_factory=Admission)
+    recipe: Recipe = Recipe()
+    restarts: Restarts = Restarts()
+    admission: Admission = Admission()
     notes: tuple[str, ...] = ()  # what the tool set by itself, said to the user
     if_shared: tuple[str, ...] = ()  # more notes, for hosts that turn out to share their working folder
     # Of its arguments ("") and in its code (file and line), which the machine of the launch has.
-    own_paths: Mapping[str, str] = field(default_factory=dict)
+    own_paths: Mapping[str, str] = {}
     terminal: Terminal | None = None  # of the task that somebody is attached to
     spares: tuple[Host, ...] = ()  # as the inventory has them; those that were not needed yet
     retired: tuple[Host, ...] = ()  # had tasks in an earlier attempt: something of the run may be left there

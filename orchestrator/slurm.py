@@ -8,8 +8,9 @@ import re
 import socket
 import subprocess
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.errors import HostError, Trouble, UsageError
 from orchestrator.export.orchestrate_rank import expand
@@ -37,12 +38,11 @@ _FIRST_PORT, _PLACES = 20_000, 187  # below what systems hand out by themselves,
 _ROOM = 64  # task ports of one job on a node
 
 
-@dataclass(frozen=True)
-class Fate:
+class Fate(Struct, frozen=True):
     """The state of a job: why it is over ("" while it is not), and why which nodes of it are gone."""
 
     over: str = ""
-    down: Mapping[str, str] = field(default_factory=dict)
+    down: Mapping[str, str] = {}
 
 
 def job_here() -> str:

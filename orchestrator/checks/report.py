@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from orchestrator import wire
 from orchestrator.config import targets
@@ -35,8 +36,7 @@ PACKAGES = tuple(MODULES)
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,30}")
 
 
-@dataclass(frozen=True)
-class Needs:
+class Needs(Struct, frozen=True):
     needed: bool  # the job is our program, a Python or an R script: without its framework it cannot run
     legacy_keras: bool  # TF_USE_LEGACY_KERAS is set: tf_keras has to be there
     framework: FrameworkName = FrameworkName.TENSORFLOW
@@ -44,8 +44,7 @@ class Needs:
     environment: EnvironmentPlan | None = None  # what [env] makes: nobody is to install into it by hand
 
 
-@dataclass(frozen=True)
-class HostReport:
+class HostReport(Struct, frozen=True, dict=True):
     """One host and its answers to `hello`, `facts` (asked for PACKAGES), `listen` and `imports`."""
 
     host: Host
@@ -110,8 +109,7 @@ class HostReport:
         return f"`{shlex.join((python.path, '-m', 'pip', 'install', *words))}`"
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """All hosts that answered, and the connections between them."""
 
     reports: Sequence[HostReport]
@@ -120,8 +118,7 @@ class Evidence:
     extra: Sequence[PairReported] = ()  # on ports of the kernel's choice
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """One result of a check."""
 
     level: Level
@@ -134,8 +131,7 @@ class Judgement:
 Judgements: TypeAlias = Iterator[tuple[str, Judgement]]  # by the name of the host
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """One row of the table: a name, a question, a judgement, and what to try."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.inventory import chosen
@@ -12,7 +13,7 @@ from orchestrator.cli.desk.out import say, tell
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.export import common, kubernetes, slurm
 from orchestrator.launching.start import make_plan
-from orchestrator.model import Host, RunPlan
+from orchestrator.model import DEFAULT_PYTHON, RunPlan
 from orchestrator.sync.contents import CodeSource, read_builtin
 
 
@@ -40,8 +41,8 @@ def main(arguments: argparse.Namespace) -> int:
     inventory = chosen(arguments)
     hosts = inventory.hosts
     if arguments.engine == "kubernetes":  # the image's
-        hosts = tuple(dataclasses.replace(host, python=Host.python) for host in hosts)
-    bare = dataclasses.replace(inventory, hosts=hosts, environment=None)
+        hosts = tuple(replace(host, python=DEFAULT_PYTHON) for host in hosts)
+    bare = replace(inventory, hosts=hosts, environment=None)
     plan, project, _ = make_plan(bare, arguments)
     remarks = common.remarks(plan, inventory)
     if arguments.engine == "kubernetes":

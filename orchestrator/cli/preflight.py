@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import shlex
 import sys
 from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from orchestrator.checks.cluster import without
 from orchestrator.cli.args import options
@@ -60,7 +61,7 @@ def check(
         report_failures(emit, Phase.CONNECT, unreachable)
         if fleet.sessions:
             findings = examine(fleet, emit, planned, closely=True, on_step=step)
-    return dataclasses.replace(findings, failed={**unreachable, **findings.failed})
+    return replace(findings, failed={**unreachable, **findings.failed})
 
 
 def _conclude(arguments: argparse.Namespace, planned: RunPlan, findings: Findings) -> int:
@@ -96,10 +97,10 @@ def _summary(arguments: argparse.Namespace, total: int, out: tuple[str, ...], *,
 
 def everything(inventory: Inventory) -> RunPlan:
     """A plan of the job on all hosts, spares too: they are checked as if they had a task."""
-    hosts = tuple(dataclasses.replace(host, spare=False) for host in inventory.hosts)
+    hosts = tuple(replace(host, spare=False) for host in inventory.hosts)
     job = inventory.job
     # Without a command the tasks would run our program, which is TensorFlow's.
     other = not job.command and job.framework not in (FrameworkName.AUTO, FrameworkName.TENSORFLOW)
     arguments = options.as_launched(command=("train.py",) if other else ())
-    whole = dataclasses.replace(inventory, hosts=hosts)
+    whole = replace(inventory, hosts=hosts)
     return make_plan(whole, arguments, sends=False)[0]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from orchestrator import slurm
 from orchestrator.cli.args import options
@@ -69,7 +70,7 @@ def fetch(arguments: argparse.Namespace, on_folder: Callable[[Path], None]) -> N
         )
     hosts = [plan.host(name) for name in names]
     if hosts[0].job and slurm.look(hosts[0].job, ()).over:  # its nodes are others' now: the home is shared
-        hosts = [dataclasses.replace(host, ssh=LOCAL) for host in hosts]
+        hosts = [replace(host, ssh=LOCAL) for host in hosts]
     errors: list[HostError] = []
     with asking(hosts) as (fleet, bad):
         errors += bad.values()

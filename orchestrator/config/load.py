@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator import ranges
 from orchestrator.config import targets, values
@@ -25,7 +27,19 @@ from orchestrator.config.mistakes import (
 )
 from orchestrator.config.tables import IDENTITY_KEYS, TABLES, Read, read_table, unknown
 from orchestrator.errors import UsageError
-from orchestrator.model import LOCAL, MAX_PORT, Data, Environment, Host, Inventory, Job, Kubernetes, Role
+from orchestrator.model import (
+    DEFAULT_PORT,
+    DEFAULT_WORKDIR,
+    LOCAL,
+    MAX_PORT,
+    Data,
+    Environment,
+    Host,
+    Inventory,
+    Job,
+    Kubernetes,
+    Role,
+)
 from orchestrator.plainfile import NotOursError, read_plain
 from orchestrator.planning.environ import DEVICES
 from orchestrator.text import count
@@ -157,8 +171,7 @@ def _host_tables(document: Mapping[str, Any], report: Report) -> list[Mapping[st
 # --- [[host]] tables ---
 
 
-@dataclass(frozen=True, eq=False)
-class HostTable:
+class HostTable(Struct, frozen=True, eq=False):
     """One [[host]] table, and the hosts it stands for."""
 
     place: Place
@@ -202,11 +215,11 @@ def _check_tasks(own: Mapping[str, Any], place: Place, given: frozenset[str], re
     if devices is not None and len(devices) % tasks:
         share = f"{count(len(devices), 'GPU')} cannot be shared out evenly to {tasks} tasks"
         report.add(home("devices", "tasks"), "devices", share)
-    last = own.get("task_port", Host.task_port) + tasks - 1
+    last = own.get("task_port", DEFAULT_PORT) + tasks - 1
     if last > MAX_PORT:
         what = f"the ports of {tasks} tasks would end at {last}, beyond {MAX_PORT}"
         report.add(home("task_port", "tasks"), "task_port", what)
-    workdir, state = own.get("workdir", Host.workdir), own.get("state")
+    workdir, state = own.get("workdir", DEFAULT_WORKDIR), own.get("state")
     if state and values.normal(state) == values.normal(workdir):
         what = (
             f'is the workdir too, and logs go before what tasks write; write "{values.normal(state)}/state"'

@@ -10,8 +10,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from orchestrator.errors import UsageError
 from orchestrator.text import count
@@ -27,8 +28,7 @@ _HEADER = re.compile(rf"[ \t]*(\[\[?)[ \t]*({_DOTTED})[ \t]*\]\]?[ \t\r]*(?:#.*)
 _KEY = re.compile(rf"[ \t]*({_DOTTED})[ \t]*=")
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """A table of the file, as a person calls it and as `locate` counts it."""
 
     title: str  # "[[host]] #3 (gpu-03)"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.config import values
 from orchestrator.config.mistakes import Place, Report, Wrong, listed, nearest
@@ -97,8 +98,7 @@ TABLES: Mapping[str, tuple[str, Mapping[str, Reader]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(Struct, frozen=True):
     """A table's good values, and the keys whose value was wrong."""
 
     good: Mapping[str, Any]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from orchestrator.config.mistakes import Wrong, show
 
@@ -18,8 +19,7 @@ _LOOPBACK_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost"}
 IpAddress: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 
-@dataclass(frozen=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """`train@gpu-01:2200` taken apart."""
 
     host: str

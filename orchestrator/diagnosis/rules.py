@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.events import FailureKind
 
@@ -29,8 +30,7 @@ _ANSWER = re.compile(r"grpc_status:(?:3|5|6|7|9|11|12|13)\b")
 _GONE = re.compile(r"grpc_status:(?:1|4|10|14)\b|(?i:socket closed|connection re(?:set|fused)|heartbeat)")
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     kind: FailureKind
     pattern: re.Pattern[str]
     advice: str  # what to try

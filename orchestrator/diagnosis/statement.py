@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from orchestrator.diagnosis import lastwords, rules, tracebacks
 from orchestrator.diagnosis.rules import Rule
@@ -19,8 +21,7 @@ _CHAIN = 6
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-@dataclass(frozen=True)
-class Raised:
+class Raised(Struct, frozen=True):
     """An exception as the task's own Python reported it; printable, and of bounded length."""
 
     type: str  # "" for a program's own error
@@ -77,8 +78,7 @@ class Raised:
         return f"{self.in_one_line} ({self.where})" if self.where else self.in_one_line
 
 
-@dataclass(frozen=True)
-class Statement:
+class Statement(Struct, frozen=True, dict=True):
     """The last lines of a task's log, and its own report of an error if it made one."""
 
     lines: Sequence[str]
@@ -90,7 +90,7 @@ class Statement:
         return self.report.words if self.report else lastwords.final(self.lines)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lines", tracebacks.shortened(self.lines))
+        force_setattr(self, "lines", tracebacks.shortened(self.lines))
 
     @cached_property
     def name(self) -> str:

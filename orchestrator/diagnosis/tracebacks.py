@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 _HEADER = re.compile(r" *Traceback \(most recent call last\):$")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in .*)?$')
@@ -29,8 +31,7 @@ _CHAINED = (
 _ASIDE = ("Exception ignored ", "Exception in thread ", "Error in atexit")  # it ends no program
 
 
-@dataclass(frozen=True)
-class PrintedException:
+class PrintedException(Struct, frozen=True):
     """One printed exception; lines are counted in the text that was read."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from orchestrator import ranges
 from orchestrator.diagnosis import lastwords
@@ -57,8 +58,7 @@ _LOSSES = {
 }
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     kind: FailureKind = FailureKind.NONE
     task: str = ""  # "" when no task is to blame
     host: str = ""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import re
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -30,8 +30,7 @@ _CPU = re.compile(r"^\s*tensorflow[-_]cpu\b", re.MULTILINE | re.IGNORECASE)
 _FULL = re.compile(r"^\s*tensorflow(?![-_.\w]).*$", re.MULTILINE | re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Lock:
+class Lock(Struct, frozen=True):
     """Requirement lines with exact versions and markers; its environments have its name."""
 
     text: str
@@ -88,7 +87,7 @@ def with_python(environment: Environment) -> Environment:
         return environment  # what is wrong with the file is said when its packages are read
     if any(_fits(allowed, minor) for minor in _LATER):
         allowed &= SpecifierSet(f">={OLDEST}")
-    return dataclasses.replace(environment, python=str(allowed))
+    return replace(environment, python=str(allowed))
 
 
 def recipe_digest(environment: Environment) -> str:

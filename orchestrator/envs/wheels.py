@@ -11,9 +11,9 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -31,8 +31,7 @@ _GLANCE = 0.5  # seconds between two looks at how far pip has come
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
-@dataclass(frozen=True)
-class Platform:
+class Platform(Struct, frozen=True):
     """The facts of a machine that decide which wheel fits."""
 
     machine: str  # x86_64, aarch64

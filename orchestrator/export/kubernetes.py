@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import yaml
+from msgspec import Struct
 
 from orchestrator.errors import UsageError
 from orchestrator.export import common
@@ -76,8 +76,7 @@ def text(made: Sequence[Manifest], plan: RunPlan, remarks: Iterable[str]) -> str
     return "".join(f"# {line}\n" for line in lines) + "---\n" + documents
 
 
-@dataclass(frozen=True)
-class _Gang:
+class _Gang(Struct, frozen=True):
     """All that the Jobs of a run have in common."""
 
     name: str

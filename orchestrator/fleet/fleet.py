@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from orchestrator import wire
 from orchestrator.errors import HereError, HostError, Trouble
@@ -31,8 +32,7 @@ _PAUSES = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds at most between tries
 _LAST_MOMENTS = 2.0  # seconds that cancelled work has to clean up after itself
 
 
-@dataclass(frozen=True)
-class Answers(Generic[T]):
+class Answers(Struct, Generic[T], frozen=True):
     """Answers and errors of hosts, by name; a host is in exactly one of the two."""
 
     good: dict[str, T]

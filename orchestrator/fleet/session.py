@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from orchestrator import wire
 from orchestrator.errors import HostError
@@ -65,8 +66,7 @@ class Cancelled(Exception):  # noqa: N818 - not an error: the user asked for it
     """A wait ended since its answer is no longer wanted."""
 
 
-@dataclass(frozen=True)
-class TaskNews:
+class TaskNews(Struct, frozen=True):
     """News of a task that is followed."""
 
     host: str
@@ -75,8 +75,7 @@ class TaskNews:
     payload: bytes = b""
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """The session has ended, and nobody here has closed it."""
 
     host: str
@@ -87,8 +86,7 @@ class Lost:
 Sink = Callable[[TaskNews | Lost], None]
 
 
-@dataclass(frozen=True)
-class _Open:
+class _Open(Struct, frozen=True):
     """A request without an answer yet; one that was given up is still answered."""
 
     request: Request[Any]

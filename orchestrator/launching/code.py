@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
@@ -37,8 +38,7 @@ def project(inventory: Inventory, wish: str | None) -> CodeSource:
     return CodeSource(found, list_files(found.path, inventory.job.ignore, own))
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """The code as a dry run shows it."""
 
     root: CodeRoot

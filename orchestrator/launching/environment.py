@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from orchestrator.errors import UsageError
-from orchestrator.model import Data, EnvironmentPlan, Host, Inventory, interpreter
+from orchestrator.model import DEFAULT_PYTHON, Data, EnvironmentPlan, Inventory, interpreter
 from orchestrator.plainfile import at_home
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ def with_environment(
             write_lock(name, lock.text)
     plan = EnvironmentPlan(lock.name, table.python, table.index, table.via)
     hosts = tuple(
-        dataclasses.replace(host, python=interpreter(host, plan)) if host.python == Host.python else host
+        replace(host, python=interpreter(host, plan)) if host.python == DEFAULT_PYTHON else host
         for host in inventory.hosts
     )
-    return dataclasses.replace(inventory, hosts=hosts), plan, lock
+    return replace(inventory, hosts=hosts), plan, lock
 
 
 def check_data(inventory: Inventory) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
+from msgspec.structs import replace
+
 from orchestrator.errors import HostError, UsageError
 from orchestrator.fleet import Fleet
 from orchestrator.launching import code, keeping
 from orchestrator.launching.start import Planned
-from orchestrator.model import Host, Inventory, Preparing, RunPlan, interpreter
+from orchestrator.model import DEFAULT_PYTHON, Host, Inventory, Preparing, RunPlan, interpreter
 from orchestrator.phases.data import sources
 from orchestrator.phases.setup import kept_lock
 from orchestrator.phases.stage import code_of_a_host
@@ -42,8 +43,8 @@ def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Plann
     seats = first.tasks if first is not None else [(str(spec.id), spec.host) for spec in old.tasks]
     today, had = list(inventory.hosts), {host for _, host in seats}
     for place, host in enumerate(today):  # with its Python, unless the inventory names another one
-        if old.environment is not None and host.python == Host.python:
-            today[place] = dataclasses.replace(host, python=interpreter(host, old.environment))
+        if old.environment is not None and host.python == DEFAULT_PYTHON:
+            today[place] = replace(host, python=interpreter(host, old.environment))
     free = sorted((host for host in today if not host.spare), key=lambda host: host.name not in had)
     hosts = tuple(host for host in today if host in free[: len(had)])
     known = {host.name for host in old.members}
@@ -72,7 +73,7 @@ def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Plann
             hint="`orchestrate launch -- COMMAND` launches what is here now",
         )
     created = time.time()
-    again = dataclasses.replace(
+    again = replace(
         old,
         run=str(new_run_id(created)),
         owner=keeping.owner(),
@@ -107,4 +108,4 @@ def _code(before: RunFolder, old: RunPlan, inventory: Inventory, asking: Asking)
             if code_of_a_host(fleet.sessions.values(), old.tree, copy) is None:
                 but = f"; {fold(sorted(silent))} could not be asked" if silent else ""
                 return f"neither this folder nor a host has it any more (trees/{old.tree}){but}"
-    return dataclasses.replace(folder_source(copy), state=[told.commit, told.branch, told.diff])
+    return replace(folder_source(copy), state=[told.commit, told.branch, told.diff])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import re
 import shutil
@@ -11,6 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec.structs import replace
 
 from orchestrator.config import values
 from orchestrator.config.mistakes import Wrong
@@ -70,17 +71,17 @@ def start(
     for option in ("other_ports", "wait"):  # of a replay, too
         if getattr(arguments, option, False):
             asked: Any = {option: True}
-            planned = dataclasses.replace(planned, admission=dataclasses.replace(planned.admission, **asked))
+            planned = replace(planned, admission=replace(planned.admission, **asked))
     if (task := getattr(arguments, "attach", None)) is not None:
         wanted_tasks([task], planned, "the run")
         size, kind = os.get_terminal_size(), os.environ.get("TERM", "xterm")
         terminal = Terminal(task, size.lines, size.columns, kind)
-        once = dataclasses.replace(planned.restarts, most=0, min_hosts=None)
+        once = replace(planned.restarts, most=0, min_hosts=None)
         # Whoever looks at a breakpoint thinks.
-        planned = dataclasses.replace(planned, terminal=terminal, restarts=once, hang_timeout=0.0)
+        planned = replace(planned, terminal=terminal, restarts=once, hang_timeout=0.0)
     if key is None:
         note = f"no key could be made ({key_path()}): {_UNSEALED}"
-        planned = dataclasses.replace(planned, notes=(*planned.notes, note))
+        planned = replace(planned, notes=(*planned.notes, note))
     wanted_tasks(arguments.task, planned, "the run")
     told = notify_command(inventory.job, getattr(arguments, "notify", None))
     secrets = environ.values_here(planned.secrets, os.environ)
@@ -105,7 +106,7 @@ def make_plan(inventory: Inventory, arguments: argparse.Namespace, *, sends: boo
     given: dict[str, Any] = {name: getattr(arguments, name) for name in numbers}
     given["validation"] = Revalidate(arguments.validate) if arguments.validate else None
     changes = {key: value for key, value in given.items() if value is not None}
-    inventory = dataclasses.replace(inventory, job=dataclasses.replace(inventory.job, **changes))
+    inventory = replace(inventory, job=replace(inventory.job, **changes))
     if arguments.spares:
         inventory = selection.stand_by(inventory, arguments.spares)
     command = plan.choose_command(inventory.job, arguments.command)
@@ -137,7 +138,7 @@ def make_plan(inventory: Inventory, arguments: argparse.Namespace, *, sends: boo
     known |= any(map(_TENSORFLOW.search, (*command, *(source.text for source in sources))))
     scene = findings.Scene(layout.tasks, layout.recipe, sources)
     found = findings.find(scene) if tensorflow else ()
-    if_shared = findings.find(dataclasses.replace(scene, one_folder=True)) if tensorflow else ()
+    if_shared = findings.find(replace(scene, one_folder=True)) if tensorflow else ()
     own = findings.own_paths(
         command, sources, lambda path: around.exists(path) and not around.everywhere(path)
     )

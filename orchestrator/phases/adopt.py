@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
@@ -30,8 +31,7 @@ from orchestrator.store.reader import events_of
 _HANDOVER = 5.0  # seconds in which the agents of a killed keeper notice that it is gone
 
 
-@dataclass(frozen=True)
-class Adopted:
+class Adopted(Struct, frozen=True):
     attempt: int
     missing: str  # a task that was never started; "" when all were
     exits: tuple[TaskExited, ...]
@@ -54,7 +54,7 @@ def adopt(run: Run) -> Adopted | RunLeft:
         run.emit(announcement(run.folder, run.plan))
     if not run.plan.tree:
         synced = (event.digest for event in history if isinstance(event, TreeSynced))
-        run.plan = dataclasses.replace(run.plan, tree=next(synced, ""))
+        run.plan = replace(run.plan, tree=next(synced, ""))
     told = (number for number, event in enumerate(history) if isinstance(event, RunEnded))
     since = history[max(told, default=-1) + 1 :]
     if any(isinstance(event, StopRequested) and event.by is StopBy.USER for event in since):

@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from orchestrator import wire
 from orchestrator.diagnosis.ends import GangDecision, decide, essential, succeeded
@@ -34,8 +35,7 @@ _CATCH_UP = 10.0  # seconds after a user's stop in which output that is behind m
 _LEAVE_EVERY = 2.0
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """How an attempt ended."""
 
     exits: tuple[TaskExited, ...]
@@ -185,17 +185,16 @@ _ASK_EVERY = 5.0
 _WATCHED = 15.0  # seconds after a viewer's last word in which somebody looks
 
 
-@dataclass
-class Gauge:
+class Gauge(Struct):
     """Tell viewers what the tasks do now; no node is asked while nobody looks, and `look` never waits."""
 
     run: Run
     follower: Follower
     wrote: float = 0.0
     asked: float = 0.0
-    answers: dict[str, Future[wire.Measured]] = field(default_factory=dict)  # by host
-    last: dict[str, tuple[float, wire.TaskVitals]] = field(default_factory=dict)  # by task: when it came
-    busy: dict[str, float] = field(default_factory=dict)  # by task, since the answer before
+    answers: dict[str, Future[wire.Measured]] = {}  # by host
+    last: dict[str, tuple[float, wire.TaskVitals]] = {}  # by task: when it came
+    busy: dict[str, float] = {}  # by task, since the answer before
 
     def look(self) -> None:
         now = time.monotonic()

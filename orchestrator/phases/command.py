@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from orchestrator import wire
 from orchestrator.errors import HostError
@@ -19,20 +20,17 @@ from orchestrator.model import Host
 from orchestrator.transport import Connector
 
 
-@dataclass(frozen=True)
-class CommandStarted:
+class CommandStarted(Struct, frozen=True):
     host: str
 
 
-@dataclass(frozen=True)
-class CommandOutput:
+class CommandOutput(Struct, frozen=True):
     host: str
     stream: wire.Pipe
     data: bytes
 
 
-@dataclass(frozen=True)
-class CommandEnded:
+class CommandEnded(Struct, frozen=True):
     host: str
     end: wire.CommandEnd
 

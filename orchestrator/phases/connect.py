@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 
 import msgspec
+from msgspec.structs import replace
 
 from orchestrator import wire
 from orchestrator.checks.cluster import SAME_STATE, other_state, same_state
@@ -96,12 +96,12 @@ def for_nodes(plan: RunPlan) -> RunPlan:
     """All but where tasks stand, which `cluster` says once for all, and how we reach the hosts."""
 
     def unreached(host: Host) -> Host:
-        return dataclasses.replace(
+        return replace(
             host, ssh=host.name, user=None, port=None, identity=None, ssh_config=None, via=Way.AUTO
         )
 
-    tasks = (dataclasses.replace(spec, env=alone(plan.recipe.framework, spec.env)) for spec in plan.tasks)
-    return dataclasses.replace(
+    tasks = (replace(spec, env=alone(plan.recipe.framework, spec.env)) for spec in plan.tasks)
+    return replace(
         plan,
         tasks=tuple(tasks),
         hosts=tuple(map(unreached, plan.hosts)),

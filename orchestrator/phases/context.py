@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import queue
@@ -10,8 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
@@ -29,18 +31,15 @@ log = logging.getLogger("orchestrate")
 Emit: TypeAlias = Callable[[Event], None]
 
 
-@dataclass(frozen=True)
-class ViewerRequest:
+class ViewerRequest(Struct, frozen=True):
     """A viewer has asked for the end of the run."""
 
 
-@dataclass(frozen=True)
-class Reconnected:
+class Reconnected(Struct, frozen=True):
     session: Session
 
 
-@dataclass(frozen=True)
-class Followed:
+class Followed(Struct, frozen=True):
     """An agent's answer to `follow`: tasks that its node knows nothing of, or why it cannot."""
 
     session: Session
@@ -84,36 +83,32 @@ class StopFlag(threading.Event):
         return self.is_set()
 
 
-@dataclass
-class StagedCode:
+class StagedCode(Struct):
     """Code as the stage has brought it to hosts, and where the tasks work there."""
 
     reading: Future[tuple[Contents, list[str]]] | None = None  # the user's code, and what git says of it
-    trees: list[Contents] = field(default_factory=list)  # that every host has: that code and worker_entry
-    work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
-    made: set[str] = field(default_factory=set)  # hosts whose cwd was made again, for the coming attempt
-    shared: dict[str, str] = field(default_factory=dict)  # host -> the first one that sees the same workdir
+    trees: list[Contents] = []  # that every host has: that code and worker_entry
+    work: dict[str, str] = {}  # host -> absolute cwd
+    made: set[str] = set()  # hosts whose cwd was made again, for the coming attempt
+    shared: dict[str, str] = {}  # host -> the first one that sees the same workdir
 
 
-@dataclass
-class PlacedData:
+class PlacedData(Struct):
     """Data of [data]: read here once, and where the tasks of each host find it."""
 
     contents: Contents | None = None
-    env: dict[str, dict[str, str]] = field(default_factory=dict)
+    env: dict[str, dict[str, str]] = {}
 
 
-@dataclass
-class HostLosses:
+class HostLosses(Struct):
     """Hosts that are lost, while they are tried again; `phases.restart.recovery` fills it."""
 
-    since: dict[str, float] = field(default_factory=dict)  # monotonic
-    untried: dict[str, float] = field(default_factory=dict)  # seconds to wait first; no thread has begun
-    unkept: set[str] = field(default_factory=set)  # back, and do not hold us for the keeper yet
+    since: dict[str, float] = {}  # monotonic
+    untried: dict[str, float] = {}  # seconds to wait first; no thread has begun
+    unkept: set[str] = set()  # back, and do not hold us for the keeper yet
 
 
-@dataclass
-class Run:
+class Run(Struct):
     """One run in the hands of its keeper: what is fixed, the plan and the fleet, and what each phase owns."""
 
     folder: RunFolder
@@ -123,7 +118,7 @@ class Run:
     inbox: Inbox
     who: str  # this keeper, as others are told
     source: CodeSource | None  # a keeper that takes over finds the code on the hosts
-    secrets: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = {}
     timings: Timings = DEFAULT
     key: bytes | None = None  # with which the user's plans are sealed
     validations: Validations = field(default_factory=lambda: Validations(state_root() / "validated"))
@@ -131,8 +126,8 @@ class Run:
     staged: StagedCode = field(default_factory=StagedCode)
     placed: PlacedData = field(default_factory=PlacedData)
     losses: HostLosses = field(default_factory=HostLosses)
-    gpus: dict[str, wire.GpuLook] = field(default_factory=dict)  # of each host, at its last preflight
-    leased: dict[str, Session] = field(default_factory=dict)  # host -> whose agent holds its ports
+    gpus: dict[str, wire.GpuLook] = {}  # of each host, at its last preflight
+    leased: dict[str, Session] = {}  # host -> whose agent holds its ports
     fate: tuple[float, Fate] = (-math.inf, Fate())  # when Slurm was asked (monotonic), and its answer
     started: bool = False  # something of the run may be alive on the nodes
     watched: float = -math.inf  # when a viewer last said that it looks at the tasks (monotonic)
@@ -157,16 +152,17 @@ class Run:
         return [host.name for host in self.plan.hosts if host.name in self.fleet.sessions]
 
 
-@dataclass(eq=False)
+@dataclasses.dataclass(eq=False)
 class PhaseFailed(Exception):  # noqa: N818 - how a phase ends, caught by the keeper
     """The run cannot continue; the events that say why were emitted already."""
 
     phase: Phase
     cause: str
     hint: str = ""
-    hosts: Mapping[str, str] = field(default_factory=dict)  # what is wrong with which
-    outside: bool = field(default=False, kw_only=True)  # it need not come again: a host was lost over it
-    here: bool = field(default=False, kw_only=True)  # this machine could not do its part, no host is to blame
+    hosts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what is wrong with which
+    _: dataclasses.KW_ONLY
+    outside: bool = False  # it need not come again: a host was lost over it
+    here: bool = False  # this machine could not do its part, no host is to blame
 
 
 @contextmanager

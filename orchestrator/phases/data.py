@@ -7,13 +7,14 @@ the one before that one, at last this machine. What has come stays when it is in
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator import wire
 from orchestrator.errors import HostError, RunError, UsageError
@@ -64,7 +65,7 @@ def place(run: Run, joined: Sequence[str] | None = None) -> None:
         _found(run, run.plan.data, placed)
         if digest:
             return
-        run.plan = dataclasses.replace(run.plan, data_digest=dataset.digest)
+        run.plan = replace(run.plan, data_digest=dataset.digest)
         try:
             run.folder.write_plan(run.plan)
         except RunError as error:  # a full disk here: a keeper that takes over looks for today's data
@@ -191,8 +192,7 @@ def unseen_error(host: Host, folder: str) -> HostError:
 # --- along a line of hosts ---
 
 
-@dataclass
-class Participant:
+class Participant(Struct):
     """One host of a transfer."""
 
     host: Host

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator import ranges, wire
 from orchestrator.diagnosis.verdict import Verdict
@@ -23,8 +24,7 @@ from orchestrator.text import duration
 _PATIENCE = 45.0  # seconds for all nodes to answer
 
 
-@dataclass(frozen=True)
-class RunStacks:
+class RunStacks(Struct, frozen=True):
     """The stacks of a run's tasks, at one moment."""
 
     finding: stacks.StackFinding
@@ -78,8 +78,7 @@ def _whole(
             yield f"---- and {task.more} more processes"
 
 
-@dataclass(frozen=True)
-class Hung:
+class Hung(Struct, frozen=True):
     """Tasks hang, and something is to be done: the attempt has failed."""
 
     restart: bool  # it may be started again
@@ -88,8 +87,7 @@ class Hung:
     verdict: Verdict  # whose task is the odd one
 
 
-@dataclass
-class _Suspicion:
+class _Suspicion(Struct):
     what: str  # "no word for 10 min"
     since: float
     answers: Mapping[str, Future[wire.StacksOf]]  # by host

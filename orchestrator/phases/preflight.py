@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from orchestrator import checks, wire
@@ -30,13 +30,12 @@ _MARGIN = 30.0  # seconds
 _MANY_PAIRS = 256  # of more, a launch tells those with something wrong
 
 
-@dataclass(frozen=True)
-class Findings:
+class Findings(Struct, frozen=True):
     shared: dict[str, str]  # host -> the first host that sees the same workdir
     checks: tuple[CheckReported, ...]
     pairs: tuple[PairReported, ...]
     failed: dict[str, HostError]  # hosts that could not answer at all
-    facts: Mapping[str, wire.MachineFacts] = field(default_factory=dict)
+    facts: Mapping[str, wire.MachineFacts] = {}
 
     @property
     def good(self) -> bool:
@@ -233,8 +232,7 @@ def shared_workdirs(fleet: Fleet, hosts: Sequence[Host]) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class Meeting:
+class Meeting(Struct, frozen=True):
     """Results of all connections."""
 
     listening: Mapping[str, wire.Listening]

@@ -6,10 +6,10 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 
 from orchestrator import wire
 from orchestrator.envs import Lock, Platform, fetch, name_of, uv
@@ -104,8 +104,7 @@ def _wheels(
     return [DataPath(f"{_WHEELS}/{path.name}", path) for path in sorted(folder.glob("*.whl"))]
 
 
-@dataclass
-class _Maker:
+class _Maker(Struct):
     """One host's environment, step by step."""
 
     session: Session

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import shlex
 from collections.abc import Collection, Iterable, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 import msgspec
+from msgspec.structs import replace
 
 from orchestrator import wire
 from orchestrator.errors import HostError, RunError
@@ -50,7 +50,7 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
         digest = run.staged.trees[0].digest
         if run.plan.tree not in ("", digest):  # of a replay
             raise PhaseFailed(Phase.STAGE, "the code has changed since the launch", "launch again")
-        run.plan = dataclasses.replace(run.plan, tree=digest)
+        run.plan = replace(run.plan, tree=digest)
         try:
             run.folder.write_plan(run.plan)
         except RunError as error:  # a full disk here; whoever takes over finds the digest in the events

@@ -6,7 +6,8 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from orchestrator import wire
 from orchestrator.config.mistakes import Wrong
@@ -48,16 +49,14 @@ for place in PLACES:
 """
 
 
-@dataclass(frozen=True)
-class TensorFlowPython:
+class TensorFlowPython(Struct, frozen=True):
     """An interpreter that has TensorFlow."""
 
     path: str
     tensorflow: str
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     hostname: str  # how it is reached from here: a HostName of ssh_config, or what stands in its place
     place: str  # the same for hosts that are one machine and network
     addresses: tuple[str, ...]

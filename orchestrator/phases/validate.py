@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from orchestrator import wire
 from orchestrator.diagnosis.ends import end as words_of
@@ -187,7 +188,7 @@ def _local(run: Run, spec: TaskSpec) -> TaskSpec:
     given = {**run.placed.env.get(spec.host, {}), **spec.env}
     env = alone(run.plan.recipe.framework, given)
     # The tree it runs in is never to be altered.
-    return dataclasses.replace(spec, argv=argv, env={**env, "PYTHONDONTWRITEBYTECODE": "1"})
+    return replace(spec, argv=argv, env={**env, "PYTHONDONTWRITEBYTECODE": "1"})
 
 
 def _validated(host: str, end: TaskExited, result: TaskReported | None) -> HostValidated:

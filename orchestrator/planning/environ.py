@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from orchestrator.errors import UsageError
 from orchestrator.frameworks import Standing, variables
@@ -24,8 +25,7 @@ DEVICES = "CUDA_VISIBLE_DEVICES"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True)
-class Default:
+class Default(Struct, frozen=True):
     """A variable the tool sets by itself, and the sentence that says so."""
 
     name: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import PurePath
+
+from msgspec import Struct
 
 from orchestrator import ranges
 from orchestrator.errors import UsageError
@@ -37,8 +38,7 @@ WORKER_ENTRY = ("-m", "worker_entry")
 CHECKPOINTS = ("--checkpoint-dir", "checkpoints")  # in the run's own folder
 
 
-@dataclass(frozen=True)
-class _Seat:
+class _Seat(Struct, frozen=True):
     """One task's host, its port and its share of the devices there."""
 
     task: TaskId
@@ -51,8 +51,7 @@ class _Seat:
         return endpoint(self.host.address, self.port)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The tasks of a command on the hosts of an inventory, before they are a run."""
 
     hosts: tuple[Host, ...]
@@ -157,7 +156,7 @@ def assign(
         notes=notes,
         if_shared=if_shared,
         own_paths=dict(own_paths or {}),
-        **{one.name: getattr(job, one.name) for one in fields(Conduct)},
+        **{name: getattr(job, name) for name in Conduct.__struct_fields__},
         spares=tuple(host for host in inventory.hosts if host.spare),
         cwd=cwd,
         environment=environment,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import shlex
+
+from msgspec.structs import replace
 
 from orchestrator import ranges
 from orchestrator.errors import UsageError
@@ -27,7 +28,7 @@ def narrow(inventory: Inventory, only: str | None, exclude: str | None) -> Inven
             why=f"{inventory.source} has {ranges.fold(host.name for host in inventory.hosts)}",
             hint="choose at least one of them",
         )
-    return dataclasses.replace(inventory, hosts=hosts)
+    return replace(inventory, hosts=hosts)
 
 
 def stand_by(inventory: Inventory, spares: int) -> Inventory:
@@ -40,10 +41,8 @@ def stand_by(inventory: Inventory, spares: int) -> Inventory:
             hint=f"`--spares {len(workers) - 1}` at most",
         )
     names = set(workers[len(workers) - spares :])
-    hosts = (
-        dataclasses.replace(host, spare=True) if host.name in names else host for host in inventory.hosts
-    )
-    return dataclasses.replace(inventory, hosts=tuple(hosts))
+    hosts = (replace(host, spare=True) if host.name in names else host for host in inventory.hosts)
+    return replace(inventory, hosts=tuple(hosts))
 
 
 def misread(option: str, text: str, error: ValueError) -> UsageError:

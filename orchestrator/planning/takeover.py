@@ -6,10 +6,11 @@ answers contradicts it; any other one serves to look at the run and to end it, a
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import (
@@ -43,8 +44,7 @@ FOLLOWED = "followed and stopped from here, never started again"
 NO_SEAL = "its plan does not bear the seal of this machine's key"
 
 
-@dataclass(frozen=True)
-class Telling:
+class Telling(Struct, frozen=True):
     """One host's word on one run."""
 
     host: str
@@ -52,8 +52,7 @@ class Telling:
     authentic: bool  # the plan is one that a holder of our key has written
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(Struct, frozen=True):
     """A run, as the nodes tell of it."""
 
     plan: RunPlan
@@ -165,9 +164,9 @@ def _vouched(plan: RunPlan, ours: Mapping[str, Host]) -> RunPlan:
 
     def here(host: Host) -> Host:
         planned = {field: getattr(host, field) for field in PLANNED}
-        return dataclasses.replace(ours[host.name], **planned)
+        return replace(ours[host.name], **planned)
 
-    return dataclasses.replace(
+    return replace(
         plan,
         hosts=tuple(map(here, plan.hosts)),
         spares=tuple(
@@ -186,7 +185,7 @@ def _hearsay(plan: RunPlan, ours: Mapping[str, Host], reason: str) -> RunPlan:
     Nothing in it can be executed, nothing of this machine's environment is named.
     """
     notes = (f"{FOLLOWED}: {reason} (docs/security.md)",)
-    return dataclasses.replace(
+    return replace(
         plan,
         hosts=tuple(ours[host.name] for host in plan.hosts),
         spares=(),

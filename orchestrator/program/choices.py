@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import FrameworkName
@@ -76,8 +77,7 @@ def _backend(text: str, env: Mapping[str, str]) -> str:
     return env.get(BACKEND, setting["name"]) if setting["how"] == "," else setting["name"]
 
 
-@dataclass(frozen=True)
-class KerasChoice:
+class KerasChoice(Struct, frozen=True):
     """Why Keras 2 is what tf.keras is (None: it is not), and what the run says of Keras 3."""
 
     legacy: str | None = None

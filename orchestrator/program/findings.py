@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+
+from msgspec import Struct
 
 from orchestrator.model import Recipe, Role, TaskSpec
 from orchestrator.program.sources import SourceFile, argument, called, dotted, text
@@ -21,8 +22,7 @@ PROGRAM, PATH = "O201", "O203"  # found on the hosts
 CODES = ("O101", "O102", "O104", "O105", PROGRAM, PATH)  # docs/lint.md has a section for each
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing that will probably go wrong, and what to do; it stops nothing."""
 
     code: str
@@ -39,8 +39,7 @@ class Finding:
         return {"code": self.code, "path": self.path, "line": self.line, "what": self.what, "fix": self.fix}
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(Struct, frozen=True, dict=True):
     """All that the rules may look at."""
 
     tasks: Sequence[TaskSpec]

@@ -9,8 +9,9 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from msgspec import Struct
 
 from orchestrator.errors import UsageError
 from orchestrator.program import invocation
@@ -24,8 +25,7 @@ _NEWER = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(Struct, frozen=True):
     """The folder that goes to the hosts, as far as checks ask; paths are relative to it, with /."""
 
     root: str

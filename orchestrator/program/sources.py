@@ -8,9 +8,10 @@ import re
 import tokenize
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from orchestrator.program import invocation
 
@@ -36,8 +37,7 @@ def parsed(text: str | bytes, name: str = "<unknown>") -> ast.Module:
         return ast.parse(text, name)
 
 
-@dataclass(frozen=True)
-class SourceFile:
+class SourceFile(Struct, frozen=True, dict=True):
     """A file of a program; `path` is relative to where the tasks run."""
 
     path: str

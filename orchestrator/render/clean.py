@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import astuple
 
 from orchestrator import wire
@@ -19,8 +19,7 @@ from orchestrator.text import count, size, utf8
 _KINDS = ("state", "code", "data", "envs", "work")
 
 
-@dataclass(frozen=True)
-class Cleaning:
+class Cleaning(Struct, frozen=True):
     """The work of one `clean`."""
 
     hosts: Mapping[str, wire.Cleaned]  # a node's reply, by host

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from orchestrator.errors import HostError
 from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted, Word
@@ -20,8 +21,7 @@ _HELD = 64 << 10  # bytes that an answer may have to be compared with others
 _SHORT = 2.0  # seconds that an answer is held back, so that equal ones are shown once
 
 
-@dataclass
-class Answer:
+class Answer(Struct):
     """The part of one host's answer that is not shown yet."""
 
     host: str

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from orchestrator.events import Event, LogLine, TaskExited, TaskStarted
 
@@ -36,8 +37,7 @@ _VARYING = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Folded:
+class Folded(Struct, frozen=True):
     """One line for several; `tasks` are those that wrote it."""
 
     tasks: tuple[str, ...]
@@ -49,13 +49,12 @@ class Folded:
 Shown: TypeAlias = LogLine | Folded
 
 
-@dataclass(eq=False)
-class _Group:
+class _Group(Struct, eq=False):
     key: str
     place: int  # in the order in which they are shown
     arrived: float  # by the viewer's clock
     sent: float
-    lines: dict[str, LogLine] = field(default_factory=dict)  # the first of each task
+    lines: dict[str, LogLine] = {}  # the first of each task
 
     def shown(self) -> Shown:
         first, tasks = next(iter(self.lines.values())), tuple(self.lines)

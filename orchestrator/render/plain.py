@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TextIO
+
+from msgspec import Struct
 
 from orchestrator.events import LogLine, RunPlanned, Stamped, TaskStarted
 from orchestrator.render import fold
@@ -26,14 +27,13 @@ from orchestrator.text import moment, plain
 _BURST = 1 << 15  # characters of lines that are written at once
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Struct, frozen=True):
     """How a viewer wants a run to be shown, and what of it."""
 
     timestamps: bool = False
     wanted: Callable[[str], bool] = lambda _task: True  # which tasks' lines
     brief: bool = False  # of the run's start one line is said
-    view: View = field(default_factory=View)  # what happened before, and is not news
+    view: View = View()  # what happened before, and is not news
 
 
 class Renderer:
@@ -89,7 +89,7 @@ class Prefixes:
 
 
 class Plain(Renderer):
-    def __init__(self, stdout: TextIO, stderr: TextIO, look: Look = Look()) -> None:
+    def __init__(self, stdout: TextIO, stderr: TextIO, look: Look = Look()) -> None:  # noqa: B008 - frozen
         self._out = Sink(stdout)
         self._err = Sink(stderr)
         self._look = look

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from orchestrator import wire
 from orchestrator.events import FailureKind, Outcome
@@ -32,8 +33,7 @@ _KEEPER = re.compile(r"(.{1,100})@(.{1,255}), pid (\d{1,10})")
 NodeTasks: TypeAlias = Mapping[tuple[str, str], tuple[str, wire.TaskStatus]]  # (attempt, task) -> host, state
 
 
-@dataclass(frozen=True)
-class RunRow:
+class RunRow(Struct, frozen=True):
     plan: RunPlan
     view: View
     kept: bool  # its keeper lives on this machine
@@ -204,8 +204,7 @@ _LONG = 40  # characters of what a host says of others
 Progress: TypeAlias = Callable[[str], tuple[View, Vitals]]  # of a run, as far as this machine knows it
 
 
-@dataclass(frozen=True)
-class MachineRow:
+class MachineRow(Struct, frozen=True):
     host: str
     user: str = ""
     run: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from orchestrator import events as ev
 from orchestrator.diagnosis.ends import end_after, failed
@@ -16,8 +16,7 @@ from orchestrator.text import duration
 _READ = 8 << 20  # bytes of all logs that are read closely
 
 
-@dataclass
-class Bar:
+class Bar(Struct):
     """Something that lasted."""
 
     began: float  # seconds since the epoch, as `ended`
@@ -26,21 +25,20 @@ class Bar:
     text: str = ""
 
 
-@dataclass
-class Story:
+class Story(Struct):
     """All that is told of a run."""
 
     plan: RunPlan
     view: View
     kept: bool  # its keeper lives on this machine
     last: float = 0.0  # event, in seconds since the epoch
-    lanes: dict[str, list[Bar]] = field(default_factory=dict)
-    marks: list[tuple[float, str]] = field(default_factory=list)
-    hosts: dict[str, ev.HostDescribed] = field(default_factory=dict)
-    pairs: dict[tuple[str, str], ev.PairReported] = field(default_factory=dict)  # the worst one of each two
-    starts: dict[str, list[ev.TaskStarted]] = field(default_factory=dict)  # by task
-    reported: dict[str, list[Point]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    lanes: dict[str, list[Bar]] = {}
+    marks: list[tuple[float, str]] = []
+    hosts: dict[str, ev.HostDescribed] = {}
+    pairs: dict[tuple[str, str], ev.PairReported] = {}  # the worst one of each two
+    starts: dict[str, list[ev.TaskStarted]] = {}  # by task
+    reported: dict[str, list[Point]] = {}
+    notes: list[str] = []
 
     def tell(self, at: float, event: ev.Event) -> None:
         self.last = max(self.last, at)

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 _LONGEST = 4096  # bytes of a redraw
 _LOOKED_AT = 8192  # of what came at once, the end in which a redraw is looked for
@@ -32,8 +34,7 @@ _PACE = re.compile(r"\b(\d+(?:\.\d+)?)(s|ms|us)/step\b")
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """Progress of a `model.fit`; None stands for what its lines do not say."""
 
     epoch: int | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.events import HangKind
 from orchestrator.model import Completion, Role, TaskId
@@ -11,8 +13,7 @@ from orchestrator.model import Completion, Role, TaskId
 _UNUSUAL = 3.0  # times the longest pause that a task has made between two of its steps
 
 
-@dataclass(frozen=True)
-class Life:
+class Life(Struct, frozen=True):
     """One task's signs of life; times are those of a clock that only goes forward."""
 
     heard: float  # its last output or report, or its start
@@ -22,8 +23,7 @@ class Life:
     passed: float | None = None  # since when another one is ahead of it
 
 
-@dataclass(frozen=True)
-class Hang:
+class Hang(Struct, frozen=True):
     kind: HangKind
     tasks: tuple[TaskId, ...]
     seconds: float  # for how long by now

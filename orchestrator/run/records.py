@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator import wire
 from orchestrator.diagnosis.statement import Raised
@@ -29,8 +29,7 @@ _MOST = 2**63
 LONGEST = 256 << 10  # bytes of a record: the hook's, with six exceptions of which each letter is escaped
 
 
-@dataclass(frozen=True)
-class TaskPlace:
+class TaskPlace(Struct, frozen=True):
     """A task, where it runs, and in which attempt."""
 
     task: TaskId
@@ -155,7 +154,7 @@ def reported(task: TaskId, line: bytes) -> Event | None:
             return TaskReported(
                 str(task),
                 Last.ERROR,
-                {key: value for key, value in asdict(Raised.parse(record)).items() if value},
+                {key: value for key, value in msgspec.to_builtins(Raised.parse(record)).items() if value},
             )
     return None
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.diagnosis import lastwords
 from orchestrator.events import TaskExited
@@ -17,8 +19,7 @@ _OWN_SIGNALS = frozenset({4, 6, 7, 8, 11})
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-@dataclass(frozen=True)
-class FailedAttempt:
+class FailedAttempt(Struct, frozen=True):
     """One failed attempt, as far as it matters for the next."""
 
     place: str  # what failed, in words that come again when it does; "" when it came from outside
@@ -76,8 +77,7 @@ def _came_further(earlier: FailedAttempt, later: FailedAttempt) -> bool:
     return earlier.step is None and later.seconds > 1.5 * earlier.seconds + 10.0
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """The end of a host's place; `by` is "" when the run continues without it."""
 
     host: str

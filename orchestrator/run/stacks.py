@@ -9,9 +9,9 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator import ranges, wire
 from orchestrator.diagnosis.ends import essential
@@ -34,8 +34,7 @@ _GONE = ("", "Z", "X")
 PYTHON = "python"
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(Struct, frozen=True):
     file: str  # short: within its package, or within the working folder
     line: int
     function: str
@@ -45,8 +44,7 @@ class Frame:
         return f"{self.file}:{self.line} in {self.function}"
 
 
-@dataclass(frozen=True)
-class Stand:
+class Stand(Struct, frozen=True):
     """Where one task stands: the main thread of its first Python process."""
 
     task: str
@@ -67,8 +65,7 @@ class Stand:
         return inner is not None and _TOGETHER.match(inner.file) is not None
 
 
-@dataclass(frozen=True)
-class StackFinding:
+class StackFinding(Struct, frozen=True):
     groups: tuple[tuple[Stand, ...], ...]  # equal ones together, the odd ones first, then by size
     odd: tuple[Stand, ...]  # what the others wait for, as far as one can see
 

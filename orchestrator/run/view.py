@@ -7,10 +7,12 @@ lines change nothing here, so a flood of them costs nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
 from typing import Any, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator import events as ev
 from orchestrator.events import Event, Phase, Stamped
@@ -32,8 +34,7 @@ class TaskState(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True)
-class PhaseView:
+class PhaseView(Struct, frozen=True):
     phase: Phase
     hosts: int
     started: float
@@ -41,8 +42,7 @@ class PhaseView:
     ok: bool = True
 
 
-@dataclass(frozen=True)
-class HostView:
+class HostView(Struct, frozen=True):
     name: str
     state: HostState = HostState.WAITING
     why: str = ""  # it is lost
@@ -55,8 +55,7 @@ class HostView:
     validated: ev.HostValidated | ev.ValidationStood | None = None
 
 
-@dataclass(frozen=True)
-class TaskView:
+class TaskView(Struct, frozen=True):
     task: str
     host: str
     attempt: str = ""
@@ -69,18 +68,17 @@ class TaskView:
     exited: ev.TaskExited | None = None
 
 
-@dataclass(frozen=True)
-class View:
+class View(Struct, frozen=True):
     planned: ev.RunPlanned | None = None
     began: float = 0.0
     phases: tuple[PhaseView, ...] = ()
-    hosts: Mapping[str, HostView] = field(default_factory=dict)
-    tasks: Mapping[str, TaskView] = field(default_factory=dict)
+    hosts: Mapping[str, HostView] = {}
+    tasks: Mapping[str, TaskView] = {}
     failures: tuple[ev.AttemptFailed, ...] = ()  # of the attempts before this one
     hang: ev.HangSuspected | None = None  # and not passed
     hang_since: float = 0.0  # when those tasks were heard of last
     stacks: ev.StacksTaken | None = None  # of that hang
-    steps: Mapping[str, ev.Stepped] = field(default_factory=dict)  # of the present phase, by who does it
+    steps: Mapping[str, ev.Stepped] = {}  # of the present phase, by who does it
     stop: ev.StopRequested | None = None
     stop_asked: float = 0.0
     ended: ev.RunEnded | None = None

@@ -6,15 +6,14 @@ Unlike events this is not a history: a keeper replaces the one before, and only 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.run.fitlines import Fit
 
 
-@dataclass(frozen=True)
-class Vital:
+class Vital(Struct, frozen=True):
     """One task; what is not known is None."""
 
     heard: float  # when it last printed or reported anything, seconds since the epoch
@@ -25,13 +24,12 @@ class Vital:
     gpu_busy: int | None = None  # percent
 
 
-@dataclass(frozen=True)
-class Vitals:
+class Vitals(Struct, frozen=True):
     """All tasks of one attempt, by name."""
 
     at: float = 0.0  # seconds since the epoch
     attempt: str = ""
-    tasks: Mapping[str, Vital] = field(default_factory=dict)
+    tasks: Mapping[str, Vital] = {}
 
     def of(self, attempts: Collection[str]) -> Vitals:
         """These, where they are of one of these attempts; else nothing."""

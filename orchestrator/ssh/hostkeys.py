@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import paramiko
+from msgspec import Struct
 
 from orchestrator.ssh.resolve import Target
 
@@ -38,8 +39,7 @@ class Trust(Enum):
     CHANGED = "changed"
 
 
-@dataclass(frozen=True)
-class KnownKey:
+class KnownKey(Struct, frozen=True):
     """One line: for the host of this name, which may be hashed, this key."""
 
     name: str

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import paramiko
+from msgspec import Struct
 from paramiko.agent import AgentSSH
 from paramiko.message import Message
 
@@ -36,8 +37,7 @@ class Secrets:
     masters: Path | None = None  # connections of OpenSSH that a person has logged in
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """A key that can sign, or why the file holds none: "is encrypted", "is no private key: ..."."""
 
     path: Path
@@ -227,8 +227,7 @@ class LoginRefused(paramiko.AuthenticationException):
         self.unusable = unusable
 
 
-@dataclass(frozen=True)
-class Login:
+class Login(Struct, frozen=True):
     """Authenticates one connection by keys; paramiko's client calls it an auth strategy."""
 
     target: Target

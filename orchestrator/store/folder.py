@@ -10,11 +10,11 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.errors import RunError, UsageError
 from orchestrator.events import validity
@@ -53,8 +53,7 @@ class _Inside:
         return folder.path / self._name
 
 
-@dataclass(frozen=True)
-class RunFolder:
+class RunFolder(Struct, frozen=True):
     """`~/.local/state/orchestrate/runs/<id>/`; 0700, files 0600."""
 
     root: Path

@@ -17,8 +17,9 @@ import secrets
 import shlex
 import stat
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.errors import UsageError
 from orchestrator.node.base.fault import reason
@@ -73,8 +74,7 @@ def _unusable(path: Path, why: str) -> UsageError:
     return UsageError(f"the key {path} cannot be used", why=why, hint=hint)
 
 
-@dataclass(frozen=True)
-class OpenedPlan:
+class OpenedPlan(Struct, frozen=True):
     """A plan's JSON, and whether it is exactly what a holder of the key has sealed."""
 
     plan: bytes

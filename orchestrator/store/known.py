@@ -9,9 +9,10 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.model import Host, TaskSpec
@@ -149,8 +150,7 @@ def subject(spec: TaskSpec, tree: str, state: str) -> str:
     return _digest([spec.argv, sorted(spec.env.items()), spec.setup, tree, state])
 
 
-@dataclass(frozen=True)
-class Validations:
+class Validations(Struct, frozen=True):
     """Hosts that were validated: an empty file for each host and subject; other commands may use it, too.
 
     It is a convenience: what cannot be read is not remembered, and a full disk forgets.

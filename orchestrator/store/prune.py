@@ -6,7 +6,8 @@ import os
 import shutil
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.events import RunEnded
@@ -20,8 +21,7 @@ _GONE = ".gone-"
 _DAY = 86_400.0
 
 
-@dataclass(frozen=True)
-class Pruned:
+class Pruned(Struct, frozen=True):
     """Folders that went, or would."""
 
     count: int

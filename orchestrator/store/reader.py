@@ -15,11 +15,11 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 
 from orchestrator.errors import UsageError
 from orchestrator.events import (
@@ -47,8 +47,7 @@ _LONGEST = 16 << 20  # bytes of an event
 _AT_ONCE = 20_000  # lines between two looks at the events
 
 
-@dataclass
-class _Log:
+class _Log(Struct):
     """How far one task's log was read."""
 
     task: str
@@ -64,8 +63,7 @@ class _Log:
     waiting: deque[Stamped] = field(default_factory=deque)  # read, and not handed out yet
 
 
-@dataclass
-class RunReader:
+class RunReader(Struct):
     """Reads a run's folder from its beginning; `poll` again for what has been added since."""
 
     folder: RunFolder
@@ -78,8 +76,8 @@ class RunReader:
     damage: str = ""  # what of events.jsonl could not be read first
     _polls: int = 0
     _offset: int = 0
-    _logs: dict[tuple[str, str], _Log] = field(default_factory=dict)
-    _clocks: dict[str, float] = field(default_factory=dict)  # seconds that a host's is ahead of ours
+    _logs: dict[tuple[str, str], _Log] = {}
+    _clocks: dict[str, float] = {}  # seconds that a host's is ahead of ours
 
     def skip(self, events: int) -> None:
         """Leave out the first events, and the logs of what they started."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
@@ -34,8 +35,7 @@ class BackupOrigin(StrEnum):
     NOWHERE = "nowhere"  # nothing was there, or it lived only on a host that is lost
 
 
-@dataclass(frozen=True)
-class Carried:
+class Carried(Struct, frozen=True):
     origin: BackupOrigin
     giver: str  # the host it came from: the source, or one that sees its disk; "" for none
     sent: Mapping[str, Delivery]  # host -> what crossed, or that it had the same already

@@ -12,10 +12,11 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 import orchestrator
 from orchestrator.errors import ClusterError, UsageError
@@ -48,8 +49,7 @@ class ChangedError(ClusterError):
         self.paths = tuple(paths)
 
 
-@dataclass(frozen=True)
-class DataPath:
+class DataPath(Struct, frozen=True):
     """A file or folder of this machine, and its name in the data folder of the nodes."""
 
     name: str  # "files/images", "tfds/mnist/3.0.1"
@@ -57,16 +57,15 @@ class DataPath:
     executable: bool = False  # its files are programs
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(Struct, frozen=True, dict=True):
     """A manifest, and where its files are on this machine."""
 
     manifest: Manifest
     paths: Sequence[Path]  # of each file
     root: Path | None = None  # of code: what rsync sends is below it
-    kept: Mapping[int, bytes] = field(default_factory=dict)  # contents by the file's place
+    kept: Mapping[int, bytes] = {}  # contents by the file's place
     notes: tuple[str, ...] = ()  # for the user: what was left out, or is very large
-    left_out: Mapping[str, Reason] = field(default_factory=dict)
+    left_out: Mapping[str, Reason] = {}
 
     @cached_property
     def digest(self) -> str:
@@ -126,8 +125,7 @@ def _check(subject: str, files: int, length: int, hint: str) -> None:
 # --- code ---
 
 
-@dataclass(frozen=True)
-class CodeSource:
+class CodeSource(Struct, frozen=True):
     """The user's code as it lies here; listed once, for the checks of a launch and for the keeper."""
 
     root: CodeRoot
@@ -273,8 +271,7 @@ def read_data(
     return contents
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     name: str
     path: Path
     size: int

@@ -15,12 +15,11 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError, Trouble
@@ -63,16 +62,14 @@ class _Row(NamedTuple):
     target: str
 
 
-@dataclass(frozen=True)
-class Fetched:
+class Fetched(Struct, frozen=True):
     files: int  # that crossed; 0: it was the same already
     bytes: int
     seconds: float
     left_out: tuple[str, ...] = ()  # what the host has and we do not take: see `admit`
 
 
-@dataclass(frozen=True)
-class HostListing:
+class HostListing(Struct, frozen=True):
     """A path on a host: `root` and names below it; a file is one name in its folder."""
 
     kind: str  # FOLDER, FILE or "" for nothing
@@ -206,7 +203,6 @@ def parents(path: str) -> Iterator[str]:
         yield path
 
 
-@dataclass
 class Staging:
     """A hidden folder of ours that is filled; in a `with`. It stays until it is renamed or removed.
 
@@ -214,7 +210,8 @@ class Staging:
     smaller size is the beginning of it.
     """
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def __enter__(self) -> Self:
         self.path.mkdir(exist_ok=True)
@@ -375,13 +372,12 @@ def our_disk(local: Path) -> Iterator[None]:
         ) from error
 
 
-@dataclass
-class EventMirror:
+class EventMirror(Struct):
     """Copy of what the tasks of one host wrote for TensorBoard: files grow here as they grow there."""
 
     folder: Path
     root: str  # on the host
-    sizes: dict[str, int] = field(default_factory=dict)  # of each path, here
+    sizes: dict[str, int] = {}  # of each path, here
 
     def catch_up(self, session: Conversation, most: int = MOST_EVENT_BYTES) -> None:
         """Take what is new; raise HostError, or ClusterError when it cannot be written here."""

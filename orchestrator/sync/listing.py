@@ -11,9 +11,10 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from orchestrator.errors import UsageError
 from orchestrator.node.base.fault import reason
@@ -31,14 +32,13 @@ _SYSTEM = (
 )
 
 
-@dataclass
-class CodeListing:
+class CodeListing(Struct):
     """Paths relative to the root, and what a person should know about those left out."""
 
-    paths: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    named: set[str] = field(default_factory=set)  # of the paths, those that the user wants whatever they are
-    left_out: dict[str, Reason] = field(default_factory=dict)  # a folder's path ends with a slash
+    paths: list[str] = []
+    notes: list[str] = []
+    named: set[str] = set()  # of the paths, those that the user wants whatever they are
+    left_out: dict[str, Reason] = {}  # a folder's path ends with a slash
 
 
 def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ()) -> CodeListing:
@@ -229,8 +229,7 @@ def unreadable(path: str, error: OSError) -> UsageError:
 # --- which folder ---
 
 
-@dataclass(frozen=True)
-class CodeRoot:
+class CodeRoot(Struct, frozen=True):
     """The folder that is sent, and where in it the tasks run ("" is its top)."""
 
     path: Path

@@ -14,8 +14,9 @@ import json
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.errors import UsageError
 from orchestrator.node.disk import listing
@@ -43,8 +44,7 @@ _MOST_RECORD = 256 << 20  # bytes: as long as the names of a listing may be
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """Files and links below one folder of a host, and where they belong below the person's folder."""
 
     root: str
@@ -136,8 +136,7 @@ def _matches(path: str, pattern: str) -> bool:
     return path == pattern or any(fnmatch.fnmatchcase(one, pattern) for one in (path, *parents(path)))
 
 
-@dataclass
-class Taking:
+class Taking(Struct):
     """One pull into an open folder; what is a person's own there is known by the record."""
 
     session: Conversation

@@ -6,7 +6,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
@@ -21,22 +22,20 @@ _FLYING = threading.Semaphore(32)  # messages that are on their way to all hosts
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(Struct, frozen=True):
     bytes: int  # of the transfer
     seconds: float
     reused: bool  # it was there already
 
 
-@dataclass(eq=False)
-class Sending:
+class Sending(Struct, eq=False):
     """The folder `path` of one host, which is to become what `contents` say."""
 
     session: Conversation
     contents: Contents
     path: str
     mutable: bool = False
-    lacks: set[int] = field(default_factory=set)
+    lacks: set[int] = set()
     sent: int = 0  # bytes
 
     def begin(

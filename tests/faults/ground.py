@@ -13,9 +13,10 @@ import subprocess
 import sys
 import venv
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec.structs import replace
 
 from orchestrator.connectors import Connectors
 from orchestrator.fleet import Fleet

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import orchestrator
 from orchestrator.events import LogLine
@@ -96,7 +96,7 @@ def test_all_that_cannot_be_had_again_is_named_at_once(folder: Path, monkeypatch
     (folder / "data" / "set").write_text("other numbers")
     monkeypatch.delenv("TOKEN")
     plan = run._folder.read_plan()
-    run._folder.write_plan(dataclasses.replace(plan, environment=EnvironmentPlan("0123456789abcdef")))
+    run._folder.write_plan(replace(plan, environment=EnvironmentPlan("0123456789abcdef")))
     write_lock("0123456789abcdef", "idna==3.7")  # a damaged one
     for name in ("here", "there"):
         shutil.rmtree(folder / name / "work" / "trees")

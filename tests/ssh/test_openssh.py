@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.connectors import Connectors
 from orchestrator.errors import HostError

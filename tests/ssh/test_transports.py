@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.connectors import Connectors
 from orchestrator.errors import HostError
@@ -47,7 +47,7 @@ def host(
         (tmp_path / "srun").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         monkeypatch.setenv("SLURM_JOB_ID", "7")
-    return dataclasses.replace(cluster.hosts[0], **WAYS[request.param])
+    return replace(cluster.hosts[0], **WAYS[request.param])
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import os
 import random
 import re
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, kill_all, until

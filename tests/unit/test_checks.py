@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from orchestrator import checks, wire
 from orchestrator.checks import Evidence, HostReport, Needs
 from orchestrator.checks.cluster import without
 from orchestrator.events import CheckReported, Level, PairReported
-from orchestrator.model import EnvironmentPlan, FrameworkName, Host, Role
+from orchestrator.model import DEFAULT_WORKDIR, EnvironmentPlan, FrameworkName, Host, Role
 from orchestrator.render.preflight import preflight_table
 from tests.golden import matches_golden
 
@@ -225,7 +225,7 @@ def test_what_env_makes_is_mended_by_setup() -> None:
     """An environment that lacks a package is what [env] says: made anew it would lack it again."""
     needs = Needs(needed=True, legacy_keras=False, environment=MADE)
     python = f"envs/{MADE.name}/bin/python"
-    own = {"host__python": f"{Host.workdir}/{python}", "facts__python__path": f"/home/t/o/{python}"}
+    own = {"host__python": f"{DEFAULT_WORKDIR}/{python}", "facts__python__path": f"/home/t/o/{python}"}
     rows: list[dict[str, Any]] = [
         {"facts__python": DEAD, "facts__packages": {}},
         {"facts__python__version": "3.12.1"},

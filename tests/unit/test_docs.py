@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from msgspec.structs import fields
 
 from orchestrator import checks
 from orchestrator.cli.args import parser

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator import wire
 from orchestrator.connectors import Connectors

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from orchestrator.run.fitlines import Fit, Lines
 from orchestrator.run.lines import CAP, Splitter
@@ -175,4 +176,4 @@ def test_a_flood_without_an_end_is_not_kept() -> None:
         lines.feed(b"x" * 65536)
     lines.feed(b"\nEpoch 2/3\n4/5 - 0s - loss: 0.5 - 1ms/step\n")
     assert lines.fit == Fit(2, 3, 4, 5, 0.5, "", 1000.0)
-    assert json.dumps(lines.fit.__dict__)
+    assert json.dumps(asdict(lines.fit))

@@ -97,17 +97,7 @@ def test_what_this_machine_cannot_do_is_no_bug(tmp_path: Path) -> None:
 
 
 ROOT = Path(__file__).parents[2]
-HEAVY = (
-    "argcomplete",
-    "asyncio",
-    "cryptography",
-    "fabric",
-    "msgspec",
-    "paramiko",
-    "pathspec",
-    "rich",
-    "tomllib",
-)
+HEAVY = ("argcomplete", "asyncio", "cryptography", "fabric", "paramiko", "pathspec", "rich", "tomllib")
 
 
 def test_little_is_loaded_before_ctrl_c_is_taken() -> None:

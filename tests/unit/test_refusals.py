@@ -6,10 +6,10 @@ import contextlib
 import shlex
 import subprocess
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.cli.args.parser import parse
 from orchestrator.errors import UsageError

@@ -70,7 +70,10 @@ HOSTS = (Host("gpu-01", "gpu-01", "10.0.0.1"), Host("gpu-02", "gpu-02", "10.0.0.
 
 def plan(run: str = "tidy-otter", command: tuple[str, ...] = ("train.py",)) -> RunPlan:
     tasks = tuple(TaskSpec(TaskId(Role.WORKER, i), host.name, 2222, (), {}) for i, host in enumerate(HOSTS))
-    return RunPlan(run, "mnist", "ann@laptop", 0.0, HOSTS, {}, tasks, command, Completion.ALL)
+    return RunPlan(
+        run=run, name="mnist", owner="ann@laptop", created=0.0, hosts=HOSTS, cluster={}, tasks=tasks,
+        command=command, completion=Completion.ALL,
+    )  # fmt: skip
 
 
 def view(*events: ev.Event) -> View:

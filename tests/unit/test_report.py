@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator import events as ev
 from orchestrator.cli.main import main
@@ -72,7 +72,7 @@ def plan(**changes: object) -> RunPlan:
     hosts = (plans.host("gpu-1"), plans.host("gpu-2"))
     env = {"API_KEY": "hunter2", "MONKEY": "banana", "SHOWN": "yes"}
     made = plans.make(*hosts, command=("train.py",), env=env)
-    return dataclasses.replace(made, run=str(ID), **changes)  # type: ignore[arg-type]
+    return replace(made, run=str(ID), **changes)
 
 
 def folder(*events: ev.Event, **changes: object) -> RunFolder:

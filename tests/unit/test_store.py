@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.cli.main import main
 from orchestrator.errors import ExitStatus, UsageError
@@ -45,7 +44,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def plan_of(run: str, name: str = "") -> RunPlan:
-    return dataclasses.replace(plans.make(plans.host("gpu-1")), run=run, name=name)
+    return replace(plans.make(plans.host("gpu-1")), run=run, name=name)
 
 
 def emit(folder: RunFolder, *events: Event) -> None:

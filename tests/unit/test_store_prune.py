@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.events import Outcome, RunEnded, Stamped
 from orchestrator.model import Host, Role, TaskId, TaskSpec
@@ -30,7 +29,7 @@ def _runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def made(root: Path, run: str, *, days: float, ended: RunEnded | None = ENDED, size: int = 0) -> RunFolder:
     folder = RunFolder(root, RunId(run))
-    folder.create(dataclasses.replace(plans.make(plans.host("gpu-1"), plans.host("gpu-2")), run=run))
+    folder.create(replace(plans.make(plans.host("gpu-1"), plans.host("gpu-2")), run=run))
     folder.debug_log.write_bytes(b"x" * size)
     if ended is not None:
         EventLog(folder)(Stamped(1.0, ended))
@@ -62,7 +61,7 @@ def test_what_is_alive_somewhere_or_kept_here_stays(tmp_path: Path) -> None:
     assert prune((), (), older=MONTH, dry=False).gone == ("a", "b")
 
 
-@pytest.mark.parametrize("end", [None, msgspec.structs.replace(ENDED, unproven=("gpu-2",))])
+@pytest.mark.parametrize("end", [None, replace(ENDED, unproven=("gpu-2",))])
 def test_an_end_that_nobody_told_is_proven_by_its_hosts(tmp_path: Path, end: RunEnded | None) -> None:
     made(tmp_path, "a", days=50, ended=end)
     silent = prune((), {"gpu-1"}, older=MONTH, dry=False)
@@ -91,15 +90,15 @@ def test_a_launch_that_was_killed_in_its_first_moment_and_half_removed_folders_g
 
 SPEC = TaskSpec(TaskId(Role.WORKER, 0), "a", 2222, ("python3", "-m", "worker_entry"), {"A": "b"})
 HOST = Host("a", "a", "10.0.0.1")
-OTHER = dataclasses.replace(HOST, ssh="b")
+OTHER = replace(HOST, ssh="b")
 
 
 def test_another_subject_is_another_memory() -> None:
     plain = subject(SPEC, "ab", "st")
     others = [
-        subject(dataclasses.replace(SPEC, argv=(*SPEC.argv, "--epochs=2")), "ab", "st"),
-        subject(dataclasses.replace(SPEC, env={"A": "c"}), "ab", "st"),
-        subject(dataclasses.replace(SPEC, setup="module load x"), "ab", "st"),
+        subject(replace(SPEC, argv=(*SPEC.argv, "--epochs=2")), "ab", "st"),
+        subject(replace(SPEC, env={"A": "c"}), "ab", "st"),
+        subject(replace(SPEC, setup="module load x"), "ab", "st"),
         subject(SPEC, "cd", "st"),
         subject(SPEC, "ab", "changed"),
     ]

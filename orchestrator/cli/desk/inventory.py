@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from orchestrator import config, ranges, slurm
 from orchestrator.cli.desk.out import tell
@@ -33,11 +34,8 @@ def load(wanted: str | None) -> Inventory:
     else:
         made = _of_file(wanted)
     # Whoever keeps the run later is perhaps not in the job of hosts that srun leads to.
-    hosts = (
-        dataclasses.replace(host, job=slurm.job_here()) if host.via is Way.SRUN else host
-        for host in made.hosts
-    )
-    return dataclasses.replace(made, hosts=tuple(hosts))
+    hosts = (replace(host, job=slurm.job_here()) if host.via is Way.SRUN else host for host in made.hosts)
+    return replace(made, hosts=tuple(hosts))
 
 
 def chosen(arguments: argparse.Namespace) -> Inventory:
@@ -100,7 +98,7 @@ def host_of(ssh: str, ssh_config: str | None = None) -> Host:
     except HostError:  # which is said to whoever connects
         address = host.ssh
     # A name that is complete ends with a dot, and no address in hosts.toml does.
-    return dataclasses.replace(host, address=read_address(address.removesuffix(".")))
+    return replace(host, address=read_address(address.removesuffix(".")))
 
 
 def _of_job() -> Inventory:

@@ -8,8 +8,9 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.cli.desk import asking
 from orchestrator.cli.desk.interrupts import Interrupts
@@ -131,8 +132,7 @@ def stream(folder: RunFolder, reader: RunReader, adopt: Callable[[], bool]) -> I
         idle = min(1.2 * idle, _QUIET)
 
 
-@dataclass
-class _Watch:
+class _Watch(Struct):
     """Draws until the run has ended; replaces a keeper that vanished."""
 
     folder: RunFolder

@@ -6,10 +6,11 @@ last one holds nothing: no process, no port.
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from orchestrator import ranges, text, wire
 from orchestrator.errors import ClusterError, HostError, Trouble
@@ -104,8 +105,8 @@ def _replace(run: Run, away: dict[str, HostError]) -> None:
     report_failures(run.emit, Phase.CONNECT, away)
     # Nothing of the run has ever been there: a spare like any other, should it answer one day.
     retired = tuple(host for host in plan.retired if host.name not in absent)
-    spares = (*plan.spares, *(dataclasses.replace(host, spare=True) for host in absent.values()))
-    take(run, dataclasses.replace(plan, retired=retired, spares=spares, preparing=Preparing()), changes)
+    spares = (*plan.spares, *(replace(host, spare=True) for host in absent.values()))
+    take(run, replace(plan, retired=retired, spares=spares, preparing=Preparing()), changes)
 
 
 def fill(
@@ -198,7 +199,7 @@ def start_again(run: Run, attempt: int) -> None:
         else:
             break
     run.staged.made.clear()
-    run.plan = dataclasses.replace(run.plan, preparing=Preparing())
+    run.plan = replace(run.plan, preparing=Preparing())
     run.folder.write_plan(run.plan)
     launch(run, str(attempt))
 

@@ -10,8 +10,10 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from orchestrator.sync import DataPath, read_data
 from tests.ssh.runs.desk import FAMILY, Desk, until

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, until

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Host, Role

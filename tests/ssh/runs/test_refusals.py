@@ -6,11 +6,11 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
@@ -60,7 +60,7 @@ def closed_port(desk: Desk, stack: ExitStack) -> None:
 
 def every(desk: Desk, **changes: str) -> None:
     """All hosts with these fields; the job needs no TensorFlow."""
-    desk.write_hosts([replace(host, **changes) for host in desk.cluster.hosts], job=JOB)  # type: ignore[arg-type]
+    desk.write_hosts([replace(host, **changes) for host in desk.cluster.hosts], job=JOB)
 
 
 def wrong_user(desk: Desk, _: ExitStack) -> None:

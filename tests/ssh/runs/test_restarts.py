@@ -7,9 +7,10 @@ import json
 import os
 import signal
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, kill_all, until
