@@ -114,6 +114,12 @@ class HereError(HostError):
         super().__init__(host, "cannot be talked to from here", kind=Trouble.HERE, why=why, hint=hint)
 
 
+def expect(right: object, why: str) -> None:
+    """Raise ValueError with what is wrong, unless it is right."""
+    if not right:
+        raise ValueError(why)
+
+
 def of_this_machine(error: OSError) -> OrchestrateError:
     """Word what this machine could not do, where nothing nearer to it has."""
     why = error.strerror or str(error)

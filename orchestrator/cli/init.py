@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import orchestrator
-from orchestrator import config, ranges
+from orchestrator import ranges
 from orchestrator.checks.cluster import state_for
 from orchestrator.cli import preflight
 from orchestrator.cli.desk.asking import logins, new_fleet
 from orchestrator.cli.desk.inventory import NAME, host_of
 from orchestrator.cli.desk.out import say, tell
+from orchestrator.config import load as config
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import is_loopback
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError

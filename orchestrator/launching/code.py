@@ -19,8 +19,7 @@ from orchestrator.program.sources import SourceFile
 from orchestrator.store import runs_root
 
 if TYPE_CHECKING:
-    from orchestrator.sync import Contents
-    from orchestrator.sync.contents import CodeSource
+    from orchestrator.sync.contents import CodeSource, Contents
     from orchestrator.sync.listing import CodeRoot
 
 _ROWS = 30  # lines of a list

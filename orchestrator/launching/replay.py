@@ -23,8 +23,7 @@ from orchestrator.ranges import fold
 from orchestrator.run.view import replay as replayed
 from orchestrator.store import RunFolder, new_run_id, runs_root
 from orchestrator.store.reader import events_of
-from orchestrator.sync import read_data, read_folder
-from orchestrator.sync.contents import CodeSource, folder_source, read_builtin
+from orchestrator.sync.contents import CodeSource, folder_source, read_builtin, read_data, read_folder
 
 _NOTE = "a replay of run "
 Asking = Callable[[Sequence[Host]], AbstractContextManager[tuple[Fleet, Mapping[str, HostError]]]]

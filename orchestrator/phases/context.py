@@ -23,8 +23,7 @@ from orchestrator.model import Host, RunPlan
 from orchestrator.slurm import Fate
 from orchestrator.store import RunFolder
 from orchestrator.store.known import Validations, state_root
-from orchestrator.sync import Contents
-from orchestrator.sync.contents import CodeSource
+from orchestrator.sync.contents import CodeSource, Contents
 from orchestrator.timings import DEFAULT, Timings
 
 log = logging.getLogger("orchestrate")

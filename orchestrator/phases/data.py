@@ -26,7 +26,9 @@ from orchestrator.phases.preflight import shared_workdirs
 from orchestrator.plainfile import at_home
 from orchestrator.planning.environ import of_data as env_of_data
 from orchestrator.ranges import grouped
-from orchestrator.sync import Contents, DataPath, Sending, Throttle, one_time_key, read_data
+from orchestrator.sync.contents import Contents, DataPath, read_data
+from orchestrator.sync.conversation import Throttle, one_time_key
+from orchestrator.sync.sending import Sending
 
 _LOOK = 3600.0  # seconds that reading all of it may take
 _TOLD = 1.0  # seconds between two words about how much was read, or has come

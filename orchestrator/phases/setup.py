@@ -22,7 +22,7 @@ from orchestrator.phases.data import bring, look
 from orchestrator.phases.preflight import shared_workdirs
 from orchestrator.ranges import grouped
 from orchestrator.store.known import read_lock
-from orchestrator.sync import DataPath, read_data
+from orchestrator.sync.contents import DataPath, read_data
 
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
 _GLANCE = 1.0  # seconds between two looks at how far a host has come

@@ -26,9 +26,10 @@ from orchestrator.planning.plan import is_builtin
 from orchestrator.program.invocation import script_of
 from orchestrator.ranges import fold
 from orchestrator.store.folder import CodeRecord
-from orchestrator.sync import Contents, fetch, push, read_folder
-from orchestrator.sync.contents import read_builtin
+from orchestrator.sync.contents import Contents, read_builtin, read_folder
+from orchestrator.sync.files import fetch
 from orchestrator.sync.listing import git_state
+from orchestrator.sync.sending import push
 from orchestrator.text import utf8
 
 _PAGE = "docs/lint.md"

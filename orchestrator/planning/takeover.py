@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.errors import ClusterError, UsageError
+from orchestrator.errors import ClusterError, UsageError, expect
 from orchestrator.model import (
     MAX_PORT,
     Admission,
@@ -27,7 +27,6 @@ from orchestrator.model import (
 from orchestrator.names import AttemptName, RunId
 from orchestrator.ranges import grouped
 from orchestrator.text import cut, plain
-from orchestrator.wire.message import expect
 
 # What a plan of our own may say of a host: where on it the run lies, and what it runs. All else is how we
 # reach it, and stays as the inventory has it: what another machine had there (a key, an ssh_config) names

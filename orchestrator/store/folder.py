@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from orchestrator.errors import RunError, UsageError
+from orchestrator.errors import RunError, UsageError, expect
 from orchestrator.events import validity
 from orchestrator.model import Order, RunPlan, TaskId
 from orchestrator.names import AttemptName, RunId
@@ -25,7 +25,6 @@ from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import make_folder, open_plain, read_plain, write_atomically
 from orchestrator.planning import takeover
 from orchestrator.text import plain, utf8
-from orchestrator.wire.message import expect
 
 MOST = 64 << 20  # bytes of a plan
 _MOST_VITALS = 8 << 20

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from orchestrator.errors import expect
 from orchestrator.wire.message import (
     Code,
     Count,
@@ -26,7 +27,6 @@ from orchestrator.wire.message import (
     Signal,
     Size,
     Words,
-    expect,
 )
 
 PROTOCOL = 1

@@ -189,12 +189,6 @@ def answer(request: Request[_R], result: object, payload: bytes) -> _R:
     return reply
 
 
-def expect(right: object, why: str) -> None:
-    """Raise ValueError with what is wrong, unless it is right."""
-    if not right:
-        raise ValueError(why)
-
-
 # --- the bytes of an agent ---
 
 NOISE = 65_536  # bytes of login noise that are kept

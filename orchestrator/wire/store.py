@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from orchestrator.errors import expect
 from orchestrator.node.disk.listing import MOST_LISTED
 from orchestrator.node.stock.manifest import BLOB
 from orchestrator.wire.message import (
@@ -23,7 +24,6 @@ from orchestrator.wire.message import (
     Reply,
     Request,
     Words,
-    expect,
 )
 
 _Bits = Annotated[str, Meta(max_length=1 << 19, pattern=r"\A[0-9a-f]+\Z")]

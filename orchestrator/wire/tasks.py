@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from orchestrator.errors import expect
 from orchestrator.events import AttemptText, TaskName
 from orchestrator.wire.message import (
     LARGE,
@@ -27,7 +28,6 @@ from orchestrator.wire.message import (
     Signal,
     Size,
     Words,
-    expect,
     read,
 )
 

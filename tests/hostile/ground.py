@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import parse
+from orchestrator.config.load import parse
 from orchestrator.envs import name_of, recipe_digest
 from orchestrator.node.base.locks import is_taken
 from orchestrator.node.base.paths import Paths

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import config
+from orchestrator.config.load import load
 from orchestrator.rehearsal import Cluster
 from tests import command
 from tests.hostile.middle import Middle
@@ -105,6 +105,6 @@ def _init(place: Place, status: int, **environment: str) -> str:
     assert not [line for line in said.splitlines() if line.startswith("  try:") and "evil" in line]
     written = (place.home / "hosts.toml").read_text()
     assert not _UNSAFE.search(written)
-    assert [host.name for host in config.load(place.home / "hosts.toml").hosts] == ["gpu-01"]
+    assert [host.name for host in load(place.home / "hosts.toml").hosts] == ["gpu-01"]
     assert {path.name for path in place.home.iterdir()} <= {"hosts.toml", ".local", ".cache", ".config"}
     return said

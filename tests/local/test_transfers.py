@@ -18,7 +18,8 @@ from orchestrator.node.disk.listing import Entry
 from orchestrator.phases.data import bring
 from orchestrator.phases.preflight import examine
 from orchestrator.store.bus import Bus
-from orchestrator.sync import DataPath, pull, read_data
+from orchestrator.sync import pull
+from orchestrator.sync.contents import DataPath, read_data
 from tests.ports import free_port
 from tests.unit import plans
 

@@ -19,7 +19,7 @@ import pytest
 
 from orchestrator.node.stock import peers
 from orchestrator.node.stock.manifest import BLOB, Manifest, blobs_of
-from orchestrator.sync import one_time_key
+from orchestrator.sync.conversation import one_time_key
 from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import link, names_in, until
 from tests.node.lab import Lab

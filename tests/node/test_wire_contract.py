@@ -19,7 +19,7 @@ from orchestrator.checks import PACKAGES
 from orchestrator.envs import uv
 from orchestrator.node.serve.ops import OPS
 from orchestrator.node.stock.manifest import Manifest
-from orchestrator.sync import one_time_key
+from orchestrator.sync.conversation import one_time_key
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient
 from tests.node.lab import Lab

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import config
+from orchestrator.config.load import load
 from orchestrator.rehearsal import Cluster
 from tests import command
 
@@ -53,7 +53,7 @@ def test_a_whole_file_from_names_alone(cluster: Cluster, tmp_path: Path) -> None
     folder = tmp_path / "project"
     done = init(cluster, folder, "gpu-[01-03]", "--no-preflight")
     assert (done.returncode, done.stderr) == (0, "")
-    inventory = config.load(folder / "hosts.toml")
+    inventory = load(folder / "hosts.toml")
     assert [(host.name, host.ssh, host.address) for host in inventory.hosts] == [
         (f"gpu-0{number}", f"gpu-0{number}", f"127.0.0.{number + 1}") for number in (1, 2, 3)
     ]
@@ -70,7 +70,7 @@ def test_an_environment_is_to_be_made_where_a_host_has_none(cluster: Cluster, tm
     done = init(cluster, tmp_path, "gpu-[01-02]", "--to", "two hosts.toml")
     assert done.returncode == 0
     assert "next: orchestrate setup --hosts 'two hosts.toml' makes their Python environment" in done.stderr
-    inventory = config.load(tmp_path / "two hosts.toml")
+    inventory = load(tmp_path / "two hosts.toml")
     assert inventory.environment is not None
     assert [host.python for host in inventory.hosts] == ["python3", "python3"]
 
@@ -96,7 +96,7 @@ def test_hosts_with_new_keys_and_preflight(cluster: Cluster, tmp_path: Path) -> 
     assert [line.split()[:2] for line in lines[1:4]] == [[f"gpu-0{n}", "ssh-ed25519"] for n in (1, 2, 3)]
     assert lines[4] == "3 keys written to known_hosts, as --yes says"
     assert len(cluster.known_hosts.read_text().splitlines()) == 3
-    assert len(config.load(folder / "hosts.toml").hosts) == 3
+    assert len(load(folder / "hosts.toml").hosts) == 3
     # A Python that has a folder of TensorFlow's and no tf_keras: preflight was reached, and says so.
     assert done.returncode == 3
     assert "this cluster cannot train yet" in done.stdout
@@ -113,7 +113,7 @@ def test_nobody_to_ask_accepts_no_key(cluster: Cluster, tmp_path: Path) -> None:
     assert (
         "# not looked at: gpu-01 shows a host key that we do not know" in (folder / "hosts.toml").read_text()
     )
-    assert [host.address for host in config.load(folder / "hosts.toml").hosts] == ["127.0.0.2", "127.0.0.3"]
+    assert [host.address for host in load(folder / "hosts.toml").hosts] == ["127.0.0.2", "127.0.0.3"]
 
 
 def test_a_changed_key_is_never_accepted(cluster: Cluster, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_person_is_asked_once_for_all_keys(cluster: Cluster, tmp_path: Path) -
     assert process.wait(30) == 0
     os.close(terminal)
     assert len(cluster.known_hosts.read_text().splitlines()) == 2
-    assert [host.name for host in config.load(folder / "hosts.toml").hosts] == ["gpu-01", "gpu-03"]
+    assert [host.name for host in load(folder / "hosts.toml").hosts] == ["gpu-01", "gpu-03"]
 
 
 def until(terminal: int, words: str, seconds: float = 60) -> str:

@@ -15,7 +15,11 @@ from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError
 from orchestrator.fleet import Session
 from orchestrator.node.disk.listing import FILE, FOLDER, ODD, Entry, entries
-from orchestrator.sync import BackupOrigin, carry, fetch, pull, push, read_folder
+from orchestrator.sync import pull
+from orchestrator.sync.backups import BackupOrigin, carry
+from orchestrator.sync.contents import read_folder
+from orchestrator.sync.files import fetch
+from orchestrator.sync.sending import push
 
 
 @pytest.fixture

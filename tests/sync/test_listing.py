@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.sync import Contents
+from orchestrator.sync.contents import Contents
 from orchestrator.sync.listing import git_state
 from tests.sync.trees import read_tree
 

@@ -16,8 +16,10 @@ from orchestrator.errors import ClusterError, HostError, OrchestrateError
 from orchestrator.node.disk.below import Below, stays_inside
 from orchestrator.node.disk.listing import MOST_ENTRIES
 from orchestrator.node.disk.removing import remove
-from orchestrator.sync import carry, fetch, pull
+from orchestrator.sync import pull
+from orchestrator.sync.backups import carry
 from orchestrator.sync.conversation import Conversation
+from orchestrator.sync.files import fetch
 from orchestrator.sync.pull import RECORD, Part, read_record
 from tests.sync.liar import Liar, file, folder, link
 

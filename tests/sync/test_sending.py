@@ -13,17 +13,11 @@ from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.fleet import Session
 from orchestrator.node.stock.manifest import BLOB
-from orchestrator.sync import (
-    ChangedError,
-    Contents,
-    Delivery,
-    fetch,
-    pull,
-    push,
-    read_folder,
-    rsync,
-)
+from orchestrator.sync import pull, rsync
 from orchestrator.sync import sending as sends
+from orchestrator.sync.contents import ChangedError, Contents, read_folder
+from orchestrator.sync.files import fetch
+from orchestrator.sync.sending import Delivery, push
 from tests.sync.trees import read_tree
 
 

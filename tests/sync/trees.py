@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from orchestrator.sync import Contents
-from orchestrator.sync.contents import CodeSource
+from orchestrator.sync.contents import CodeSource, Contents
 from orchestrator.sync.listing import CodeRoot, list_files
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from orchestrator import config
+from orchestrator.config import load as config
 from orchestrator.config.tables import DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS, TABLES
 from orchestrator.model import Data, Host, Job
 from tests.golden import matches_golden

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import config
+from orchestrator.config.load import load, parse
 from orchestrator.errors import ExitStatus, UsageError
 from tests.golden import matches_golden
 
@@ -130,7 +130,7 @@ env.OMP_NUM_THREADS = 4
 
 def mistakes(text: str | bytes) -> str:
     with pytest.raises(UsageError) as caught:
-        config.parse(text)
+        parse(text)
     error = caught.value
     assert error.status is ExitStatus.USAGE
     lines = error.why.split("\n")
@@ -175,7 +175,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     }
     for path, (what, why, hint) in rows.items():
         with pytest.raises(UsageError) as caught:
-            config.load(path)
+            load(path)
         assert (caught.value.what, caught.value.why) == (what, why)
         assert caught.value.hint.startswith(hint)
 
@@ -184,5 +184,5 @@ def test_an_inventory_has_a_bound(tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
     path.write_bytes(b"#" * (2 << 20))
     with pytest.raises(UsageError, match="cannot read") as refused:
-        config.load(path)
+        load(path)
     assert refused.value.why == "it has 2.1 MB, and may have 1.0 MB"

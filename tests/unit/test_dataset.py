@@ -11,7 +11,8 @@ import pytest
 from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import Data
 from orchestrator.phases.data import find_set, sources
-from orchestrator.sync import Contents, DataPath, contents, read_data
+from orchestrator.sync import contents
+from orchestrator.sync.contents import Contents, DataPath, read_data
 
 
 @pytest.fixture

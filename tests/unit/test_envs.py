@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import parse
+from orchestrator.config.load import parse
 from orchestrator.envs import lock, uv, wheels, with_python
 from orchestrator.envs.lock import Lock, overrides_of
 from orchestrator.errors import UsageError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator import config
 from orchestrator.cli import init
 from orchestrator.cli.desk.inventory import host_of
+from orchestrator.config.load import parse
 from orchestrator.config.mistakes import Wrong
 from orchestrator.phases.survey import Machine, TensorFlowPython, choose_addresses, choose_python
 
@@ -93,7 +93,7 @@ def test_what_is_written_is_read_as_it_was_meant() -> None:
     gpus = Machine("one", "a", ("10.0.0.1",), ("A\x1b[2J",) * 2, (TensorFlowPython("~/größe/py", "2.17"),))
     other = Machine("two", "b", ("10.0.0.2",), (), gpus.pythons)
     text = written("one", "me@two:2200", note="x\ny = 1", one=gpus, two=other)
-    first, second = config.parse(text).hosts
+    first, second = parse(text).hosts
     assert (first.name, first.ssh, first.address) == ("one", "one", "10.0.0.1")
     assert (second.ssh, second.user, second.port, second.address) == ("two", "me", 2200, "10.0.0.2")
     assert (second.python, first.ssh_config) == ("~/größe/py", "/etc/my config")
@@ -103,7 +103,7 @@ def test_what_is_written_is_read_as_it_was_meant() -> None:
 
 def test_where_an_environment_is_made_gpus_are_named() -> None:
     """[env] takes TensorFlow's build for GPUs only where hosts name theirs."""
-    made = config.parse(written("a", a=Machine("10.0.0.1", "a", (), ("A100",) * 2)))
+    made = parse(written("a", a=Machine("10.0.0.1", "a", (), ("A100",) * 2)))
     assert made.hosts[0].devices == ("0", "1")
     assert made.environment is not None
     assert any("and-cuda" in package for package in made.environment.packages)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import config
 from orchestrator.cli.main import main
+from orchestrator.config import load as config
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Completion, Job
 from orchestrator.planning import explain

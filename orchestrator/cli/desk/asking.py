@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 
 from orchestrator import timings
 from orchestrator.cli.desk.out import silent, tell
-from orchestrator.connectors import Connectors
 from orchestrator.errors import HostError, UsageError
-from orchestrator.fleet import Fleet
 from orchestrator.launching.keeping import Errand, start
 from orchestrator.model import Host, Order
 from orchestrator.store import RunFolder
 from orchestrator.store.key import read_key
 
 if TYPE_CHECKING:
+    from orchestrator.fleet import Fleet
     from orchestrator.ssh.keys import Secrets
 
 
@@ -86,4 +85,7 @@ def unconnected(hosts: Sequence[Host]) -> contextlib.AbstractContextManager[Flee
 
 def new_fleet(secrets: Secrets | None) -> Fleet:
     """One with passphrases that are known, to be closed by whoever takes it."""
+    from orchestrator.connectors import Connectors
+    from orchestrator.fleet import Fleet
+
     return Fleet(Connectors(secrets), lambda _frame: None, timings.read(os.environ))

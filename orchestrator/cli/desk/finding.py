@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-from orchestrator import wire
 from orchestrator.cli.desk import inventory as inventories
 from orchestrator.cli.desk.asking import asking, key_or_none
 from orchestrator.cli.desk.out import tell
@@ -78,6 +77,8 @@ def discover(inventory: Inventory) -> tuple[list[Known], list[str]]:
     What cannot be a run is left out. Raise when no host answers.
     """
     with asking(inventory.hosts) as (fleet, bad):
+        from orchestrator import wire
+
         answers = fleet.ask(wire.States(run=None))
     bad = {**bad, **answers.bad}
     if len(bad) == len(inventory.hosts):

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from orchestrator import config, ranges, slurm
+from orchestrator import ranges, slurm
 from orchestrator.cli.desk.out import tell
+from orchestrator.config import load as config
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import read_address, read_name, read_target
 from orchestrator.errors import HostError, UsageError

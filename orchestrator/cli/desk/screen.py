@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.events import Event, TaskExited, TaskStarted
-from orchestrator.fleet import start_thread
 from orchestrator.model import Order
 from orchestrator.store import RunFolder
 
@@ -49,6 +48,8 @@ class Screen:
 
     def take(self) -> None:
         """Take the terminal, if the task runs."""
+        from orchestrator.fleet import start_thread
+
         if self._log is None or self._before:
             return
         self._before = termios.tcgetattr(0)

@@ -24,7 +24,7 @@ from orchestrator.phases.restart import recovery
 from orchestrator.ranges import grouped
 from orchestrator.run import restarts
 from orchestrator.run.restarts import Change, NoSeatError, fits, unseat
-from orchestrator.sync import BackupOrigin, carry
+from orchestrator.sync.backups import BackupOrigin, carry
 from orchestrator.sync.files import LEFT_OUT, work_folder
 
 _LOOK = 0.5  # seconds between two looks

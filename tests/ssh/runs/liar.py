@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator import config
+from orchestrator.config.load import load
 from orchestrator.model import Admission, Host
 from orchestrator.phases.connect import for_nodes
 from orchestrator.planning import plan
@@ -21,7 +21,7 @@ RUN = "20991231-235959-evil"  # the newest of all
 
 def forged(desk: Desk, run: str = RUN, **changes: Any) -> dict[str, Any]:
     """A plan as nodes keep it, of a run on every host of the desk; `changes` are its fields."""
-    inventory = config.load(desk.hosts)
+    inventory = load(desk.hosts)
     layout = plan.lay_out(inventory, command=("t.py",), env={})
     made = plan.assign(
         inventory, layout, run=run, name="forged", owner="ada@laptop", created=4e9, admission=Admission()

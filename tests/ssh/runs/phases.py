@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from orchestrator.sync import DataPath, read_data
+from orchestrator.sync.contents import DataPath, read_data
 from tests.ssh.runs.desk import FAMILY, Desk, until
 
 SLEEPER = "#!/bin/sh\ntouch {mark}\nexec sleep 600\n"
