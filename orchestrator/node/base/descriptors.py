@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
-from typing import Collection
+
+from . import TYPE_CHECKING, Collection
+
+if TYPE_CHECKING:
+    import socket
 
 _OPEN = "/proc/self/fd"
 _OPEN_ELSEWHERE = "/dev/fd"  # on macOS, which a controller may run
@@ -31,13 +34,15 @@ def write_all(fd: int, data: bytes) -> None:
 def replace_file(path: str, data: bytes) -> None:
     """Give a file other content, for its owner alone: who reads it sees all of one. Raise OSError."""
     beside = f"{path}.{os.urandom(4).hex()}"
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
     os.replace(beside, path)
 
 
 def listen(port: int, backlog: int) -> socket.socket:
     """Listen as TensorFlow does: every address, both families where the machine has both; raise OSError."""
+    import socket
+
     if socket.has_dualstack_ipv6():
         both = socket.AF_INET6
         try:

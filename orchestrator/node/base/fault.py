@@ -15,7 +15,7 @@ class NodeError(Exception):
 
     def as_dict(self) -> dict[str, str]:
         """The `error` object of a reply."""
-        return {"kind": self.kind, "what": self.what, "why": self.why, "hint": self.hint}
+        return dict(vars(self))
 
 
 def reason(error: OSError) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shlex
 import time
 from contextlib import contextmanager
-from typing import Iterator
 
+from . import Iterator
 from .fault import NodeError
 from .lenient import discard
 
@@ -35,7 +34,7 @@ def hold(path: str, patience: float) -> int | None:
     """
     deadline = time.monotonic() + patience
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             if not take(fd, max(0.0, deadline - time.monotonic())):
                 os.close(fd)
@@ -53,7 +52,7 @@ def is_taken(path: str) -> bool:
     Raise OSError when it cannot be told: a task is not dead because we have no descriptor left.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
@@ -74,6 +73,8 @@ def held(path: str, patience: float, what: str) -> Iterator[None]:
         yield
         return
     if fd is None:
+        import shlex
+
         raise NodeError(
             "busy",
             f"waited too long for {what}",

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
-from . import lenient
+from . import Any, Callable, Iterable, Iterator, NamedTuple, lenient
 from .fault import NodeError
 
 _SETS = (b"SigPnd", b"ShdPnd", b"SigBlk", b"SigIgn", b"SigCgt")
@@ -135,7 +134,8 @@ def bearers(cookie_prefix: str) -> list[Process]:
     another user's with a cookie that it has copied: that condemns nobody.
     """
     wanted = f"{COOKIE}={cookie_prefix.rstrip('/')}/".encode()
-    suspects = {pid for pid in pids() if _bears(pid, wanted)}
+    kernel = _of_kernel()
+    suspects = {pid for pid in pids() if pid not in kernel and _bears(pid, wanted)}
     if not suspects:
         return []  # without the whole table, which costs as much again
     table = scan()
@@ -147,10 +147,21 @@ def bearers(cookie_prefix: str) -> list[Process]:
     return [process for pid, process in found.items() if pid not in spared and not process.zombie]
 
 
+def owner(pid: int) -> int:
+    """The user that a process was started as, whatever it changed later; -1 when it is gone."""
+    return int((facts(pid).get(b"Uid") or b"-1").split()[0])
+
+
 def is_own(pid: int) -> bool:
-    """Return True if a process was started as our user; its later changes do not count."""
-    ids = facts(pid).get(b"Uid", b"").split()
-    return bool(ids) and int(ids[0]) == os.geteuid()
+    return owner(pid) == os.geteuid()
+
+
+def _of_kernel() -> set[int]:
+    """The kernel's own threads, most of what a large machine runs: 2 is above them, but in a container."""
+    fields = stat(2)
+    if fields and int(fields[6]) & 0x200000:  # PF_KTHREAD
+        return set(map(int, text("/proc/2/task/2/children").split()))
+    return set()
 
 
 def _bears(pid: int, wanted: bytes) -> bool:
@@ -179,7 +190,7 @@ def _of(pid: int, name: str, limit: int) -> bytes:
 def read(path: str, limit: int) -> bytes:
     """A file of /proc, as one call tells it; empty when the process is gone or not ours to see."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY)
     except OSError:
         return b""
     try:

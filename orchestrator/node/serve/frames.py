@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Dict, Iterator, Tuple
+
+from ..base import Any, Dict, Iterator, Tuple
 
 Frame = Tuple[Dict[str, Any], bytes]
 

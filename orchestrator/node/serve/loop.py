@@ -8,7 +8,8 @@ import select
 import signal
 import time
 from collections import deque
-from typing import Callable
+
+from ..base import Callable
 
 READ = select.POLLIN
 WRITE = select.POLLOUT

@@ -11,9 +11,8 @@ import os
 import signal
 import sys
 import time
-from typing import Any
 
-from ..base import lenient, procs, trust
+from ..base import Any, lenient, procs, trust
 from ..base.fault import NodeError
 from . import frames
 from .agent import Agent, Request

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Any
 
-from ..base import lenient, trust
+from ..base import Any, lenient, trust
 from ..base.fault import unwritable
 from ..base.paths import absolute, plain_name
 from ..disk.removing import remove
@@ -44,7 +43,7 @@ def make(_agent: Agent, request: Request) -> dict[str, Any]:
     made = f"{work}.{os.uname().nodename}.{os.urandom(6).hex()}"
     try:
         os.makedirs(run, exist_ok=True)
-        with open(os.path.join(run, "trees"), "w", encoding="ascii") as file:
+        with open(os.path.join(run, "trees"), "w", encoding="utf-8") as file:
             file.write("".join(f"{digest}\n" for digest in [*digests, *request.get("data", ())]))
         shutil.copytree(trees[digests[0]], made, symlinks=True)
         os.rename(made, work)

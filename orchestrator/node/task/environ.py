@@ -6,14 +6,13 @@ Bytes, because the agent's locale may be anything while the values must arrive e
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import re
 import struct
 import termios
 import zlib
-from typing import Any, Dict, Mapping, NamedTuple
 
+from ..base import Any, Dict, Mapping, NamedTuple
 from ..base.descriptors import replace_file
 from ..base.paths import Paths, TaskFolder, make_private
 
@@ -133,26 +132,27 @@ def resize(terminal: int, size: list[int]) -> None:
 # middle of the real-time signals nobody has been met.
 SIGNAL = 49
 # Written in this order: with the last one both are there.
-_PARTS = ("site_frameworks", "sitecustomize")
-_HOOK = __name__.rpartition(".task.")[0] + ".hook"  # the name of this package differs on the nodes
+_PARTS = ("site_frameworks.py", "sitecustomize.py")
+_HOOK = os.path.join(os.path.dirname(os.path.dirname(__file__)), "hook")
 
 
-def install_site(paths: Paths) -> str | None:
-    """Make the folder with our `sitecustomize`, named by its version; None where it cannot be made.
+def install_site(paths: Paths, spec: Mapping[str, Any]) -> str | None:
+    """Make the folder with our `sitecustomize`, named by its version; None where none is wanted.
 
-    A task that cannot show its stacks is still a task.
+    Nor where it cannot be made: a task that cannot show its stacks is still a task.
     """
-    try:
-        sources = {}  # as this package brought them along, from disk or from memory; none of them is run
-        for name in _PARTS:
-            spec = importlib.util.find_spec(f"{_HOOK}.{name}")
-            sources[name] = spec.loader.get_source(spec.name).encode()  # type: ignore[union-attr]
+    env = spec.get("env") or {}
+    if not (spec.get("stacks", True) or "ORCHESTRATE_KERAS" in env or "ORCHESTRATE_AUTO_SHARD" in env):
+        return None
+    try:  # as this package brought them along, on disk or in memory
+        read = __spec__.loader.get_data  # type: ignore[union-attr]
+        sources = {name: read(os.path.join(_HOOK, name)) for name in _PARTS}
         # hashlib's libcrypto would take 4 ms of each start
         folder = paths.site(f"{zlib.crc32(b''.join(sources.values())):08x}")
-        if not os.path.exists(os.path.join(folder, _PARTS[-1] + ".py")):
+        if not os.path.exists(os.path.join(folder, _PARTS[-1])):
             make_private(folder)
             for name, source in sources.items():
-                replace_file(os.path.join(folder, name + ".py"), source)
-    except (OSError, ImportError):  # no room; no longer readable where it came from
+                replace_file(os.path.join(folder, name), source)
+    except OSError:  # no room; no longer readable where it came from
         return None
     return folder

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from typing import Any
 
+from ..base import Any
 from ..base.fault import NodeError
 from ..base.paths import TaskFolder
 from ..serve.agent import Agent, Request
@@ -127,8 +127,7 @@ def unfollow(agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def _follower(agent: Agent) -> Follower:
-    follower: Follower = agent.rooms.get("follower") or Follower(agent)
-    return follower
+    return agent.rooms.get("follower") or Follower(agent)
 
 
 class Tail:
@@ -205,7 +204,7 @@ class _File:
 
     def __init__(self, path: str, offset: int) -> None:
         self.offset = offset
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(path, os.O_RDONLY)
 
     def read(self, limit: int) -> bytes:
         return os.pread(self._fd, limit, self.offset)

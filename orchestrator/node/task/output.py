@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import struct
 import time
-from typing import Any, Dict
 
+from ..base import Any, Dict
 from ..base.descriptors import write_all
 from ..base.fault import reason
 from .environ import Launch
@@ -27,7 +27,7 @@ class Output:
 
     def __init__(self, launch: Launch, pipe: int, gaps: list[Gap]) -> None:
         os.set_blocking(pipe, False)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._pipe = pipe
         self._log = os.open(launch.folder.log, flags, 0o600)
         self._index = os.open(launch.folder.idx, flags, 0o600)

@@ -11,9 +11,8 @@ import json
 import os
 import time
 import zlib
-from typing import Any, Dict, Iterator
 
-from ..base import locks, procs
+from ..base import Any, Callable, Dict, Iterator, locks, procs
 from ..base.descriptors import write_all
 from ..base.paths import TaskFolder
 
@@ -84,7 +83,7 @@ def write(folder: TaskFolder, state: State, flags: int = 0) -> None:
     """Overwrite state.json in its place; raise OSError. `read` sees whether it has all of it."""
     short = {**state, "message": state["message"][:_MESSAGE]}
     data = json.dumps({**short, "check": _check(short)}).encode()
-    fd = os.open(folder.state, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
+    fd = os.open(folder.state, os.O_WRONLY | flags, 0o600)
     try:
         write_all(fd, data.ljust(_SIZE))
     finally:
@@ -133,10 +132,10 @@ def is_gone(folder: TaskFolder) -> bool:
     return False
 
 
-def has_ended(folder: TaskFolder) -> bool:
+def has_ended(folder: TaskFolder, look: Callable[[TaskFolder], State] = read) -> bool:
     """Return True if it has its final state, or none any more."""
     try:
-        return is_final(read(folder))
+        return is_final(look(folder))
     except FileNotFoundError:
         return True
 
@@ -166,7 +165,7 @@ def stop(folder: TaskFolder, grace: float, kill: bool) -> bool:
 def tell(folder: TaskFolder, request: dict[str, Any]) -> None:
     """Write a request to the task's FIFO."""
     try:
-        fd = os.open(folder.control, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(folder.control, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:
         if error.errno not in (errno.ENXIO, errno.ENOENT):
             raise
@@ -191,7 +190,7 @@ def requests(data: bytes) -> Iterator[tuple[str, float, dict[str, Any]]]:
 
 def _bury(folder: TaskFolder) -> State:
     """Take the lock, kill by cookie, then write `lost`."""
-    fd = os.open(folder.lock, os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open(folder.lock, os.O_RDWR)
     try:
         if not locks.take(fd):
             time.sleep(0.005)  # another one looks, or settles it

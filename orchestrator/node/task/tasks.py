@@ -8,9 +8,8 @@ import json
 import os
 import signal
 import time
-from typing import Any, Callable, Iterator, Mapping, Sequence
 
-from ..base import lenient, locks, procs
+from ..base import Any, Callable, Iterator, Mapping, Sequence, lenient, locks, procs
 from ..base.descriptors import close_others, replace_file
 from ..base.fault import NodeError, no_process, reason
 from ..base.paths import Paths, TaskFolder, make_private
@@ -83,7 +82,7 @@ def stop(agent: Agent, request: Request) -> dict[str, Any]:
     paths, run = agent.paths, request["run"]
     if request.get("final") and os.path.isdir(paths.run(run)):
         try:
-            os.close(os.open(paths.stopped(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(os.open(paths.stopped(run), os.O_WRONLY | os.O_CREAT, 0o600))
         except OSError:
             pass  # no room: what runs is stopped all the same
     grace, kill = float(request.get("grace") or 0.0), bool(request.get("kill", False))
@@ -99,7 +98,7 @@ def sweep(agent: Agent, request: Request) -> dict[str, Any]:
     """
     run = request["run"]
     folders = agent.paths.tasks(run)
-    ended = [folder for folder in folders if _is_over(folder)]
+    ended = [folder for folder in folders if state.has_ended(folder, state.settle)]
     alive = sorted(folder.task for folder in folders if folder not in ended)
     if not alive:  # nor where the run was removed, perhaps while something ran
         return {"killed": procs.sweep(run), "alive": []}
@@ -107,13 +106,6 @@ def sweep(agent: Agent, request: Request) -> dict[str, Any]:
     for folder in ended:
         killed += procs.sweep(f"{run}/{folder.attempt}/{folder.task}")
     return {"killed": killed, "alive": alive}
-
-
-def _is_over(folder: TaskFolder) -> bool:
-    try:
-        return state.is_final(state.settle(folder))
-    except FileNotFoundError:
-        return True  # removed meanwhile
 
 
 def states(agent: Agent, request: Request) -> dict[str, Any]:
@@ -148,7 +140,7 @@ def keep(agent: Agent, request: Request) -> dict[str, Any]:
     store_plan(paths, run, request.get("plan"))
     fd = words.pop(run, None)
     if fd is None:
-        fd = os.open(paths.keeper(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(paths.keeper(run), os.O_RDWR | os.O_CREAT, 0o600)
     granted = locks.take(fd, locks.GLANCE)
     if granted:
         text = json.dumps({"who": who}).encode()
@@ -249,6 +241,7 @@ def begin(
     if os.path.exists(paths.stopped(folder.run)):
         what, why = f"starts nothing of run {folder.run} any more", "a user has stopped the run"
         raise supervisor.refuse(folder, NodeError("stopped", what, why), state.WANT_STOP)
+    site = environ.install_site(paths, spec)  # here, where what it reads is kept for the next agent
     size = spec.get("terminal")
     try:
         log_read, log_write = os.openpty() if size else os.pipe()
@@ -260,7 +253,7 @@ def begin(
     heard, said = os.pipe()
     handles = Handles(claim[0], claim[1], log_read, log_write, said)
     try:
-        _detach(lambda: supervisor.guard(_launch(paths, folder, spec), handles), [*handles, *lease_fds])
+        _detach(lambda: supervisor.guard(_launch(paths, folder, spec, site), handles), [*handles, *lease_fds])
     except OSError as error:
         os.close(heard)
         raise supervisor.refuse(folder, no_process("start", supervisor.NO_PROCESS, error)) from None
@@ -279,17 +272,14 @@ def result(folder: TaskFolder, answer: bytes) -> dict[str, Any]:
     return {"started": True, "already": False, "pid": found["state"]["pid"], "state": found["state"]}
 
 
-def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch:
+def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any], site: str | None) -> Launch:
     marks = {
         procs.COOKIE: f"{folder.run}/{folder.attempt}/{folder.task}/{os.urandom(8).hex()}",
         "ORCHESTRATE_RUN": folder.run,
         "ORCHESTRATE_ATTEMPT": folder.attempt,
         "ORCHESTRATE_REPORT": folder.report,
     }
-    shows, env = spec.get("stacks", True), spec.get("env") or {}
-    wanted = shows or "ORCHESTRATE_KERAS" in env or "ORCHESTRATE_AUTO_SHARD" in env
-    site = environ.install_site(paths) if wanted else None
-    if site is not None and shows:
+    if site is not None and spec.get("stacks", True):
         marks["ORCHESTRATE_STACKS"] = f"{environ.SIGNAL}:{folder.stacks}"
     argv, env = environ.of_task(spec, marks)
     if site is not None:
