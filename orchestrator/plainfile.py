@@ -31,7 +31,7 @@ def open_plain(path: Path, flags: int, *, follow: bool = False) -> int:
     except FileNotFoundError:
         mode = stat.S_IFREG
     if stat.S_ISREG(mode):
-        fd = os.open(path, flags | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, flags | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK, 0o600)
         if stat.S_ISREG(os.fstat(fd).st_mode):
             return fd
         os.close(fd)
@@ -59,7 +59,7 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
     Until then it has a name that nobody can have guessed: others may have put links into the folder.
     """
     beside = path.with_name(f".{path.name.removeprefix('.')}.{secrets.token_hex(8)}")
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)

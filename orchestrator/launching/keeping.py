@@ -112,7 +112,7 @@ def main() -> None:
         try:
             debug = open_plain(errand.folder.debug_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         except OSError:
-            debug = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            debug = os.open(os.devnull, os.O_WRONLY)
         os.dup2(debug, 1)
         os.dup2(debug, 2)
         _allow_files()

@@ -223,7 +223,7 @@ class RunFolder(Struct, frozen=True):
         try:
             if not self.control.is_fifo():
                 os.mkfifo(self.control, 0o600)
-            return os.open(self.control, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            return os.open(self.control, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
         except OSError as error:
             raise self._not_ours(self.control, error) from error
 
@@ -241,7 +241,7 @@ class RunFolder(Struct, frozen=True):
         try:
             if not self.control.is_fifo():  # a device may act when it is opened
                 return False
-            fd = os.open(self.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(self.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         except OSError:  # ENXIO: nobody on this machine reads; another one may share this folder with us
             if order in (Order.VITALS, Order.TYPE) or not self.has_keeper():
                 return False

@@ -263,7 +263,7 @@ class Staging:
         """Add a part to a file; the first one begins it anew."""
         *above, last = parts_of(one.path)
         folder = self.top.folder(above, make=True)
-        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_NOFOLLOW
         if at == 0:
             try:
                 os.unlink(last, dir_fd=folder)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
-from types import TracebackType
-from typing import Sequence
 
+from ..base import Sequence
 from ..base.fault import NodeError
 
 MOST_LEVELS = 200  # folders in each other
 _MOST_BYTES = 4095  # PATH_MAX
 _MOST_NAME = 255
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def parts_of(name: str) -> tuple[str, ...]:
@@ -63,12 +62,7 @@ class Below:
     def __enter__(self) -> Below:  # noqa: PYI034 - Python 3.8
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._leave()
         os.close(self.fd)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import Any, Callable, Iterator, NamedTuple
 
+from ..base import Any, Callable, Iterator, NamedTuple
 from ..base.fault import NodeError, reason
 from ..base.paths import absolute
 from ..serve.agent import Agent, Request
@@ -151,7 +151,7 @@ def _part(
     *above, last = parts_of(name)
     try:
         folder = top.folder(above)
-        fd = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        fd = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
         if isinstance(error, FileNotFoundError) or is_no_folder(error):
             return None

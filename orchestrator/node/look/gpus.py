@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Any
 
-from ..base import lenient, procs, program
+from ..base import Any, lenient, procs, program
 from ..serve.agent import Agent, Request
 
 # The name comes last: it may have a comma. A driver refuses the whole question for a field it does not know.
@@ -56,8 +55,8 @@ def _user(pid: int) -> str:
 
 
 def _owner(pid: int) -> str:
-    ids = procs.facts(pid).get(b"Uid", b"").split()
-    return lenient.user(int(ids[0])) if ids else ""
+    uid = procs.owner(pid)
+    return lenient.user(uid) if uid >= 0 else ""
 
 
 def _others(agent: Agent) -> list[tuple[str, str, str, int]]:

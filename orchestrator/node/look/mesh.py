@@ -13,11 +13,9 @@ import errno
 import os
 import socket
 import struct
-import subprocess
 import time
-from typing import Any
 
-from ..base import descriptors, lenient, procs
+from ..base import Any, descriptors, lenient, procs, program
 from ..base.fault import reason
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ
@@ -273,17 +271,9 @@ def _ping(address: str, seconds: float) -> bool | None:
     """Tell whether an address answers a ping; None where that cannot be measured."""
     argv = ["ping", "-n", "-q", "-c", "2", "-i", "0.3", "-W", str(max(1, round(seconds))), address]
     try:
-        done = subprocess.run(
-            argv,
-            env={**os.environ, "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=seconds + 1.0,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
+        said = program.listen(list(map(os.fsencode, argv)), {**os.environb, b"LC_ALL": b"C"}, seconds + 1.0)
+    except OSError:
         return None
     # A ping without the right to do so, or of other options, ends with 1, too.
-    measured = done.returncode == 0 or (done.returncode == 1 and b"transmitted" in done.stdout)
-    return done.returncode == 0 if measured else None
+    measured = said.status == 0 or (said.status == 1 and b"transmitted" in said.out)
+    return said.status == 0 if measured else None

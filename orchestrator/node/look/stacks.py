@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
-from ..base import lenient, locks, procs
+from ..base import Any, lenient, locks, procs
 from ..base.fault import reason
 from ..base.paths import TaskFolder
 from ..serve.agent import Agent, Request
@@ -95,7 +94,7 @@ def _ask(process: procs.Process, folder: TaskFolder, seconds: float) -> tuple[st
         return "", "it has not answered the last time yet"
     deadline = time.monotonic() + seconds
     try:
-        fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(place, os.O_RDWR)
     except OSError as error:
         return "", reason(error)
     try:

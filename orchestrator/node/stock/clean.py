@@ -11,11 +11,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Any, Callable, Iterable
 
-from ..base import locks, procs
+from ..base import Any, Callable, Iterable, locks, procs
 from ..base.fault import NodeError
-from ..base.lenient import changed, listed
+from ..base.lenient import changed, link, listed
 from ..base.paths import Paths, TaskFolder, absolute
 from ..disk.removing import Folder, measure, remove
 from ..serve.agent import Agent, Request
@@ -120,13 +119,7 @@ def _is_over(folder: TaskFolder, *, dry: bool) -> bool:
 
 def _sees_our_files(pid: int) -> bool:
     """Return False for what runs in a container: the folder of its task is elsewhere."""
-    try:
-        return all(
-            os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")
-            for kind in ("mnt", "pid")
-        )
-    except OSError:
-        return False
+    return all(link(f"/proc/{pid}/ns/{kind}") == link(f"/proc/self/ns/{kind}") for kind in ("mnt", "pid"))
 
 
 GONE = ".gone-"  # being removed

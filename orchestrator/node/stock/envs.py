@@ -10,10 +10,8 @@ from __future__ import annotations
 import glob
 import json
 import os
-import subprocess
-from typing import Any
 
-from ..base import locks, procs, trust
+from ..base import Any, locks, procs, trust
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import touch
 from ..base.paths import absolute, plain_name
@@ -157,16 +155,9 @@ def _check(making: str, lock: bytes, path: str) -> dict[str, str]:
     """
     names = {line.partition("==")[0].strip().lower() for line in lock.decode("utf-8", "replace").split("\n")}
     modules = sorted({module for name, module in _IMPORTS.items() if name in names})
-    done = subprocess.run(
-        [_python(making), "-c", _CHECK, *modules],
-        env={**uv.compiling(os.environ), "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        cwd="/",
-        check=False,
-    )
-    if done.returncode < 0:
-        raise uv.killed("the import of what was installed", done.returncode)
+    argv = [_python(making), "-c", _CHECK, *modules]
+    env = {**uv.compiling(os.environ), "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
+    done = uv.run("the import of what was installed", argv, env)
     if done.returncode:
         raise NodeError(
             "env",
@@ -174,16 +165,14 @@ def _check(making: str, lock: bytes, path: str) -> dict[str, str]:
             uv.tail(done.stderr.decode("utf-8", "replace").replace(making, path)),
             "change the packages under [env], then run `orchestrate setup`",
         )
-    versions: dict[str, str] = json.loads(done.stdout.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1])
-    return versions
+    return dict(json.loads(done.stdout.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]))
 
 
 def _whole(path: str) -> bool:
     """Start its Python; raise NodeError when it does not answer: a slow disk condemns no environment."""
     python = _python(path)
-    heard = None
-    if os.path.isfile(os.path.join(path, LOCK)):
-        heard = hear([python, "-I", "-S", "-c", "print(1)"], _SECONDS)
+    is_there = os.path.isfile(os.path.join(path, LOCK))
+    heard = hear([python, "-I", "-S", "-c", "print(1)"], _SECONDS) if is_there else None
     if heard is not None and heard.why:
         raise NodeError(
             "env",

@@ -14,9 +14,8 @@ import socket
 import ssl
 import struct
 import threading
-from typing import Any, Callable, Sequence
 
-from ..base import descriptors
+from ..base import Any, Callable, Sequence, descriptors
 from ..base.fault import NodeError
 from .manifest import BLOB
 from .pieces import Pieces
@@ -144,8 +143,7 @@ def _listen(ports: Sequence[int]) -> socket.socket:
 
 
 def _number(stream: ssl.SSLSocket) -> int:
-    number: int = _NUMBER.unpack(_exactly(stream, _NUMBER.size))[0]
-    return number
+    return int(_NUMBER.unpack(_exactly(stream, _NUMBER.size))[0])
 
 
 def _exactly(stream: ssl.SSLSocket, size: int) -> bytes:

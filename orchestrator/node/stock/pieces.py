@@ -12,6 +12,7 @@ import stat
 import threading
 from typing import BinaryIO, Callable, Collection
 
+from ..base.descriptors import write_all
 from ..base.fault import NodeError
 from ..disk.below import Below, is_no_folder, parts_of
 from ..disk.listing import walk
@@ -133,10 +134,8 @@ class Pieces:
     def _write(self, blob: Blob, data: bytes) -> None:
         fd = self._open(blob.file, os.O_WRONLY) if blob.file in self._made else self._make(blob.file)
         try:
-            view, at = memoryview(data), blob.at
-            while view:
-                count = os.pwrite(fd, view, at)
-                view, at = view[count:], at + count
+            os.lseek(fd, blob.at, os.SEEK_SET)
+            write_all(fd, data)
         finally:
             os.close(fd)
 
@@ -154,7 +153,7 @@ class Pieces:
         *above, name = parts_of(self.manifest.files[number].path)
         with self._opening:
             folder = self._folder.folder(above, make=bool(flags & os.O_CREAT))
-            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            return os.open(name, flags | os.O_NOFOLLOW, 0o600, dir_fd=folder)
 
 
 def _sha256(stream: BinaryIO, blob: Blob) -> str:
@@ -197,9 +196,7 @@ def is_right(path: str, manifest: Manifest, number: int) -> bool:
     """Tell whether a file has the content that a manifest says."""
     file = manifest.files[number]
     try:
-        with open(
-            os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb", 0
-        ) as stream:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", 0) as stream:
             found = os.fstat(stream.fileno())
             return (
                 stat.S_ISREG(found.st_mode)

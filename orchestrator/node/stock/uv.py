@@ -9,8 +9,8 @@ from __future__ import annotations
 import configparser
 import os
 import subprocess
-from typing import Any, Mapping
 
+from ..base import Any, Mapping
 from ..base.fault import NodeError
 from ..base.lenient import signal_name
 from ..serve.agent import Request
@@ -31,17 +31,28 @@ _LACKING = ("not found in the package registry", "there is no version of", "netw
 
 
 def call(request: Request, arguments: list[str], **settings: str) -> subprocess.CompletedProcess[bytes]:
-    """Run uv; raise NodeError when something killed it."""
+    argv = [os.path.expanduser(str(request["uv"])), *arguments]
+    return run("uv", argv, {**environment(os.environ), **settings})
+
+
+def run(what: str, argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+    """Run a program; raise NodeError when something killed it."""
     done = subprocess.run(
-        [os.path.expanduser(str(request["uv"])), *arguments],
-        env={**environment(os.environ), **settings},
+        argv,
+        env=env,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         cwd="/",  # uv reads the configuration of the project that it is called in
         check=False,
     )
     if done.returncode < 0:
-        raise killed("uv", done.returncode)
+        name = signal_name(-done.returncode)
+        raise NodeError(
+            "env",
+            f"cannot make the environment: {what} was killed by {name}",
+            "SIGKILL is `kill -9` or the kernel's out-of-memory killer" if name == "SIGKILL" else "",
+            "`dmesg -T | grep -i oom` there; then run `orchestrate setup` again",
+        )
     return done
 
 
@@ -92,17 +103,6 @@ def failed(arguments: list[str], log: str) -> NodeError:
     # The folder in uv's first line is another one on each host; without it equal errors are shown once.
     words = "\n".join(line for line in log.split("\n") if not line.startswith("Using Python "))
     return NodeError(kind, what, tail(words), hint)
-
-
-def killed(what: str, returncode: int) -> NodeError:
-    """Say which signal ended a program that could say nothing of it itself."""
-    name = signal_name(-returncode)
-    return NodeError(
-        "env",
-        f"cannot make the environment: {what} was killed by {name}",
-        "SIGKILL is `kill -9` or the kernel's out-of-memory killer" if name == "SIGKILL" else "",
-        "`dmesg -T | grep -i oom` there; then run `orchestrate setup` again",
-    )
 
 
 def no_python(request: Request, python: str, stderr: bytes) -> NodeError:
