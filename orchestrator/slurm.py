@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from orchestrator.errors import HostError, Trouble, UsageError
+from orchestrator.export.orchestrate_rank import expand
 from orchestrator.model import Host
 from orchestrator.text import plain
 
@@ -101,7 +102,7 @@ def allocation(job: str) -> list[dict[str, Any]]:
     record = _record(_slurm(*_SHOW, "job", job))
     if over := _end(job, record):
         raise UsageError(f"--hosts slurm: {over}", hint="`squeue --me` shows the jobs that run")
-    names = _expanded(record.get("NodeList", ""))
+    names = expand(record.get("NodeList", ""))
     records = {
         one["NodeName"]: one
         for one in map(_record, _slurm(*_SHOW, "node", ",".join(names)).splitlines())
@@ -119,12 +120,6 @@ def allocation(job: str) -> list[dict[str, Any]]:
     return nodes
 
 
-def _expanded(names: str) -> list[str]:
-    from orchestrator.export.orchestrate_rank import expand  # noqa: PLC0415 - argparse, for no keeper
-
-    return expand(names)
-
-
 def look(job: str, nodes: Collection[str]) -> Fate:
     """Ask Slurm what has become of a job and of some of its nodes; nothing where Slurm does not answer."""
     try:
@@ -135,7 +130,7 @@ def look(job: str, nodes: Collection[str]) -> Fate:
     record = _record(text)
     down: dict[str, str] = {}
     with contextlib.suppress(UsageError):
-        inside = _expanded(record.get("NodeList", ""))
+        inside = expand(record.get("NodeList", ""))
         for line in _slurm(*_SHOW, "node", ",".join(nodes)).splitlines() if nodes else ():
             node = _record(line)
             name, state, reason = node["NodeName"], node.get("State", ""), node.get("Reason", "")

@@ -15,13 +15,13 @@ from orchestrator.text import cut
 
 LONGEST = 240  # characters of an exception that are repeated in one line
 
-_DECORATION = re.compile(
+_DECORATION = (
     r"\{\{(?:function_)?node [^{}]*\}\}\s*|Collective ops is aborted by: "
     r"|(?:^|(?<=^Error: ))tensorflow\.python\.framework\.errors_impl\.|^__main__\."
     r"|(?<=\]) name:?\s*$"
 )
 # What TensorFlow and its libraries say of themselves, with no bearing on why a program ended.
-_NOISE = re.compile(
+_NOISE = (
     r"[IW]\d{4} \d\d:\d\d:[\d.]+ |\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] "
     r"|WARNING: All log messages before absl::InitializeLog\(\)|To enable the following instructions:"
     r"|I\d{4} \d\d:\d\d|WARNING:absl:"
@@ -33,13 +33,13 @@ _ACCUSED = re.compile(
 )
 
 # Programs that end without a traceback and say why in one line: R, argparse, shells, interpreters.
-_COMPLAINT = re.compile(
+_COMPLAINT = (
     r"(?P<r>Error(?: in .*?)? ?: ?.*|Error in .*)$|(?P<usage>\S+: error: .*)$|(?P<plain>error: .*)$"
     r"|(?P<shell>(?:\S*bash|\S*sh)?: (?:line )?\d+: .*)$|(?P<python>\S*python[\d.]*: .*)$"
     r"|(?P<fatal>(?:Fatal|fatal)(?: Python)? error: .*)$|(?P<flags>FATAL Flags parsing error: .*)$"
 )
 # What native code says before it gives up: TensorFlow and absl, C++, the C library.
-_NATIVE = re.compile(
+_NATIVE = (
     r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: F |F\d{4} \d\d:\d\d:[\d.]+ +\d+ )(?P<log>\S+[:\d]+\] .*)$"
     r"|(?P<c>(?:terminate called |libc\+\+abi: |double free|free\(\): |(?:m|c|re)alloc\w*\(\): |munmap_chunk"
     r"|corrupted |\*\*\* stack smashing|.*: Assertion `).*)$"
@@ -54,7 +54,7 @@ _LIBRARY = re.compile(r"^.*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 LOOKED_AT = 5000  # lines of a log's end in which a traceback is searched
 _NATIVE_WITHIN = 1000  # lines of a log's end: a dump of all threads follows
 _WORDS = 20  # lines that count as the last words where no exception is seen
-_WHERE = re.compile(r'Detected at node|\s+File "|\s*\[\[')  # how a graph's error begins: where it was made
+_WHERE = r'Detected at node|\s+File "|\s*\[\['  # how a graph's error begins: where it was made
 _INNER = re.compile(r"\s+[A-Za-z_.]*(?:Error|Exception): ")
 _OPEN = ("=", "(", "[", "{", ",")
 _MESSAGE = 400  # lines of an exception's message that are looked at
@@ -91,7 +91,7 @@ def one_line(name: str, words: Sequence[str]) -> str:
 def complaint(lines: Sequence[str]) -> str:
     """Return the complaint of a program without a traceback (`Error in library(x) : ...`); "" for none."""
     heard = [line for line in map(tracebacks.bare, last(lines)) if line.strip()]
-    hits = [place for place, line in enumerate(heard) if _COMPLAINT.match(line)]
+    hits = [place for place, line in enumerate(heard) if re.match(_COMPLAINT, line)]
     if not hits:
         return ""
     text = heard[hits[-1]]
@@ -105,7 +105,7 @@ def native(lines: Sequence[str]) -> str:
     place = _native(lines)
     if place is None:
         return ""
-    match = _NATIVE.match(lines[place])
+    match = re.match(_NATIVE, lines[place])
     assert match is not None
     text = match["log"] or match["c"]
     what = next((line for line in lines[place + 1 : place + 3] if _WHAT.match(line)), "")
@@ -114,7 +114,7 @@ def native(lines: Sequence[str]) -> str:
 
 def _native(lines: Sequence[str]) -> int | None:
     first = max(0, len(lines) - _NATIVE_WITHIN)
-    return next((at for at in range(len(lines) - 1, first - 1, -1) if _NATIVE.match(lines[at])), None)
+    return next((at for at in range(len(lines) - 1, first - 1, -1) if re.match(_NATIVE, lines[at])), None)
 
 
 def place(file: str, line: int) -> str:
@@ -126,7 +126,7 @@ def _reason(words: Sequence[str], name: str) -> str:
     rule = rules.classify(words, name)
     aborted = next((line for line in words if "Collective ops is aborted by" in line), "")
     telling = next((line for line in words if rule and rule.pattern.search(line)), "")
-    others = (line for line in words if line.strip() and not _WHERE.match(line) and not _NOISE.match(line))
+    others = (line for line in words if line.strip() and not re.match(rf"{_WHERE}|{_NOISE}", line))
     return (aborted or telling or next(others, "")).strip()
 
 
@@ -155,7 +155,7 @@ def accused(words: Sequence[str]) -> str:
 
 def last(lines: Sequence[str]) -> tuple[str, ...]:
     """The last lines of a log, few enough to be shown, without noise where there is anything else."""
-    telling = [line for line in lines if not _NOISE.match(line)]
+    telling = [line for line in lines if not re.match(_NOISE, line)]
     return tuple((telling or lines)[-_WORDS:])
 
 
@@ -168,8 +168,8 @@ def excerpt(lines: Sequence[str]) -> tuple[str, ...]:
     if raised is None or raised.begins == raised.at:
         given_up = _native(lines)
         return _bounded(lines[given_up:], ()) if given_up is not None else last(lines)
-    shown = [line for line in lines[raised.begins :] if not _NOISE.match(line)]
-    before = [line for line in lines[: raised.begins] if not _NOISE.match(line)]
+    shown = [line for line in lines[raised.begins :] if not re.match(_NOISE, line)]
+    before = [line for line in lines[: raised.begins] if not re.match(_NOISE, line)]
     shown = [*before[-max(0, _WORDS - len(shown)) :], *shown] if len(shown) < _WORDS else shown
     return _bounded(shown, (tracebacks.bare(lines[raised.at]),))
 
@@ -188,7 +188,7 @@ def ending(lines: Sequence[str]) -> PrintedException | None:
     raised = tracebacks.last(lines)
     if raised is None:
         return None
-    after = [line for line in lines[raised.at + 1 :] if not _NOISE.match(line)]
+    after = [line for line in lines[raised.at + 1 :] if not re.match(_NOISE, line)]
     trained_on = len(after) >= _WORDS and any(_TRAINING.match(line.lstrip()) for line in after)
     return None if trained_on else raised
 
@@ -200,4 +200,4 @@ def final(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _short(line: str) -> str:
-    return cut(_DECORATION.sub("", line.strip()), LONGEST)
+    return cut(re.sub(_DECORATION, "", line.strip()), LONGEST)
