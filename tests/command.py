@@ -174,8 +174,7 @@ def serve() -> None:
     """Fork a command for each request, and return in it."""
     _import_all()
     become(*fork_for_each_request())
-    keeping = importlib.import_module("orchestrator.launching.keeping")
-    vars(keeping)["spawn"] = _fork_keeper
+    vars(importlib.import_module("orchestrator.launching.python"))["spawn"] = _fork_keeper
 
 
 def fork_for_each_request() -> tuple[dict[str, Any], list[int]]:
@@ -255,25 +254,21 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> None:
         setattr(sys, f"__{name}__", made)
 
 
-def _fork_keeper(data: bytes, descriptors: tuple[int, ...], run: str) -> None:
-    """Stand in for `keeping.spawn`: what it would import is imported here, and there are no threads."""
-    del run
+def _fork_keeper(stdin: int) -> int:
+    """Stand in for `spawn` of a keeper's Python: what it would import is here, and there are no threads."""
     from orchestrator.launching import keeping
     from orchestrator.node.base.descriptors import close_others
 
     sys.stdout.flush()
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as errand:
-        errand.write(data)
-        errand.seek(0)
-        if pid := os.fork():
-            os.waitpid(pid, 0)
-            return
-        os.setsid()
-        os.dup2(errand.fileno(), 0)
-        close_others({0, 1, 2, *descriptors})
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
-        keeping.main()
+    if pid := os.fork():
+        return pid
+    os.setsid()
+    os.dup2(stdin, 0)
+    close_others({0, 1, 2})
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
+    keeping.main()
+    return 0
 
 
 _PROGRAM = "from tests.command import serve; serve(); from orchestrator.cli.main import run; run()"

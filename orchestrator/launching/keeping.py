@@ -11,7 +11,6 @@ import pickle
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -20,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orchestrator
 from orchestrator import timings
 from orchestrator.errors import ExitStatus
+from orchestrator.launching import python
 from orchestrator.model import Order, RunPlan
 from orchestrator.plainfile import open_plain
 from orchestrator.store import RunFolder
@@ -72,42 +71,30 @@ def start(errand: Errand) -> bool:
         time.sleep(0.01)
         lock = folder.take_lock()
     control = folder.open_control()
-    spawn(pickle.dumps((errand, lock, control)), (lock, control), folder.run)
+    python.hand_over(pickle.dumps(errand), (lock, control))
     os.close(lock)
     os.close(control)
     return True
 
 
-def spawn(data: bytes, descriptors: tuple[int, ...], run: str) -> None:
-    """Have a Python of its own call `main`: this process may have threads, so none of it is forked.
-
-    What the keeper needs comes by a pipe, since it holds secrets.
-    """
-    code = Path(orchestrator.__file__).parents[1]
-    argv = [sys.executable, "-P", "-c", _PROGRAM, str(code), f"keeper of {run}"]
-    subprocess.run(argv, input=data, pass_fds=descriptors, start_new_session=True, check=False)
-
-
-_PROGRAM = (
-    "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]);"
-    " from orchestrator.launching.keeping import main; main()"
-)
-
-
 def main() -> None:
-    """Leave whoever started us, do the errand that stdin holds, and leave; never return."""
+    """Leave whoever started us, do the errand that comes by stdin, and leave; never return."""
     gc.set_threshold(50_000, 20, 20)  # what is imported stays: a tenth of the time was spent looking at it
-    if os.fork() > 0:
+    from orchestrator.phases import keeper  # noqa: F401 - while the run is planned
+    from orchestrator.ssh import connect  # noqa: F401
+
+    with socket.socket(fileno=os.dup(0)) as asked:
+        _, descriptors, _, _ = socket.recv_fds(asked, 1, 2)
+    if not descriptors or os.fork() > 0:
         os._exit(0)  # the keeper is nobody's child: no zombie, no controlling terminal
     status = int(ExitStatus.BUG)
     try:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        # Sent by the process that started us, over a pipe that nobody else has.
-        errand, lock, control = pickle.loads(sys.stdin.buffer.read())  # noqa: S301
-        for descriptor in (lock, control):
-            os.set_inheritable(descriptor, False)
+        # Sent by the process that started us, by a socket that nobody else has.
+        errand = pickle.loads(sys.stdin.buffer.read())  # noqa: S301
+        control = descriptors[1]  # the other is the lock, which stays open
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         try:
             debug = open_plain(errand.folder.debug_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -135,13 +122,13 @@ def _keep(errand: Errand, control: int) -> int:
     from orchestrator.phases import keeper
     from orchestrator.phases.context import Inbox, Run
     from orchestrator.store.bus import Bus, EventLog
-    from orchestrator.store.metrics import MetricsFile
     from orchestrator.store.reader import events_of
 
     inbox = Inbox()
     patience = timings.read(os.environ)
     log = EventLog(errand.folder)
-    paths = errand.folder.read_words(errand.folder.metrics)
+    if paths := errand.folder.read_words(errand.folder.metrics):
+        from orchestrator.store.metrics import MetricsFile
     metrics = [MetricsFile(Path(path), events_of(errand.folder)) for path in paths]
     emit = Bus(log, *metrics).emit
     for one in metrics:

@@ -145,6 +145,7 @@ class Transport(paramiko.Transport):
             return read_all(size, *args, **options)
 
         packetizer.read_all = read
+        packetizer.start_handshake = lambda _seconds: None  # a timer, which is a thread: we have a deadline
 
     def open_channel(self, *args: Any, **options: Any) -> paramiko.Channel:
         channel = super().open_channel(*args, **options)

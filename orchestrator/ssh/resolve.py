@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import os
+import pwd
 import re
 import shlex
+import shutil
 import subprocess
 import threading
 import time
@@ -14,9 +18,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
 from orchestrator.errors import HereError, HostError
 from orchestrator.model import Host
-from orchestrator.plainfile import at_home
+from orchestrator.plainfile import at_home, cache, make_folder, read_plain, write_atomically
 from orchestrator.ranges import grouped
 
 
@@ -31,6 +37,11 @@ Options: TypeAlias = Mapping[str, Sequence[str]]  # lower-case keyword -> its va
 
 _FRESH = 20.0  # seconds an answer is good for: from the question for passphrases to the connection
 _PATIENCE = 20.0  # seconds for `ssh -G`, which may run a `Match exec`
+_MOST = 1 << 20  # bytes of an answer that is kept
+_NAMED = re.compile(r"(?m)^debug1: (?:Reading configuration data|.* include) (.+?)(?: matched no files)?\r?$")
+# What makes an answer differ though no file does, or read files that lie anywhere.
+_MOVING = re.compile(rb"(?im)^\s*(match|canonicalizehostname|include\b.*[*?[].*/)|\$\{")
+_Answer: TypeAlias = tuple[dict[str, list[int]], dict[str, list[str]]]
 _NO = frozenset({"", "no", "false"})
 # Keywords that are left to OpenSSH, with the values at which they ask for nothing.
 _BEYOND: Mapping[str, frozenset[str]] = {
@@ -198,9 +209,16 @@ def _look_up(host: Host) -> tuple[Target, str]:
 
 
 def _ask_ssh(words: Sequence[str]) -> Options:
+    """Return what `ssh -G` says: from the user's cache, while no file is another than when it was asked."""
+    kept = cache("ssh") / hashlib.sha256("\0".join(words).encode(errors="surrogateescape")).hexdigest()
+    with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+        answer: _Answer = msgspec.json.decode(read_plain(kept, _MOST, ours=True), type=_Answer)
+        if all(_stamp(path) == stamp for path, stamp in answer[0].items()):
+            return answer[1]
+    began = time.time_ns()
     try:
         done = subprocess.run(
-            words,
+            ["ssh", "-v", *words[1:]],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
@@ -213,7 +231,31 @@ def _ask_ssh(words: Sequence[str]) -> Options:
     if done.returncode != 0:
         lines = [line for line in done.stderr.strip().splitlines() if "terminating" not in line]
         raise BadConfigError(lines[-1] if lines else f"ssh -G exited with {done.returncode}")
-    return parse_dump(done.stdout)
+    told = parse_dump(done.stdout)
+    with contextlib.suppress(OSError, UnicodeError):
+        named = _NAMED.findall(done.stderr)
+        read = [path for path in map(Path, named) if path.is_file()]
+        if not any(_MOVING.search(path.read_bytes()) for path in read):
+            home, ssh = Path(pwd.getpwuid(os.getuid()).pw_dir), str(shutil.which("ssh"))
+            places = {
+                ssh,
+                str(home / ".ssh"),
+                "/etc/ssh",
+                *named,
+                *(str(Path(path).parent) for path in named),
+            }
+            stamps = {path: _stamp(path) for path in places}
+            if max(stamp[0] for stamp in stamps.values() if stamp) < began:
+                make_folder(kept.parent)
+                write_atomically(kept, msgspec.json.encode((stamps, told)))
+    return told
+
+
+def _stamp(path: str) -> list[int]:
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return [found.st_mtime_ns, found.st_size, found.st_ino]
+    return []
 
 
 def parse_dump(text: str) -> Options:

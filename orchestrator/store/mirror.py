@@ -29,7 +29,7 @@ class Mirror:
         self.log = MirrorFile(folder.log(attempt, task))
         self._times = MirrorFile(folder.times(attempt, task))
         self.report = MirrorFile(folder.report(attempt, task))
-        self._timed = _last_record(folder.times(attempt, task))  # the offset in the last record; -1: none
+        self._timed = _last_record(self._times.path)  # the offset in the last record; -1: none
 
     def add_log(self, offset: int, data: bytes, times: Iterable[tuple[int, int]]) -> None:
         """Append log bytes that stand at `offset` on the node.
@@ -112,8 +112,9 @@ class MirrorFile:
 
     def _open(self) -> None:
         if self._fd < 0:
-            for folder in (self.path.parent.parent, self.path.parent):
-                folder.mkdir(mode=0o700, exist_ok=True)
+            if not self.path.parent.is_dir():
+                for folder in (self.path.parent.parent, self.path.parent):
+                    folder.mkdir(mode=0o700, exist_ok=True)
             self._fd = open_plain(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             self.size = os.fstat(self._fd).st_size
 

@@ -1,0 +1,48 @@
+"""The Python of a keeper: started before it is known what for, since its imports take as long as a plan."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_PROGRAM = (
+    "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]);"
+    " from orchestrator.launching.keeping import main; main()"
+)
+_waiting: list[tuple[int, socket.socket]] = []
+
+
+def begin() -> None:
+    """Start one that waits for `hand_over`: by exec, since this process may have threads."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        _waiting.append((spawn(theirs.fileno()), ours))
+
+
+def spawn(stdin: int) -> int:
+    argv = [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[2])]
+    actions = [(os.POSIX_SPAWN_DUP2, stdin, 0)]
+    return os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setsid=True)
+
+
+def hand_over(errand: bytes, descriptors: Sequence[int]) -> None:
+    """Have the one that waits call `main` of keeping: by a socket, since an errand holds secrets."""
+    if not _waiting:
+        begin()
+    pid, ours = _waiting.pop()
+    with ours, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # one that has failed is missed
+        socket.send_fds(ours, [b"\0"], descriptors)
+        ours.sendall(errand)
+    with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored
+        os.waitpid(pid, 0)
+
+
+def drop() -> None:
+    """End the one that nothing was found for."""
+    for pid, _ in _waiting:
+        os.kill(pid, signal.SIGKILL)
