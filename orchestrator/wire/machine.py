@@ -339,7 +339,6 @@ class Ahead(Reply):
 
     since: Seconds  # since the epoch
     run: Words
-    runs: bool
     owner: Words
 
 

@@ -112,7 +112,7 @@ def stand_in_line(agent: Agent, request: Request) -> dict[str, Any]:
         ahead = [one for one in others if one.runs or (one.since, one.run) < (mine.since, mine.run)]
         if not ahead:
             stand(agent, mine._replace(runs=True))
-    told = [{"since": one.since, "run": one.run, "runs": one.runs, "owner": one.owner} for one in ahead]
+    told = [{"since": one.since, "run": one.run, "owner": one.owner} for one in ahead]
     return {"ahead": told[:20], "granted": not ahead}
 
 

@@ -91,7 +91,7 @@ def _stand(run: Run, *, go: bool) -> dict[str, wire.InLine]:
 
 def _words(place: wire.Ahead) -> str:
     when = time.strftime("%a %H:%M", time.localtime(place.since))
-    return f"run {place.run} of {place.owner} ({'there' if place.runs else 'in line'} since {when})"
+    return f"run {place.run} of {place.owner} (since {when})"
 
 
 def _replace(run: Run, away: dict[str, HostError]) -> None:

@@ -71,7 +71,7 @@ def test_first_come_first_served_all_hosts_or_none(four: Desk, others: list[Desk
     until("the third waits for the second", lambda: waits_behind(third, second.run_id()))
     (said,) = {told for event in third.named("Noted") if (told := event["text"]).startswith("in line")}
     assert re.fullmatch(
-        rf"in line: waits on rehearsal-03 for run {second.run_id()} of \S+@\S+ \(in line since .{{9}}\)",
+        rf"in line: waits on rehearsal-03 for run {second.run_id()} of \S+@\S+ \(since .{{9}}\)",
         said,
     )
     assert not runs(second)
