@@ -202,7 +202,7 @@ def _look_up(host: Host) -> tuple[Target, str]:
         slot = _slots.setdefault(tuple(words), _Slot())
     with slot.lock:
         if slot.answer is None or time.monotonic() - slot.since > _FRESH:
-            options = _ask_ssh(words)
+            options = _ask_ssh([shutil.which("ssh") or "ssh", *words[1:]])
             slot.answer = target_of(host, options), first(options, "proxyjump", "none")
             slot.since = time.monotonic()
         return slot.answer
@@ -218,7 +218,7 @@ def _ask_ssh(words: Sequence[str]) -> Options:
     began = time.time_ns()
     try:
         done = subprocess.run(
-            ["ssh", "-v", *words[1:]],
+            [words[0], "-v", *words[1:]],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
@@ -229,21 +229,16 @@ def _ask_ssh(words: Sequence[str]) -> Options:
     except subprocess.TimeoutExpired as error:
         raise BadConfigError(f"ssh -G took more than {error.timeout:.0f} s (a Match exec?)") from error
     if done.returncode != 0:
-        lines = [line for line in done.stderr.strip().splitlines() if "terminating" not in line]
+        lines = [line for line in done.stderr.splitlines() if not re.search(r"^debug|terminating|^$", line)]
         raise BadConfigError(lines[-1] if lines else f"ssh -G exited with {done.returncode}")
     told = parse_dump(done.stdout)
     with contextlib.suppress(OSError, UnicodeError):
-        named = _NAMED.findall(done.stderr)
+        named = [str(at_home(path)) for path in _NAMED.findall(done.stderr)]
         read = [path for path in map(Path, named) if path.is_file()]
         if not any(_MOVING.search(path.read_bytes()) for path in read):
-            home, ssh = Path(pwd.getpwuid(os.getuid()).pw_dir), str(shutil.which("ssh"))
-            places = {
-                ssh,
-                str(home / ".ssh"),
-                "/etc/ssh",
-                *named,
-                *(str(Path(path).parent) for path in named),
-            }
+            home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+            around = (str(Path(path).parent) for path in named)
+            places = (words[0], str(home / ".ssh"), "/etc/ssh", *named, *around)
             stamps = {path: _stamp(path) for path in places}
             if max(stamp[0] for stamp in stamps.values() if stamp) < began:
                 make_folder(kept.parent)

@@ -203,7 +203,7 @@ def _look(ask: Asker) -> None:
     assert not ask(place).ahead
     assert not ask(msgspec.structs.replace(place, go=True)).ahead
     earlier = msgspec.structs.replace(place, run="other", since=1.0, go=True)
-    assert other(earlier).ahead == (wire.Ahead(since=2.0, run=ask.lab.run, runs=True, owner="me"),)
+    assert other(earlier).ahead == (wire.Ahead(since=2.0, run=ask.lab.run, owner="me"),)
     (busy,) = other(wire.Listen(run="other", ports=[port], nonce=nonce, host="a")).busy
     assert isinstance(busy.holder, wire.Lessee)
 
