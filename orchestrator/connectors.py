@@ -11,7 +11,6 @@ from orchestrator.errors import HostError, Trouble
 from orchestrator.model import Host, Way
 from orchestrator.ssh import openssh
 from orchestrator.ssh.openssh import OnlyOpenSSHError
-from orchestrator.ssh.resolve import resolve
 from orchestrator.transport import Connector, Link
 
 if TYPE_CHECKING:
@@ -61,8 +60,6 @@ class Connectors:
 
     def _over_ssh(self, host: Host, timeout: float) -> Link:
         """Connect with paramiko, or with OpenSSH where that is needed and allowed."""
-        if host.via is Way.AUTO and (beyond := resolve(host).beyond):
-            return self._over_openssh(host, f"{beyond} in ssh_config")
         try:
             return self._over_paramiko().connect(host, timeout)
         except OnlyOpenSSHError as error:

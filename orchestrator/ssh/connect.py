@@ -88,11 +88,11 @@ class SshConnector:
         """Connect and authenticate within `timeout` seconds; raise HostError."""
         began = time.monotonic()
         target = resolve(host)
+        if target.beyond:
+            raise explain(Beyond(f"{target.beyond} in ssh_config"), host.name, target)
         deadline = Deadline(timeout, began)
         through = self._bastion(target.jump, host.name, deadline) if target.jump else None
         try:
-            if target.beyond:
-                raise Beyond(f"{target.beyond} in ssh_config")
             line = _Attempt(target, deadline, through).line(self._keyring, self._known)
         except Exception as error:
             raise explain(error, host.name, target) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -11,10 +12,9 @@ import re
 import shlex
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -35,7 +35,7 @@ def reason(error: BaseException) -> str:
 
 Options: TypeAlias = Mapping[str, Sequence[str]]  # lower-case keyword -> its values
 
-_FRESH = 20.0  # seconds an answer is good for: from the question for passphrases to the connection
+_FRESH = 20.0  # seconds that an answer is good for, without a look at any file
 _PATIENCE = 20.0  # seconds for `ssh -G`, which may run a `Match exec`
 _MOST = 1 << 20  # bytes of an answer that is kept
 _NAMED = re.compile(r"(?m)^debug1: (?:Reading configuration data|.* include) (.+?)(?: matched no files)?\r?$")
@@ -184,31 +184,15 @@ def first(options: Options, keyword: str, default: str = "") -> str:
     return values[0] if values else default
 
 
-@dataclass
-class _Slot:
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    since: float = float("-inf")
-    answer: tuple[Target, str] | None = None
-
-
-_lock = threading.Lock()
-_slots: dict[tuple[str, ...], _Slot] = {}
-
-
 def _look_up(host: Host) -> tuple[Target, str]:
-    """Return the target and its ProxyJump; raise `BadConfigError` or OSError. Each name is asked for once."""
-    words = client_words(host, "-G", "-T")
-    with _lock:
-        slot = _slots.setdefault(tuple(words), _Slot())
-    with slot.lock:
-        if slot.answer is None or time.monotonic() - slot.since > _FRESH:
-            options = _ask_ssh([shutil.which("ssh") or "ssh", *words[1:]])
-            slot.answer = target_of(host, options), first(options, "proxyjump", "none")
-            slot.since = time.monotonic()
-        return slot.answer
+    """Return the target and its ProxyJump; raise `BadConfigError` or OSError."""
+    words = (shutil.which("ssh") or "ssh", *client_words(host, "-G", "-T")[1:])
+    options = _ask_ssh(words, int(time.monotonic() / _FRESH))
+    return target_of(host, options), first(options, "proxyjump", "none")
 
 
-def _ask_ssh(words: Sequence[str]) -> Options:
+@functools.lru_cache(maxsize=1024)
+def _ask_ssh(words: tuple[str, ...], _when: int) -> Options:
     """Return what `ssh -G` says: from the user's cache, while no file is another than when it was asked."""
     kept = cache("ssh") / hashlib.sha256("\0".join(words).encode(errors="surrogateescape")).hexdigest()
     with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
