@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from orchestrator import wire
 from orchestrator.errors import HereError, HostError, Trouble
 from orchestrator.fleet.session import Cancelled, Session, Sink, settle, start_thread
 from orchestrator.model import Host
@@ -99,7 +98,7 @@ class Fleet:
             link = self._connector.connect(host, timeout)
             session = Session(host, link, self._sink)
             try:
-                session.start(self._timings.hello)
+                session.start(self._timings.hello, self._timings.beat)
                 self._watch(session)
             except BaseException:
                 session.close()
@@ -109,8 +108,7 @@ class Fleet:
         return session
 
     def _watch(self, session: Session) -> None:
-        """Have the session's agent send heartbeats, and give the session up when they stay away."""
-        session.submit(wire.Beats(every=self._timings.beat))
+        """Give the session up when its agent's heartbeats stay away."""
         with self._lock:
             self._watched.add(session)
             if not self._beats:

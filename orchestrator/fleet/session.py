@@ -122,12 +122,12 @@ class Session:
         self._stream = wire.AgentStream(self._limits, self._limit)
         self._frame_since = 0.0  # when the frame that comes began
 
-    def start(self, timeout: float = DEFAULT.hello) -> None:
-        """Start the agent and wait `timeout` seconds for its hello; raise HostError when none comes."""
+    def start(self, timeout: float = DEFAULT.hello, beat: float = DEFAULT.beat) -> None:
+        """Start the agent, which is heard every `beat` seconds; raise HostError for no hello in `timeout`."""
         began = time.time()
         self._channel = channel = self.link.open(bootstrap.argv(self.host.agent_python))
         start_thread(f"read {self.host.name}", self._read, channel)
-        start_thread(f"start {self.host.name}", self._introduce, channel, timeout)
+        start_thread(f"start {self.host.name}", self._introduce, channel, timeout, beat)
         try:
             hello = self._greeted.result(timeout)
         except FutureTimeoutError:
@@ -141,10 +141,11 @@ class Session:
         if abs(self.clock_offset) <= now - began:
             self.clock_offset = 0.0
 
-    def _introduce(self, channel: Channel, timeout: float) -> None:
+    def _introduce(self, channel: Channel, timeout: float, beat: float) -> None:
         """Send our agent: in a thread, since on a way that loses large packets it would take for ever."""
         try:
-            channel.send(bootstrap.payload({"state": self.host.state, "idle": AGENT_IDLE}))
+            settings = {"state": self.host.state, "idle": AGENT_IDLE, "beat": beat}
+            channel.send(bootstrap.payload(settings))
         except HostError as error:
             with contextlib.suppress(HostError, FutureTimeoutError):  # what it printed says more
                 self._greeted.result(timeout)

@@ -57,12 +57,6 @@ class Ping(Request[Time]):
     """Ask for its clock."""
 
 
-class Beats(Request[Nothing]):
-    """Ask for a sign of life every `every` seconds."""
-
-    every: float
-
-
 Status = Annotated[int, Meta(ge=0, le=255)]
 
 

@@ -22,7 +22,7 @@ ROWS = (
 # What no verb asks for in a moment, or waits for, or what is read as others are: tests/local/test_lies.py,
 # sync and fuzz lie about some of these.
 ELSEWHERE = (
-    *("beats", "exec_end", "fingerprint", "imports", "ping", "store_drop"),
+    *("exec_end", "fingerprint", "imports", "ping", "store_drop"),
     *("stand_in_line", "store_put", "store_seal", "type", "unfollow", "unlisten", "vitals_ask"),
 )
 

@@ -26,10 +26,10 @@ def test_an_unknown_operation_and_a_missing_field_are_errors_and_no_end(lab: Lab
 def test_a_bug_is_told_with_its_traceback_and_no_end(lab: Lab) -> None:
     agent = lab.agent()
     with pytest.raises(AgentError) as caught:
-        agent.request("beats", every="often")
+        agent.request("stand_in_line", run="r", owner="o", since="once", go=True)
     assert caught.value.kind == "bug"
     assert "could not convert string to float" in caught.value.what
-    assert 'float(request["every"])' in caught.value.why  # the sources are there
+    assert 'float(request["since"])' in caught.value.why  # the sources are there
     assert agent.request("ping")
 
 

@@ -163,7 +163,6 @@ def _clean(ask: Asker) -> dict[str, Any]:
 def _look(ask: Asker) -> None:
     workdir, port, nonce = str(ask.lab.workdir), free_port(), "n0nce"
     assert ask(wire.Ping()).time_ns > 0
-    ask(wire.Beats(every=0.05))
     asked = wire.Facts(
         python=sys.executable,
         r=True,

@@ -15,7 +15,7 @@ import time
 from ..base import Any, lenient, procs, trust
 from ..base.fault import NodeError
 from . import frames
-from .agent import Agent, Request
+from .agent import IDLE, Agent, Request
 
 PROTOCOL = 1
 
@@ -27,7 +27,6 @@ _NODE = __name__.rpartition("serve.")[0]
 # op -> (module, function, seconds that a child may take)
 OPS = {
     "ping": ("serve.ops", "ping", HERE),
-    "beats": ("serve.ops", "beats", HERE),
     "facts": ("look.facts", "facts", 85.0),
     "fingerprint": ("look.facts", "fingerprint", 60.0),
     "imports": ("look.facts", "imports", 180.0),
@@ -86,19 +85,15 @@ def ping(_agent: Agent, _request: Request) -> dict[str, Any]:
     return {"time_ns": time.time_ns()}
 
 
-def beats(agent: Agent, request: Request) -> dict[str, Any]:
-    """Send a sign of life every `every` seconds; asked again, the new pace replaces the old."""
-    every = max(0.01, min(float(request["every"]), 3600.0))
-    pace = agent.rooms["beats"] = object()
+def beat(agent: Agent, every: float) -> None:
+    """Send a sign of life every `every` seconds, from now on."""
 
-    def beat() -> None:
-        if agent.rooms["beats"] is pace:
-            if agent.outbox.room:  # a stalled reader needs no pile of them
-                agent.send({"beat": time.time_ns()})
-            agent.loop.after(every, beat)
+    def once() -> None:
+        if agent.outbox.room:  # a stalled reader needs no pile of them
+            agent.send({"beat": time.time_ns()})
+        agent.loop.after(every, once)
 
-    agent.loop.after(every, beat)
-    return {}
+    agent.loop.after(every, once)
 
 
 def main(config: dict[str, Any]) -> int:
@@ -118,6 +113,7 @@ def main(config: dict[str, Any]) -> int:
     try:
         agent = Agent(config, stdin, stdout, serve)
         agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
+        beat(agent, config.get("beat", IDLE))
         agent.serve()
     except BaseException:  # told to whoever reads stderr
         sys.excepthook(*sys.exc_info())
