@@ -94,7 +94,8 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # Sent by the process that started us, by a socket that nobody else has.
         errand = pickle.loads(sys.stdin.buffer.read())  # noqa: S301
-        control = descriptors[1]  # the other is the lock, which stays open
+        for descriptor in descriptors:  # the lock, which stays open, and the control
+            os.set_inheritable(descriptor, False)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         try:
             debug = open_plain(errand.folder.debug_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -106,7 +107,7 @@ def main() -> None:
         _log_to_stderr()
         # It logs a traceback for every host that cannot be reached, which is told as an error anyway.
         logging.getLogger("paramiko").setLevel(logging.CRITICAL)
-        status = _keep(errand, control)
+        status = _keep(errand, descriptors[1])
     except BaseException:
         logging.getLogger("orchestrate").exception("the keeper failed")
     finally:

@@ -25,7 +25,7 @@ def begin() -> None:
 
 
 def spawn(stdin: int) -> int:
-    argv = [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[2])]
+    argv = [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[2]), "orchestrate keeper"]
     actions = [(os.POSIX_SPAWN_DUP2, stdin, 0)]
     return os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setsid=True)
 
