@@ -38,6 +38,7 @@ Options: TypeAlias = Mapping[str, Sequence[str]]  # lower-case keyword -> its va
 _FRESH = 20.0  # seconds that an answer is good for, without a look at any file
 _PATIENCE = 20.0  # seconds for `ssh -G`, which may run a `Match exec`
 _MOST = 1 << 20  # bytes of an answer that is kept
+_TICK = 10**8  # nanoseconds within which a file may change twice and bear the same time
 _NAMED = re.compile(r"(?m)^debug1: (?:Reading configuration data|.* include) (.+?)(?: matched no files)?\r?$")
 # What makes an answer differ though no file does, or read files that lie anywhere.
 _MOVING = re.compile(rb"(?im)^\s*(match|canonicalizehostname|include\b.*[*?[].*/)|\$\{")
@@ -224,7 +225,7 @@ def _ask_ssh(words: tuple[str, ...], _when: int) -> Options:
             around = (str(Path(path).parent) for path in named)
             places = (words[0], str(home / ".ssh"), "/etc/ssh", *named, *around)
             stamps = {path: _stamp(path) for path in places}
-            if max(stamp[0] for stamp in stamps.values() if stamp) < began:
+            if max(stamp[0] for stamp in stamps.values() if stamp) < began - _TICK:
                 make_folder(kept.parent)
                 write_atomically(kept, msgspec.json.encode((stamps, told)))
     return told

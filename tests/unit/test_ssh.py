@@ -8,7 +8,9 @@ import hashlib
 import hmac
 import os
 import socket
+import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import paramiko
 import pytest
@@ -17,7 +19,7 @@ from orchestrator.errors import HostError
 from orchestrator.ssh import hostkeys
 from orchestrator.ssh.connect import explain
 from orchestrator.ssh.hostkeys import Beyond, KnownHosts, Trust
-from orchestrator.ssh.resolve import Target, parse_dump, split_destination, target_of
+from orchestrator.ssh.resolve import Target, _ask_ssh, parse_dump, resolve, split_destination, target_of
 from tests.unit.plans import host
 
 
@@ -142,6 +144,34 @@ def test_identities_chosen_or_not() -> None:
 def test_known_hosts_files() -> None:
     assert dump("userknownhostsfile ~/.ssh/a /b").user_known_hosts == (Path.home() / ".ssh/a", Path("/b"))
     assert dump("userknownhostsfile none").user_known_hosts == ()
+
+
+EDITS = (  # ssh_config (None: a file that it includes appears), the port, and whether ssh is asked each time
+    ("port 1", 1, False),
+    ("port 2", 2, False),
+    ("include {etc}/more/*.conf\nport 3", 3, False),
+    (None, 4, False),
+    ("match exec true\nport 5", 5, True),
+    ("include {etc}/*/a.conf\nport 6", 4, True),
+    ("host *\nport 7", 7, False),
+)
+
+
+def test_what_ssh_says_is_kept_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = Mock(side_effect=subprocess.run)
+    monkeypatch.setattr(subprocess, "run", asked)
+    etc = tmp_path / "etc"
+    (etc / "more").mkdir(parents=True)
+    for step, (text, port, again) in enumerate(EDITS):
+        (etc / "config" if text else etc / "more/a.conf").write_text((text or "port 4").format(etc=etc))
+        for path in (etc, *etc.rglob("*")):
+            os.utime(path, (step, step))
+        for known in (False, True):
+            asked.reset_mock()
+            _ask_ssh.cache_clear()
+            assert resolve(host("a", ssh_config=str(etc / "config"))).port == port
+            assert asked.called == (again or not known), text
 
 
 @pytest.mark.parametrize(
