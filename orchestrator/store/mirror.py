@@ -29,6 +29,9 @@ class Mirror:
         self.log = MirrorFile(folder.log(attempt, task))
         self._times = MirrorFile(folder.times(attempt, task))
         self.report = MirrorFile(folder.report(attempt, task))
+        with contextlib.suppress(OSError):  # a task that prints nothing has a log, too
+            self.log.append(b"")
+        self.log.close()
         self._timed = _last_record(self._times.path)  # the offset in the last record; -1: none
 
     def add_log(self, offset: int, data: bytes, times: Iterable[tuple[int, int]]) -> None:
@@ -66,15 +69,9 @@ class MirrorFile:
     """A file that is open from its first write on: many tasks never report, and descriptors are few."""
 
     def __init__(self, path: Path) -> None:
-        self.size = 0
-        self.path = path
-        self._fd = -1
-        try:
-            self._open()  # empty at first: a task that prints nothing has a log, too
-        except OSError:
-            with contextlib.suppress(OSError):  # of an earlier keeper; to be asked for once more is no harm
-                self.size = path.stat().st_size
-        self.close()
+        self.path, self.size, self._fd = path, 0, -1
+        with contextlib.suppress(OSError):  # of an earlier keeper; to be asked for once more is no harm
+            self.size = path.stat().st_size
 
     def add(self, offset: int, data: bytes) -> None:
         """Append what stands at `offset` and is not here yet; raise ValueError for a hole, or OSError."""
