@@ -169,7 +169,7 @@ class Session:
             if isinstance(request, wire.Follow):
                 self._followed[number] = frozenset(one.task for one in request.tasks)
         assert self._channel is not None
-        data = frames.encode(wire.header(number, request), payload)
+        data = frames.pack(wire.header(number, request), payload)
         try:
             with self._sending:
                 self._channel.send(data)

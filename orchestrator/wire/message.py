@@ -6,6 +6,7 @@ reads is mended instead: made printable and cut to its length.
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -162,9 +163,13 @@ class Nothing(Reply):
     """An answer without content."""
 
 
-def header(number: int, request: Request[Any]) -> dict[str, Any]:
-    """Return what is sent for a request."""
-    return {"id": number, "op": request.OP, **msgspec.to_builtins(request)}
+def header(number: int, request: Request[Any]) -> bytes:
+    """Return what is sent for a request, as JSON."""
+    fields = {"id": number, "op": request.OP, **msgspec.to_builtins(request)}
+    try:
+        return msgspec.json.encode(fields)
+    except UnicodeEncodeError:  # an argument or a path that is no UTF-8
+        return json.dumps(fields).encode()
 
 
 def read(what: object, kind: type[_T], name: str) -> _T:

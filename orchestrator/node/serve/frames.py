@@ -20,7 +20,11 @@ SIZES = struct.Struct(">II")
 
 def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
     """One frame; raise ValueError for one that `Decoder` would refuse."""
-    head = json.dumps(header, separators=(",", ":")).encode()
+    return pack(json.dumps(header, separators=(",", ":")).encode(), payload)
+
+
+def pack(head: bytes, payload: bytes) -> bytes:
+    """The same with a header that is JSON already."""
     Decoder().check(len(head), len(payload))
     return SIZES.pack(len(head), len(payload)) + head + payload
 
