@@ -24,7 +24,7 @@ def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
 
 
 def pack(head: bytes, payload: bytes) -> bytes:
-    """The same with a header that is JSON already."""
+    """Return a frame whose header is JSON already; raise ValueError as `encode` does."""
     Decoder().check(len(head), len(payload))
     return SIZES.pack(len(head), len(payload)) + head + payload
 
