@@ -15,9 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from orchestrator import timings
 from orchestrator.errors import ExitStatus
@@ -46,8 +47,7 @@ def owner() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-@dataclass(frozen=True)
-class Errand:
+class Errand(Struct, frozen=True):
     """A keeper's task, with all that it cannot read in the run's folder."""
 
     folder: RunFolder

@@ -10,12 +10,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import fabric
 import paramiko
+from msgspec import Struct, field
 from paramiko.ssh_exception import IncompatiblePeer
 
 from orchestrator.errors import HereError, HostError, Trouble
@@ -43,8 +43,7 @@ _SIGNED_BY = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 _SIGNATURES: tuple[str, ...] = paramiko.Transport._preferred_pubkeys  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-@dataclass(frozen=True)
-class Deadline:
+class Deadline(Struct, frozen=True):
     """When to give up, and after how long that is."""
 
     seconds: float
@@ -59,16 +58,14 @@ class Deadline:
         return self.left < 0.05
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Struct, frozen=True):
     """An open, authenticated connection."""
 
     transport: paramiko.Transport
     hang_up: Callable[[], None]
 
 
-@dataclass
-class _Bastion:
+class _Bastion(Struct):
     lock: threading.Lock = field(default_factory=threading.Lock)
     line: Line | None = None
     error: Exception | None = None

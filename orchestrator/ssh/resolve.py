@@ -14,11 +14,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.errors import HereError, HostError
 from orchestrator.model import Host
@@ -64,8 +65,7 @@ class BadConfigError(Exception):
     """ssh_config cannot be read; the text says where and why."""
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Struct, frozen=True):
     """One end of a connection; `alias` is what a person would give to `ssh`."""
 
     alias: str
