@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 class Connectors:
-    """A connector that reaches every host by its own transport.
-
-    `secrets` are what `orchestrator.ssh.keys` asked for. paramiko is loaded with the first host that
-    needs it.
-    """
+    """A connector that reaches every host by its own transport, with what a person was asked for."""
 
     def __init__(self, secrets: Secrets | None = None) -> None:
         self._secrets = secrets

@@ -33,7 +33,6 @@ def run() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):  # what is left, if anybody reads it
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    python.drop()
     # Not `sys.exit`: threads of connections may be at work still (daemons, for a host that hangs must not
     # keep us), and an interpreter that is taken down under them ends by SIGSEGV now and then (Python 3.11).
     os._exit(status)
@@ -85,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _verb(argv: Sequence[str]) -> int:
     if argv[:1] == ["launch"] and not {"-h", "--help", "--dry-run"}.intersection(argv):
-        python.begin()
+        python.waiting.append(python.start())
     from orchestrator.cli.args.parser import parse, verb
 
     try:

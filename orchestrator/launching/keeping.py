@@ -24,6 +24,7 @@ from orchestrator import timings
 from orchestrator.errors import ExitStatus
 from orchestrator.launching import python
 from orchestrator.model import Order, RunPlan
+from orchestrator.node.base.descriptors import close_others
 from orchestrator.plainfile import open_plain
 from orchestrator.store import RunFolder
 from orchestrator.text import plain
@@ -80,9 +81,10 @@ def start(errand: Errand) -> bool:
 def main() -> None:
     """Leave whoever started us, do the errand that comes by stdin, and leave; never return."""
     gc.set_threshold(200_000, 20, 20)  # what is imported stays: a tenth of the time was spent looking at it
-    from orchestrator.phases import keeper  # noqa: F401 - while the run is planned
-    from orchestrator.ssh import connect  # noqa: F401
-
+    close_others((0, 1, 2))  # what whoever started us has open may be waited for
+    with contextlib.suppress(Exception):  # where it is needed, it is missed
+        from orchestrator.phases import keeper  # noqa: F401 - while the run is planned
+        from orchestrator.ssh import connect  # noqa: F401
     with socket.socket(fileno=os.dup(0)) as asked:
         _, descriptors, _, _ = socket.recv_fds(asked, 1, 2)
     if not descriptors or os.fork() > 0:

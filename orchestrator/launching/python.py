@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -14,35 +13,29 @@ _PROGRAM = (
     "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]);"
     " from orchestrator.launching.keeping import main; main()"
 )
-_waiting: list[tuple[int, socket.socket]] = []
+_NULL = os.devnull, os.O_RDWR, 0
+waiting: list[tuple[int, socket.socket]] = []
 
 
-def begin() -> None:
-    """Start one that waits for `hand_over`: by exec, since this process may have threads."""
+def start() -> tuple[int, socket.socket]:
+    """Return a process that waits for its errand at a socket, and leaves when we do."""
     ours, theirs = socket.socketpair()
     with theirs:
-        _waiting.append((spawn(theirs.fileno()), ours))
+        return spawn(theirs.fileno()), ours
 
 
 def spawn(stdin: int) -> int:
+    """By exec, since this process may have threads; nothing of it is on our terminal."""
     argv = [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[2]), "orchestrate keeper"]
-    actions = [(os.POSIX_SPAWN_DUP2, stdin, 0)]
+    actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), *((os.POSIX_SPAWN_OPEN, fd, *_NULL) for fd in (1, 2))]
     return os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setsid=True)
 
 
 def hand_over(errand: bytes, descriptors: Sequence[int]) -> None:
     """Have the one that waits call `main` of keeping: by a socket, since an errand holds secrets."""
-    if not _waiting:
-        begin()
-    pid, ours = _waiting.pop()
+    pid, ours = waiting.pop() if waiting else start()
     with ours, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # one that has failed is missed
         socket.send_fds(ours, [b"\0"], descriptors)
         ours.sendall(errand)
     with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored
         os.waitpid(pid, 0)
-
-
-def drop() -> None:
-    """End the one that nothing was found for."""
-    for pid, _ in _waiting:
-        os.kill(pid, signal.SIGKILL)

@@ -40,10 +40,13 @@ _FRESH = 20.0  # seconds that an answer is good for, without a look at any file
 _PATIENCE = 20.0  # seconds for `ssh -G`, which may run a `Match exec`
 _MOST = 1 << 20  # bytes of an answer that is kept
 _TICK = 10**8  # nanoseconds within which a file may change twice and bear the same time
+_MONTH = 30 * 24 * 3600.0  # seconds
+_CUT = 200  # bytes of a path that ssh tells at most; it writes odd ones with backslashes
+_READ = re.compile(r"(?m)^debug1: Reading configuration data (.+?)\r?$")
 _NAMED = re.compile(r"(?m)^debug1: (?:Reading configuration data|.* include) (.+?)(?: matched no files)?\r?$")
+_NOISE = re.compile(r"^(debug|OpenSSH_|$)|terminating")
 # What makes an answer differ though no file does, or read files that lie anywhere.
-_MOVING = re.compile(rb"(?im)^\s*(match|canonicalizehostname|include\b.*[*?[].*/)|\$\{")
-_Answer: TypeAlias = tuple[dict[str, list[int]], dict[str, list[str]]]
+_MOVING = re.compile(rb"""(?im)^\s*"?(match|canonicalizehostname|include\b.*[*?[].*/)|\$\{""")
 _NO = frozenset({"", "no", "false"})
 # Keywords that are left to OpenSSH, with the values at which they ask for nothing.
 _BEYOND: Mapping[str, frozenset[str]] = {
@@ -59,6 +62,12 @@ _BEYOND: Mapping[str, frozenset[str]] = {
 _DEFAULT = re.compile(r"(~|/.*)/\.ssh/id_(rsa|dsa|xmss|(ecdsa|ed25519)(_sk)?)")  # looked for by ssh itself
 # Keywords with lists of algorithms: of key exchanges, ciphers, digests, host keys and keys of users.
 ALGORITHMS = ("KexAlgorithms", "Ciphers", "MACs", "HostKeyAlgorithms", "PubkeyAcceptedAlgorithms")
+
+
+class _Answer(Struct):
+    asker: str
+    stamps: dict[str, list[int]]
+    told: Options
 
 
 class BadConfigError(Exception):
@@ -192,14 +201,26 @@ def _look_up(host: Host) -> tuple[Target, str]:
     return target_of(host, options), first(options, "proxyjump", "none")
 
 
+@functools.cache
+def _answers() -> Path:
+    """Return the folder of answers, in which none is older than a month; raise OSError or RuntimeError."""
+    folder = cache("ssh")
+    make_folder(folder)
+    for file in folder.iterdir():
+        if time.time() - file.stat().st_mtime > _MONTH:
+            file.unlink()
+    return folder
+
+
 @functools.lru_cache(maxsize=1024)
 def _ask_ssh(words: tuple[str, ...], _when: int) -> Options:
     """Return what `ssh -G` says: from the user's cache, while no file is another than when it was asked."""
-    kept = cache("ssh") / hashlib.sha256("\0".join(words).encode(errors="surrogateescape")).hexdigest()
-    with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
-        answer: _Answer = msgspec.json.decode(read_plain(kept, _MOST, ours=True), type=_Answer)
-        if all(_stamp(path) == stamp for path, stamp in answer[0].items()):
-            return answer[1]
+    asker = "\0".join((os.uname().nodename, *words))
+    name = hashlib.sha256(asker.encode(errors="surrogateescape")).hexdigest()
+    with contextlib.suppress(OSError, RuntimeError, ValueError, msgspec.MsgspecError):
+        answer = msgspec.json.decode(read_plain(_answers() / name, _MOST, ours=True), type=_Answer)
+        if answer.asker == asker and all(_stamp(path) == stamp for path, stamp in answer.stamps.items()):
+            return answer.told
     began = time.time_ns()
     try:
         done = subprocess.run(
@@ -214,20 +235,20 @@ def _ask_ssh(words: tuple[str, ...], _when: int) -> Options:
     except subprocess.TimeoutExpired as error:
         raise BadConfigError(f"ssh -G took more than {error.timeout:.0f} s (a Match exec?)") from error
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if not re.search(r"^debug|terminating|^$", line)]
+        lines = [line for line in done.stderr.splitlines() if not _NOISE.search(line)]
         raise BadConfigError(lines[-1] if lines else f"ssh -G exited with {done.returncode}")
     told = parse_dump(done.stdout)
-    with contextlib.suppress(OSError, UnicodeError):
+    with contextlib.suppress(OSError, RuntimeError, UnicodeError):
         named = [str(at_home(path)) for path in _NAMED.findall(done.stderr)]
-        read = [path for path in map(Path, named) if path.is_file()]
-        if not any(_MOVING.search(path.read_bytes()) for path in read):
+        texts = [Path(path).read_bytes() for path in _READ.findall(done.stderr)]
+        strange = [path for path in named if "\\" in path or len(path) >= _CUT]  # not as it is written
+        if texts and not strange and not any(map(_MOVING.search, texts)):
             home = Path(pwd.getpwuid(os.getuid()).pw_dir)
             around = (str(Path(path).parent) for path in named)
             places = (words[0], str(home / ".ssh"), "/etc/ssh", *named, *around)
             stamps = {path: _stamp(path) for path in places}
             if max(stamp[0] for stamp in stamps.values() if stamp) < began - _TICK:
-                make_folder(kept.parent)
-                write_atomically(kept, msgspec.json.encode((stamps, told)))
+                write_atomically(_answers() / name, msgspec.json.encode(_Answer(asker, stamps, told)))
     return told
 
 
