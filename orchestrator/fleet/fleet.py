@@ -23,7 +23,6 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Reply)
 
 CONNECT_TIMEOUT = 15.0
-KEEP_ALIVE = 20.0  # seconds between our own words to an agent, which leaves when it hears none
 _TICK = 0.5
 _FROZEN = 4.0  # seconds between two ticks after which it was us who stood still
 POOL = 32  # threads that connect or push at once
@@ -40,6 +39,8 @@ class Answers(Struct, Generic[T], frozen=True):
 
 class Fleet:
     """The open sessions of a run, by host name."""
+
+    keep_alive = 20.0  # seconds between our own words to an agent, which leaves when it hears none
 
     def __init__(self, connector: Connector, sink: Sink, timings: Timings = DEFAULT) -> None:
         self.sessions: dict[str, Session] = {}
@@ -130,7 +131,7 @@ class Fleet:
                 if now - session.heard > self._timings.silence:
                     session.give_up(f"no word for {self._timings.silence:.0f} s")
                 session.look(now)
-            if now - spoke > KEEP_ALIVE:
+            if now - spoke > self.keep_alive:
                 spoke = now
                 for session in sessions:
                     session.speak()

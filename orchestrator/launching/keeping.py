@@ -94,8 +94,7 @@ def main() -> None:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        # Sent by the process that started us, by a socket that nobody else has.
-        errand = pickle.loads(sys.stdin.buffer.read())  # noqa: S301
+        errand = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - nobody else has that socket
         for descriptor in descriptors:  # the lock, which stays open, and the control
             os.set_inheritable(descriptor, False)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -138,6 +138,7 @@ _ENDS = 4  # that are tried: of the work, of its failure, of a stop meanwhile, o
 class _Keeper:
     def __init__(self, run: Run, control: int) -> None:
         self._run = run
+        run.fleet.keep_alive = min(run.fleet.keep_alive, run.plan.lifeline / 4 or run.fleet.keep_alive)
         # Wall clocks jump; what was before us can be told by them alone.
         self._began = time.monotonic() - max(0.0, time.time() - run.plan.created)
         self._unproven: tuple[str, ...] = ()

@@ -40,7 +40,6 @@ _FRESH = 20.0  # seconds that an answer is good for, without a look at any file
 _PATIENCE = 20.0  # seconds for `ssh -G`, which may run a `Match exec`
 _MOST = 1 << 20  # bytes of an answer that is kept
 _TICK = 10**8  # nanoseconds within which a file may change twice and bear the same time
-_MONTH = 30 * 24 * 3600.0  # seconds
 _CUT = 200  # bytes of a path that ssh tells at most; it writes odd ones with backslashes
 _READ = re.compile(r"(?m)^debug1: Reading configuration data (.+?)\r?$")
 _NAMED = re.compile(r"(?m)^debug1: (?:Reading configuration data|.* include) (.+?)(?: matched no files)?\r?$")
@@ -207,7 +206,7 @@ def _answers() -> Path:
     folder = cache("ssh")
     make_folder(folder)
     for file in folder.iterdir():
-        if time.time() - file.stat().st_mtime > _MONTH:
+        if time.time() - file.stat().st_mtime > 30 * 86_400:
             file.unlink()
     return folder
 

@@ -41,8 +41,8 @@ BUDGET = {
     "diagnosis": Size(7, 895, 6_259),
     "envs": Size(4, 418, 2_739),
     "export": Size(5, 617, 5_258),
-    "fleet": Size(4, 736, 4_900),
-    "launching": Size(7, 719, 4_991),
+    "fleet": Size(4, 737, 4_902),
+    "launching": Size(7, 718, 4_991),
     "node": Size(1, 1, 1),
     "node/base": Size(9, 1_049, 5_720),
     "node/disk": Size(4, 362, 2_460),
@@ -51,21 +51,21 @@ BUDGET = {
     "node/serve": Size(7, 833, 5_496),
     "node/stock": Size(11, 1_637, 12_332),
     "node/task": Size(9, 1_895, 12_847),
-    "phases": Size(21, 4_136, 32_828),
+    "phases": Size(21, 4_137, 32_856),
     "planning": Size(6, 784, 5_481),
     "program": Size(6, 781, 5_889),
     "rehearsal": Size(3, 372, 2_147),
     "render": Size(16, 2_075, 16_171),
     "report": Size(5, 568, 5_297),
     "run": Size(9, 1_238, 9_099),
-    "ssh": Size(7, 1_435, 9_855),
+    "ssh": Size(7, 1_434, 9_850),
     "store": Size(9, 1_258, 7_932),
     "sync": Size(11, 2_017, 13_850),
-    "tests": Size(296, 31_580, 237_864),
+    "tests": Size(296, 31_581, 237_869),
     "wire": Size(5, 1_291, 5_320),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(232, 33_999, 234_265)
+TOTAL = Size(232, 33_999, 234_290)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25

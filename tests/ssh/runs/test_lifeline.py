@@ -12,13 +12,14 @@ from orchestrator.errors import ExitStatus
 from orchestrator.model import Host, Role
 from tests.ssh.runs.desk import Desk, until
 
+LIFELINE = 4  # seconds
 SLEEP = "import time; print('up', flush=True); time.sleep(600)\n"
 
 
 def unkept(desk: Desk, hosts: list[Host], count: int) -> str:
-    """A run with a lifeline of a second, whose keeper was killed."""
+    """A run with a short lifeline, whose keeper was killed."""
     desk.script("t.py", SLEEP)
-    desk.write_hosts(hosts, job="[job]\ngrace = 1\nlifeline = 1")
+    desk.write_hosts(hosts, job=f"[job]\ngrace = 1\nlifeline = {LIFELINE}")
     launch = desk.launch("--detach", "--", "t.py")
     assert launch.wait() == ExitStatus.OK, launch.stderr
     run = desk.run_id()
@@ -49,7 +50,7 @@ def test_what_is_left_of_a_failed_attempt_ends_and_other_machines_go_on(desk: De
     first, second = desk.cluster.hosts
     run = unkept(desk, [replace(first, tasks=2), second], 3)
     killed = time.monotonic()
-    until("the lifeline is over", lambda: time.monotonic() > killed + 2)
+    until("the lifeline is over", lambda: time.monotonic() > killed + LIFELINE + 1)
     assert len(desk.task_pids(run)) == 3
     os.kill(desk.task_pids(run, "worker/0")[0], signal.SIGKILL)
     until("its sibling has ended", lambda: not desk.task_pids(run, "worker/1"))
