@@ -200,12 +200,10 @@ def _look_up(host: Host) -> tuple[Target, str]:
     return target_of(host, options), first(options, "proxyjump", "none")
 
 
-@functools.cache
-def _answers() -> Path:
-    """Return the folder of answers, in which none is older than a month; raise OSError or RuntimeError."""
-    folder = cache("ssh")
+def _swept(folder: Path) -> Path:
+    """Make the folder of answers, and now and then remove what is older than a month; raise OSError."""
     make_folder(folder)
-    for file in folder.iterdir():
+    for file in folder.iterdir() if os.urandom(1)[0] < 5 else ():  # a folder may be long
         if time.time() - file.stat().st_mtime > 30 * 86_400:
             file.unlink()
     return folder
@@ -217,7 +215,7 @@ def _ask_ssh(words: tuple[str, ...], _when: int) -> Options:
     asker = "\0".join((os.uname().nodename, *words))
     name = hashlib.sha256(asker.encode(errors="surrogateescape")).hexdigest()
     with contextlib.suppress(OSError, RuntimeError, ValueError, msgspec.MsgspecError):
-        answer = msgspec.json.decode(read_plain(_answers() / name, _MOST, ours=True), type=_Answer)
+        answer = msgspec.json.decode(read_plain(cache("ssh") / name, _MOST, ours=True), type=_Answer)
         if answer.asker == asker and all(_stamp(path) == stamp for path, stamp in answer.stamps.items()):
             return answer.told
     began = time.time_ns()
@@ -247,7 +245,9 @@ def _ask_ssh(words: tuple[str, ...], _when: int) -> Options:
             places = (words[0], str(home / ".ssh"), "/etc/ssh", *named, *around)
             stamps = {path: _stamp(path) for path in places}
             if max(stamp[0] for stamp in stamps.values() if stamp) < began - _TICK:
-                write_atomically(_answers() / name, msgspec.json.encode(_Answer(asker, stamps, told)))
+                write_atomically(
+                    _swept(cache("ssh")) / name, msgspec.json.encode(_Answer(asker, stamps, told))
+                )
     return told
 
 
