@@ -118,7 +118,6 @@ def run() -> None:
     state = config.get("state") or "/var/tmp/orchestrate-%d" % os.getuid()
     bundle = Bundle(stdin.read(int(packed)), state)
     sys.meta_path.insert(0, bundle)
-    sys.modules["bz2"] = sys.modules["lzma"] = None  # type: ignore[assignment] # `shutil` would load them
     from orchestrate_node.serve import ops  # type: ignore[import-not-found]
 
     status = ops.main(config)

@@ -11,11 +11,11 @@ no more.
 
 from __future__ import annotations
 
-import _socket  # all of `socket` takes 3 ms more to load
 import errno
 import json
 import os
 import re
+import socket
 import time
 import zlib
 
@@ -97,8 +97,6 @@ def stand_in_line(agent: Agent, request: Request) -> dict[str, Any]:
 
     Whoever has the machine is ahead, and whoever has waited for longer.
     """
-    import socket
-
     mine = _spot(request, float(request["since"]))
     if not request["go"]:
         stand(agent, mine)
@@ -141,7 +139,7 @@ def stand(agent: Agent, place: Spot) -> None:
     # Several entries of hosts.toml may be the same machine: each has a place of its own.
     how, entry = "r" if place.runs else "w", _short(agent.paths.root)
     name = f"{_OURS}{place.machine}/{place.since:.3f}/{place.run}/{how}/{entry}/"
-    made = _socket.socket(_socket.AF_UNIX)
+    made = socket.socket(socket.AF_UNIX)
     try:
         owner = re.sub(r"[^A-Za-z0-9@.-]", "_", place.owner)
         made.bind("\0" + name + owner[: 107 - len(name)])  # the most
