@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-
-from . import TYPE_CHECKING, Collection
-
-if TYPE_CHECKING:
-    import socket
+import socket
+from typing import Collection
 
 _OPEN = "/proc/self/fd"
 _OPEN_ELSEWHERE = "/dev/fd"  # on macOS, which a controller may run
@@ -41,8 +38,6 @@ def replace_file(path: str, data: bytes) -> None:
 
 def listen(port: int, backlog: int) -> socket.socket:
     """Listen as TensorFlow does: every address, both families where the machine has both; raise OSError."""
-    import socket
-
     if socket.has_dualstack_ipv6():
         both = socket.AF_INET6
         try:

@@ -6,8 +6,8 @@ import fcntl
 import os
 import time
 from contextlib import contextmanager
+from typing import Iterator
 
-from . import Iterator
 from .fault import NodeError
 from .lenient import discard
 

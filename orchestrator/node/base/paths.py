@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import re
 import stat
+from typing import NamedTuple
 
-from . import NamedTuple
 from .fault import NodeError, reason
 
 # Locks, FIFOs and atomic renames hold on one machine only; a FUSE mount dies with its helper.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
-from . import Any, Callable, Iterable, Iterator, NamedTuple, lenient
+from . import lenient
 from .fault import NodeError
 
 _SETS = (b"SigPnd", b"ShdPnd", b"SigBlk", b"SigIgn", b"SigCgt")

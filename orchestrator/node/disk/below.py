@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Sequence
 
-from ..base import Sequence
 from ..base.fault import NodeError
 
 MOST_LEVELS = 200  # folders in each other

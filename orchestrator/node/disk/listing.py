@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+from typing import Any, Callable, Iterator, NamedTuple
 
-from ..base import Any, Callable, Iterator, NamedTuple
 from ..base.fault import NodeError, reason
 from ..base.paths import absolute
 from ..serve.agent import Agent, Request

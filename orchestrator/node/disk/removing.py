@@ -6,8 +6,8 @@ import errno
 import os
 import stat
 import time
+from typing import NamedTuple
 
-from ..base import NamedTuple
 from ..base.lenient import changed
 
 

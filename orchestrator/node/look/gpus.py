@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
+from typing import Any
 
-from ..base import Any, lenient, procs, program
+from ..base import lenient, procs, program
 from ..serve.agent import Agent, Request
 
 # The name comes last: it may have a comma. A driver refuses the whole question for a field it does not know.

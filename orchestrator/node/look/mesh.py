@@ -14,8 +14,9 @@ import os
 import socket
 import struct
 import time
+from typing import Any
 
-from ..base import Any, descriptors, lenient, procs, program
+from ..base import descriptors, lenient, procs, program
 from ..base.fault import reason
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ

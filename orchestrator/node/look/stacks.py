@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
-from ..base import Any, lenient, locks, procs
+from ..base import lenient, locks, procs
 from ..base.fault import reason
 from ..base.paths import TaskFolder
 from ..serve.agent import Agent, Request

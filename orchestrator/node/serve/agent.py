@@ -15,8 +15,9 @@ import os
 import signal
 import sys
 import time
+from typing import Any, Callable, Dict, Iterable, Tuple
 
-from ..base import Any, Callable, Dict, Iterable, Tuple, lenient, procs
+from ..base import lenient, procs
 from ..base import paths as state_folder
 from ..base.descriptors import close_others, write_all
 from ..base.fault import NodeError, no_process, reason

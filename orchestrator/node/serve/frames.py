@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-
-from ..base import Any, Dict, Iterator, Tuple
+from typing import Any, Dict, Iterator, Tuple
 
 Frame = Tuple[Dict[str, Any], bytes]
 

@@ -8,8 +8,7 @@ import select
 import signal
 import time
 from collections import deque
-
-from ..base import Callable
+from typing import Callable
 
 READ = select.POLLIN
 WRITE = select.POLLOUT

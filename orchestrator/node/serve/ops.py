@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
-from ..base import Any, lenient, procs, trust
+from ..base import lenient, procs, trust
 from ..base.fault import NodeError
 from . import frames
 from .agent import IDLE, Agent, Request

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import re
 import time
+from typing import Any, Callable, Iterable
 
-from ..base import Any, Callable, Iterable, locks, procs
+from ..base import locks, procs
 from ..base.fault import NodeError
 from ..base.lenient import changed, link, listed
 from ..base.paths import Paths, TaskFolder, absolute

@@ -10,8 +10,9 @@ from __future__ import annotations
 import glob
 import json
 import os
+from typing import Any
 
-from ..base import Any, locks, procs, trust
+from ..base import locks, procs, trust
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import touch
 from ..base.paths import absolute, plain_name

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
+from typing import Any, NamedTuple, Sequence
 
-from ..base import Any, NamedTuple, Sequence
 from ..base.fault import NodeError
 from ..disk.below import parts_of
 

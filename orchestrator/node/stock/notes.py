@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+from typing import Iterator
 
-from ..base import Iterator
 from ..base.descriptors import replace_file
 from ..base.lenient import discard
 from .manifest import File, Manifest

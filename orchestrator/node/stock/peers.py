@@ -14,8 +14,9 @@ import socket
 import ssl
 import struct
 import threading
+from typing import Any, Callable, Sequence
 
-from ..base import Any, Callable, Sequence, descriptors
+from ..base import descriptors
 from ..base.fault import NodeError
 from .manifest import BLOB
 from .pieces import Pieces

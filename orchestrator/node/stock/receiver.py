@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from typing import Any, NamedTuple
 
-from ..base import Any, NamedTuple, locks, trust
+from ..base import locks, trust
 from ..base.descriptors import write_all
 from ..base.fault import NodeError, unwritable
 from ..base.paths import free_bytes

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
-from ..base import Any, trust
+from ..base import trust
 from ..base.fault import NodeError
 from ..base.lenient import touch
 from ..base.paths import absolute

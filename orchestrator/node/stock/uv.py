@@ -9,8 +9,8 @@ from __future__ import annotations
 import configparser
 import os
 import subprocess
+from typing import Any, Mapping
 
-from ..base import Any, Mapping
 from ..base.fault import NodeError
 from ..base.lenient import signal_name
 from ..serve.agent import Request

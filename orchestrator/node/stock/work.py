@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from typing import Any
 
-from ..base import Any, lenient, trust
+from ..base import lenient, trust
 from ..base.fault import unwritable
 from ..base.paths import absolute, plain_name
 from ..disk.removing import remove

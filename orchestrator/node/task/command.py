@@ -11,8 +11,9 @@ import errno
 import os
 import signal
 import time
+from typing import Any
 
-from ..base import Any, procs
+from ..base import procs
 from ..base.fault import NodeError
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ

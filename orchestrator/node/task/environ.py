@@ -11,8 +11,8 @@ import re
 import struct
 import termios
 import zlib
+from typing import Any, Dict, Mapping, NamedTuple
 
-from ..base import Any, Dict, Mapping, NamedTuple
 from ..base.descriptors import replace_file
 from ..base.paths import Paths, TaskFolder, make_private
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from typing import Any
 
-from ..base import Any
 from ..base.fault import NodeError
 from ..base.paths import TaskFolder
 from ..serve.agent import Agent, Request

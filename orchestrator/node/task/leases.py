@@ -18,8 +18,9 @@ import re
 import socket
 import time
 import zlib
+from typing import Any, NamedTuple
 
-from ..base import Any, NamedTuple, locks
+from ..base import locks
 from ..serve.agent import Agent, Request
 
 _OURS = "orch-line/"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import struct
 import time
+from typing import Any, Dict
 
-from ..base import Any, Dict
 from ..base.descriptors import write_all
 from ..base.fault import reason
 from .environ import Launch

@@ -11,8 +11,9 @@ import json
 import os
 import time
 import zlib
+from typing import Any, Callable, Dict, Iterator
 
-from ..base import Any, Callable, Dict, Iterator, locks, procs
+from ..base import locks, procs
 from ..base.descriptors import write_all
 from ..base.paths import TaskFolder
 

@@ -14,8 +14,9 @@ import os
 import signal
 import termios
 import time
+from typing import Any, Iterator, NoReturn
 
-from ..base import Any, Iterator, NoReturn, lenient, procs, trust
+from ..base import lenient, procs, trust
 from ..base.fault import NodeError, no_process, reason
 from ..base.paths import TaskFolder
 from ..serve.loop import READ, Loop, wake_on

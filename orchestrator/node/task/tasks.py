@@ -8,8 +8,9 @@ import json
 import os
 import signal
 import time
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
-from ..base import Any, Callable, Iterator, Mapping, Sequence, lenient, locks, procs
+from ..base import lenient, locks, procs
 from ..base.descriptors import close_others, replace_file
 from ..base.fault import NodeError, no_process, reason
 from ..base.paths import Paths, TaskFolder, make_private
