@@ -25,6 +25,9 @@ def unkept(desk: Desk, hosts: list[Host], count: int) -> str:
     run = desk.run_id()
     until("all run", lambda: len(desk.task_pids(run)) == count)
     until("all are followed", lambda: any(e["phase"] == "follow" for e in desk.named("PhaseStarted", run)))
+    followed = time.monotonic()
+    until("a lifeline is over under a keeper", lambda: time.monotonic() > followed + LIFELINE + 1)
+    assert len(desk.task_pids(run)) == count
     os.kill(desk.keeper(run), signal.SIGKILL)
     return run
 
