@@ -85,13 +85,13 @@ def start(
     wanted_tasks(arguments.task, planned, "the run")
     told = notify_command(inventory.job, getattr(arguments, "notify", None))
     secrets = environ.values_here(planned.secrets, os.environ)
+    asked = logins((*planned.hosts, *planned.spares))
     folder = RunFolder(runs_root(), RunId(planned.run))
     folder.create(planned)
     if told:
         folder.write_words(folder.notify, told)
     if metrics := getattr(arguments, "metrics", None):
         folder.write_words(folder.metrics, [str(Path(metrics).absolute())])
-    asked = logins((*planned.hosts, *planned.spares))
     keeping.start(keeping.Errand(folder, planned, key, asked, secrets, project, new=True))
     return folder
 

@@ -201,6 +201,21 @@ def test_a_terminal_is_given_back(open_screen: Open) -> None:
         assert screen.is_sane()
 
 
+def test_a_question_can_be_left(house: House, open_screen: Open) -> None:
+    key = house.folder / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(key)], check=True)
+    far = f'[[host]]\nssh = "gpu-01.invalid"\nidentity = "{key}"\n'
+    (house.project / "far.toml").write_text(far)
+    screen = open_screen(200, 20)
+    screen.run("orchestrate launch --hosts far.toml -- true; echo status $?")
+    screen.shows("Passphrase for ")
+    screen.press("C-d")
+    screen.shows("That did not open it. Passphrase for ")
+    screen.press("C-c")
+    screen.shows("status 130")
+    assert screen.is_sane()
+
+
 @pytest.mark.usefixtures("run")
 def test_places_where_nothing_is_drawn(house: House, open_screen: Open) -> None:
     screen = open_screen(100, 30)

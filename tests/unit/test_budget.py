@@ -36,7 +36,7 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(16, 2_486, 12_467),
     "checks": Size(5, 1_083, 8_130),
-    "cli": Size(31, 2_941, 20_204),
+    "cli": Size(31, 2_956, 20_313),
     "config": Size(6, 989, 6_962),
     "diagnosis": Size(7, 895, 6_259),
     "envs": Size(4, 418, 2_739),
@@ -61,11 +61,11 @@ BUDGET = {
     "ssh": Size(7, 1_434, 9_863),
     "store": Size(9, 1_258, 7_932),
     "sync": Size(11, 2_017, 13_850),
-    "tests": Size(296, 31_584, 237_906),
+    "tests": Size(296, 31_599, 238_021),
     "wire": Size(5, 1_291, 5_320),
     "worker_entry": Size(22, 1_965, 12_479),
 }
-TOTAL = Size(232, 33_982, 234_165)
+TOTAL = Size(232, 33_997, 234_274)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25

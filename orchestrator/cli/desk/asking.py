@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,21 @@ def logins(hosts: Sequence[Host]) -> Secrets | None:
     from orchestrator.ssh.keys import prepare
 
     far = [host for host in hosts if not host.is_local]
-    return prepare(far, getpass.getpass if terminal else _refuse, tell=tell, masters=terminal)
+    return prepare(far, _ask if terminal else _refuse, tell=tell, masters=terminal)
+
+
+def _ask(question: str) -> str:
+    """Ask at the terminal; Ctrl-C and SIGTERM end us there, even where they are counted for a run."""
+    mine = threading.current_thread() is threading.main_thread()  # no other may set a handler
+    ends = (signal.SIGINT, signal.SIGTERM) if mine else ()
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
+    try:
+        return getpass.getpass(question)
+    except EOFError:  # Ctrl-D: nothing was typed, as for `ssh`
+        return ""
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _refuse(question: str) -> str:

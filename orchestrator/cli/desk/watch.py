@@ -17,13 +17,7 @@ from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
 from orchestrator.cli.desk.screen import Screen
 from orchestrator.errors import ExitStatus, RunError
-from orchestrator.events import (
-    RunEnded,
-    RunLeft,
-    Stamped,
-    StopBy,
-    StopRequested,
-)
+from orchestrator.events import RunEnded, RunLeft, Stamped, StopBy, StopRequested
 from orchestrator.model import Order
 from orchestrator.node.base.fault import reason
 from orchestrator.render import DisplayGoneError, Look, Plain, Renderer, choose, is_full
@@ -202,7 +196,12 @@ class _Watch(Struct):
         """Start another keeper, which may have to ask for a passphrase."""
         if self.terminal is not None:
             self.terminal.give_back()
-        adopted = asking.adopt(self.folder, stop=self.stopping)
+        try:
+            adopted = asking.adopt(self.folder, stop=self.stopping)
+        except KeyboardInterrupt:  # where a person was asked
+            self._close()
+            tell(f"run {self.folder.run} has no keeper; orchestrate tail {self.folder.run} goes on with it")
+            raise
         if self.terminal is not None:
             self.terminal.take()
         return adopted
