@@ -182,7 +182,9 @@ def _beyond(options: Options) -> str:
 
 
 def _files(value: str) -> tuple[Path, ...]:
-    return tuple(Path(word).expanduser() for word in value.split() if word.lower() != "none")
+    # ssh prints no quotes: a blank belongs to a path unless another absolute one follows.
+    words = re.split(" (?=[/~])", value) if value.startswith(("/", "~")) else value.split()
+    return tuple(Path(word).expanduser() for word in words if word.lower() != "none")
 
 
 # --- ssh_config ---

@@ -144,6 +144,8 @@ def test_identities_chosen_or_not() -> None:
 def test_known_hosts_files() -> None:
     assert dump("userknownhostsfile ~/.ssh/a /b").user_known_hosts == (Path.home() / ".ssh/a", Path("/b"))
     assert dump("userknownhostsfile none").user_known_hosts == ()
+    assert dump("userknownhostsfile /my key  s/a /b").user_known_hosts == (Path("/my key  s/a"), Path("/b"))
+    assert dump("userknownhostsfile a b").user_known_hosts == (Path("a"), Path("b"))
 
 
 EDITS = (  # ssh_config (None: a file that it includes appears), the port, and whether ssh is asked each time
