@@ -49,8 +49,11 @@ class Cluster:
 
     def ssh(self, node: str, command: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Run `command` in a login of the node with OpenSSH's client."""
-        argv = ["ssh", "-F", str(self.ssh_config), "-o", "BatchMode=yes", *options, node, command]
-        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
+        argv = ["ssh", "-F", self.ssh_config.name, "-o", "BatchMode=yes", *options, node, command]
+        folder = (
+            self.ssh_config.parent
+        )  # ProxyJump hands the path of -F on without quotes: no blank may be in it
+        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60, cwd=folder)
 
     def said(self, node: str, command: str) -> str:
         """What `command` printed there; it must succeed."""
