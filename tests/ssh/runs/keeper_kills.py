@@ -144,7 +144,7 @@ class Soak:
         assert status.wait() == ExitStatus.OK, status.stderr
         after = _tasks_alive(desk, run)
         told = {
-            (str(task["attempt"]), task["task"])
+            ("validate" if task["attempt"] is None else str(task["attempt"]), task["task"])
             for task in json.loads(status.stdout)["tasks"]
             if task["state"] in {"starting", "running", "stopping"}
         }
