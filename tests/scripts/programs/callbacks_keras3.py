@@ -1,9 +1,10 @@
-"""The callbacks of Keras 3, each task with paths of its own."""
+"""The callbacks of Keras 3, each task with paths of its own; a model that is saved, and read again."""
 import json
 import os
 
+import numpy as np
 import tensorflow as tf
-from keras import Sequential, callbacks, layers, losses, optimizers, utils
+from keras import Sequential, callbacks, layers, losses, models, optimizers, utils
 
 import data
 
@@ -26,8 +27,11 @@ history = model.fit(
         callbacks.TensorBoard(log_dir=os.path.join(out, "tb")),
         callbacks.TerminateOnNaN(),
         callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoch, logs)),
-        callbacks.SwapEMAWeights() if False else callbacks.History(),
     ],
 )
 assert os.path.exists(os.path.join(out, "01.keras"))
+model.save(os.path.join(out, "last.keras"))
+again = models.load_model(os.path.join(out, "last.keras"))
+assert np.allclose(model.predict(x[:32], verbose=0), again.predict(x[:32], verbose=0), atol=1e-6)
+model.export(os.path.join(out, "served"), verbose=False)
 print("final loss %.6f" % history.history["loss"][-1])
