@@ -8,15 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import orchestrator
 from orchestrator.events import LogLine, Outcome, RunEnded, RunPlanned, TaskExited, TaskStarted, decode
-from orchestrator.rehearsal.cluster import task_ports
-from tests.verbs import kill_keeper
+from tests import verbs
+from tests.local.here import inventory
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,20 +23,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with code and two hosts that are this machine; what is printed fails the test."""
-    held = ExitStack()
-    ports = task_ports(2, held)
     (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "hosts.toml").write_text(
-        "".join(
-            f'[[host]]\nname = "{name}"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}\n'
-            f'workdir = "{tmp_path}/{name}/work"\nstate = "{tmp_path}/{name}/node"\n'
-            for name, port in zip(("here", "there"), ports, strict=True)
-        )
-    )
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path / "code")
-    yield tmp_path / "code"
-    held.close()
+    with inventory(tmp_path, "here", "there") as hosts:
+        (tmp_path / "code" / "hosts.toml").write_text(hosts)
+        yield tmp_path / "code"
 
 
 @pytest.fixture(autouse=True)
@@ -66,13 +57,8 @@ def test_a_run_from_its_launch_to_what_it_wrote(folder: Path) -> None:
     assert again == run
     replayed = [stamped.event for stamped in again.stamped()]
     assert sorted(map(repr, replayed)) == sorted(map(repr, events))  # lines may have come later then
-    shown = subprocess.run(
-        [sys.executable, "-m", "orchestrator", "tail", run.id, "--json", "--notes", "-n", "all"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        check=True,
-    )
-    assert [decode(line).event for line in shown.stdout.splitlines()] == replayed
+    shown = verbs.call(["tail", run.id, "--json", "--notes", "-n", "all"], folder, folder.parent / "state")
+    assert [decode(line.encode()).event for line in shown.out.splitlines()] == replayed
     assert run.pull(all_hosts=True, to=folder / "got") == [folder / "got" / "here", folder / "got" / "there"]
     assert (folder / "got" / "there" / "model").read_text() == "weights\n"
     assert "<html" in run.report(folder / "page.html").read_text()
@@ -102,7 +88,7 @@ def test_a_run_outlives_the_program_that_started_it_and_its_keeper() -> None:
         run.wait(0)
     stacks = run.stacks()
     assert {host for host, _ in stacks.tasks} == {"here", "there"}
-    kill_keeper(run.folder)
+    verbs.kill_keeper(run.folder)
     assert run.ended is None
     assert run.stop(now=True).outcome is Outcome.STOPPED
     with pytest.raises(orchestrator.RunError):

@@ -11,14 +11,10 @@ What stands in square brackets is a usage: its verb and options have to exist.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +22,9 @@ import pytest
 
 from orchestrator.cli.args import parser
 from orchestrator.cli.main import main
-from orchestrator.rehearsal.cluster import task_ports
+from tests import verbs
 from tests.exclusive import exclusive
+from tests.local.here import inventory
 from tests.removal import remove
 
 ROOT = Path(__file__).parents[2]
@@ -91,36 +88,26 @@ COMMANDS = sorted({(one.line, one.wrong): one for one in shown()}.values(), key=
 
 
 def test_they_are_found() -> None:
-    verbs = {one.words[0] for one in COMMANDS if not one.is_usage}
+    shown = {one.words[0] for one in COMMANDS if not one.is_usage}
     assert len(COMMANDS) > 50
-    assert verbs >= set(parser.build(*parser.VERBS)[1])
+    assert shown >= set(parser.build(*parser.VERBS)[1])
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Four hosts that are this machine, the programs of the pages, and a run that has ended, called night."""
     folder = tmp_path_factory.mktemp("place")
-    lines = list[str]()
-    held = ExitStack()
-    for number, port in enumerate(task_ports(4, held), 1):
-        host = f'name = "gpu-0{number}"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}'
-        folders = f'workdir = "{folder}/work-{number}"\nstate = "{folder}/node-{number}"'
-        lines.append(f"[[host]]\n{host}\n{folders}\n")
-    (folder / "hosts.toml").write_text("\n".join(lines))
     shutil.copytree(ROOT / "examples", folder / "examples")
     (folder / "train.py").write_text("import json\n")
     (folder / "program").touch()
     (folder / "say-trained").write_text("#!/bin/sh\n")
     (folder / "say-trained").chmod(0o755)
-    environ = {**os.environ, "XDG_STATE_HOME": f"{folder}/state", "PYTHONPATH": str(ROOT)}
     launch = ("launch", "--skip-preflight", "--no-validate", "--name", "night", "--", "sh", "-c", WRITES)
-    command = [sys.executable, "-m", "orchestrator", *launch]
-    done = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    yield folder
-    held.close()
+    with inventory(folder, *(f"gpu-0{number}" for number in range(1, 5))) as hosts:
+        (folder / "hosts.toml").write_text(hosts)
+        done = verbs.call(launch, folder, folder / "state")
+        assert done.status == 0, done.err
+        yield folder
     remove(folder)  # an agent that has just been left may still write
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
-from orchestrator.rehearsal.cluster import task_ports
+from tests import command
 from tests.gpus import H100, fake_nvidia
+from tests.local.here import inventory
 
-ROOT = Path(__file__).parents[2]
 SECOND = H100 | {"index": "1", "uuid": "GPU-1", "pci.bus_id": "00000000:00:0A.0", "memory.used": "40000"}
 BREAKS = """#!{python} -S
 import json, sys, time
@@ -29,25 +27,14 @@ sys.exit("CUDA error: unspecified launch failure")
 
 def test_what_a_gpu_did_stands_in_the_verdict(tmp_path: Path) -> None:
     path = fake_nvidia(tmp_path / "bin", [H100, SECOND], [{"gpu_uuid": "GPU-1", "pid": str(os.getpid())}])
-    with ExitStack() as held:
-        (port,) = task_ports(1, held)
-        (tmp_path / "hosts.toml").write_text(
-            f'[[host]]\nname = "gpu-03"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}\n'
-            f'workdir = "{tmp_path}/work"\nstate = "{tmp_path}/node"\n'
-        )
-        (tmp_path / "breaks").write_text(
-            BREAKS.format(python=Path(sys.executable).resolve(), bin=tmp_path / "bin")
-        )
-        (tmp_path / "breaks").chmod(0o755)
-        ended = subprocess.run(
-            [sys.executable, "-m", "orchestrator", "launch", "--no-validate", "--json", "--", "./breaks"],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": path, "XDG_STATE_HOME": str(tmp_path / "s"), "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    (tmp_path / "breaks").write_text(
+        BREAKS.format(python=Path(sys.executable).resolve(), bin=tmp_path / "bin")
+    )
+    (tmp_path / "breaks").chmod(0o755)
+    with inventory(tmp_path, "gpu-03") as hosts:
+        (tmp_path / "hosts.toml").write_text(hosts)
+        environ = {**os.environ, "PATH": path, "XDG_STATE_HOME": str(tmp_path / "s")}
+        ended = command.run(["launch", "--no-validate", "--json", "--", "./breaks"], tmp_path, environ)
     assert ended.returncode == 1, ended.stderr
     events = list(map(json.loads, ended.stdout.splitlines()))
     (used,) = (one for one in events if one.get("check") == "health" and one["level"] == "warn")

@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
-from orchestrator.rehearsal.cluster import task_ports
 from orchestrator.store.key import opened
+from tests.local.here import inventory
 from tests.polling import poll
 
 ROOT = Path(__file__).parents[2]
@@ -23,13 +22,7 @@ Launch: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
-    """A launch of one task, on a port that nobody else on this machine takes."""
-    held = ExitStack()
-    (port,) = task_ports(1, held)
-    (tmp_path / "hosts.toml").write_text(
-        f'[[host]]\nname = "here"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}\n'
-        f'workdir = "{tmp_path}/work"\nstate = "{tmp_path}/node"\n'
-    )
+    """A launch of one task."""
 
     def run(*words: str, verb: str = "launch") -> subprocess.CompletedProcess[str]:
         options = ["--skip-preflight", "--no-validate"] if verb == "launch" else []
@@ -43,8 +36,9 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
             check=False,
         )
 
-    yield run
-    held.close()
+    with inventory(tmp_path, "here") as hosts:
+        (tmp_path / "hosts.toml").write_text(hosts)
+        yield run
 
 
 def test_what_was_not_started_is_not_said_to_be_started(tmp_path: Path, launch: Launch) -> None:
@@ -90,8 +84,8 @@ def test_the_command_of_notify_is_told_when_nobody_watches(tmp_path: Path, launc
     assert poll((tmp_path / "told").exists, 60)
     said = json.loads((tmp_path / "told").read_text())
     assert (said["run"], said["name"], said["outcome"]) == (launched.stdout.strip(), "night", "succeeded")
-    sent = [path.read_bytes() for path in tmp_path.glob("node/runs/**/*") if path.is_file()]
-    [plan] = tmp_path.glob("node/runs/*/run.json")
+    sent = [path.read_bytes() for path in tmp_path.glob("here/node/runs/**/*") if path.is_file()]
+    [plan] = tmp_path.glob("here/node/runs/*/run.json")
     sent.append(opened(plan.read_text(), None).plan)
     assert b'"night"' in sent[-1]
     assert not any(b"/tell" in data for data in sent)

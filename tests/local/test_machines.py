@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,22 +14,13 @@ from typing import Any
 import pytest
 
 from orchestrator.rehearsal.cluster import task_ports
+from tests import command
 from tests.gpus import H100, fake_nvidia
 from tests.polling import poll
 from tests.removal import remove
 
-ROOT = Path(__file__).parents[2]
 NOBODY = 65534
-AS_NOBODY = [
-    "setpriv",
-    f"--reuid={NOBODY}",
-    f"--regid={NOBODY}",
-    "--clear-groups",
-    "env",
-    "HOST={host}",
-    "sh",
-    "-c",
-]
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env", "HOST={host}"]
 TRAINS = r"printf 'Epoch 2/5\n\r10/100 [==>...] - ETA: 3s - loss: 0.5000'; sleep 600"
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs root")
 
@@ -42,20 +32,8 @@ class Desk:
         self.path = fake_nvidia(folder / "bin", [H100 | {"memory.used": "40000"}], users)
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "orchestrator", *words],
-            cwd=self.folder,
-            env={
-                **os.environ,
-                "PATH": self.path,
-                "XDG_STATE_HOME": f"{self.folder}/s",
-                "PYTHONPATH": str(ROOT),
-            },
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        environ = {**os.environ, "PATH": self.path, "XDG_STATE_HOME": f"{self.folder}/s"}
+        return command.run(words, self.folder, environ)
 
     def launch(self, host: str, *words: str) -> str:
         options = ("--skip-preflight", "--no-validate", "--detach", "--only", host)
@@ -72,7 +50,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     theirs = Path(tempfile.mkdtemp(dir="/var/tmp"))
     os.chown(theirs, NOBODY, NOBODY)
     with ExitStack() as held:
-        ways = {"mine": None, "bobs": AS_NOBODY, "gone": ["false", "{host}"]}
+        ways = {"mine": None, "bobs": [*AS_NOBODY, "sh", "-c"], "gone": ["false", "{host}"]}
         folders, text = {"mine": tmp_path, "bobs": theirs, "gone": tmp_path / "gone"}, ""
         for (name, via), port in zip(ways.items(), task_ports(3, held), strict=True):
             text += (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ from msgspec.structs import replace
 import orchestrator
 from orchestrator.events import LogLine
 from orchestrator.model import EnvironmentPlan
-from orchestrator.rehearsal.cluster import task_ports
 from orchestrator.store.known import write_lock
+from tests.local.here import inventory
 from tests.verbs import call
 
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
@@ -28,26 +27,20 @@ print(os.environ['GREETING'], pathlib.Path(os.environ['ORCHESTRATE_DATA'], 'set'
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A project with data, and two hosts that are this machine."""
-    held = ExitStack()
     (tmp_path / "code").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "set").write_text("numbers")
     (tmp_path / "code" / "train.py").write_text(PROGRAM)
-    hosts = "".join(
-        f'[[host]]\nname = "{name}"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}\n'
-        f'workdir = "{tmp_path}/{name}/work"\nstate = "{tmp_path}/{name}/node"\n'
-        for name, port in zip(("here", "there"), task_ports(2, held), strict=True)
-    )
     data = f'[data]\npaths = ["{tmp_path}/data/set"]\n[job]\nframework = "none"\nsecrets = ["TOKEN"]\n'
-    (tmp_path / "code" / "hosts.toml").write_text(data + hosts)
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
-        subprocess.run([*GIT, *words], cwd=tmp_path / "code", check=True)
-    (tmp_path / "code" / "notes").write_text("not committed")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("TOKEN", "secret")
     monkeypatch.chdir(tmp_path / "code")
-    yield tmp_path
-    held.close()
+    with inventory(tmp_path, "here", "there") as hosts:
+        (tmp_path / "code" / "hosts.toml").write_text(data + hosts)
+        for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+            subprocess.run([*GIT, *words], check=True)
+        (tmp_path / "code" / "notes").write_text("not committed")
+        yield tmp_path
 
 
 def lines(run: orchestrator.RunHandle) -> list[str]:
@@ -56,8 +49,7 @@ def lines(run: orchestrator.RunHandle) -> list[str]:
     return texts
 
 
-def first(folder: Path) -> orchestrator.RunHandle:
-    del folder
+def first() -> orchestrator.RunHandle:
     run = orchestrator.launch(
         ["train.py"], preflight=False, validate=False, env={"GREETING": "hello"}, name="night"
     )
@@ -66,7 +58,7 @@ def first(folder: Path) -> orchestrator.RunHandle:
 
 
 def test_a_run_is_had_again_after_its_code_was_edited(folder: Path) -> None:
-    run = first(folder)
+    run = first()
     (folder / "code" / "train.py").write_text("raise SystemExit('another program')")
     (folder / "code" / "more.py").write_text("")
     again = orchestrator.launch(replay="night")
@@ -91,7 +83,7 @@ def test_a_run_is_had_again_after_its_code_was_edited(folder: Path) -> None:
 
 
 def test_all_that_cannot_be_had_again_is_named_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = first(folder)
+    run = first()
     (folder / "code" / "train.py").write_text("print('edited')")
     (folder / "data" / "set").write_text("other numbers")
     monkeypatch.delenv("TOKEN")

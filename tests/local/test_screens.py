@@ -10,14 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.rehearsal.cluster import task_ports
+from tests.local.here import inventory
 from tests.local.screen import LIMIT, Screen, is_on, need_tmux
 
 ROOT = Path(__file__).parents[2]
@@ -34,14 +33,6 @@ until [ -e "$GO" ]; do sleep 0.1; done
 """
 COMMAND = """#!/bin/sh
 exec '{python}' -c 'from orchestrator.cli.main import run; run()' "$@"
-"""
-HOST = """[[host]]
-name = "gpu-{number:02}"
-ssh = "local"
-address = "127.0.0.1"
-task_port = {port}
-state = "{folder}/state-{number}"
-workdir = "{folder}/work-{number}"
 """
 
 Open = Callable[[int, int], Screen]
@@ -68,20 +59,12 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def ports() -> Iterator[list[int]]:
-    with ExitStack() as held:
-        yield task_ports(TASKS, held)
-
-
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory, ports: list[int]) -> House:
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     need_tmux()
     folder = tmp_path_factory.mktemp("house")
     project = folder / "project"
     project.mkdir()
     (project / "train.sh").write_text(PROGRAM)
-    hosts = [HOST.format(number=number, port=port, folder=folder) for number, port in enumerate(ports, 1)]
-    (project / "hosts.toml").write_text("".join(hosts))
     command = folder / "bin" / "orchestrate"
     command.parent.mkdir()
     command.write_text(COMMAND.format(python=sys.executable))
@@ -96,7 +79,9 @@ def house(tmp_path_factory: pytest.TempPathFactory, ports: list[int]) -> House:
         "XDG_CONFIG_HOME": str(folder / "config"),
         "GO": str(folder / "go"),
     }
-    return House(folder, project, environment)
+    with inventory(folder, *(f"gpu-{number:02}" for number in range(1, TASKS + 1))) as hosts:
+        (project / "hosts.toml").write_text(hosts)
+        yield House(folder, project, environment)
 
 
 def launch(house: House, how: str = "", options: str = "") -> str:
