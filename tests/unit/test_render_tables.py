@@ -186,12 +186,7 @@ def reply(**more: Any) -> wire.Cleaned:
 
 def cleaning(hosts: dict[str, wire.Cleaned], *, dry: bool = False, **more: Any) -> Cleaning:
     here = Pruned(0, 0, (), 0, (), ())
-    wish: dict[str, Any] = {
-        "unreachable": {},
-        "here": here,
-        "alive": frozenset(),
-        "work": False,
-    }
+    wish: dict[str, Any] = {"unreachable": {}, "here": here, "alive": frozenset(), "work": False}
     return Cleaning(hosts=hosts, dry=dry, **{**wish, **more})
 
 

@@ -116,8 +116,7 @@ def test_a_destination_in_its_parts(text: str, parts: tuple[str | None, str, int
 
 def dump(*lines: str) -> Target:
     return target_of(
-        host("alias"),
-        parse_dump("\n".join(["user train", "hostname gpu-01.example", "port 22", *lines])),
+        host("alias"), parse_dump("\n".join(["user train", "hostname gpu-01.example", "port 22", *lines]))
     )
 
 

@@ -162,11 +162,7 @@ def test_a_host_does_not_say_where_the_tasks_of_another_one_stand(tmp_path: Path
     plan = make(host("a"), host("b"))
     folder = RunFolder(tmp_path, RunId("r1"))
     folder.path.mkdir()
-    lies = [
-        task("worker/1"),
-        task("worker/0", "99"),
-        task("worker/7"),
-    ]
+    lies = [task("worker/1"), task("worker/0", "99"), task("worker/7")]
     good = {"a": wire.StacksOf((task("worker/0"), *lies)), "b": wire.StacksOf((task("worker/1"),))}
     taken = keep(folder, plan, good, {}, {}, hang=False)
     assert [(one.task, one.attempt, name) for name, one in taken.tasks] == [

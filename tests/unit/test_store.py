@@ -78,7 +78,7 @@ def test_lines_of_several_tasks_come_by_their_time(folder: RunFolder) -> None:
     EventLog(folder)(Stamped(3.5, StopRequested(StopBy.USER, "", 1.0)))
     EventLog(folder)(Stamped(9.0, EXITED))
     assert seen(RunReader(folder)) == [
-        *("TaskStarted", "TaskStarted", "a1", "b2", "b3", "StopRequested", "a4", "TaskExited"),
+        *("TaskStarted", "TaskStarted", "a1", "b2", "b3", "StopRequested", "a4", "TaskExited")
     ]
 
 

@@ -14,24 +14,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from orchestrator.errors import ClusterError, UsageError
-from orchestrator.model import (
-    Admission,
-    Host,
-    Inventory,
-    Job,
-    Preparing,
-    Recipe,
-    Restarts,
-    RunPlan,
-)
+from orchestrator.model import Admission, Host, Inventory, Job, Preparing, Recipe, Restarts, RunPlan
 from orchestrator.phases.connect import for_nodes
-from orchestrator.planning.takeover import (
-    PLANNED,
-    Telling,
-    adopt,
-    join,
-    speaks_for,
-)
+from orchestrator.planning.takeover import PLANNED, Telling, adopt, join, speaks_for
 from orchestrator.store.folder import decode_plan, encode_plan
 from orchestrator.store.key import OpenedPlan, key_path, opened, own_key, read_key, seal
 from tests.unit.plans import host, make
@@ -117,12 +102,7 @@ def test_a_host_without_the_run_does_not_tell_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        replace(PLAN, command=("other",)),
-        replace(PLAN, owner="eve@evil"),
-        replace(PLAN, spares=()),
-    ],
+    "other", [replace(PLAN, command=("other",)), replace(PLAN, owner="eve@evil"), replace(PLAN, spares=())]
 )
 def test_plans_without_a_seal_have_to_agree(other: RunPlan) -> None:
     with pytest.raises(ClusterError) as caught:

@@ -7,15 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.text import (
-    duration,
-    endpoint,
-    harmless,
-    json_safe,
-    plain,
-    size,
-    utf8,
-)
+from orchestrator.text import duration, endpoint, harmless, json_safe, plain, size, utf8
 
 # What a task may print, what is left of it with colours, and without.
 SEQUENCES = [
@@ -73,11 +65,7 @@ def test_sizes(number: float, words: str) -> None:
 
 # What cannot be seen is kept where a script or an emoji needs it ...
 LEGITIMATE = [
-    *(
-        "\u2764\ufe0f ok",
-        "\U0001f468\u200d\U0001f469\u200d\U0001f467",
-        "\U0001f44d\U0001f3fd",
-    ),
+    *("\u2764\ufe0f ok", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f44d\U0001f3fd"),
     *("\U0001f3f3\ufe0f\u200d\U0001f308", "\U0001f469\U0001f3fd\u200d\U0001f680", "e\u0301 \u00e9"),
     "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",  # Persian, with a non-joiner
     "\u0915\u094d\u200d\u0937",  # Devanagari, with a joiner

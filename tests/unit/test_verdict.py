@@ -122,10 +122,7 @@ STORIES: list[tuple[str, list[tuple[TaskExited, tuple[str, ...]]], str, str]] = 
         "the machine was restarted, and the others say that it is gone",
         [
             (ended(0, 0, code=1), SOCKET_CLOSED),
-            (
-                ended(2, 90, lost="the machine was restarted at 14:02", loss=Loss.RESTARTED),
-                TRAINING,
-            ),
+            (ended(2, 90, lost="the machine was restarted at 14:02", loss=Loss.RESTARTED), TRAINING),
         ],
         "worker/2",
         "gpu-03: the machine was restarted at 14:02, and worker/2 is lost with it",
