@@ -9,10 +9,8 @@ import pytest
 
 from orchestrator import slurm
 from orchestrator.errors import HostError, UsageError
-from orchestrator.model import Host, Inventory, Order, Way
+from orchestrator.model import Host, Order, Way
 from orchestrator.names import RunId
-from orchestrator.node.task import environ
-from orchestrator.planning import selection
 from orchestrator.store import RunFolder
 
 SCONTROL = """#!/bin/sh
@@ -68,7 +66,6 @@ def test_tasks_of_nodes(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], 
             "JobState=COMPLETING RunTime=00:01:02 TimeLimit=00:01:00",
             "Slurm job 7 was cancelled (scancel), preempted, or at its time limit",
         ),
-        ("JobState=BOOT_FAIL", "Slurm job 7 is over: Slurm calls it BOOT_FAIL"),
     ],
 )
 def test_ends_of_jobs(words: Path, job: str, over: str) -> None:
@@ -110,17 +107,6 @@ def test_sruns_own_words_are_the_error_of_its_host() -> None:
     assert slurm.explain(host, b"the program's own words") is None
 
 
-def test_a_task_is_told_of_the_job_and_not_of_our_step() -> None:
-    step = [
-        *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_NODELIST", "SLURM_STEPID"),
-        *("SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID", "PMI_RANK", "PMIX_RANK"),
-    ]
-    job = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_CPUS_ON_NODE", "SLURM_SUBMIT_DIR")
-    base = dict.fromkeys((name.encode() for name in (*step, *job)), b"1")
-    kept = environ.build(base, None, {}, {}).keys() & base.keys()
-    assert kept == {name.encode() for name in job}
-
-
 def test_an_order_to_a_keeper_on_another_machine_is_a_file(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, RunId("20261124-231508-zu8c"))
     folder.path.mkdir()
@@ -131,11 +117,3 @@ def test_an_order_to_a_keeper_on_another_machine_is_a_file(tmp_path: Path) -> No
     assert folder.ask_keeper(Order.KILL)
     assert folder.take_order() == b'{"want": "kill"}'
     assert folder.take_order() == b""
-
-
-def test_the_last_workers_stand_by() -> None:
-    hosts = tuple(Host(name, name, name) for name in ("n1", "n2", "n3"))
-    spares = selection.stand_by(Inventory(hosts), 2).hosts
-    assert [host.spare for host in spares] == [False, True, True]
-    with pytest.raises(UsageError):
-        selection.stand_by(Inventory(hosts), 3)
