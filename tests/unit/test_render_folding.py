@@ -33,13 +33,6 @@ def feed(folding: Folding, *lines: LogLine, now: float = 0.0) -> list[tuple[str,
 ALL = "worker/0,worker/1,worker/2"
 
 
-def test_a_line_that_all_have_said_is_not_held() -> None:
-    folding = started(3)
-    assert feed(folding, line(0, "Epoch 1/3"), line(1, "Epoch 1/3")) == []
-    assert feed(folding, line(2, "Epoch 1/3")) == [(ALL, "Epoch 1/3")]
-    assert folding.flush() == []
-
-
 def test_a_line_of_one_is_held_for_a_moment() -> None:
     folding = started(3)
     assert feed(folding, line(1, "saved"), now=7.0) == []

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,16 +31,9 @@ PLAN = ev.RunPlanned(
 )
 
 
-def exited(task: str, host: str, **how: object) -> ev.TaskExited:
-    known: dict[str, object] = {
-        "code": None,
-        "signal": None,
-        "lost": "",
-        "seconds": 41.2,
-        "ended": 0.0,
-        "stopped": False,
-    }
-    return ev.TaskExited(task=task, host=host, attempt="1", **(known | how))  # type: ignore[arg-type]
+def exited(task: str, host: str, **more: Any) -> ev.TaskExited:
+    how = {"code": None, "signal": None, "lost": "", "seconds": 41.2, "ended": 0.0, "stopped": False}
+    return ev.TaskExited(task=task, host=host, attempt="1", **(how | more))
 
 
 def shown(*events: Event) -> tuple[str, str]:
@@ -52,18 +46,15 @@ def shown(*events: Event) -> tuple[str, str]:
 
 
 def test_the_story_of_a_run_that_fails() -> None:
+    rsync = ("rsync", Level.WARN, "not found", "files go as a tar stream", "apt install rsync")
     out, err = shown(
         PLAN,
         ev.PhaseStarted(Phase.CONNECT, 3),
         ev.HostConnected("gpu-01", 0.1),
         ev.PhaseEnded(Phase.CONNECT, ok=True, seconds=0.25),
         ev.PhaseStarted(Phase.PREFLIGHT, 3),
-        ev.CheckReported(
-            "gpu-01", "rsync", Level.WARN, "not found", "files go as a tar stream", "apt install rsync"
-        ),
-        ev.CheckReported(
-            "gpu-2", "rsync", Level.WARN, "not found", "files go as a tar stream", "apt install rsync"
-        ),
+        ev.CheckReported("gpu-01", *rsync),
+        ev.CheckReported("gpu-2", *rsync),
         ev.CheckReported("cpu", "python", Level.OK, "3.11.2"),
         ev.PhaseEnded(Phase.PREFLIGHT, ok=True, seconds=0.9),
         ev.PhaseStarted(Phase.STAGE, 3),

@@ -21,12 +21,10 @@ import orchestrator.cli
 from orchestrator import events as ev
 from orchestrator import wire
 from orchestrator.cli.desk import out
-from orchestrator.errors import ExitStatus, HostError
+from orchestrator.errors import HostError
 from orchestrator.events import Event, Stamped
 from orchestrator.render import Jsonl
 from orchestrator.render.board import region
-from orchestrator.render.clean import Cleaning
-from orchestrator.render.clean import lines as clean_lines
 from orchestrator.render.errors import report
 from orchestrator.render.live import Paint
 from orchestrator.render.plain import Plain
@@ -34,15 +32,12 @@ from orchestrator.render.preflight import preflight_table
 from orchestrator.render.tables import RunRow, runs_table, status_table
 from orchestrator.render.words import say
 from orchestrator.run.view import View, replay
-from orchestrator.store.prune import Pruned
 from tests.unit.plans import host, make
 
-ODD = [
-    *("\x00\x07\x08\r\x0b\x1b\x7f\x85\x9b\x9d\u2028\u2029\u202a\u202e\u2066\u2069\u200b\u200c\u200d\u200e"),
-    *(
-        "\u200f\u061c\u00ad\u2060\ufeff\ufff9\u180e\ufe0f\u034f\u3164\U000e0001\U000e0041\U000e0100\ud800\udfff"
-    ),
-]
+ODD = (
+    "\x00\x07\x08\r\x0b\x1b\x7f\x85\x9b\x9d\u2028\u2029\u202a\u202e\u2066\u2069\u200b\u200c\u200d\u200e"
+    "\u200f\u061c\u00ad\u2060\ufeff\ufff9\u180e\ufe0f\u034f\u3164\U000e0001\U000e0041\U000e0100\ud800\udfff"
+)
 # Letters of ASCII alone beside them: there nothing that cannot be seen has a use.
 SEQUENCES = ["\x1b[2J", "\x1b]0;t\x07", "\x1b[31m", "\n", "\x9b2J", "\x1b["]
 hostile = st.lists(st.sampled_from([*ODD, *"abc .:-/", *SEQUENCES]), max_size=8).map("".join)
@@ -149,25 +144,6 @@ def test_tables_and_errors(story: list[Event], word: str, other: str) -> None:
     assert is_safe(stream.getvalue())
 
 
-@SLOW
-@given(hostile, hostile)
-def test_clean(word: str, other: str) -> None:
-    process = {"argv0": word, "pid": 1, "task": other, "run": word}
-    folder = {"count": 1, "bytes": 1, "gone": [], "failed": [other]}
-    reply = {
-        "killed": [process],
-        "orphans": [process],
-        "trouble": [{"what": word, "why": other, "hint": word}],
-        "folders": dict.fromkeys(("state", "code", "data", "envs", "work", "scraps"), folder),
-    }
-    cleaned = wire.read(reply, wire.Cleaned, "a cleaning")
-    here = Pruned(1, 1, (word,), 1, (other,), (word,))
-    done = Cleaning({word: cleaned}, {}, here, frozenset([other]), work=False, dry=True)
-    assert done.status is ExitStatus.RUN_FAILED
-    for json in (False, True):
-        assert is_safe(printed(*clean_lines(done, json=json), json=json))
-
-
 def printed(*lines: str, json: bool) -> str:
     """What a verb prints of its lines."""
     stream = io.StringIO()
@@ -188,12 +164,9 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("stream", "lines"), [(Terminal(), 2), (io.StringIO(), 1)])
-def test_no_word_is_cut_at_the_edge_of_a_terminal(
-    stream: io.StringIO, lines: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_word_is_cut_at_the_edge_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr("sys.stderr", stream := Terminal())
     out.tell("  gpu-01  SHA256:0123456789  [127.0.0.2]:34437")
     assert stream.getvalue().split() == ["gpu-01", "SHA256:0123456789", "[127.0.0.2]:34437"]
-    assert len(stream.getvalue().splitlines()) == lines
+    assert len(stream.getvalue().splitlines()) == 2
