@@ -7,7 +7,6 @@ import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 from msgspec.structs import replace
@@ -128,7 +127,6 @@ LOOKS: dict[str, tuple[tuple[ev.Event, ...], str]] = {
     "never began": ((), "unkept"),
     "not started": ((ended(ev.Outcome.CLUSTER, "preflight: no"),), "given up before its tasks were started"),
     "unkept": (STARTED, "unkept"),
-    "failed": ((*STARTED, ended(ev.Outcome.FAILED, "worker/1 exited")), "failed after 61 s"),
     "well": ((*STARTED, ended(ev.Outcome.SUCCEEDED)), "succeeded after 61 s"),
 }
 
@@ -155,24 +153,14 @@ def test_the_verdict_comes_first_and_who_differs_is_named() -> None:
     assert re.search(r"1\.26\s*gpu-1\s*2\.1\s*gpu-2", text)
 
 
-@pytest.mark.parametrize("damage", ["no plan", "another plan", "no events", "fifo", "a foreign folder"])
-def test_a_damaged_folder_is_one_error(damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_folder_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
     run = folder(*STARTED)
-    match damage:
-        case "no plan":
-            run.plan.unlink()
-        case "another plan":
-            run.plan.write_text(run.plan.read_text().replace(ID, "20261121-010203-zzzz"))
-        case "no events":
-            run.events.unlink()
-            run.events.mkdir()
-        case "fifo":
-            run.events.unlink()
-            os.mkfifo(run.events)
-        case "a foreign folder":
-            run.plan.write_text("[1, 2]")
+    run.events.unlink()
+    os.mkfifo(run.events)
     assert main(["report", ID]) == ExitStatus.USAGE
-    assert capsys.readouterr().err.count("error:") == 1
+    run.plan.unlink()
+    assert main(["report", ID]) == ExitStatus.USAGE
+    assert capsys.readouterr().err.count("error:") == 2
 
 
 def test_where_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,8 +180,7 @@ Epoch 2/2
 5/5 - 0s - loss: 0.5 - accuracy: 0.75 - 50ms/epoch - 10ms/step
 """
 LOOP = b"Epoch 1, Loss: 0.5, Test Loss: 9\nstep=2 acc = 0.5\n"
-Told: TypeAlias = tuple[float | None, ...]
-PRINTED: dict[str, tuple[bytes, list[Told]]] = {
+PRINTED: dict[str, tuple[bytes, list[tuple[float | None, ...]]]] = {
     "keras": (KERAS, [(5, 0.9, 0.5, 50.0), (10, 0.5, 0.75, 100.0)]),
     "a loop": (LOOP, [(1, 0.5, None, None), (2, None, 0.5, None)]),
     "others": (b"val_loss: 3\nlossy: 4\nloss: nan\nloss: ....\nloss\n", []),
@@ -218,12 +205,9 @@ def test_numbers_are_read_however_the_output_is_cut(what: str, piece: int, tmp_p
 def test_accuracy_is_placed_at_the_step_that_a_task_reported_last() -> None:
     reported = [Point(10.0, 100, 0.5), Point(20.0, 200, 0.4)]
     found = joined(reported, [Point(15.0, 3, 9.9, 0.8), Point(30.0, 4, 9.9, 0.9)])
-    assert [(point.step, point.loss, point.accuracy) for point in found] == [
-        (100, 0.5, None),
-        (100, None, 0.8),
-        (200, 0.4, None),
-        (200, None, 0.9),
-    ]
+    accuracies = [(point.step, point.accuracy) for point in found if point.accuracy is not None]
+    assert accuracies == [(100, 0.8), (200, 0.9)]
+    assert [(point.step, point.loss) for point in found if point.loss is not None] == [(100, 0.5), (200, 0.4)]
 
 
 ODD = [float("nan"), float("inf"), -1e300, 1e308, 5e-324, 0.0, -1.0, 1e14]

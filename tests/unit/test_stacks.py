@@ -12,7 +12,7 @@ from orchestrator.model import Completion
 from orchestrator.names import RunId
 from orchestrator.phases.hang import keep
 from orchestrator.run import stacks
-from orchestrator.run.stacks import Frame, Stand
+from orchestrator.run.stacks import Stand
 from orchestrator.store import RunFolder
 from tests.unit.plans import host, make
 
@@ -51,17 +51,6 @@ COORDINATOR = "/e/site-packages/tensorflow/python/distribute/coordinator/cluster
 
 def odd(*stands: Stand, completion: Completion = Completion.ALL) -> list[str]:
     return [one.task for one in stacks.find(stands, completion).odd]
-
-
-def test_the_frames_of_a_real_dump() -> None:
-    one = dumped("fit-1", "worker/1")
-    assert one.frames[0] == Frame("train.py", 9, "nap")
-    assert one.frames[2] == Frame("tf_keras/src/callbacks.py", 396, "_call_batch_hook_helper", "tf_keras")
-    assert [str(frame) for frame in one.own] == [
-        "train.py:9 in nap",
-        "train.py:38 in on_train_batch_end",
-        "train.py:42 in <module>",
-    ]
 
 
 @pytest.mark.parametrize("how", ["loop", "fit"])
@@ -123,7 +112,6 @@ ODD: list[tuple[str, list[Stand], list[str]]] = [
         ],
         [],
     ),
-    ("a task alone is odd to nobody", [standing("worker/0", "/t.py:5 in f")], []),
 ]
 
 
@@ -151,20 +139,17 @@ def test_a_task_that_has_just_ended_stands_nowhere() -> None:
     assert left.processes == (alive,)
 
 
-def task(name: str, attempt: str = "1") -> wire.TaskStacks:
-    process = {"pid": 1, "argv0": "python", "python": True, "state": "S", "waits": "", "cpu": 0.0, "cwd": "/"}
-    process |= {"text": "", "why": "it shows none"}
-    made = {"task": name, "attempt": attempt, "processes": [process], "more": 0}
-    return wire.read(made, wire.TaskStacks, "a test")
-
-
 def test_a_host_does_not_say_where_the_tasks_of_another_one_stand(tmp_path: Path) -> None:
-    plan = make(host("a"), host("b"))
+    def told(*tasks: tuple[str, str]) -> wire.StacksOf:
+        return wire.StacksOf(
+            tuple(wire.TaskStacks(attempt, task, (process(),), 0) for task, attempt in tasks)
+        )
+
     folder = RunFolder(tmp_path, RunId("r1"))
     folder.path.mkdir()
-    lies = [task("worker/1"), task("worker/0", "99"), task("worker/7")]
-    good = {"a": wire.StacksOf((task("worker/0"), *lies)), "b": wire.StacksOf((task("worker/1"),))}
-    taken = keep(folder, plan, good, {}, {}, hang=False)
+    lies = [("worker/1", "1"), ("worker/0", "99"), ("worker/7", "1")]
+    answers = {"a": told(("worker/0", "1"), *lies), "b": told(("worker/1", "1"))}
+    taken = keep(folder, make(host("a"), host("b")), answers, {}, {}, hang=False)
     assert [(one.task, one.attempt, name) for name, one in taken.tasks] == [
         ("worker/0", "1", "a"),
         ("worker/1", "1", "b"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,36 +34,17 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
-def fifo(path: Path) -> None:
-    os.mkfifo(path)
+ODD: dict[str, Callable[[Path], None]] = {
+    "fifo": os.mkfifo,
+    "folder": Path.mkdir,
+    "loop": lambda path: path.symlink_to(path.name),
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+}
 
 
-def subfolder(path: Path) -> None:
-    path.mkdir()
-
-
-def loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def bound(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
-
-
-ODD = [fifo, subfolder, loop, endless, bound]
-odd = pytest.mark.parametrize("make_odd", ODD, ids=lambda kind: kind.__name__)
-
-
-@odd
-def test_only_files_are_opened_and_nobody_is_waited_for(
-    tmp_path: Path, make_odd: Callable[[Path], None]
-) -> None:
-    make_odd(tmp_path / "it")
+@pytest.mark.parametrize("kind", ODD)
+def test_only_files_are_opened_and_nobody_is_waited_for(tmp_path: Path, kind: str) -> None:
+    ODD[kind](tmp_path / "it")
     for flags in (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_RDWR):
         with pytest.raises(OSError, match="no regular file"):
             open_plain(tmp_path / "it", flags)
