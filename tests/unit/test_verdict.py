@@ -25,10 +25,8 @@ SOCKET_CLOSED = tail("socket_closed")
 UNHEALTHY = tail("unhealthy")
 SHAPES = tail("shapes")
 GROUP = tail("group")
-PORT = tail("port")
 BARRIER = tail("barrier")  # worker/0 says that worker/1 never came
 NO_LEADER = tail("barrier_no_leader")  # worker/1 of the same, when worker/0 never came
-NAN = tail("nan")
 INCARNATION = tail("incarnation")  # worker/0 says that worker/1 came back
 LEADER_KILLED = tail("leader_killed")  # worker/1, when worker/0 was killed
 TRAINING = ("Epoch 1/3", " 3/5 [====>....] - ETA: 0s - loss: 2.3")
@@ -150,11 +148,12 @@ STORIES: list[tuple[str, list[tuple[TaskExited, tuple[str, ...]]], str, str]] = 
 ]
 
 
-@pytest.mark.parametrize(("story", "exits", "task", "cause"), STORIES, ids=[story for story, *_ in STORIES])
+@pytest.mark.parametrize(
+    ("exits", "task", "cause"), [story[1:] for story in STORIES], ids=[story[0] for story in STORIES]
+)
 def test_the_first_cause_is_named(
-    story: str, exits: list[tuple[TaskExited, tuple[str, ...]]], task: str, cause: str
+    exits: list[tuple[TaskExited, tuple[str, ...]]], task: str, cause: str
 ) -> None:
-    del story
     tails = {one.task: lines for one, lines in exits}
     verdict = judge([one for one, _ in exits], lambda name, _attempt: Statement(tails[name]))
     assert verdict.task == task
@@ -174,17 +173,13 @@ KINDS: list[tuple[TaskExited, tuple[str, ...], FailureKind]] = [
     (ended(2, 0, code=137), TRAINING, FailureKind.SIGNAL),
     (ended(2, 0, code=3), TRAINING, FailureKind.EXIT),
     (ended(2, 0, code=1), RAISED, FailureKind.EXCEPTION),
-    (ended(2, 0, code=1), tail("array_memory"), FailureKind.OUT_OF_MEMORY),
     (ended(2, 0, code=1), tail("resources"), FailureKind.RESOURCES),
-    (ended(2, 0, code=1), PORT, FailureKind.PORT),
-    (ended(2, 0, code=1), NAN, FailureKind.NAN),
     (ended(2, 0, code=1), SHAPES, FailureKind.MISMATCH),
     (ended(2, 0, code=1), GROUP, FailureKind.MISMATCH),
     (ended(2, 0, code=1), SOCKET_CLOSED, FailureKind.PEER),
     (ended(2, 0, code=1), INCARNATION, FailureKind.INCARNATION),
     (ended(2, 0, code=1), BARRIER, FailureKind.TIMEOUT),
     (ended(2, 0, code=1), NO_LEADER, FailureKind.TIMEOUT),
-    (ended(2, 0, code=1), ("OSError: [Errno 28] No space left on device",), FailureKind.DISK),
     (ended(2, 0, lost="its supervisor was killed by signal 9"), TRAINING, FailureKind.LOST),
     (ended(2, 0, lost="its supervisor was killed", oom_kills=1), TRAINING, FailureKind.OUT_OF_MEMORY),
     (ended(2, 0, lost="x", loss=Loss.RESTARTED, oom_kills=1), TRAINING, FailureKind.REBOOTED),
@@ -273,20 +268,16 @@ def test_the_message_of_sys_exit_is_the_verdict() -> None:
 
 
 ALIKE = [
-    ((0, 1, 2), 3, "all 3 tasks exited with 1 after 41 s: ValueError: port 4 is bad"),
-    ((0, 1), 3, "worker/[0-1] (2 of 3 tasks) exited with 1 after 41 s: ValueError: port 4 is bad"),
-    ((1,), 3, "worker/1 on gpu-02 exited with 1 after 41 s: ValueError: port 4 is bad"),
+    ((0, 1, 2), "all 3 tasks exited with 1 after 41 s: ValueError: port 4 is bad"),
+    ((0, 1), "worker/[0-1] (2 of 3 tasks) exited with 1 after 41 s: ValueError: port 4 is bad"),
 ]
 
 
-@pytest.mark.parametrize(("bad", "total", "cause"), ALIKE)
-def test_tasks_that_failed_alike_are_named_together(bad: tuple[int, ...], total: int, cause: str) -> None:
-    exits = [
-        ended(n, n / 9, code=1) if n in bad else ended(n, 2, signal=15, stopped=True) for n in range(total)
-    ]
+@pytest.mark.parametrize(("bad", "cause"), ALIKE)
+def test_tasks_that_failed_alike_are_named_together(bad: tuple[int, ...], cause: str) -> None:
+    exits = [ended(n, n / 9, code=1) if n in bad else ended(n, 2, signal=15, stopped=True) for n in range(3)]
     said = {
-        f"w{n}": Statement((f"ValueError: port {4 + n - bad[0]} is bad",) if n in bad else TRAINING)
-        for n in range(total)
+        f"w{n}": Statement((f"ValueError: port {4 + n} is bad",) if n in bad else TRAINING) for n in range(3)
     }
     assert judge(exits, hear(**said)).cause == cause
 
@@ -327,13 +318,12 @@ CRASHED = (
     ("lines", "said"),
     [
         (CRASHED, "tensorflow/core/framework/tensor.cc:844] Check failed: IsAligned()"),
-        (("free(): invalid pointer",), "free(): invalid pointer"),
         (
             ("terminate called after throwing an instance of 'std::length_error'", "  what():  too long"),
             "terminate called after throwing an instance of 'std::length_error': too long",
         ),
     ],
-    ids=["TensorFlow", "the C library", "C++"],
+    ids=["TensorFlow", "C++"],
 )
 def test_native_code_that_gave_up_says_why(lines: tuple[str, ...], said: str) -> None:
     verdict = judge([ended(2, 0, signal=6)], hear(w2=Statement(lines)))
@@ -357,10 +347,7 @@ SAID = {
     "stop": ("StopIteration", "stop.py, line 1"),
 }
 FILES = sorted(TRACEBACKS.glob("*.txt"))
-EPOCH = ("Epoch 1/3", " 3/5 [====>....] - ETA: 0s - loss: 2.3")
-TEARDOWN = (
-    "W0000 00:00:1795272237.622300   13079 local_rendezvous.cc:412] Local rendezvous is aborting",
-) * 4
+TEARDOWN = ("W0000 00:00:1795272237.622300   13079 local_rendezvous.cc:412] Local rendezvous aborts",) * 4
 
 
 def log(path: Path) -> tuple[str, ...]:
@@ -371,11 +358,11 @@ def log(path: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
 def test_a_traceback_is_read_as_python_prints_it(path: Path) -> None:
     exception, where = SAID.get(path.stem) or SAID[path.stem.rpartition("-")[0]]
-    for lines in (log(path), (*EPOCH * 30, *log(path), *TEARDOWN)):
+    for lines in (log(path), (*TRAINING * 30, *log(path), *TEARDOWN)):
         read = Statement(lines)
         assert read.exception == exception
         assert read.why.replace("/home/train/", "") == f"raised at {where}"
-    shown = lastwords.excerpt((*EPOCH * 30, *log(path), *TEARDOWN))
+    shown = lastwords.excerpt((*TRAINING * 30, *log(path), *TEARDOWN))
     assert len(shown) <= 42
     assert not any(line.startswith("W0000") for line in shown)
     name = Statement(log(path)).exception.partition(":")[0]
@@ -383,19 +370,14 @@ def test_a_traceback_is_read_as_python_prints_it(path: Path) -> None:
 
 
 def test_an_exception_that_the_program_survived_is_not_its_end() -> None:
-    assert Statement((*log(TRACEBACKS / "stop-3.8.txt"), *EPOCH * 30)).exception == ""
+    assert Statement((*log(TRACEBACKS / "stop-3.8.txt"), *TRAINING * 30)).exception == ""
 
 
 @pytest.mark.parametrize(
     "aside", ["Exception in thread Thread-1 (work):", "Exception ignored in: <function Pool.__del__ at 0x7f>"]
 )
 def test_an_exception_that_ends_no_program_yields_to_one_that_does(aside: str) -> None:
-    other = (
-        "Traceback (most recent call last):",
-        '  File "a.py", line 1, in work',
-        "    1/0",
-        "OSError: aside",
-    )
+    other = ("Traceback (most recent call last):", '  File "a.py", line 1, in work', "OSError: aside")
     lines = (*log(TRACEBACKS / "stop-3.8.txt"), aside, *other)
     assert Statement(lines).exception == "StopIteration"
     assert Statement((aside, *other)).exception == "OSError: aside"
@@ -403,26 +385,14 @@ def test_an_exception_that_ends_no_program_yields_to_one_that_does(aside: str) -
 
 COMPLAINTS = [
     (
-        (
-            "Error in library(tensorflow) : there is no package called \u2018tensorflow\u2019",
-            "Execution halted",
-        ),
-        "Error in library(tensorflow): there is no package called \u2018tensorflow\u2019",
-    ),
-    (
         ("Error in py_call_impl(callable, dots$args, dots$keywords) : ", "  evaluation error", "Calls: fit"),
         "Error in py_call_impl(callable, dots$args, dots$keywords): evaluation error",
     ),
-    (
-        ("usage: t.py [-h] --data DATA", "t.py: error: the following arguments are required: --data"),
-        "t.py: error: the following arguments are required: --data",
-    ),
     (("bash: line 1: foo: command not found",), "bash: line 1: foo: command not found"),
-    (("python3: can't open file 'x.py': [Errno 2]",), "python3: can't open file 'x.py': [Errno 2]"),
-    (EPOCH, ""),
+    ((), ""),
 ]
 
 
 @pytest.mark.parametrize(("lines", "said"), COMPLAINTS)
 def test_programs_without_a_traceback_are_quoted_too(lines: tuple[str, ...], said: str) -> None:
-    assert lastwords.complaint((*EPOCH, *lines)) == said
+    assert lastwords.complaint((*TRAINING, *lines)) == said
