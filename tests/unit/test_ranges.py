@@ -15,7 +15,6 @@ from orchestrator import ranges
         ("gpu-[1,3,5-7]", "gpu-1 gpu-3 gpu-5 gpu-6 gpu-7"),
         ("r[1-2]-n[1-2].lab", "r1-n1.lab r1-n2.lab r2-n1.lab r2-n2.lab"),
         ("[fe80::1]:22", "[fe80::1]:22"),
-        ("[fe80::[1-2]]", "[fe80::1] [fe80::2]"),
     ],
 )
 def test_expand(pattern: str, names: str) -> None:
@@ -42,12 +41,10 @@ def test_what_cannot_be_expanded(pattern: str, why: str) -> None:
     ("names", "folded"),
     [
         ("", ""),
-        ("gpu-1", "gpu-1"),
         ("gpu-10 gpu-9 gpu-8", "gpu-[8-10]"),
         ("gpu-08 gpu-09 gpu-10 gpu-12", "gpu-[08-10,12]"),
         ("gpu-99 gpu-100 gpu-101", "gpu-[99-101]"),
         ("login gpu-2 gpu-1 nas", "gpu-[1-2],login,nas"),
-        ("r1-n1 r1-n2 r2-n1 r2-n2", "r1-n[1-2],r2-n[1-2]"),
         ("r1-n1 r1-n2 r2-n1", "r1-n[1-2],r2-n1"),
         ("gpu-1 gpu-01", "gpu-[1,01]"),
     ],

@@ -18,23 +18,22 @@ SCRIPTS = ROOT / "scripts"
 NEEDED = ("bash", "cat", "cut", "dirname", "env", "git", "python3", "sed", "ssh", "ping", "rsync")
 
 
-def tools(folder: Path, *, without: Collection[str] = (), uid: int = 1000, apt: bool = True) -> Path:
-    """A PATH with a machine's programs but some, where we are somebody."""
+def tools(folder: Path, *, without: Collection[str]) -> Path:
+    """A PATH with a machine's programs but some, where we are not root."""
     folder.mkdir()
     for name in set(NEEDED) - set(without):
         found = shutil.which(name)
         assert found, f"no {name} here"
         (folder / name).symlink_to(found)
-    fakes = {"id": f"echo {uid}", **({"apt-get": "exit 100"} if apt else {})}
-    for name, text in fakes.items():
+    for name, text in (("id", "echo 1000"), ("apt-get", "exit 100")):
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
     return folder
 
 
-def run(name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [SCRIPTS / name, *arguments],
+        [SCRIPTS / name],
         check=False,
         capture_output=True,
         text=True,
@@ -66,21 +65,16 @@ def _computed() -> float:
 
 
 def test_a_folder_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
+    def locked(folder: Path) -> subprocess.CompletedProcess[str]:
+        program = f'. "{SCRIPTS}/lib.sh"; locked setup echo done'
+        environment = {**os.environ, "ORCHESTRATE_ENVS": str(folder)}
+        argv = ["bash", "-c", program]
+        return subprocess.run(argv, check=False, capture_output=True, text=True, env=environment)
+
+    mine, link = tmp_path / "mine", tmp_path / "link"
     mine.mkdir()
-    (tmp_path / "link").symlink_to(mine)
-    program = f'. "{SCRIPTS}/lib.sh"; locked setup echo done'
-    argv = ["bash", "-c", program]
-    refused = subprocess.run(
-        argv,
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "ORCHESTRATE_ENVS": str(tmp_path / "link")},
-    )
+    link.symlink_to(mine)
+    refused = locked(link)
     assert refused.returncode == 3
     assert "is not yours" in refused.stderr
-    allowed = subprocess.run(
-        argv, check=False, capture_output=True, text=True, env={**os.environ, "ORCHESTRATE_ENVS": str(mine)}
-    )
-    assert allowed.stdout == "done\n"
+    assert locked(mine).stdout == "done\n"

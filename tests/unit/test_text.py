@@ -11,7 +11,6 @@ from orchestrator.text import duration, endpoint, harmless, json_safe, plain, si
 
 # What a task may print, what is left of it with colours, and without.
 SEQUENCES = [
-    ("plain", "plain", "plain"),
     ("größer ━━━ 漢字 👩‍👩‍👧", "größer ━━━ 漢字 👩‍👩‍👧", "größer ━━━ 漢字 👩‍👩‍👧"),
     ("\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m", "red"),
     ("\x1b[2J\x1b[Hcleared", "cleared", "cleared"),
@@ -29,11 +28,6 @@ SEQUENCES = [
     ("pay \u202eevil", "pay \\u202eevil", "pay \\u202eevil"),
     ("a\nb\r", "a␊b␍", "a␊b␍"),
     ("\ud800", "\\ud800", "\\ud800"),
-    (
-        "[bold]x[/foo] :warning: [link=x]",
-        "[bold]x[/foo] :warning: [link=x]",
-        "[bold]x[/foo] :warning: [link=x]",
-    ),
 ]
 
 
@@ -65,8 +59,9 @@ def test_sizes(number: float, words: str) -> None:
 
 # What cannot be seen is kept where a script or an emoji needs it ...
 LEGITIMATE = [
-    *("\u2764\ufe0f ok", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f44d\U0001f3fd"),
-    *("\U0001f3f3\ufe0f\u200d\U0001f308", "\U0001f469\U0001f3fd\u200d\U0001f680", "e\u0301 \u00e9"),
+    "\u2764\ufe0f ok",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+    "\U0001f3f3\ufe0f\u200d\U0001f308",
     "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",  # Persian, with a non-joiner
     "\u0915\u094d\u200d\u0937",  # Devanagari, with a joiner
     "\u845b\U000e0100",  # an ideograph's variant
@@ -102,7 +97,6 @@ def test_json_says_the_same_and_nothing_odd(text: str) -> None:
     ("host", "port", "shown"),
     [
         ("gpu-1", 22, "gpu-1:22"),
-        ("10.0.0.1", "2200", "10.0.0.1:2200"),
         ("fd00::1", 22, "[fd00::1]:22"),
         ("fd00::1", None, "fd00::1"),
         ("gpu-1", "", "gpu-1"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import email
 import json
 import os
-import re
 import subprocess
 import sys
 import sysconfig
@@ -72,19 +71,7 @@ def test_an_sdist_is_complete_and_makes_the_same_wheel(wheel: Path, tmp_path: Pa
     again = build("wheel", tmp_path / "wheel", unpacked, repository=None)
     assert names(again) == names(wheel)
     assert metadata(again).as_string() == metadata(wheel).as_string()
-
-
-def test_the_links_of_its_readme_lead_to_the_repository(wheel: Path) -> None:
-    said = metadata(wheel)
-    text = str(said.get_payload())
-    targets = re.findall(r"\]\(([^)]+)\)", text)
-    assert f"{REPOSITORY}/blob/HEAD/docs/install.md" in targets
-    assert not [target for target in targets if not target.startswith(("https://", "#"))]
-    for target in targets:
-        if target.startswith(REPOSITORY):
-            path = re.sub(rf"^{REPOSITORY}/(blob|raw|tree)/HEAD/|#.*$", "", target)
-            assert (ROOT / path).exists(), target
-    assert f"Source, {REPOSITORY}" in said.get_all("Project-URL", [])
+    assert f"]({REPOSITORY}/blob/HEAD/docs/install.md)" in metadata(wheel).as_string()
 
 
 def test_it_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
