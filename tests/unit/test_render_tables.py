@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator import events as ev
 from orchestrator import wire
 from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
 from orchestrator.events import CheckReported, Level, Outcome, PairReported, Phase, Stamped
-from orchestrator.model import Completion, Host, Role, RunPlan, TaskId, TaskSpec
+from orchestrator.model import RunPlan
 from orchestrator.render import errors
 from orchestrator.render.clean import Cleaning, lines
 from orchestrator.render.preflight import preflight_table
@@ -21,6 +22,7 @@ from orchestrator.run.view import View, replay
 from orchestrator.run.vitals import Vital, Vitals
 from orchestrator.store.prune import Pruned
 from tests.golden import matches_golden
+from tests.unit import plans
 
 
 def checks(host: str, **found: tuple[Level, str]) -> list[CheckReported]:
@@ -69,15 +71,9 @@ def test_errors_have_three_parts_and_hosts_that_fail_alike_share_one() -> None:
     matches_golden("render/errors.txt", "".join("\n".join(errors.lines(one)) + "\n" for one in told))
 
 
-HOSTS = (Host("gpu-01", "gpu-01", "10.0.0.1"), Host("gpu-02", "gpu-02", "10.0.0.2"))
-
-
 def plan(run: str = "tidy-otter", command: tuple[str, ...] = ("train.py",)) -> RunPlan:
-    tasks = tuple(TaskSpec(TaskId(Role.WORKER, i), host.name, 2222, (), {}) for i, host in enumerate(HOSTS))
-    return RunPlan(
-        run=run, name="mnist", owner="ann@laptop", created=0.0, hosts=HOSTS, cluster={}, tasks=tasks,
-        command=command, completion=Completion.ALL,
-    )  # fmt: skip
+    made = plans.make(plans.host("gpu-01"), plans.host("gpu-02"), command=command)
+    return replace(made, run=run, name="mnist", owner="ann@laptop", created=0.0)
 
 
 def view(*events: ev.Event) -> View:

@@ -7,7 +7,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 
-NEEDED = ("bash", "cat", "cut", "dirname", "env", "git", "python3", "sed", "ssh", "ping", "rsync")
-
-
-def tools(folder: Path, *, without: Collection[str]) -> Path:
-    """A PATH with a machine's programs but some, where we are not root."""
-    folder.mkdir()
-    for name in set(NEEDED) - set(without):
-        found = shutil.which(name)
-        assert found, f"no {name} here"
-        (folder / name).symlink_to(found)
-    for name, text in (("id", "echo 1000"), ("apt-get", "exit 100")):
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
-    return folder
+THERE = ("bash", "cat", "cut", "dirname", "env", "git", "python3", "sed", "ssh")  # no ping, no rsync
 
 
 def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -45,7 +31,12 @@ def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("script", ["setup", "test", "quickstart", "check"])
 def test_without_root_the_one_line_is_printed(script: str, tmp_path: Path) -> None:
-    done = run(script, PATH=str(tools(tmp_path / "bin", without=["rsync", "ping"])))
+    for name in THERE:
+        (tmp_path / name).symlink_to(shutil.which(name) or f"no {name} here")
+    for name, text in (("id", "echo 1000"), ("apt-get", "exit 100")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    done = run(script, PATH=str(tmp_path))
     assert done.returncode == 3
     assert done.stdout == "sudo apt-get update && sudo apt-get install -y rsync iputils-ping\n"
 

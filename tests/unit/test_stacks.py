@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,9 @@ def dumped(name: str, task: str, step: int | None = None, **facts: Any) -> Stand
 
 def standing(task: str, *places: str, step: int | None = None, **more: Any) -> Stand:
     """A task at made-up places: `train.py:3 in f`, a library's with its path."""
-    text = "\n".join(
-        f'  File "{file}", line {line} in {function}'
-        for file, line, function in (
-            (place.partition(":")[0], place.partition(":")[2].split()[0], place.split()[-1])
-            for place in places
-        )
-    )
-    return stacks.stand(task, "h", [process(f"Thread 0x1 (most recent call first):\n{text}\n", **more)], step)
+    frames = (re.sub(r"(.+):(\d+) in", r'  File "\1", line \2 in', place) + "\n" for place in places)
+    text = "Thread 0x1 (most recent call first):\n" + "".join(frames)
+    return stacks.stand(task, "h", [process(text, **more)], step)
 
 
 COLLECTIVE = "/e/lib/python3.11/site-packages/tensorflow/python/eager/execute.py:53 in quick_execute"
@@ -55,8 +51,8 @@ def odd(*stands: Stand, completion: Completion = Completion.ALL) -> list[str]:
 
 @pytest.mark.parametrize("how", ["loop", "fit"])
 def test_a_gang_that_waits_for_one_that_sleeps(how: str) -> None:
-    waiting = [dumped(f"{how}-0", f"worker/{index}") for index in (0, 2)]
-    finding = stacks.find([waiting[0], dumped(f"{how}-1", "worker/1"), waiting[1]], Completion.ALL)
+    stands = [dumped(f"{how}-{index % 2}", f"worker/{index}") for index in range(3)]
+    finding = stacks.find(stands, Completion.ALL)
     line = {"loop": "train.py:25 in train", "fit": "train.py:42 in <module>"}[how]
     assert stacks.sentence(finding, hang=True) == (
         f"worker/1 on gpu-02 hangs at train.py:9 in nap; worker/[0,2] wait for it at {line}"
@@ -76,42 +72,19 @@ def test_a_gang_that_waits_for_one_that_sleeps(how: str) -> None:
         ]
 
 
+def waiting(task: str, **more: Any) -> Stand:
+    return standing(task, COLLECTIVE, "/t.py:5 in f", **more)
+
+
+ZERO, GANG = waiting("worker/0"), [waiting(f"worker/{index}") for index in range(3)]
 ODD: list[tuple[str, list[Stand], list[str]]] = [
-    ("nobody", [standing(f"worker/{i}", COLLECTIVE, "/t.py:5 in f") for i in range(3)], []),
-    (
-        "the stopped one, wherever it stands",
-        [standing("worker/0", COLLECTIVE), standing("worker/1", COLLECTIVE, state="T")],
-        ["worker/1"],
-    ),
-    (
-        "one that waits for its data",
-        [standing("worker/0", COLLECTIVE, "/t.py:5 in f"), standing("worker/1", DATA, "/t.py:5 in f")],
-        ["worker/1"],
-    ),
-    (
-        "one in a lock",
-        [standing("worker/0", COLLECTIVE, "/t.py:5 in f"), standing("worker/1", WAIT, "/t.py:7 in g")],
-        ["worker/1"],
-    ),
-    (
-        "one that is behind, where all stand alike",
-        [standing(f"worker/{i}", COLLECTIVE, "/t.py:5 in f", step=9 - i // 2) for i in range(3)],
-        ["worker/2"],
-    ),
-    (
-        "one that says nothing while the others wait",
-        [standing("worker/0", COLLECTIVE, "/t.py:5 in f"), stacks.stand("worker/1", "h", [process()])],
-        ["worker/1"],
-    ),
-    (
-        "never the evaluator",
-        [
-            standing("worker/0", COLLECTIVE, "/t.py:5 in f"),
-            standing("worker/1", COLLECTIVE, "/t.py:5 in f"),
-            standing("evaluator/0", "/t.py:70 in wait"),
-        ],
-        [],
-    ),
+    ("nobody", GANG, []),
+    ("the stopped one, wherever it stands", [ZERO, waiting("worker/1", state="T")], ["worker/1"]),
+    ("one that waits for its data", [ZERO, standing("worker/1", DATA, "/t.py:5 in f")], ["worker/1"]),
+    ("one in a lock", [ZERO, standing("worker/1", WAIT, "/t.py:7 in g")], ["worker/1"]),
+    ("one that is behind", [waiting(f"worker/{i}", step=9 - i // 2) for i in range(3)], ["worker/2"]),
+    ("one that says nothing", [ZERO, stacks.stand("worker/1", "h", [process()])], ["worker/1"]),
+    ("never the evaluator", [*GANG, standing("evaluator/0", "/t.py:70 in wait")], []),
 ]
 
 

@@ -234,13 +234,19 @@ def test_a_key_is_made_once_for_its_owner_alone(config: Path) -> None:
     assert os.listdir(key_path().parent) == ["key"]
 
 
+def put(path: Path, make: Callable[[], None]) -> None:
+    """Something else in a file's place."""
+    path.unlink()
+    make()
+
+
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
         (lambda path: path.chmod(0o640), "its mode is 640"),
         (lambda path: path.write_text(""), "it is damaged"),
-        (lambda path: (path.unlink(), os.mkfifo(path, 0o600)), "no regular file"),
-        (lambda path: (path.unlink(), path.symlink_to(path)), "symbolic links"),
+        (lambda path: put(path, lambda: os.mkfifo(path, 0o600)), "no regular file"),
+        (lambda path: put(path, lambda: path.symlink_to(path)), "symbolic links"),
     ],
 )
 @pytest.mark.usefixtures("config")

@@ -48,6 +48,8 @@ def ended(
 
 
 STOPPED = ended(3, 4, signal=15, stopped=True)
+HUNG = ended(2, 3, signal=9, stopped=True)
+PEER = (ended(0, 0, code=1), SOCKET_CLOSED)
 
 # (what happened, exits with their last lines, the task, the cause)
 STORIES: list[tuple[str, list[tuple[TaskExited, tuple[str, ...]]], str, str]] = [
@@ -74,27 +76,19 @@ STORIES: list[tuple[str, list[tuple[TaskExited, tuple[str, ...]]], str, str]] = 
     ),
     (
         "an exception whose peers went first",
-        [(ended(0, 0, code=1), SOCKET_CLOSED), (ended(2, 3, code=1), RAISED)],
+        [PEER, (ended(2, 3, code=1), RAISED)],
         "worker/2",
         "worker/2 on gpu-03 exited with 1 after 41 s: ValueError: a bug of the user",
     ),
     (
         "an exception that hung on its way down",
-        [
-            (ended(0, 0, code=1), SOCKET_CLOSED),
-            (ended(2, 3, signal=9, stopped=True), RAISED),
-            (STOPPED, KEYBOARD),
-        ],
+        [PEER, (HUNG, RAISED), (STOPPED, KEYBOARD)],
         "worker/2",
         "worker/2 on gpu-03 was stopped, by SIGKILL after 41 s",
     ),
     (
         "frozen",
-        [
-            (ended(0, 0, code=1), UNHEALTHY),
-            (ended(2, 3, signal=9, stopped=True), TRAINING),
-            (STOPPED, TRAINING),
-        ],
+        [(ended(0, 0, code=1), UNHEALTHY), (HUNG, TRAINING), (STOPPED, TRAINING)],
         "worker/2",
         "worker/2 on gpu-03 stopped answering, says worker/0 on gpu-01",
     ),
@@ -118,10 +112,7 @@ STORIES: list[tuple[str, list[tuple[TaskExited, tuple[str, ...]]], str, str]] = 
     ),
     (
         "the machine was restarted, and the others say that it is gone",
-        [
-            (ended(0, 0, code=1), SOCKET_CLOSED),
-            (ended(2, 90, lost="the machine was restarted at 14:02", loss=Loss.RESTARTED), TRAINING),
-        ],
+        [PEER, (ended(2, 90, lost="the machine was restarted at 14:02", loss=Loss.RESTARTED), TRAINING)],
         "worker/2",
         "gpu-03: the machine was restarted at 14:02, and worker/2 is lost with it",
     ),

@@ -59,14 +59,12 @@ def test_names_say_what_they_hold() -> None:
 
 
 WORDS = """
-do echo find pack prepare rewrite
-    add allow ask build call change check choose clear close compile compare configure convert copy correct
-    count create delete
-    end export fix free get give have install keep launch leave let list load look lower make mark
-    measure mend move name open pass point print pull put raise read reboot remove rename replace report
-    run save see send set share start stop take tell train try turn unset update upgrade use wait watch
-    write
-    """
+add allow ask build call change check choose clear close compare compile configure convert copy correct count
+create delete do echo end export find fix free get give have install keep launch leave let list load look
+lower make mark measure mend move name open pack pass point prepare print pull put raise read reboot remove
+rename replace report rewrite run save see send set share start stop take tell train try turn unset update
+upgrade use wait watch write
+"""
 IMPERATIVES = frozenset(WORDS.split())
 
 

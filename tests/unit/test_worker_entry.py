@@ -54,9 +54,8 @@ def test_nothing_given_is_the_tutorial() -> None:
     given = options.parse([])
     assert (given.dataset, given.loop, given.optimizer) == ("mnist", "fit", "sgd")
     assert (given.batch_size, given.learning_rate, given.strategy) == (64, 1e-3, "auto")
-    assert resolve(given.epochs, given.steps_per_epoch, 60_000, 256) == Schedule(
-        3, 5, "the tutorial's length"
-    )
+    length = Schedule(3, 5, "the tutorial's length")
+    assert resolve(given.epochs, given.steps_per_epoch, 60_000, 256) == length
 
 
 def test_a_validation_is_alone_and_touches_nothing_of_the_jobs() -> None:
@@ -75,7 +74,6 @@ def test_a_validation_is_alone_and_touches_nothing_of_the_jobs() -> None:
 @pytest.mark.parametrize(
     ("epochs", "steps", "expected"),
     [
-        (None, None, (3, 5)),
         (8, None, (8, 6)),  # 1,437 digits in batches of 256: five and a bit, as Keras counts
         (None, 7, (3, 7)),
         (2, 7, (2, 7)),
