@@ -78,7 +78,6 @@ MISTAKES = [
     ("../beside.py", "lies outside of the folder", "-- beside.py"),
     ("HERE/train.py --lr 1", "is where the code lies", "`orchestrate launch -- train.py --lr 1`"),
     ("python -u trian.py --lr 1", "there is no trian.py here", None),
-    ("python train", "there is no train here", None),
     ("./raedy.sh 3", "there is no ./raedy.sh here", None),
     ("secret.py", "is here, and would not be sent", "git check-ignore -v secret.py"),
     ("old.py", "old.py, line 1: Missing parentheses", "python -m py_compile old.py"),

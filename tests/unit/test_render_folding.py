@@ -8,8 +8,6 @@ from orchestrator import events as ev
 from orchestrator.events import LogLine
 from orchestrator.render.folding import MOMENT, Folded, Folding, Shown
 
-INFO = "I0000 00:00:1795320342.882476    8101 port.cc:153] oneDNN custom operations are on."
-
 
 def line(task: int, text: str, sent: float = 100.0) -> LogLine:
     return LogLine(f"worker/{task}", f"gpu-{task}", text, sent)
@@ -73,7 +71,6 @@ STAMP = "0000 00:00:1795320342.882476    8101 "
 @pytest.mark.parametrize(
     "text",
     [
-        INFO,
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
         f"I{STAMP}cpu_feature_guard.cc:227] This TensorFlow binary is optimized to use",
         "2024-01-02 09:35:23.860511: I tensorflow/core/util/port.cc:113] oneDNN custom operations are on.",

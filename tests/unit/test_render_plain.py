@@ -106,7 +106,8 @@ def test_of_a_run_s_start_one_line_is_said_where_that_is_enough() -> None:
     out, err = io.StringIO(), io.StringIO()
     renderer = Plain(out, err, Look(brief=True))
     phase: list[Event] = [ev.PhaseStarted(Phase.STAGE, 3), ev.PhaseEnded(Phase.STAGE, ok=True, seconds=0.8)]
-    for event in (PLAN, ev.Noted("left out: data"), *phase, *TWO, ev.Noted("the chief is saved")):
+    started = ev.TaskStarted("worker/0", "gpu-01", "1", 1)
+    for event in (PLAN, ev.Noted("left out: data"), *phase, started, ev.Noted("the chief is saved")):
         renderer.handle(Stamped(1.0, event))
     renderer.handle(Stamped(1.0, ev.PhaseEnded(Phase.STAGE, ok=False, seconds=0.8)))
     assert err.getvalue().splitlines() == [
@@ -135,9 +136,6 @@ Sink(sys.stdout).write("x" * 1_000_000)
     root = str(Path(__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", script, root], check=True, capture_output=True, timeout=60)
     assert len(done.stdout) == 1_000_000
-
-
-TWO: list[Event] = [ev.TaskStarted("worker/0", "gpu-01", "1", 1), ev.TaskStarted("worker/1", "gpu-2", "1", 2)]
 
 
 def test_every_line_of_a_fast_log_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,3 +221,10 @@ def test_every_error_has_its_words(error: BaseException, kind: str) -> None:
     assert "gpu-02" not in told.what
     assert told.why
     assert told.hint
+
+
+def test_the_way_through_a_bastion_is_said() -> None:
+    through = Target("gpu-02", "10.0.0.2", 22, "train", jump=Target("bastion", "b.example", 22, "train"))
+    error = explain(raised.ChannelException(2, "Connection refused"), "gpu-02", through)
+    assert error.kind == "refused"
+    assert error.why.endswith("(through bastion)")

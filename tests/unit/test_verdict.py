@@ -204,14 +204,14 @@ def test_the_last_traceback_is_shown_whole_and_a_very_long_one_without_its_middl
 
 
 # What a program says in words that TensorFlow uses, too, is its own.
-OWN_WORDS = [
-    "KeyError: 'TF_CONFIG_EXTRA'",
-    "ValueError: unknown incarnation of the model zoo",
-    "ValueError: column price had NaN values",
-]
-
-
-@pytest.mark.parametrize("line", OWN_WORDS)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "KeyError: 'TF_CONFIG_EXTRA'",
+        "ValueError: unknown incarnation of the model zoo",
+        "ValueError: column price had NaN values",
+    ],
+)
 def test_a_rule_asks_for_more_than_words(line: str) -> None:
     name, _, message = line.partition(": ")
     own = ("Traceback (most recent call last):", '  File "train.py", line 3, in <module>', line)
@@ -281,14 +281,14 @@ def test_tasks_that_differ_after_a_restart_may_lack_a_backup(attempt: str, advis
     assert ("`backup` under [job]" in hint) is advised
 
 
-HOSTILE: list[dict[str, Any]] = [
-    {"message": "x" * 10**6, "chain": [{"message": "y"}] * 10**4},
-    {"type": "A\x1b]0;owned\x07", "message": "\x1b[2Jgone\r\x00", "file": "\u202e.py", "line": 10**40},
-    {"chain": [None, 3, {"chain": [{"chain": [{}]}]}]},
-]
-
-
-@pytest.mark.parametrize("data", HOSTILE)
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"message": "x" * 10**6, "chain": [{"message": "y"}] * 10**4},
+        {"type": "A\x1b]0;owned\x07", "message": "\x1b[2Jgone\r\x00", "file": "\u202e.py", "line": 10**40},
+        {"chain": [None, 3, {"chain": [{"chain": [{}]}]}]},
+    ],
+)
 def test_a_report_is_input_from_a_stranger(data: dict[str, Any]) -> None:
     told = report(**data)
     verdict = judge([ended(2, 0, code=1)], hear(w2=Statement((), told)))

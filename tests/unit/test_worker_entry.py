@@ -142,7 +142,6 @@ def test_a_wrong_tf_config_says_what_is_wrong(text: str, why: str) -> None:
         ("auto", None, 0, "local", "tpu"),
         ("auto", config(TWO), 8, None, "multi-worker"),
         ("auto", config(PS, "ps"), 0, None, "parameter-server"),
-        ("multi-worker", None, 0, None, "multi-worker"),
     ],
 )
 def test_the_strategy_follows_tf_config_and_devices(
