@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ExitStatus
-from orchestrator.node.base import procs
 from tests.exclusive import exclusive
 from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
 
@@ -137,4 +136,3 @@ def test_with_a_silent_host_the_others_are_cleaned_and_what_it_may_share_is_not(
     assert not (Path(first.state or "") / "runs" / run).exists()
     assert list((Path(first.workdir) / "trees").iterdir())
     assert not desk.run_folder(run).exists()  # its end was told
-    assert procs.bearers(run) == []

@@ -65,24 +65,3 @@ def test_a_secret_is_seen_by_the_task_and_by_nobody_else(desk: Desk) -> None:
         for path in root.rglob("*"):
             if path.is_file():
                 assert secret.encode() not in path.read_bytes(), path
-
-
-def test_a_missing_secret_is_said_before_anything_starts(desk: Desk) -> None:
-    desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["NO_SUCH_KEY"]\n')
-    viewer = desk.launch("--", "true")
-    assert viewer.wait() == ExitStatus.USAGE
-    assert "NO_SUCH_KEY" in viewer.stderr
-    assert not list(desk._runs())
-
-
-def test_the_work_folder_keeps_what_a_run_wrote(desk: Desk) -> None:
-    desk.script("t.py", "import os; open('made-here.txt', 'a').write(os.getcwd())")
-    (desk.project / "data 'x'").mkdir()
-    (desk.project / "data 'x'" / "ü.txt").write_text("data")
-    viewer = desk.launch("--", "t.py")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    run = desk.run_id()
-    for host in desk.cluster.hosts:
-        work = Path(host.workdir) / "runs" / run / "work"
-        assert (work / "made-here.txt").read_text() == str(work)
-        assert (work / "data 'x'" / "ü.txt").read_text() == "data"

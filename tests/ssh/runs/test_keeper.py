@@ -41,20 +41,6 @@ def test_a_closed_terminal_changes_nothing(desk: Desk) -> None:
     assert tail.stdout.count("enough") == 2
 
 
-def test_tail_from_another_machine_needs_only_the_inventory(desk: Desk) -> None:
-    desk.launch("--detach", *counting(desk)).wait()
-    run = desk.run_id()
-    until("both run", lambda: len(desk.task_pids(run)) == 2)
-    os.kill(desk.keeper(run), signal.SIGKILL)
-    desk.state = desk.folder / "another machine's state"
-    tail = desk.start("tail", "--hosts", str(desk.hosts))
-    until("it took over", lambda: desk.run_id() == run and desk.named("RunAdopted", run))
-    let_it_end(desk)
-    assert tail.wait() == ExitStatus.OK, tail.stderr
-    assert tail.stdout.count("enough") == 2
-    desk.logs_are_identical(run)
-
-
 def test_stop_of_a_run_that_was_done_without_a_keeper_tells_of_its_success(desk: Desk) -> None:
     viewer = desk.launch(*counting(desk))
     viewer.shows("line 5")

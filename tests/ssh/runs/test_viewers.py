@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, Viewer, until
@@ -18,9 +16,6 @@ def counting(desk: Desk, *words: str) -> Viewer:
     viewer = desk.launch(*words, "--", "t.py", str(desk.folder / "enough"))
     until("both run", lambda: len(desk.task_pids(desk.run_id())) == 2)
     return viewer
-
-
-# --- more than one ---
 
 
 def test_a_run_that_is_kept_elsewhere_is_shown_and_stopped_and_not_taken_over(desk: Desk) -> None:
@@ -47,9 +42,6 @@ def test_a_run_that_is_kept_elsewhere_is_shown_and_stopped_and_not_taken_over(de
     traceback_free(desk, run)
 
 
-# --- stop ---
-
-
 def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
     launch = counting(desk)
     run = desk.run_id()
@@ -68,32 +60,6 @@ def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
     assert told.wait() == ExitStatus.OK
     assert json.loads(told.stdout) == desk.named("RunEnded", run)[-1]
     assert len(desk.named("RunEnded", run)) == 1
-
-
-# --- which run ---
-
-
-def test_of_keepers_on_two_other_machines_one_wins(desk: Desk) -> None:
-    counting(desk, "--detach").wait()
-    run = desk.run_id()
-    os.kill(desk.keeper(run), signal.SIGKILL)
-    tails = []
-    here = desk.state
-    for name in ("one", "another"):
-        desk.state = desk.folder / name
-        tails.append(desk.start("tail", run, "--hosts", str(desk.hosts)))
-    until("one has given way", lambda: any(tail.process.poll() is not None for tail in tails))
-    (loser,) = [tail for tail in tails if tail.process.poll() is not None]
-    (winner,) = [tail for tail in tails if tail is not loser]
-    assert loser.process.returncode == ExitStatus.CLUSTER, loser.stderr
-    assert "keeps it" in loser.stderr
-    let_it_end(desk)
-    assert winner.wait() == ExitStatus.OK, winner.stderr
-    desk.state = here
-    desk.nothing_is_left(run)
-
-
-# --- where it is shown ---
 
 
 def test_a_reader_that_has_seen_enough(desk: Desk) -> None:
