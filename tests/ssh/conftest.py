@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,15 @@ from orchestrator.transport import Link
 def cluster() -> Iterator[Cluster]:
     with Cluster(4) as running:
         yield running
+
+
+@pytest.fixture
+def config(cluster: Cluster, tmp_path: Path) -> Path:
+    """A copy of the cluster's ssh_config, to be changed, and one of its known_hosts beside it."""
+    known, path = tmp_path / "known_hosts", tmp_path / "ssh config"
+    known.write_text(cluster.known_hosts.read_text())
+    path.write_text(cluster.ssh_config.read_text().replace(str(cluster.known_hosts), str(known)))
+    return path
 
 
 @pytest.fixture

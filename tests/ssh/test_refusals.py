@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import threading
@@ -18,37 +17,7 @@ from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster
 from orchestrator.ssh.connect import SshConnector
-
-Edit = Callable[..., Host]
-
-
-@pytest.fixture
-def host(cluster: Cluster, tmp_path: Path) -> Host:
-    """A host whose ssh_config and known_hosts are the test's own to spoil."""
-    known = tmp_path / "known_hosts"
-    shutil.copy(cluster.known_hosts, known)
-    config = tmp_path / "ssh_config"
-    config.write_text(cluster.ssh_config.read_text().replace(str(cluster.known_hosts), str(known)))
-    return replace(cluster.hosts[0], ssh_config=str(config))
-
-
-@pytest.fixture
-def known_hosts(host: Host) -> Path:
-    assert host.ssh_config
-    return Path(host.ssh_config).with_name("known_hosts")
-
-
-@pytest.fixture
-def configure(host: Host) -> Edit:
-    """Put options in front of those the host has."""
-
-    def configure(*lines: str) -> Host:
-        assert host.ssh_config
-        path = Path(host.ssh_config)
-        path.write_text("\n".join([f"Host {host.ssh}", *lines, ""]) + path.read_text())
-        return host
-
-    return configure
+from tests.ssh.test_ways import prepend, use
 
 
 def refused(connector: SshConnector, host: Host, timeout: float = 20) -> HostError:
@@ -62,23 +31,13 @@ def refused(connector: SshConnector, host: Host, timeout: float = 20) -> HostErr
     return error
 
 
-def own_line(known_hosts: Path, cluster: Cluster) -> tuple[str, str]:
-    """The line of the first host, and that of another one."""
-    mine, other = known_hosts.read_text().splitlines()[:2]
-    assert mine.startswith(f"[{cluster.hosts[0].address}]")
-    return mine, other
-
-
-# --- the host's key ---
-
-
 @pytest.mark.parametrize("strict", ["accept-new", "no"])
 def test_accept_new_remembers_a_key_once_and_never_replaces_it(
-    cluster: Cluster, configure: Edit, known_hosts: Path, strict: str
+    connector: SshConnector, cluster: Cluster, config: Path, strict: str
 ) -> None:
-    host = configure(f"StrictHostKeyChecking {strict}")
-    connector = SshConnector()
-    mine, other = own_line(known_hosts, cluster)
+    prepend(config, "Host *", f"StrictHostKeyChecking {strict}")
+    host, known_hosts = use(config, cluster.hosts[0]), config.with_name("known_hosts")
+    mine, other, *_ = known_hosts.read_text().splitlines()
     known_hosts.write_text("# no newline at the end")
     for _ in range(2):
         connector.connect(host, 20).close()
@@ -89,21 +48,17 @@ def test_accept_new_remembers_a_key_once_and_never_replaces_it(
     assert refused(SshConnector(), host).kind == "hostkey-changed"
 
 
-# --- the login ---
-
-
-def test_a_key_that_cannot_be_read_is_named(connector: SshConnector, host: Host, tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_read_is_named(
+    connector: SshConnector, cluster: Cluster, tmp_path: Path
+) -> None:
     broken = tmp_path / "broken"
+    host = replace(cluster.hosts[0], user="nobody-of-that-name", identity=str(broken))
     broken.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nnonsense\n-----END OPENSSH PRIVATE KEY-----\n")
-    error = refused(connector, replace(host, user="nobody-of-that-name", identity=str(broken)))
+    error = refused(connector, host)
     assert f"{broken} can be read by others" in error.why  # as for ssh, whatever else it is
     broken.chmod(0o600)
-    connector = SshConnector()
-    error = refused(connector, replace(host, user="nobody-of-that-name", identity=str(broken)))
+    error = refused(SshConnector(), host)
     assert f"{broken} is no private key" in error.why
-
-
-# --- the way there ---
 
 
 @contextmanager
@@ -132,15 +87,16 @@ def listener(serve: Callable[[socket.socket], object]) -> Iterator[int]:
                 client.close()
 
 
-def test_what_answers_is_no_ssh_server(connector: SshConnector, configure: Edit) -> None:
+def test_what_answers_is_no_ssh_server(connector: SshConnector, cluster: Cluster, config: Path) -> None:
     with listener(lambda client: client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 60)) as port:
-        error = refused(connector, configure("HostName 127.0.0.1", f"Port {port}"), timeout=60)
+        prepend(config, "Host *", "HostName 127.0.0.1", f"Port {port}")
+        error = refused(connector, use(config, cluster.hosts[0]), timeout=60)
     assert error.kind in {"banner", "hung-up", "algorithms"}
     assert "speaks another protocol" in error.why
 
 
 def test_a_host_that_hangs_up_at_first_is_tried_again(
-    connector: SshConnector, cluster: Cluster, host: Host
+    connector: SshConnector, cluster: Cluster, config: Path
 ) -> None:
     """As sshd does beyond MaxStartups."""
     visits = 0
@@ -157,13 +113,11 @@ def test_a_host_that_hangs_up_at_first_is_tried_again(
         threading.Thread(target=_pipe, args=(upstream, client), daemon=True).start()
 
     with ExitStack() as stack, listener(serve) as door:
-        config = Path(str(host.ssh_config))
-        config.write_text(f"Host {host.ssh}\nHostName 127.0.0.1\nPort {door}\n" + config.read_text())
-        known = config.with_name("known_hosts")
-        mine, _ = own_line(known, cluster)
-        known.write_text(f"[127.0.0.1]:{door} {' '.join(mine.split()[1:])}\n")
+        key = cluster.known_hosts.read_text().split()[1:3]
+        config.with_name("known_hosts").write_text(f"[127.0.0.1]:{door} {' '.join(key)}\n")
+        prepend(config, "Host *", "HostName 127.0.0.1", f"Port {door}")
         fleet = Fleet(connector, lambda _: None)
-        fleet.open(host, 20).close()
+        fleet.open(use(config, cluster.hosts[0]), 20).close()
         fleet.close()
     assert visits == 3
 
@@ -177,7 +131,8 @@ def _pipe(source: socket.socket, target: socket.socket) -> None:
         pass
 
 
-def test_a_bad_ssh_config_is_quoted(connector: SshConnector, configure: Edit) -> None:
-    error = refused(connector, configure("NoSuchKeyword yes"))
+def test_a_bad_ssh_config_is_quoted(connector: SshConnector, cluster: Cluster, config: Path) -> None:
+    prepend(config, "NoSuchKeyword yes")
+    error = refused(connector, use(config, cluster.hosts[0]))
     assert error.kind == "config"
     assert "nosuchkeyword" in error.why

@@ -19,16 +19,11 @@ from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal import cluster as sshd
 from orchestrator.ssh.connect import SshConnector
 from orchestrator.ssh.keys import prepare
-from orchestrator.transport import Link
+from tests.ssh.runs.desk import kill_all, sessions_of
+from tests.ssh.test_transports import run
 
 
-def run(link: Link, *argv: str) -> tuple[str, int | None]:
-    channel = link.open(argv)
-    data = b"".join(iter(lambda: channel.recv(65536), b""))
-    return data.decode(), channel.wait(10)
-
-
-def greet(connector: SshConnector, host: Host) -> str:
+def greet(connector: SshConnector, host: Host) -> bytes:
     link = connector.connect(host, 20)
     try:
         return run(link, "echo", "here")[0]
@@ -38,14 +33,6 @@ def greet(connector: SshConnector, host: Host) -> str:
 
 def keygen(*words: str) -> None:
     subprocess.run(["ssh-keygen", "-q", *words], check=True, capture_output=True, stdin=subprocess.DEVNULL)
-
-
-@pytest.fixture
-def config(cluster: Cluster, tmp_path: Path) -> Path:
-    """A copy of the cluster's ssh_config, to be changed."""
-    path = tmp_path / "ssh config"
-    path.write_text(cluster.ssh_config.read_text())
-    return path
 
 
 def prepend(config: Path, *lines: str) -> None:
@@ -59,29 +46,28 @@ def use(config: Path, host: Host) -> Host:
 # --- jumps ---
 
 
-def sessions_of(cluster: Cluster, number: int) -> int:
-    """How many logins the n-th sshd has seen."""
-    log = cluster.servers[number].folder / "sshd.log"
-    return log.read_text().count("Accepted publickey")
-
-
-def test_hosts_behind_a_bastion_share_one_connection_to_it(cluster: Cluster, config: Path) -> None:
+def test_hosts_behind_a_bastion_share_one_connection_to_it(
+    connector: SshConnector, cluster: Cluster, config: Path
+) -> None:
     bastion, *others = cluster.hosts
     prepend(config, *(f"Host {host.ssh}\nProxyJump {bastion.ssh}" for host in others))
-    connector = SshConnector()
-    before = sessions_of(cluster, 0)
+
+    def logins() -> int:
+        return cluster.servers[0].log().count("Accepted publickey")
+
+    before = logins()
     with ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(lambda host: greet(connector, use(config, host)), others))
-    connector.close()
-    assert answers == ["here\n"] * 3
-    assert sessions_of(cluster, 0) == before + 1
+    assert answers == [b"here\n"] * 3
+    assert logins() == before + 1
 
 
-def test_a_bastion_that_refuses_is_to_blame_once_for_all(cluster: Cluster, config: Path) -> None:
+def test_a_bastion_that_refuses_is_to_blame_once_for_all(
+    connector: SshConnector, cluster: Cluster, config: Path
+) -> None:
     bastion, *others = cluster.hosts
     prepend(config, f"Host {bastion.ssh}", "User nobody-of-that-name")
     prepend(config, *(f"Host {host.ssh}\nProxyJump {bastion.ssh}" for host in others))
-    connector = SshConnector()
 
     def refused(host: Host) -> HostError:
         with pytest.raises(HostError) as caught:
@@ -90,7 +76,6 @@ def test_a_bastion_that_refuses_is_to_blame_once_for_all(cluster: Cluster, confi
 
     with ThreadPoolExecutor(3) as pool:
         errors = list(pool.map(refused, others))
-    connector.close()
     assert [error.host for error in errors] == [host.name for host in others]
     assert {error.what for error in errors} == {
         f"cannot be reached: its bastion {bastion.ssh} refused the login"
@@ -107,21 +92,10 @@ def test_a_bastion_that_was_cut_is_connected_to_again(
         config.write_text(own.ssh_config.read_text())
         prepend(config, f"Host {host.ssh}", f"ProxyJump {bastion.ssh}")
         link = connector.connect(use(config, host), 20)
-        assert run(link, "true") == ("", 0)
-        cut_sessions(own.servers[0].folder)
+        assert run(link, "true") == (b"", 0)
+        kill_all(sessions_of(own.servers[0]))
         Fleet(connector, lambda _: None).open(use(config, host)).close()
         link.close()
-
-
-def cut_sessions(server: Path) -> None:
-    """Kill the processes that serve this sshd's connections, not the one that listens."""
-    done = subprocess.run(
-        ["pgrep", "-f", f"{server}/sshd_config"], capture_output=True, text=True, check=True
-    )
-    (listener,) = (int(pid) for pid in done.stdout.split())
-    done = subprocess.run(["pgrep", "-P", str(listener)], capture_output=True, text=True, check=True)
-    for pid in done.stdout.split():
-        os.kill(int(pid), 9)
 
 
 # --- keys ---
@@ -162,7 +136,7 @@ def test_a_key_with_a_passphrase_is_asked_for_once(cluster: Cluster, tmp_path: P
         assert [str(key) in prompt for prompt in prompts] == [True, True]
         assert "open sesame" not in repr(secrets)
         connector = SshConnector(secrets)
-        assert {greet(connector, host) for host in hosts} == {"here\n"}
+        assert {greet(connector, host) for host in hosts} == {b"here\n"}
         connector.close()
 
         with pytest.raises(HostError) as caught:
@@ -199,17 +173,15 @@ def test_the_agent_s_key_is_used_and_its_file_not_asked_for(
         secrets = prepare(hosts, lambda _: pytest.fail("asked"))
         connector = SshConnector(secrets)
         with ThreadPoolExecutor(4) as pool:
-            assert set(pool.map(lambda host: greet(connector, host), hosts)) == {"here\n"}
+            assert set(pool.map(lambda host: greet(connector, host), hosts)) == {b"here\n"}
         connector.close()
 
 
 def test_chosen_keys_are_offered_before_the_agent_s_others(
-    cluster: Cluster, tmp_path: Path, agent: Path, config: Path
+    connector: SshConnector, cluster: Cluster, tmp_path: Path, agent: Path, config: Path
 ) -> None:
     for number in range(7):  # more than a host puts up with
         sshd.write_key(tmp_path / f"other{number}")
         add(agent, tmp_path / f"other{number}")
     prepend(config, "Host *", f"IdentityAgent {agent}", "IdentitiesOnly no")
-    connector = SshConnector()
-    assert greet(connector, use(config, cluster.hosts[0])) == "here\n"
-    connector.close()
+    assert greet(connector, use(config, cluster.hosts[0])) == b"here\n"

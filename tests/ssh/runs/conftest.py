@@ -10,6 +10,13 @@ from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """For a file's tests that leave it as it was."""
+    with Cluster(2) as running:
+        yield running
+
+
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     """Two hosts; enough for everything that is about one task and the others."""
@@ -19,11 +26,6 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 @pytest.fixture
 def four(tmp_path: Path) -> Iterator[Desk]:
     yield from _desk(4, tmp_path)
-
-
-@pytest.fixture
-def desk_of_five(tmp_path: Path) -> Iterator[Desk]:
-    yield from _desk(5, tmp_path)
 
 
 def _desk(count: int, tmp_path: Path) -> Iterator[Desk]:

@@ -70,6 +70,16 @@ def kill_all(pids: Sequence[int]) -> None:
                 os.kill(pid, number)
 
 
+def _listeners(server: SshServer) -> list[int]:
+    mark = str(server.folder).encode()
+    return [pid for pid in pids() if mark in cmdline(pid) and b"sshd" in cmdline(pid)]
+
+
+def sessions_of(server: SshServer) -> list[int]:
+    """The processes of sshd that serve its logins."""
+    return [pid for pid in descendants(_listeners(server)) if cmdline(pid).startswith(b"sshd")]
+
+
 @dataclass
 class Viewer:
     """A running `orchestrate` command."""
@@ -185,11 +195,9 @@ class Desk:
         root = str(Path(__file__).parents[3])
         # A busy machine's hosts are slow to answer: who is awaited is said where a test asks for it.
         timings = json.dumps(self.timings)
-        return {**kept, "PYTHONPATH": root, VARIABLE: timings, **self._homes(), **more}
-
-    def _homes(self) -> dict[str, str]:
-        """This machine's state, and the user's config with the key, which all machines of theirs share."""
-        return {"XDG_STATE_HOME": str(self.state), "XDG_CONFIG_HOME": str(self.config)}
+        # This machine's state, and the user's config with the key, which all machines of theirs share.
+        homes = {"XDG_STATE_HOME": str(self.state), "XDG_CONFIG_HOME": str(self.config)}
+        return {**kept, "PYTHONPATH": root, VARIABLE: timings, **homes, **more}
 
     def start(self, *words: str, shell: str = "", **environ: str) -> Viewer:
         """Start `orchestrate words...` in the project's folder; `shell` says how, as `"$@" | head -1`.
@@ -295,10 +303,7 @@ class Desk:
         ]
 
     def sessions_of(self, number: int) -> list[int]:
-        """The processes of sshd that serve logins of one host."""
-        mark = str(self.cluster.servers[number].folder).encode()
-        listeners = [pid for pid in pids() if mark in cmdline(pid) and b"sshd" in cmdline(pid)]
-        return [pid for pid in descendants(listeners) if cmdline(pid).startswith(b"sshd")]
+        return sessions_of(self.cluster.servers[number])
 
     def agents_of(self, number: int) -> list[int]:
         """Our agents on one host: what its logins run."""
@@ -330,17 +335,6 @@ class Desk:
         """The guards and supervisors of one host."""
         mark = f"{host.state}/runs/{run}/attempts/"
         return [pid for pid in self.machinery(run) if any(mark in link for link in opened(pid))]
-
-    def machine_of(self, run: str, slug: str, name: str) -> int:
-        """The guard or supervisor of one task, by its process name."""
-        for pid in self.machinery(run):
-            try:
-                comm = Path(f"/proc/{pid}/comm").read_text().strip()
-            except OSError:  # it has left since, so it is not whom we look for
-                continue
-            if name.startswith(comm) and any(f"/{slug}/" in link for link in opened(pid)):
-                return pid
-        raise AssertionError(f"no {name} of {slug}")
 
     def node_work(self, host: Host, run: str) -> Path:
         return Path(host.workdir) / "runs" / run / "work"
@@ -378,14 +372,12 @@ class Desk:
 
     def kill_sshd(self, server: SshServer) -> None:
         """Kill one host's sshd, the listener and every session; they are gone then, and the port is free."""
-        mark = str(server.folder).encode()
-        listeners = [pid for pid in pids() if mark in cmdline(pid)]
+        listeners, sessions = _listeners(server), sessions_of(server)
         assert listeners
-        served = (*listeners, *(p for p in descendants(listeners) if cmdline(p).startswith(b"sshd")))
-        for pid in served:
+        for pid in (*listeners, *sessions):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until("sshd is gone", lambda: all(map(is_gone, served)))
+        until("sshd is gone", lambda: all(map(is_gone, (*listeners, *sessions))))
 
     def start_sshd(self, server: SshServer) -> None:
         """Start it again; it listens then."""

@@ -20,12 +20,6 @@ BOUND = 40.0  # seconds; all of it is over much sooner, but on a machine that is
 ONCE, TWICE = [signal.SIGTERM], [signal.SIGINT, signal.SIGINT]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(2) as running:
-        yield running
-
-
 @pytest.fixture
 def desk(cluster: Cluster, tmp_path: Path) -> Iterator[Desk]:
     with closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made:
