@@ -7,15 +7,29 @@ import os
 import signal
 import stat
 from pathlib import Path
+from typing import Any
 
 from orchestrator.errors import ExitStatus
-from orchestrator.store.key import opened
+from orchestrator.model import Host
+from orchestrator.store.key import opened, seal
 from tests.ssh.runs.desk import Desk, until
-from tests.ssh.runs.liar import RUN, forged, keep_on, packed
 from tests.ssh.runs.test_keeper import counting, let_it_end
 from tests.ssh.runs.test_restarts import FAST
 
 SECRET = "wJalrXUtnFEMI-only-here"
+
+
+def known(host: Host, run: str) -> dict[str, Any]:
+    """The plan of a run as a node keeps it."""
+    kept = Path(host.state or "") / "runs" / run / "run.json"
+    return dict(json.loads(opened(kept.read_text(), None).plan))
+
+
+def keep_on(host: Host, fields: dict[str, Any]) -> None:
+    """Leave a plan on a node as its root could: without a seal."""
+    folder = Path(host.state or "") / "runs" / str(fields["run"])
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / "run.json").write_text(seal(json.dumps(fields).encode(), None))
 
 
 def verb(desk: Desk, name: str, *words: str) -> tuple[int, str]:
@@ -40,15 +54,14 @@ def test_nothing_is_started_by_a_forged_plan_and_no_secret_leaves(desk: Desk) ->
     leak = desk.folder / "leak"
     argv = ["sh", "-c", f"env > '{leak}'"]
     for host in desk.cluster.hosts:
-        path = Path(host.state or "") / "runs" / run / "run.json"
-        fields = json.loads(opened(path.read_text(), None).plan)
+        fields = known(host, run)
         fields["restarts"] = {"most": 3}
         fields["secrets"] = ["AWS_SECRET_ACCESS_KEY"]
         fields["command"] = argv
         fields["recipe"]["setup"] = f"env > '{leak}'"
         for task in fields["tasks"]:
             task["argv"], task["setup"] = argv, f"env > '{leak}'"
-        path.write_text(packed(fields))
+        keep_on(host, fields)
     with desk.elsewhere():
         tail = desk.start("tail", run, "--notes", "--hosts", str(desk.hosts), AWS_SECRET_ACCESS_KEY=SECRET)
         taken_over(desk, run)
@@ -77,21 +90,20 @@ def sealed_run(desk: Desk, *words: str) -> str:
 def test_with_the_key_a_run_is_started_again_from_elsewhere(desk: Desk) -> None:
     run = sealed_run(desk)
     # One node lies about a later attempt, the other one has what the controller gave it.
-    first = Path(desk.cluster.hosts[0].state or "") / "runs" / run / "run.json"
-    canary = desk.folder / "canary"
-    fields = json.loads(opened(first.read_text(), None).plan)
-    fields["attempt"] = 99
+    first, canary = desk.cluster.hosts[0], desk.folder / "canary"
+    fields = {**known(first, run), "attempt": 99}
     for task in fields["tasks"]:
         task["argv"] = ["touch", str(canary)]
-    first.write_text(packed(fields))
+    keep_on(first, fields)
     with desk.elsewhere():
-        tail = desk.start("tail", run, "--hosts", str(desk.hosts))
+        tail = desk.start("tail", "--hosts", str(desk.hosts))
         taken_over(desk, run)
         os.kill(desk.task_pids(run, "worker/1")[0], signal.SIGKILL)
         until("the second attempt runs", lambda: len(desk.named("TaskStarted", run)) == 4)
         let_it_end(desk)
         assert tail.wait() == ExitStatus.OK, tail.stderr
         assert not json.loads((desk.run_folder(run) / "plan.json").read_text())["hearsay"]
+        desk.logs_are_identical(run)
     assert not canary.exists()
 
 
@@ -121,8 +133,9 @@ def test_without_the_key_a_run_is_stopped(desk: Desk) -> None:
 
 def test_runs_that_a_node_makes_up_do_not_hide_the_one_that_is_meant(desk: Desk) -> None:
     run = sealed_run(desk)
-    for other in (f"{run}-x", RUN):
-        keep_on(desk.cluster.hosts[0], forged(desk, other))
+    first = desk.cluster.hosts[0]
+    for other in (f"{run}-x", "20991231-235959-evil"):  # the newest of all
+        keep_on(first, {**known(first, run), "run": other, "created": 4e9})
     with desk.elsewhere():
         status, text = verb(desk, "stop")
         assert status == ExitStatus.OK, text
