@@ -5,44 +5,31 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from orchestrator.rehearsal import Cluster
-from tests.polling import poll
 from tests.processes import cmdline, pids
-
-ROOT = Path(__file__).parents[2]
-CODE = "import sys; sys.argv[0] = 'orchestrate'; from orchestrator.cli.main import run; run()"
+from tests.ssh.runs.desk import Desk, Viewer, until
 
 
 @pytest.fixture(scope="module")
-def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with Cluster(3, name="gpu") as cluster:
-        file = tmp_path_factory.mktemp("exec") / "hosts.toml"
-        keys = ("name", "ssh", "address", "agent_python", "workdir", "state", "ssh_config", "task_port")
-        entries = [
-            "[[host]]\n" + "".join(f"{key} = {json.dumps(getattr(host, key))}\n" for key in keys)
-            for host in cluster.hosts
-        ]
-        file.write_text("\n".join(entries))
-        yield file
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with Cluster(3, name="gpu") as cluster, closing(Desk(cluster, tmp_path_factory.mktemp("exec"))) as made:
+        yield made
 
 
-def argv(inventory: Path, *words: str) -> list[str]:
-    return [sys.executable, "-c", CODE, "exec", "--hosts", str(inventory), *words]
+def start(desk: Desk, *words: str) -> Viewer:
+    return desk.start("exec", "--hosts", str(desk.hosts), *words)
 
 
-def orchestrate(inventory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv(inventory, *words), cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    assert poll(condition, seconds)
+def execute(desk: Desk, *words: str) -> tuple[str, str, int]:
+    """What it says on stdout and stderr, and its status."""
+    viewer = start(desk, *words)
+    status = viewer.wait()
+    return viewer.stdout, viewer.stderr, status
 
 
 def processes(mark: str) -> list[int]:
@@ -50,76 +37,59 @@ def processes(mark: str) -> list[int]:
     return [pid for pid in pids() if mark.encode() in cmdline(pid).split(b"\0")]
 
 
-def test_equal_answers_are_shown_once(inventory: Path) -> None:
-    done = orchestrate(inventory, "--", "echo", "one", "$HOME;", "*")
-    assert (done.stdout, done.stderr, done.returncode) == ("gpu-[01-03]: one $HOME; *\n", "", 0)
+def test_equal_answers_are_shown_once_beside_the_error_of_a_host_that_cannot_be_reached(desk: Desk) -> None:
+    assert execute(desk, "--", "echo", "one", "$HOME;", "*") == ("gpu-[01-03]: one $HOME; *\n", "", 0)
+    inventory = desk.hosts.read_text()
+    desk.hosts.write_text(f'{inventory}[[host]]\nname = "gone"\nssh = "127.0.0.1"\nport = 1\nuser = "x"\n')
+    out, errors, status = execute(desk, "--", "echo", "here")
+    desk.hosts.write_text(inventory)
+    assert (out, status) == ("gpu-[01-03]: here\n", 3)
+    assert errors.startswith("error: gone refused the connection")
 
 
-def test_a_host_that_cannot_be_reached_is_an_error_beside_the_others(inventory: Path, tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts.toml"
-    hosts.write_text(
-        inventory.read_text() + '\n[[host]]\nname = "gone"\nssh = "127.0.0.1"\nport = 1\nuser = "x"\n'
-    )
-    done = orchestrate(hosts, "--", "echo", "here")
-    assert done.stdout == "gpu-[01-03]: here\n"
-    assert done.stderr.startswith("error: gone refused the connection")
-    assert done.returncode == 3
-
-
-def test_json_holds_one_line_a_host(inventory: Path) -> None:
-    done = orchestrate(inventory, "--json", "--", "sh", "-c", r"printf 'a\377\n'; echo b >&2; exit 5")
-    facts = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda one: str(one["host"]))
+def test_json_holds_one_line_a_host(desk: Desk) -> None:
+    out, _, status = execute(desk, "--json", "--", "sh", "-c", r"printf 'a\377\n'; echo b >&2; exit 5")
+    facts = sorted((json.loads(line) for line in out.splitlines()), key=lambda one: str(one["host"]))
     assert [one["host"] for one in facts] == ["gpu-01", "gpu-02", "gpu-03"]
     assert facts[0] == {"host": "gpu-01", "status": 5, "stdout": "a\ufffd\n", "stderr": "b\n"}
-    assert done.returncode == 5
+    assert status == 5
 
 
-def test_what_a_command_leaves_running_is_ended_with_it(inventory: Path) -> None:
+def test_what_a_command_leaves_running_is_ended_with_it(desk: Desk) -> None:
     mark = f"{os.getpid()}.111"
     code = f"trap '' TERM; setsid sleep {mark} & sleep {mark} & exit 0"
-    done = orchestrate(inventory, "--", "sh", "-c", code)
-    assert done.returncode == 0
-    assert "gpu-[01-03]: 2 processes that it left running were ended" in done.stderr
+    _, errors, status = execute(desk, "--", "sh", "-c", code)
+    assert status == 0
+    assert "gpu-[01-03]: 2 processes that it left running were ended" in errors
     assert processes(mark) == []
 
 
-def test_long_answers_come_line_by_line(inventory: Path, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
+def test_long_answers_come_line_by_line(desk: Desk) -> None:
+    gate = desk.folder / "gate"
     code = f"echo early; until [ -e {gate} ]; do sleep 0.05; done; echo late"
-    with subprocess.Popen(
-        argv(inventory, "--only", "gpu-02", "--", "sh", "-c", code),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "gpu-02: early\n"
-        gate.touch()
-        assert process.stdout.read() == "gpu-02: late\n"
+    viewer = start(desk, "--only", "gpu-02", "--", "sh", "-c", code)
+    until("the first line is shown", lambda: viewer.stdout == "gpu-02: early\n")
+    gate.touch()
+    assert viewer.wait() == 0
+    assert viewer.stdout == "gpu-02: early\ngpu-02: late\n"
 
 
-def test_a_flood_arrives_whole_and_in_order(inventory: Path) -> None:
-    done = orchestrate(inventory, "--only", "gpu-01", "--json", "--", "seq", "400000")
-    assert json.loads(done.stdout)["stdout"].splitlines() == [str(n) for n in range(1, 400_001)]
+def test_a_flood_arrives_whole_and_in_order(desk: Desk) -> None:
+    out, _, _ = execute(desk, "--only", "gpu-01", "--json", "--", "seq", "400000")
+    assert json.loads(out)["stdout"].splitlines() == [str(n) for n in range(1, 400_001)]
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_when_it_is_interrupted_or_killed(inventory: Path, end: signal.Signals) -> None:
+def test_nothing_is_left_when_it_is_interrupted_or_killed(desk: Desk, end: signal.Signals) -> None:
     """Deaf to TERM, in a session of its own, in the background: all of it ends."""
     mark = f"{os.getpid()}.{end}222"
     code = f"trap '' TERM HUP INT; (setsid sleep {mark} &) ; sleep {mark} & echo up; wait; sleep {mark}"
-    with subprocess.Popen(
-        argv(inventory, "--", "sh", "-c", code),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        until(lambda: len([pid for pid in processes(mark) if cmdline(pid).startswith(b"sleep")]) == 6)
-        process.send_signal(end)
-        _, errors = process.communicate(timeout=60)
-        if end is signal.SIGINT:
-            assert processes(mark) == []  # that was awaited
-            assert errors.decode().splitlines()[-1] == "nothing of it is left"
-            assert process.returncode == 130
-    until(lambda: processes(mark) == [])
+    viewer = start(desk, "--", "sh", "-c", code)
+    until("all sleep", lambda: sum(cmdline(pid).startswith(b"sleep") for pid in processes(mark)) == 6)
+    viewer.signal(end)
+    status = viewer.wait()
+    if end is signal.SIGINT:
+        assert processes(mark) == []  # that was awaited
+        assert viewer.stderr.splitlines()[-1] == "nothing of it is left"
+        assert status == 130
+    until("nothing is left", lambda: not processes(mark))

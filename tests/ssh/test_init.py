@@ -31,10 +31,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
-def argv(*words: str) -> list[str]:
-    return [sys.executable, "-m", "orchestrator", "init", *words]
-
-
 def init(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return command.run(("init", "--ssh-config", str(cluster.ssh_config), *words), folder, os.environ)
 
@@ -47,12 +43,17 @@ def training_python(home: Path) -> None:
     (packages / "tensorflow-2.99.0.dist-info").mkdir()
 
 
-def test_a_whole_file_from_names_alone(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_whole_file_from_names_alone_with_new_keys_and_preflight(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.known_hosts.write_text("")
     for number in (1, 2, 3):
         training_python(cluster.folder / f"home-{number}")
     folder = tmp_path / "project"
-    done = init(cluster, folder, "gpu-[01-03]", "--no-preflight")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = init(cluster, folder, "--yes", "gpu-[01-03]")
+    lines = done.stderr.splitlines()
+    assert lines[0] == "3 hosts with a key that no known_hosts file has:"
+    assert [line.split()[:2] for line in lines[1:4]] == [[f"gpu-0{n}", "ssh-ed25519"] for n in (1, 2, 3)]
+    assert lines[4] == "3 keys written to known_hosts, as --yes says"
+    assert len(cluster.known_hosts.read_text().splitlines()) == 3
     inventory = load(folder / "hosts.toml")
     assert [(host.name, host.ssh, host.address) for host in inventory.hosts] == [
         (f"gpu-0{number}", f"gpu-0{number}", f"127.0.0.{number + 1}") for number in (1, 2, 3)
@@ -62,7 +63,10 @@ def test_a_whole_file_from_names_alone(cluster: Cluster, tmp_path: Path) -> None
     own = [f"/var/tmp/orchestrate-gpu-0{number}" for number in (2, 3)]
     assert [host.state for host in inventory.hosts] == [None, *own]
     assert "gpu-[01-03]: no GPU, TensorFlow 2.99.0 in ~/.venvs/train/bin/python, " in done.stdout
-    assert done.stdout.endswith("hosts.toml: 3 hosts\n")
+    assert "hosts.toml: 3 hosts\n" in done.stdout
+    # A Python that has a folder of TensorFlow's and no tf_keras: preflight was reached, and says so.
+    assert done.returncode == 3
+    assert "this cluster cannot train yet" in done.stdout
 
 
 def test_an_environment_is_to_be_made_where_a_host_has_none(cluster: Cluster, tmp_path: Path) -> None:
@@ -83,23 +87,6 @@ def test_it_never_writes_over_a_file(cluster: Cluster, tmp_path: Path) -> None:
     assert "there is a hosts.toml already" in done.stderr
     assert (folder / "hosts.toml").read_text() == "mine\n"
     assert [path.name for path in folder.iterdir()] == ["hosts.toml"]
-
-
-def test_hosts_with_new_keys_and_preflight(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.known_hosts.write_text("")
-    for number in (1, 2, 3):
-        training_python(cluster.folder / f"home-{number}")
-    folder = tmp_path / "project"
-    done = init(cluster, folder, "--yes", "gpu-[01-03]")
-    lines = done.stderr.splitlines()
-    assert lines[0] == "3 hosts with a key that no known_hosts file has:"
-    assert [line.split()[:2] for line in lines[1:4]] == [[f"gpu-0{n}", "ssh-ed25519"] for n in (1, 2, 3)]
-    assert lines[4] == "3 keys written to known_hosts, as --yes says"
-    assert len(cluster.known_hosts.read_text().splitlines()) == 3
-    assert len(load(folder / "hosts.toml").hosts) == 3
-    # A Python that has a folder of TensorFlow's and no tf_keras: preflight was reached, and says so.
-    assert done.returncode == 3
-    assert "this cluster cannot train yet" in done.stdout
 
 
 def test_nobody_to_ask_accepts_no_key(cluster: Cluster, tmp_path: Path) -> None:
@@ -133,8 +120,9 @@ def test_a_person_is_asked_once_for_all_keys(cluster: Cluster, tmp_path: Path) -
     cluster.known_hosts.write_text("")
     folder = tmp_path / "project"
     terminal, theirs = pty.openpty()
+    words = ["init", "--ssh-config", str(cluster.ssh_config), "--no-preflight", "gpu-[01,03]"]
     process = subprocess.Popen(
-        argv("--ssh-config", str(cluster.ssh_config), "--no-preflight", "gpu-[01,03]"),
+        [sys.executable, "-m", "orchestrator", *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=theirs,

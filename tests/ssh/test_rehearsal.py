@@ -7,15 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from orchestrator.rehearsal import Cluster, cluster
-from tests.polling import poll
 from tests.processes import cmdline, environ, pids
+from tests.ssh.runs.desk import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -40,10 +37,6 @@ def traces(folder: str) -> list[str]:
     return [folder, *processes] if Path(folder).exists() else processes
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    assert poll(condition, seconds)
-
-
 @pytest.mark.parametrize("how", ["leave", signal.SIGKILL])
 def test_no_trace_is_left(how: str | signal.Signals) -> None:
     process = subprocess.Popen(
@@ -57,20 +50,13 @@ def test_no_trace_is_left(how: str | signal.Signals) -> None:
     assert process.stdout
     folder = process.stdout.readline().decode().strip()
     # The watcher's sshd's, sleepers and the folder; between two programs (exec) a sleeper shows nothing.
-    until(lambda: len(traces(folder)) > 4)
+    until("all of it is there", lambda: len(traces(folder)) > 4)
     if isinstance(how, signal.Signals):
         process.send_signal(how)
     process.stdin.close()
     process.wait(timeout=20)
     process.stdout.close()
-    until(lambda: not traces(folder))
-
-
-def test_clusters_beside_each_other_share_no_task_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("random.sample", lambda ports, _: list(ports))  # both would take the first ones
-    with Cluster(2) as one, Cluster(2) as other:
-        ports = sorted(host.task_port for host in (*one.hosts, *other.hosts))
-        assert min(after - before for before, after in pairwise(ports)) >= cluster.ROOM
+    until("nothing is left", lambda: not traces(folder))
 
 
 UNPRIVILEGED = """

@@ -79,25 +79,21 @@ def test_a_killed_rsync_ends_the_run_and_lets_go(desk: Desk) -> None:
 # --- what a job starts with is looked for on every host before anything is sent ---
 
 
-def nothing_was_sent(desk: Desk) -> bool:
-    return not desk.named("TreeSynced") and not desk.named("TaskStarted")
-
-
-def test_a_program_that_no_host_has(desk: Desk) -> None:
-    viewer = desk.launch("--", "trainer", "--fast")
-    assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
-    assert ": has no program trainer" in viewer.stderr
-    assert "the job is `trainer --fast`" in viewer.stderr
-    assert nothing_was_sent(desk)
-
-
-def test_a_script_of_the_hosts_that_none_of_them_has(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("words", "what", "more"),
+    [
+        (("trainer", "--fast"), ": has no program trainer", "the job is `trainer --fast`"),
+        (("python", "/no/train.py", "0 1"), ": has no /no/train.py", "try: write train.py if it lies"),
+    ],
+)
+def test_a_program_that_no_host_has(desk: Desk, words: tuple[str, ...], what: str, more: str) -> None:
     desk.script("train.py", "print('trained')\n")
-    viewer = desk.launch("--", "python", "-u", "/nowhere/train.py", "--lr", "0 1")
+    viewer = desk.launch("--", *words)
     assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
-    assert ": has no /nowhere/train.py" in viewer.stderr
-    assert "try: write train.py if it lies" in viewer.stderr
-    assert nothing_was_sent(desk)
+    assert what in viewer.stderr
+    assert more in viewer.stderr
+    assert not desk.named("TreeSynced")
+    assert not desk.named("TaskStarted")
 
 
 def test_a_setup_may_know_the_program(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,14 +33,12 @@ def disk(desk: Desk) -> Iterator[Path]:
 
 
 def nodes_have_all(desk: Desk, run: str) -> None:
-    for host, slug in zip(desk.cluster.hosts, ("worker-0", "worker-1"), strict=True):
-        until(f"{slug} has ended", partial(has_ended, desk, host, run, slug))
+    def has_ended(host: Host, slug: str) -> bool:
+        log = desk.node_log(host, run, slug)
+        whole = log.exists() and b"the last line" in log.read_bytes()
+        return whole and desk.node_state(host, run, slug) == "exited"
 
-
-def has_ended(desk: Desk, host: Host, run: str, slug: str) -> bool:
-    log = desk.node_log(host, run, slug)
-    whole = log.exists() and b"the last line" in log.read_bytes()
-    return whole and desk.node_state(host, run, slug) == "exited"
+    until("both have ended", lambda: all(map(has_ended, desk.cluster.hosts, ("worker-0", "worker-1"))))
 
 
 def test_with_room_again_the_rest_is_fetched_and_the_run_ends(desk: Desk, disk: Path) -> None:

@@ -64,8 +64,9 @@ def writing(desk: Desk, tmp_path: Path) -> Path:
     return tmp_path / "go"
 
 
-def board(desk: Desk, path: str) -> tuple[Viewer, str]:
+def board(desk: Desk) -> tuple[Viewer, str]:
     """TensorBoard of the newest run, and where it answers."""
+    path = f"{Path(training_python()).parent}:{os.environ['PATH']}"
     viewer = desk.start(
         "tensorboard", "--json", "--hosts", str(desk.hosts), PATH=path, TMPDIR=str(desk.folder)
     )
@@ -92,8 +93,8 @@ def boards(desk: Desk) -> list[int]:
     return [pid for pid in pids() if mark in cmdline(pid)]
 
 
-def test_all_tasks_are_seen_while_they_write(desk: Desk, writing: Path) -> None:
-    viewer, url = board(desk, f"{Path(training_python()).parent}:{os.environ['PATH']}")
+def test_all_tasks_are_seen_while_they_write_and_it_ends_with_the_command(desk: Desk, writing: Path) -> None:
+    viewer, url = board(desk)
     hosts = [host.name for host in desk.cluster.hosts]
     until("all hosts are there", lambda: sorted(ask(url, "runs")) == [f"{host}/logs/train" for host in hosts])
     until("some steps are there", lambda: all(steps(url, host) for host in hosts))
@@ -108,24 +109,7 @@ def test_all_tasks_are_seen_while_they_write(desk: Desk, writing: Path) -> None:
     assert not list(desk.folder.glob("orchestrate-tensorboard-*"))
     for host in desk.cluster.hosts:
         assert not list(Path(host.workdir).rglob("*orchestrate-tensorboard*"))
-
-
-def stand_in(desk: Desk) -> str:
-    """A PATH with a program in the place of TensorBoard, which takes long to start."""
-    program = desk.folder / "bin" / "tensorboard"
-    program.parent.mkdir()
-    program.write_text(
-        "#!/bin/sh\necho 'TensorBoard at http://127.0.0.1:1/ (Press CTRL+C to quit)'\nsleep 600\n"
-    )
-    program.chmod(0o755)
-    return f"{program.parent}:{os.environ['PATH']}"
-
-
-def test_it_ends_with_the_command_however_that_ends(desk: Desk) -> None:
-    write = "mkdir logs; echo 1 > logs/events.out.tfevents.1.a"
-    assert desk.launch("--skip-preflight", "--no-validate", "--", "sh", "-c", write).wait() == ExitStatus.OK
-    viewer, _ = board(desk, stand_in(desk))
-    assert boards(desk)
-    viewer.signal(signal.SIGKILL)
-    viewer.wait()
+    killed, _ = board(desk)
+    killed.signal(signal.SIGKILL)
+    killed.wait()
     until("TensorBoard is gone", lambda: not boards(desk))
