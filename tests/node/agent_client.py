@@ -106,10 +106,6 @@ class AgentClient:
         self._write(frames.encode({"id": self._ids, "op": op, **fields}, payload))
         return self._ids
 
-    def raw(self, data: bytes) -> None:
-        """Send what is perhaps not a frame."""
-        self._write(data)
-
     def reply(self, request: int, timeout: float = PATIENCE) -> tuple[dict[str, Any], bytes]:
         self.until(lambda: request in self.replies, timeout)
         header, payload = self.replies.pop(request)

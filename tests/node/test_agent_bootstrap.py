@@ -17,16 +17,6 @@ from tests.ports import free_port
 old_python = pytest.mark.skipif(OLD_PYTHON is None, reason="no Python 3.8 here")
 
 
-def test_the_code_has_nothing_that_a_shell_could_misread() -> None:
-    assert not set(bootstrap.COMMAND_CODE) & set("\\'\"!$`\n")
-
-
-def test_what_the_login_prints_is_noise_in_front_of_the_marker(lab: Lab) -> None:
-    agent = lab.agent(shell=["sh", "-c", 'echo "Welcome to {"; printf "\\0\\377"; eval "$0"'])
-    assert agent.noise == b"Welcome to {\n\0\xff"
-    assert agent.hello["protocol"] == 1
-
-
 @old_python
 def test_python_3_8_runs_the_agent_and_a_task(lab: Lab) -> None:
     agent = lab.agent(python=OLD_PYTHON)

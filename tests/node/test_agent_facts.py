@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-import socket
-import subprocess
 import sys
 from importlib import metadata
 from typing import Any
@@ -66,31 +64,6 @@ def test_setup_decides_which_python_it_is_and_may_be_noisy(lab: Lab) -> None:
     assert "no-such-module" in failed["words"]
     assert facts(lab, setup="echo no >&2; exit 3")["setup"] == {"status": 3, "words": "no"}
     assert facts(lab, setup="exec yes")["python"]["error"] == "it printed more than 64 MB"
-
-
-def test_programs_of_the_controller_are_run_and_their_output_is_the_answer(lab: Lab) -> None:
-    programs = {
-        "a": ["echo", "b c"],
-        "missing": ["/no/such"],
-        "fails": ["false"],
-        "long": ["head", "-c", "99999", "/dev/zero"],
-    }
-    answers = facts(lab, programs=programs)["answers"]
-    assert answers.pop("long") == "\0" * 20_000
-    assert answers == {"a": "b c\n", "missing": "", "fails": ""}
-
-
-def _addresses() -> set[str]:
-    done = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False)
-    return set(done.stdout.split())
-
-
-def test_addresses_as_the_kernel_tells_them(lab: Lab) -> None:
-    before = _addresses()  # networks of containers come and go
-    found = {each["ip"]: each["name"] for each in facts(lab)["addresses"]}
-    assert found["127.0.0.1"] == "lo"
-    assert before & _addresses() <= found.keys()
-    assert set(found.values()) <= {"", *(name for _, name in socket.if_nameindex())}
 
 
 def test_what_a_setup_leaves_in_the_background_is_not_waited_for(lab: Lab) -> None:

@@ -32,16 +32,11 @@ def run(work: Callable[[], Any], seconds: float = 20.0) -> tuple[dict[str, Any],
 @pytest.mark.parametrize(
     ("error", "kind", "what"),
     [
-        (
-            OSError(28, "No space left on device", "/x"),
-            "machine",
-            "No space left on device",
-        ),
+        (OSError(28, "No space left on device", "/x"), "machine", "No space left on device"),
         (ValueError("odd"), "bug", "the agent failed: ValueError('odd')"),
-        (KeyboardInterrupt(), "bug", "the agent failed: KeyboardInterrupt()"),
     ],
 )
-def test_an_exception_is_an_answer(error: BaseException, kind: str, what: str) -> None:
+def test_an_exception_is_an_answer(error: Exception, kind: str, what: str) -> None:
     def work() -> Any:
         raise error
 
@@ -63,16 +58,3 @@ def test_what_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Any) ->
     assert header["error"]["kind"] == "timeout"
     assert header["error"]["what"] == "`work` did not end within 3 s"
     until(lambda: all(gone(int(pid)) for pid in pids.read_text().split()), what="the end of the work")
-
-
-def test_a_child_holds_no_descriptor_but_those_it_is_given() -> None:
-    reader, writer = os.pipe()
-    os.set_inheritable(writer, True)
-
-    def work() -> Any:
-        return {"open": sorted(int(fd) for fd in os.listdir("/proc/self/fd"))}, b""
-
-    header, _ = run(work)
-    os.close(reader)
-    os.close(writer)
-    assert len(header["open"]) == 5  # 0, 1, 2, its way back, and the listing

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import struct
 import time
 
 import pytest
@@ -12,15 +11,6 @@ import pytest
 from tests.node.agent_client import AgentClient, AgentError, Silence
 from tests.node.harness import until
 from tests.node.lab import Lab, children, wait_gone
-
-
-def test_an_unknown_operation_and_a_missing_field_are_errors_and_no_end(lab: Lab) -> None:
-    agent = lab.agent()
-    with pytest.raises(AgentError, match="no operation 'dance'"):
-        agent.request("dance")
-    with pytest.raises(AgentError, match="`probe` without 'nonce'"):
-        agent.request("probe")
-    assert agent.request("ping")
 
 
 def test_a_bug_is_told_with_its_traceback_and_no_end(lab: Lab) -> None:
@@ -70,24 +60,6 @@ def test_a_killed_agent_leaves_no_helper(lab: Lab) -> None:
     family = helpers(agent, lab)
     os.kill(agent.pid, signal.SIGKILL)
     wait_gone(*family)
-
-
-@pytest.mark.parametrize(
-    "lie",
-    [
-        struct.pack(">II", 1 << 31, 0),
-        struct.pack(">II", 400_000, 0) + b"[" * 400_000,
-    ],
-)
-def test_what_is_not_a_controller_ends_the_agent_with_one_line(lab: Lab, lie: bytes) -> None:
-    agent = lab.agent()
-    agent.request("ping")
-    agent.raw(lie)
-    with pytest.raises(Silence, match="the agent ended"):
-        agent.listen()
-    assert agent.close() == 1
-    assert agent.stderr.startswith("the agent leaves: its controller does not speak our protocol: ")
-    assert agent.stderr.count("\n") == 1
 
 
 def test_a_stop_that_overtakes_a_start_waits_for_it(lab: Lab) -> None:
