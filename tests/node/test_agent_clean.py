@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +11,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.base.fault import NodeError
 from orchestrator.node.disk import removing
-from orchestrator.node.disk.removing import Folder
 from orchestrator.node.serve.agent import Request
 from orchestrator.node.stock import work
-from orchestrator.node.stock.clean import _unused
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient
 from tests.node.harness import names_in
@@ -36,19 +32,8 @@ DIGEST, OTHER = "a1" * 20, "b2" * 20
 
 
 def clean(lab: Lab, agent: AgentClient, **fields: Any) -> dict[str, Any]:
-    return agent.request("clean", **{**wish(lab), **fields})
-
-
-def wish(lab: Lab) -> dict[str, Any]:
-    return {
-        "workdir": str(lab.workdir),
-        "alive": [],
-        "known": [],
-        "older": MONTH,
-        "shared": True,
-        "work": False,
-        "dry": False,
-    }
+    wish = {"alive": [], "known": [], "older": MONTH, "shared": True, "work": False, "dry": False}
+    return agent.request("clean", workdir=str(lab.workdir), **{**wish, **fields})
 
 
 def age(path: Path, seconds: float) -> None:
@@ -61,8 +46,7 @@ def age(path: Path, seconds: float) -> None:
 def tree(lab: Lab, digest: str, days: float) -> Path:
     made = lab.workdir / "trees" / digest
     (made / "pkg").mkdir(parents=True)
-    for number in range(40):
-        (made / "pkg" / f"m{number}.py").write_text(f"{number}\n")
+    (made / "pkg" / "m.py").touch()
     age(made, days * 86_400)
     return made
 
@@ -77,22 +61,8 @@ def made_from(lab: Lab, run: str, *digests: str, days: float) -> Path:
     return folder
 
 
-def ended_run(lab: Lab, agent: AgentClient, run: str, *, days: float, size: int = 1000) -> Path:
-    """The state of a run whose one task is over."""
-    lab.run, before = run, lab.run
-    lab.start(agent, sys.executable, "-c", f"print('x' * {size})")
-    assert lab.over()["state"] == "exited"
-    lab.run = before
-    folder = lab.state / "runs" / run
-    age(folder, days * 86_400)
-    return folder
-
-
 def went(reply: dict[str, Any], kind: str) -> list[str]:
     return [entry["name"] for entry in reply["folders"][kind]["gone"]]
-
-
-# --- processes ---
 
 
 def test_what_is_alive_is_left_alone_here_and_in_other_state_folders(lab: Lab) -> None:
@@ -109,18 +79,16 @@ def test_what_is_alive_is_left_alone_here_and_in_other_state_folders(lab: Lab) -
     wait_gone(leader)
 
 
-# --- folders ---
-
-
 def test_a_run_with_a_keeper_keeps_its_state(lab: Lab) -> None:
     agent, keeper = lab.agent(), lab.agent()
-    folder = ended_run(lab, agent, "run-a", days=50)
-    assert keeper.request("keep", run="run-a", who="ada")["granted"]
-    age(folder, 50 * 86_400)
+    lab.start(agent, "true")
+    assert lab.over()["state"] == "exited"
+    assert keeper.request("keep", run=lab.run, who="ada")["granted"]
+    age(lab.state / "runs" / lab.run, 50 * 86_400)
     assert went(clean(lab, agent), "state") == []
     keeper.close()
-    age(folder, 50 * 86_400)
-    assert went(clean(lab, agent), "state") == ["run-a"]
+    age(lab.state / "runs" / lab.run, 50 * 86_400)
+    assert went(clean(lab, agent), "state") == [lab.run]
     assert names_in(lab.state / "runs") == []
 
 
@@ -203,18 +171,6 @@ def test_what_is_not_ours_stays_however_old(lab: Lab) -> None:
     assert all((place / "mine").exists() for place in places)
 
 
-# --- a launch at the same moment ---
-
-
-def test_a_tree_that_was_used_since_it_was_looked_at_stays(lab: Lab) -> None:
-    path = tree(lab, DIGEST, 50)
-    seen = Folder(str(path), path.stat().st_mtime, 0)
-    lab.agent().request("work_make", workdir=str(lab.workdir), run="run-a", digest=DIGEST)
-    assert not _unused(seen)
-    assert names_in(lab.workdir / "trees") == [DIGEST]
-    assert len(names_in(path / "pkg")) == 40
-
-
 def test_a_tree_that_goes_while_it_is_copied_is_missing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tree(lab, DIGEST, 50)
     copy = shutil.copytree
@@ -229,14 +185,3 @@ def test_a_tree_that_goes_while_it_is_copied_is_missing(lab: Lab, monkeypatch: p
     reply = work.make(None, Request(fields, b""))  # type: ignore[arg-type]
     assert reply["missing"] == [DIGEST]
     assert not Path(reply["work"]).exists()
-
-
-def test_what_cannot_be_copied_is_told_by_its_first_file(lab: Lab) -> None:
-    path = tree(lab, DIGEST, 50)
-    for name in ("a", "b"):
-        os.mkfifo(path / name)
-    fields = {"workdir": str(lab.workdir), "run": "run-a", "digest": DIGEST}
-    with pytest.raises(NodeError) as caught:
-        work.make(None, Request(fields, b""))  # type: ignore[arg-type]
-    assert caught.value.why.endswith("is a named pipe")
-    assert "," not in caught.value.why

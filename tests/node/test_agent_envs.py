@@ -83,18 +83,6 @@ def test_what_cannot_be_imported_is_no_environment(tmp_path: Path, wheels: Path)
     assert os.listdir(tmp_path / "work dir" / "envs") == []
 
 
-def test_a_uv_that_was_killed_is_no_missing_python_and_leaves_nothing(tmp_path: Path, wheels: Path) -> None:
-    killed = tmp_path / "uv"
-    killed.write_text("#!/bin/sh\nkill -9 $$\n")
-    killed.chmod(0o755)
-    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
-        agent.request("env_make", LOCK, **fields(tmp_path, wheels, uv=str(killed)))
-    assert caught.value.kind == "env"
-    assert "uv was killed by SIGKILL" in caught.value.what
-    assert "out-of-memory" in caught.value.why
-    assert not list((tmp_path / "work dir").glob("envs/.making-*"))
-
-
 def test_a_build_that_was_killed_is_made_again_and_leaves_nothing(tmp_path: Path, wheels: Path) -> None:
     envs = tmp_path / "work dir" / "envs"
     slow = tmp_path / "uv"

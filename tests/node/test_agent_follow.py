@@ -47,27 +47,12 @@ def test_a_follower_goes_on_where_another_stopped(lab: Lab, lost_at: int) -> Non
     assert times(second) == index[covering:]
 
 
-class Stalled:
-    """A reader that does not read: its pipe is small and full."""
-
-    def __init__(self, lab: Lab, size: int) -> None:
-        self.agent = lab.agent()
-        self.resize(4096)
-        lab.start(
-            self.agent,
-            *python(f"import os\nfor n in range({size >> 20}): os.write(1, bytes([n]) * (1 << 20))"),
-        )
-        until(lambda: Path(lab.task().log).stat().st_size == size, what="the log", seconds=60)
-
-    def resize(self, size: int) -> None:
-        assert self.agent.process.stdout is not None
-        fcntl.fcntl(self.agent.process.stdout, 1031, size)  # F_SETPIPE_SZ
-
-
 def test_a_reader_that_stalls_costs_no_memory_and_stop_is_served_at_once(lab: Lab) -> None:
     """100 MB are waiting and stdout is full: the stop's answer has to queue, its act has not."""
-    stalled = Stalled(lab, 100 << 20)
-    agent = stalled.agent
+    agent = lab.agent()
+    resize(agent, 4096)
+    lab.start(agent, *python("import os\nfor n in range(100): os.write(1, bytes([n]) * (1 << 20))"))
+    until(lambda: Path(lab.task().log).stat().st_size == 100 << 20, what="the log")
     victim = lab.start(agent, "sleep", "1000", task="worker/1")["pid"]
     lab.follow(agent, "worker/0")
     before = memory(agent.pid)
@@ -77,10 +62,15 @@ def test_a_reader_that_stalls_costs_no_memory_and_stop_is_served_at_once(lab: La
     assert time.monotonic() - began < 30.0
     time.sleep(0.2)  # what an agent without back-pressure would use to read on
     assert memory(agent.pid) - before < 8 << 20
-    stalled.resize(1 << 20)
+    resize(agent, 1 << 20)
     assert agent.reply(asked)[0]["asked"] == ["worker/1"]
     lab.final(agent)
     assert agent.log("worker/0") == b"".join(bytes([n]) * (1 << 20) for n in range(100))
+
+
+def resize(agent: AgentClient, size: int) -> None:
+    assert agent.process.stdout is not None
+    fcntl.fcntl(agent.process.stdout, 1031, size)  # F_SETPIPE_SZ
 
 
 def memory(pid: int) -> int:
