@@ -103,17 +103,6 @@ def test_a_task_that_is_really_killed_for_want_of_memory(node: Node, small_group
     node.alone()
 
 
-def test_a_kill_by_somebody_is_no_want_of_memory(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a machine where nobody else runs out of it: a kill that nobody owns counts for the machine."""
-    root = machine(tmp_path / "machine", {MACHINE: 3})
-    made = supervisor.Memory(root)
-    monkeypatch.setattr(supervisor, "Memory", lambda: made)
-    node.start("sh", "-c", "kill -9 $$")
-    assert node.final()["oom_kills"] == 0
-
-
 def test_a_task_of_an_earlier_life_of_the_machine_is_lost_by_its_restart(node: Node) -> None:
     node.start("sleep", "600")
     folder = node.task()

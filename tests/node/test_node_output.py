@@ -15,25 +15,6 @@ from orchestrator.node.base import paths
 from tests.node.harness import Node, until
 
 
-def test_a_task_that_closes_its_output_goes_on_quietly(node: Node) -> None:
-    os.mkfifo(node.folder / "fifo")
-    started = node.start("sh", "-c", "echo bye; exec >&- 2>&-; read x < fifo; exit 6")
-    until(lambda: node.log() == b"bye\n")
-    supervisor = _ticks(started["pid"])
-    again = time.monotonic() + 0.3
-    until(lambda: time.monotonic() > again)
-    assert _ticks(started["pid"]) - supervisor < 10  # it does not spin on the closed pipe
-    node.stop(kill=True)
-    assert node.final()["exit_signal"] == 9
-
-
-def _ticks(leader: int) -> int:
-    from tests.node.harness import supervisor_of
-
-    fields = Path(f"/proc/{supervisor_of(leader)}/stat").read_text().rsplit(")", 1)[1].split()
-    return int(fields[11]) + int(fields[12])
-
-
 def test_beyond_the_cap_the_task_goes_on_and_the_gap_is_said(node: Node) -> None:
     node.start("sh", "-c", "yes | head -c 3000000; exit 5", log_cap=1_000_001)
     found = node.final()

@@ -14,19 +14,6 @@ from orchestrator.node.look import stacks as op
 from orchestrator.node.task import environ, state
 from tests.node.harness import Node, until
 
-DEADLOCK = """
-import threading
-lock = threading.Lock()
-def work():
-    with lock:
-        helper()
-def helper():
-    with lock:
-        pass
-print("up", flush=True)
-work()
-"""
-
 SLEEP = """
 import time
 def nap():
@@ -52,23 +39,6 @@ def stacks(node: Node, **fields: Any) -> list[dict[str, Any]]:
 
 def up(node: Node, task: str = "worker/0") -> None:
     until(lambda: b"up\n" in node.log(task), what="the program is up")
-
-
-def test_a_python_deadlock_shows_where_it_stands(node: Node) -> None:
-    node.start(sys.executable, "-c", DEADLOCK)
-    up(node)  # from here on it is on its way
-
-    def there() -> list[dict[str, Any]]:
-        return [one for one in stacks(node) if "in helper" in one["text"] and one["state"] == "S"]
-
-    (found,) = until(there, what="it stands where it stays, and sleeps")
-    places = [line.strip() for line in found["text"].splitlines() if "File" in line]
-    assert places == [
-        'File "<string>", line 8 in helper',
-        'File "<string>", line 6 in work',
-        'File "<string>", line 11 in <module>',
-    ]
-    assert not state.is_final(node.state_of())
 
 
 def test_a_stopped_task_is_named_so_and_not_signalled(node: Node) -> None:
