@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import select
-import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
 from orchestrator.node.serve import bootstrap, frames
@@ -25,7 +24,6 @@ class AgentError(Exception):
         self.what = error["what"]
         self.why = error["why"]
         self.hint = error["hint"]
-        self.as_hello = error
 
 
 class Silence(Exception):  # noqa: N818 - what is heard, not what is wrong
@@ -33,22 +31,18 @@ class Silence(Exception):  # noqa: N818 - what is heard, not what is wrong
 
 
 class AgentClient:
-    """Starts an agent as a login shell would, and keeps everything that it says."""
+    """Starts an agent, and keeps everything that it says."""
 
     def __init__(
         self,
         state: os.PathLike[str] | str | None = None,
         *,
         python: str = sys.executable,
-        shell: Sequence[str] = (),
         idle: float = 60.0,
         env: dict[str, str] | None = None,
     ) -> None:
-        argv = bootstrap.argv(python)
-        if shell:
-            argv = [*shell, shlex.join(argv)]
         self.process = subprocess.Popen(
-            argv,
+            bootstrap.argv(python),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -64,7 +58,6 @@ class AgentClient:
         self.noise = b""
         self.replies: dict[int, tuple[dict[str, Any], bytes]] = {}
         self.stream: list[tuple[dict[str, Any], bytes]] = []
-        self.beats: list[int] = []
         self.hello: dict[str, Any] = {}
         config = {"state": None if state is None else os.fspath(state), "idle": idle}
         self.stderr = ""
@@ -106,17 +99,15 @@ class AgentClient:
         self._write(frames.encode({"id": self._ids, "op": op, **fields}, payload))
         return self._ids
 
-    def reply(self, request: int, timeout: float = PATIENCE) -> tuple[dict[str, Any], bytes]:
-        self.until(lambda: request in self.replies, timeout)
+    def reply(self, request: int) -> tuple[dict[str, Any], bytes]:
+        self.until(lambda: request in self.replies)
         header, payload = self.replies.pop(request)
         if not header["ok"]:
             raise AgentError(header["error"])
         return header["result"], payload
 
-    def request(
-        self, op: str, payload: bytes = b"", *, patience: float = PATIENCE, **fields: Any
-    ) -> dict[str, Any]:
-        return self.reply(self.send(op, payload, **fields), patience)[0]
+    def request(self, op: str, payload: bytes = b"", **fields: Any) -> dict[str, Any]:
+        return self.reply(self.send(op, payload, **fields))[0]
 
     def until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
         """Listen until something is true."""
@@ -130,11 +121,9 @@ class AgentClient:
         for header, payload in self._decoder.feed(data):
             if "hello" in header:
                 self.hello = header["hello"]
-            elif "beat" in header:
-                self.beats.append(header["beat"])
             elif "stream" in header:
                 self.stream.append((header, payload))
-            else:
+            elif "id" in header:
                 self.replies[header["id"]] = (header, payload)
 
     def log(self, task: str) -> bytes:

@@ -35,10 +35,10 @@ def unlocked(folder: TaskFolder) -> None:
 class Node:
     """One run on this machine."""
 
-    def __init__(self, paths: Paths, folder: Path, run: str = "") -> None:
+    def __init__(self, paths: Paths, folder: Path) -> None:
         self.paths = paths
         self.folder = folder
-        self.run = run or f"test-{uuid.uuid4().hex[:12]}"
+        self.run = f"test-{uuid.uuid4().hex[:12]}"
 
     def start(self, *argv: str, task: str = "worker/0", attempt: str = "1", **spec: Any) -> dict[str, Any]:
         leases = spec.pop("leases", [])
@@ -68,10 +68,9 @@ class Node:
     def log(self, task: str = "worker/0") -> bytes:
         return Path(self.task(task).log).read_bytes()
 
-    def stop(self, grace: float = 20.0, *, kill: bool = False, tasks: list[str] | None = None) -> None:
+    def stop(self, grace: float = 20.0, *, kill: bool = False) -> None:
         for folder in self.paths.tasks(self.run):
-            if tasks is None or folder.task in tasks:
-                state.stop(folder, grace, kill)
+            state.stop(folder, grace, kill)
 
     def final(self, task: str = "worker/0", seconds: float = 30.0, attempt: str = "1") -> state.State:
         """Wait for the final state, and see that at that moment nothing of the task is alive."""

@@ -30,11 +30,9 @@ class Lab:
         full = {"argv": list(argv), "env": {}, "cwd": str(self.folder), "grace": 10.0, **spec}
         return agent.request("start", run=self.run, attempt="1", task=task, spec=full, plan='{"name": "é"}')
 
-    def follow(self, agent: AgentClient, *tasks: str, log: int = 0, report: int = 0) -> int:
-        wanted = [{"task": task, "log": log, "report": report} for task in tasks]
-        request = agent.send("follow", run=self.run, attempt="1", tasks=wanted)
-        assert agent.reply(request)[0] == {"missing": []}
-        return request
+    def follow(self, agent: AgentClient, task: str, log: int = 0) -> None:
+        wanted = [{"task": task, "log": log, "report": 0}]
+        assert agent.request("follow", run=self.run, attempt="1", tasks=wanted) == {"missing": []}
 
     def stop(self, agent: AgentClient, **fields: Any) -> dict[str, Any]:
         return agent.request("stop", run=self.run, **{"grace": 10.0, "kill": False, **fields})

@@ -78,7 +78,7 @@ def goes_on(node: Node, seconds: float) -> bool:
     """Whether the task is alive so long after its start."""
     over = node.state_of()["started_ns"] + seconds * 1e9
     until(lambda: time.time_ns() > over, what=f"{seconds} s are over")
-    return node.state_of()["state"] == state.RUNNING
+    return bool(node.state_of()["state"] == state.RUNNING)
 
 
 def test_without_a_keeper_a_task_goes_on_whose_sibling_has_done_its_work(node: Node) -> None:

@@ -81,10 +81,6 @@ def shared(lab: Lab) -> Path:
     return lab.workdir
 
 
-def send_tree(lab: Lab, agent: AgentClient, files: dict[str, bytes]) -> None:
-    make_tree(lab, agent, files, DIGEST)
-
-
 def make_work(lab: Lab, agent: AgentClient) -> dict[str, Any]:
     return agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digest=DIGEST)
 
@@ -109,7 +105,7 @@ def writable_by_others(root: Path) -> list[str]:
 def test_whatever_the_umask_nothing_that_we_stage_or_execute_is_writable_by_others(lab: Lab) -> None:
     agent = lab.agent()
     agent.request("share", step="write", workdir=str(lab.workdir), nonce="n1", host="gpu-01")
-    send_tree(lab, agent, {"train.py": b"1", "package/model.py": b"2"})
+    make_tree(lab, agent, {"train.py": b"1", "package/model.py": b"2"}, DIGEST)
     make_work(lab, agent)
     agent.close()
     assert writable_by_others(lab.workdir) == []
@@ -144,7 +140,7 @@ def test_a_folder_in_which_others_could_exchange_the_code_is_refused_with_a_fix_
     lab: Lab, shared: Path, place: str
 ) -> None:
     agent = lab.agent()
-    send_tree(lab, agent, {"train.py": b"1"})
+    make_tree(lab, agent, {"train.py": b"1"}, DIGEST)
     (shared / "runs").mkdir()
     (shared / place).chmod(0o777)
     assert as_nobody((shared / place / "planted").touch)

@@ -198,7 +198,8 @@ def _look(ask: Asker) -> None:
         wire.Lease(run="other", owner="you", machine="", ports={str(port): "worker/0"})
     ).conflicts
     assert (conflict.port, conflict.owner) == (port, "me")
-    place = wire.StandInLine(run=ask.lab.run, owner="me", machine="127.9.9.9", since=2.0, go=False)
+    machine = f"127.9.{port >> 8}.{port & 255}"  # nobody else's
+    place = wire.StandInLine(run=ask.lab.run, owner="me", machine=machine, since=2.0, go=False)
     assert not ask(place).ahead
     assert not ask(msgspec.structs.replace(place, go=True)).ahead
     earlier = msgspec.structs.replace(place, run="other", since=1.0, go=True)
@@ -246,28 +247,12 @@ def _store(ask: Asker) -> None:
     made = ask(wire.WorkMake(workdir=workdir, run=ask.lab.run, digest=digest, also=[], data=[]))
     assert (made.made, made.missing) == (True, ())
     assert ask(wire.WorkMake(workdir=workdir, run="r2", digest="cd", also=[], data=[])).missing == ("cd",)
-    _needs(ask, workdir, digest)
-
-
-def _needs(ask: Asker, workdir: str, digest: str) -> None:
-    def work(run: str, needs: wire.JobNeeds) -> tuple[wire.Work, wire.Had]:
-        reply = ask(wire.WorkMake(workdir=workdir, run=run, digest=digest, also=[], needs=needs))
-        assert reply.had is not None
-        return reply, reply.had
-
-    def program(name: str, setup: str | None = None) -> wire.JobNeeds:
-        return wire.JobNeeds(program=name, python=sys.executable, setup=setup)
-
-    made, had = work("r3", program("sh"))
-    assert (made.made, made.missing) == (True, ())
-    assert (had.program, had.paths) == (True, ())
-    made, had = work("r4", program("no-such", setup="true"))
-    assert (made.made, made.missing, had.program) == (False, (), False)
-    assert not (ask.lab.workdir / "runs" / "r4" / "work").exists()
-    paths = (workdir, "/no such/file", "/", "/no-such", "~/", "~/no such")
-    asked = wire.JobNeeds(program=None, python=sys.executable, setup=None, paths=paths)
-    made, had = work("r5", asked)
-    assert (made.made, had.paths) == (True, (1, 3, 5))
+    for program in ("sh", "no-such"):
+        paths = (workdir, "/no such", "~/", "~/no such")
+        needs = wire.JobNeeds(program=program, python=sys.executable, setup="true", paths=paths)
+        made = ask(wire.WorkMake(workdir=workdir, run=program, digest=digest, also=[], needs=needs))
+        assert made.had == wire.Had(program=made.made, paths=(1, 3))
+        assert made.made == (program == "sh") == (ask.lab.workdir / "runs" / program / "work").exists()
 
 
 def _files(ask: Asker) -> None:
