@@ -213,6 +213,10 @@ def test_files_of_other_folders_are_linked_and_never_written_to(lab: Lab) -> Non
     two.seal()
     assert (one.whole, two.whole) == (True, True)
     assert (one.path / "files" / "c").stat().st_ino == (two.path / "files" / "c").stat().st_ino
+    for digest, cut in (("01", ""), ("02", "[]")):  # as after a power failure
+        for note in (lab.folder / "state of a" / "stock" / "data").iterdir():
+            note.write_text(cut)
+        assert not Receiver(lab, "a", files, agent=one.agent, digest=digest).begin()["present"]
 
 
 def test_a_folder_that_tasks_write_is_replaced_as_a_whole(lab: Lab) -> None:

@@ -49,3 +49,4 @@ def test_an_unchanged_script_trains_on_a_set_that_was_sent(desk: Desk, prepared:
         event["data"] for event in events if event["event"] == "TaskReported" and event["kind"] == "result"
     ]
     assert [result["note"] for result in results] == ["tensorflow-datasets mnist/3.0.1"] * 2
+    assert len({result["digest"] for result in results}) == 1
