@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.node.base import procs
 from orchestrator.node.base.fault import NodeError
-from orchestrator.node.task import state, tasks
+from orchestrator.node.task import state, supervisor, tasks
 from tests.node.agent_client import AgentClient
 from tests.node.harness import Node, guard_of, link, names_in, supervisor_of, until
 
@@ -98,6 +98,16 @@ def test_nothing_starts_behind_a_stop_from_elsewhere(node: Node) -> None:
     node.alone()
 
 
+def test_arguments_arrive_exactly_also_through_a_setup(node: Node) -> None:
+    awkward = ["it's", '"$(id)"', "a\nb", "", "*", "日本", "-n", "$1"]
+    show = "import sys; print(repr(sys.argv[1:]))"
+    node.start(sys.executable, "-c", show, *awkward)
+    node.start(sys.executable, "-c", show, *awkward, task="worker/1", setup="export X=1  # a comment")
+    for task in ("worker/0", "worker/1"):
+        node.final(task)
+        assert node.log(task).decode() == repr(awkward) + "\n"
+
+
 def test_a_setup_may_set_the_environment_and_our_python_comes_first_all_the_same(node: Node) -> None:
     folder = node.folder / "venv" / "bin"
     folder.mkdir(parents=True)
@@ -157,3 +167,17 @@ def test_guard_and_supervisor_keep_nothing_of_the_caller_but_the_leases(node: No
     node.alone()
     fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(again)
+
+
+def test_a_bug_in_the_supervisor_is_written_down_and_ends_the_task(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> bool:
+        raise ZeroDivisionError("by design")
+
+    monkeypatch.setattr(supervisor.Supervisor, "_turn", broken)
+    node.start("sleep", "600")
+    found = node.final()
+    assert found["state"] == state.LOST
+    assert "crash.txt" in found["message"]
+    assert "ZeroDivisionError: by design" in Path(node.task().crash).read_text()
