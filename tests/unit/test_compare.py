@@ -15,7 +15,7 @@ from orchestrator.cli.main import main
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Data, EnvironmentPlan, Host, RunPlan
 from orchestrator.names import RunId
-from orchestrator.report.compare import Difference, differences, facts_of, shown
+from orchestrator.report.compare import differences, facts_of, shown
 from orchestrator.store import RunFolder, runs_root
 from orchestrator.store.bus import EventLog
 from orchestrator.store.folder import CodeRecord
@@ -68,7 +68,6 @@ def lock(text: str) -> Callable[[RunPlan], RunPlan]:
 
 
 ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
-    "nothing": (lambda: folder(B), set()),
     "a pace that is close": (lambda: folder(B, pace=10.9), set()),
     "a pace": (lambda: folder(B, pace=5.0), {("outcome", "steps a second")}),
     "an option": (lambda: folder(B, command=("train.py",)), {("options", "command")}),
@@ -79,10 +78,6 @@ ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
     "code that was never read": (
         lambda: folder(B, code=CodeRecord(), change=lambda plan: replace(plan, tree="d0" * 16)),
         {("code", "git"), ("code", "digest")},
-    ),
-    "a commit": (
-        lambda: folder(B, code=CodeRecord({"train.py": "1", "other.py": "2"}, "beef", "main")),
-        {("code", "git")},
     ),
     "a package of one host": (
         lambda: folder(B, described("gpu-2", packages={"numpy": "1.26"})),
@@ -143,10 +138,3 @@ def test_one_screen_or_all_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "--diff", A, "cccc"]) == ExitStatus.USAGE
     RunFolder(runs_root(), A).plan.write_text("{}")
     assert main(["runs", "--diff", A, B]) == ExitStatus.USAGE
-
-
-def test_only_what_is_too_long_is_cut() -> None:
-    found = [
-        Difference("packages", "n" * 20, "1.26.4", "1.26.4 (gpu-01); 2.1.0 (gpu-[02-04]) and a long end")
-    ]
-    assert any(" 1.26.4 " in line for line in shown((A, B), found, json=False, width=80))

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from orchestrator.config import load as config
-from orchestrator.config.tables import DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS, TABLES
-from orchestrator.model import Data, Host, Job
+from orchestrator.config.tables import HOST_KEYS, JOB_KEYS
+from orchestrator.model import Data, Host
 from tests.golden import matches_golden
 
 EVERYTHING = """
@@ -148,10 +148,3 @@ def test_the_example_is_right_also_with_every_comment_removed() -> None:
     assert len(hosts(text)) == 4
     shown = {line.split("=")[0].strip(" #") for line in text.split("\n") if "=" in line}
     assert shown >= {*HOST_KEYS, *JOB_KEYS}
-
-
-def test_every_key_has_a_field_and_every_field_a_key() -> None:
-    fields = {name: set(kind.__struct_fields__) for name, kind in (("host", Host), ("job", Job))}
-    fields["host"].remove("job")  # of Slurm, which nobody writes
-    assert {name: set(TABLES[name][1]) for name in fields} == fields
-    assert set(HOST_KEYS) - set(DEFAULTS_KEYS) == {"name", "ssh", "address"}

@@ -9,7 +9,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from orchestrator.events import Event, LogLine, Stamped, TaskExited, TaskProgressed, TaskStarted, encode
+from orchestrator.events import Event, Stamped, TaskExited, TaskProgressed, TaskStarted, encode
 from tests.golden import matches_golden
 
 
@@ -37,7 +37,6 @@ def test_the_schema_in_docs_is_that_of_the_events() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        LogLine("worker/0", "gpu-01", "text", 1.5),
         TaskStarted("worker/0", "gpu-01", "1", 77),
         TaskStarted("worker/0", "gpu-01", "validation", 77),
         TaskProgressed("worker/0", 3, None, 2.5),

@@ -49,15 +49,9 @@ def shown(plan: RunPlan, *, jobset: bool = False) -> str:
     return kubernetes.text(files, plan, ["a remark"])
 
 
-def test_the_manifests_of_workers() -> None:
+def test_manifests() -> None:
     matches_golden("export/workers.yaml", shown(workers()))
-
-
-def test_the_manifests_of_roles() -> None:
     matches_golden("export/roles.yaml", shown(roles()))
-
-
-def test_a_jobset_restarts_all_and_ends_with_the_chief() -> None:
     matches_golden("export/jobset.yaml", shown(roles(), jobset=True))
 
 
