@@ -44,8 +44,7 @@ def follower(tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch)
     fleet = Fleet(cast("Any", None), lambda _: None)
     fleet.sessions["a"] = SESSION
     folder = RunFolder(tmp_path, RunId("r1"))
-    folder.path.mkdir()
-    (folder.path / "logs").mkdir()
+    (folder.path / "logs").mkdir(parents=True)
     run = Run(folder, make(host("a")), Bus().emit, fleet, Inbox(), "me", None)
     return Follower(run, "1", {TaskId.parse("worker/0"): "a"}, told.append)
 
@@ -95,8 +94,8 @@ def test_a_task_took_as_long_as_its_supervisor_measured(follower: Follower, told
     assert [event.seconds for event in told if isinstance(event, TaskExited)] == [1.5]
 
 
-def end(code: int | None, signal: int | None = None) -> TaskExited:
-    return TaskExited("worker/0", "a", "1", code, signal, "", seconds=3.0, ended=1.0, stopped=False)
+def end(code: int) -> TaskExited:
+    return TaskExited("worker/0", "a", "1", code, None, "", seconds=3.0, ended=1.0, stopped=False)
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [], float("nan"), float("inf"), 10**40])
@@ -108,9 +107,8 @@ def test_a_result_that_is_no_number_is_none(value: object) -> None:
 
 
 def test_an_error_of_worker_entry_is_the_hosts_error(tmp_path: Path) -> None:
-    told = TaskReported(
-        "worker/0", Last.ERROR, {"message": "no data", "why": "no network", "hint": "do this"}
-    )
+    known = {"message": "no data", "why": "no network", "hint": "do this"}
+    told = TaskReported("worker/0", Last.ERROR, known)
     error = _failed(tmp_path / "log", "a", end(1), told, 900.0)
     assert (error.what, error.hint) == ("cannot train: no data", "")
     assert error.why == "no network\nits task advises: do this"
@@ -135,14 +133,10 @@ class Troubled:
         self._inner.close()
 
 
-@pytest.fixture
-def inbox() -> Inbox:
-    return Inbox()
-
-
 def test_nothing_ends_the_thread_that_tries_again_and_a_changed_key_is_told_once(
-    tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    inbox = Inbox()
     monkeypatch.setattr(recovery, "_BACKOFF", (0.0,))
     events: list[Event] = []
     emit = Bus(lambda stamped: events.append(stamped.event)).emit
@@ -177,26 +171,16 @@ class Told:
         return Answers({"gpu-1": self._replies[min(self.asked, len(self._replies)) - 1]}, {})
 
 
-def a_run(fleet: Told, stop: StopFlag | None = None) -> Run:
+def a_run(fleet: Told) -> Any:
+    hosts = [SimpleNamespace(name="gpu-1", address="10.0.0.1")]
     plan = SimpleNamespace(admission=Admission(), run="r1", owner="me", tasks_on=lambda _host: ())
-    known: dict[str, Any] = {"fleet": fleet, "plan": plan, "stop": stop or StopFlag()}
-    return cast(
-        "Run",
-        SimpleNamespace(
-            id="r1",
-            hosts=[SimpleNamespace(name="gpu-1", address="10.0.0.1")],
-            emit=lambda _event: None,
-            **known,
-        ),
-    )
+    known = {"fleet": fleet, "plan": plan, "stop": StopFlag(), "emit": lambda _event: None}
+    return SimpleNamespace(id="r1", hosts=hosts, **known)
 
 
-def test_a_run_that_has_just_ended_lets_go_in_a_moment() -> None:
+def test_a_run_that_has_just_ended_lets_go_in_a_moment_and_one_that_goes_on_is_named() -> None:
     fleet = Told(HELD, HELD, FREE)
     lease(a_run(fleet))
     assert fleet.asked == 3
-
-
-def test_one_that_goes_on_is_named() -> None:
     with pytest.raises(PhaseFailed, match="has task port 2222 taken by run r0"):
         lease(a_run(Told(HELD)))

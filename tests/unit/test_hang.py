@@ -31,30 +31,20 @@ def steps(task: TaskId, *times: float) -> list[Said]:
 
 
 BOTH = f"{A},{B}"
+BEHIND = [*steps(B, 1, 2), *steps(A, *range(1, 30))]
 STORIES: list[tuple[str, list[Said], float, str]] = [
-    ("they import", [], 9.9, ""),
     ("they never began", [], 10, f"silent {BOTH} 10"),
     ("one prints: that is life", [(5, A, None)], 14, ""),
     ("both are silent", [(5, A, None), (3, B, 1)], 15, f"silent {BOTH} 10"),
     ("only the chief prints", [(at, A, None) for at in range(60)], 60, ""),
     ("only the chief reports", steps(A, *range(1, 60)), 60, ""),
+    ("one stays behind, from the third step of the other on", BEHIND, 29.5, f"lagging {B} 26.5"),
+    ("it prints: it is slow, and lives", [*BEHIND, (28, B, None)], 29, ""),
+    ("it catches up", [*BEHIND, (28, B, 29)], 29, ""),
+    ("it has made such pauses before", [*steps(B, 1, 9), *steps(A, *range(1, 25))], 24.5, ""),
     (
-        "one stays behind",
-        [*steps(B, 1, 2), *steps(A, *range(1, 30))],
-        29.5,
-        f"lagging {B} 26.5",  # from the third step of the other on
-    ),
-    ("it prints: it is slow, and lives", [*steps(B, 1, 2), *steps(A, *range(1, 30)), (28, B, None)], 29, ""),
-    ("it catches up", sorted([*steps(B, 1, 2), *steps(A, *range(1, 30)), (28, B, 29)]), 29, ""),
-    (
-        "it has made such pauses before",
-        sorted([*steps(B, 1, 9), *steps(A, *range(1, 25))]),
-        24.5,
-        "",
-    ),
-    (
-        "the first to step after a long evaluation is not ahead for long",
-        sorted([*steps(B, 1, 2), *steps(A, 1, 2, 40)]),
+        "the first after a long evaluation is not ahead for long",
+        [*steps(B, 1, 2), *steps(A, 1, 2, 40)],
         40.5,
         "",
     ),
@@ -73,8 +63,7 @@ def test_what_was_before_a_host_came_back_is_not_held_against_them() -> None:
 
 
 def test_tasks_that_step_each_for_itself_do_not_lag() -> None:
-    story = [*steps(B, 1, 2), *steps(A, *range(1, 30))]
-    assert after(*sorted(story), now=29.5, completion=Completion.CHIEF) == ""
+    assert after(*sorted(BEHIND), now=29.5, completion=Completion.CHIEF) == ""
 
 
 def test_parameter_servers_and_evaluators_are_not_watched() -> None:
@@ -87,19 +76,13 @@ def end(code: int | None, signal: int | None = None, lost: str = "", *, stopped:
     return TaskExited("any/0", "z-01", "1", code, signal, lost, seconds=1, ended=10, stopped=stopped)
 
 
-OK = end(0)
-BAD = end(3)
-KILLED = end(None, 9)
-LOST = end(None, None, "supervisor gone")
+OK, BAD, KILLED, LOST = end(0), end(3), end(None, 9), end(None, None, "supervisor gone")
 STOPPED = end(None, 15, stopped=True)
+DONE = {"chief/0": OK, "worker/0": STOPPED, "ps/0": STOPPED}
 
 WORKERS = "worker/0 worker/1"
 CLUSTER = "chief/0 worker/0 ps/0"
 EVALUATED = "worker/0 worker/1 evaluator/0"
-
-
-def tasks(text: str) -> list[TaskId]:
-    return [TaskId.parse(word) for word in text.split()]
 
 
 @pytest.mark.parametrize(
@@ -115,13 +98,7 @@ def tasks(text: str) -> list[TaskId]:
         (WORKERS, {"worker/0": STOPPED, "worker/1": STOPPED}, Completion.ALL, GangDecision.ENDED, False),
         (CLUSTER, {"worker/0": OK}, Completion.CHIEF, GangDecision.GO_ON, False),
         (CLUSTER, {"chief/0": OK}, Completion.CHIEF, GangDecision.STOP_COMPLETE, True),
-        (
-            CLUSTER,
-            {"chief/0": OK, "worker/0": STOPPED, "ps/0": STOPPED},
-            Completion.CHIEF,
-            GangDecision.ENDED,
-            True,
-        ),
+        (CLUSTER, DONE, Completion.CHIEF, GangDecision.ENDED, True),
         (CLUSTER, {"ps/0": KILLED}, Completion.CHIEF, GangDecision.STOP_FAILED, False),
         (EVALUATED, {"worker/0": OK, "worker/1": OK}, Completion.ALL, GangDecision.STOP_COMPLETE, True),
     ],
@@ -130,5 +107,6 @@ def test_what_the_ends_ask_for(
     who: str, ends: dict[str, TaskExited], completion: Completion, decision: GangDecision, good: bool
 ) -> None:
     known = {TaskId.parse(task): end for task, end in ends.items()}
-    assert decide(tasks(who), known, completion) is decision
-    assert succeeded(tasks(who), known, completion) is good
+    tasks = [TaskId.parse(word) for word in who.split()]
+    assert decide(tasks, known, completion) is decision
+    assert succeeded(tasks, known, completion) is good
