@@ -17,61 +17,35 @@ def test_a_host_is_written_only_under_a_name_that_is_read_again() -> None:
     assert host_of("gpu-01.", "/dev/null").address == "gpu-01"
 
 
-def machine(hostname: str, *addresses: str, place: str = "") -> Machine:
-    return Machine(hostname, place or hostname, ("127.0.0.1", *addresses))
-
-
 @pytest.mark.parametrize(
-    ("machines", "addresses"),
+    ("places", "a", "b", "chosen"),
     [
-        pytest.param(
-            {"a": machine("10.0.0.1", "10.0.0.1"), "b": machine("10.0.0.2", "10.0.0.2", "192.168.7.2")},
-            {"a": "10.0.0.1", "b": "10.0.0.2"},
-            id="what ssh uses is their own",
-        ),
-        pytest.param(
-            {
-                "a": machine("198.51.100.1", "172.17.0.1", "10.1.2.3"),
-                "b": machine("198.51.100.2", "172.17.0.1", "10.1.2.4"),
-            },
-            {"a": "10.1.2.3", "b": "10.1.2.4"},
-            id="NAT, and a bridge that each has",
-        ),
-        pytest.param(
-            {
-                "a": machine("127.0.0.1", "10.1.2.3", place="x"),
-                "b": machine("127.0.0.1", "10.1.9.4", place="y"),
-            },
-            {"a": "10.1.2.3", "b": "10.1.9.4"},
-            id="forwarded ports",
-        ),
-        pytest.param(
-            {"a": machine("gpu-a", "10.1.2.3"), "b": machine("10.1.2.4", "10.1.2.4")},
-            {"a": "10.1.2.3", "b": "10.1.2.4"},
-            id="a name",
-        ),
-        pytest.param(
-            {"a": machine("127.0.0.2", place="x"), "b": machine("127.0.0.3", place="x")},
-            {"a": "127.0.0.2", "b": "127.0.0.3"},
-            id="one machine",
-        ),
-        pytest.param(
-            {"a": machine("gpu-a", "10.1.2.3"), "b": machine("gpu-b", "192.168.1.1", "169.254.0.1")},
-            {},
-            id="no network in common",
-        ),
+        ("xy", "10.0.0.1 10.0.0.1", "10.0.0.2 10.0.0.2 192.168.7.2", "10.0.0.1 10.0.0.2"),
+        ("xy", "198.51.100.1 172.17.0.1 10.1.2.3", "198.51.100.2 172.17.0.1 10.1.2.4", "10.1.2.3 10.1.2.4"),
+        ("xy", "127.0.0.1 10.1.2.3", "127.0.0.1 10.1.9.4", "10.1.2.3 10.1.9.4"),
+        ("xy", "gpu-a 10.1.2.3", "10.1.2.4 10.1.2.4", "10.1.2.3 10.1.2.4"),
+        ("xx", "127.0.0.2", "127.0.0.3", "127.0.0.2 127.0.0.3"),
+        ("xy", "gpu-a 10.1.2.3", "gpu-b 192.168.1.1 169.254.0.1", ""),
+    ],
+    ids=[
+        "as ssh",
+        "NAT, and a bridge of each",
+        "forwarded ports",
+        "a name",
+        "one machine",
+        "nothing in common",
     ],
 )
-def test_the_address_that_the_others_reach(machines: dict[str, Machine], addresses: dict[str, str]) -> None:
-    assert choose_addresses(machines) == addresses
+def test_the_address_that_the_others_reach(places: str, a: str, b: str, chosen: str) -> None:
+    machines = {}
+    for name, place, words in zip("ab", places, (a, b), strict=True):
+        hostname, *addresses = words.split()
+        machines[name] = Machine(hostname, place, ("127.0.0.1", *addresses))
+    assert choose_addresses(machines) == dict(zip("ab", chosen.split(), strict=False))
 
 
 def test_the_first_python_that_all_have() -> None:
-    old, new, own = (
-        TensorFlowPython("/opt/a", "2.16"),
-        TensorFlowPython("/opt/b", "2.17"),
-        TensorFlowPython("~/c", "2.17"),
-    )
+    old, new, own = map(TensorFlowPython, ("/opt/a", "/opt/b", "~/c"), ("2.16", "2.17", "2.17"))
 
     def having(*pythons: TensorFlowPython) -> Machine:
         return Machine("h", "p", (), pythons=pythons)

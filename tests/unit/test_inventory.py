@@ -14,7 +14,14 @@ from orchestrator.model import Host, Inventory
 from orchestrator.planning.selection import narrow
 from orchestrator.ranges import fold
 
+pytestmark = pytest.mark.usefixtures("here")
+
 TWO = '[[host]]\nssh = "gpu-[1-2]"\n'
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def test_a_file_above_is_used_and_named(
@@ -32,13 +39,10 @@ def test_a_file_above_is_used_and_named(
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o664])
-def test_a_file_that_others_may_write_is_used_only_by_name(
-    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_others_may_write_is_used_only_by_name(mode: int, tmp_path: Path) -> None:
     file = tmp_path / "hosts.toml"
     file.write_text(TWO)
     file.chmod(mode)
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"hosts\.toml is not used"):
         inventory.load(None)
     assert len(inventory.load(str(file)).hosts) == 2
@@ -46,9 +50,7 @@ def test_a_file_that_others_may_write_is_used_only_by_name(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
 @pytest.mark.parametrize("linked", [False, True])
-def test_a_file_or_link_of_another_user_is_not_used(
-    linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_or_link_of_another_user_is_not_used(linked: bool, tmp_path: Path) -> None:
     file = tmp_path / "hosts.toml"
     if linked:
         (tmp_path / "own.toml").write_text(TWO)
@@ -56,7 +58,6 @@ def test_a_file_or_link_of_another_user_is_not_used(
     else:
         file.write_text(TWO)
     os.chown(file, 12345, 12345, follow_symlinks=False)
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"hosts\.toml is not used"):
         inventory.load(None)
 
@@ -77,7 +78,6 @@ def test_what_was_opened_is_what_is_checked(tmp_path: Path, monkeypatch: pytest.
             link.symlink_to("ours.toml")
         return fd
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "open", flipping)
     with pytest.raises(UsageError, match=r"hosts\.toml is not used"):
         inventory.load(None)
@@ -91,21 +91,14 @@ def test_what_was_opened_is_what_is_checked(tmp_path: Path, monkeypatch: pytest.
         ("192.0.2.7,", [("192.0.2.7", None, None)]),
     ],
 )
-def test_hosts_in_place_of_a_file(
-    words: str,
-    hosts: list[tuple[str, str | None, int | None]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_hosts_in_place_of_a_file(words: str, hosts: list[tuple[str, str | None, int | None]]) -> None:
     found = inventory.load(words)
     assert [(host.address, host.user, host.port) for host in found.hosts] == hosts
     assert inventory.is_there(words)
 
 
 @pytest.mark.parametrize("words", ["hosts.tml", "./a,b", "cluster,old.toml", "gpu-01"])
-def test_what_is_sooner_a_file(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_is_sooner_a_file(words: str) -> None:
     with pytest.raises(UsageError, match=f"there is no {Path(words)}"):
         inventory.load(words)
 
@@ -125,7 +118,6 @@ INVENTORY = Inventory(tuple(Host(f"gpu-{n:02}", f"gpu-{n:02}", f"10.0.0.{n}") fo
     ("only", "exclude", "left"),
     [
         (None, None, "gpu-[01-08]"),
-        ("gpu-[01-03]", None, "gpu-[01-03]"),
         ("gpu-07, gpu-[02,01]", None, "gpu-[01-02,07]"),
         (None, "gpu-[02-08]", "gpu-01"),
         ("gpu-[01-04]", "gpu-02,gpu-08", "gpu-[01,03-04]"),

@@ -12,40 +12,24 @@ from orchestrator.node.task.supervisor import KILL, LINGER, NOTHING, OVER, TERM_
 ALIVE, LEFT, GONE = (True, True), (False, True), (False, False)
 
 
+STOP, KILL_NOW = ("stop", 30), ("kill", 0)
+
+
 @pytest.mark.parametrize(
     "story",
     [
         # (time, request or what is alive, action)
         [(0, ALIVE, NOTHING), (9e9, ALIVE, NOTHING), (9e9, GONE, OVER)],
-        [
-            (0, ("stop", 30), None),
-            (0, ALIVE, TERM_GROUP),
-            (29, ALIVE, NOTHING),
-            (30, ALIVE, KILL),
-            (30, ALIVE, KILL),
-        ],
-        [
-            (0, ("stop", 30), None),
-            (0, ALIVE, TERM_GROUP),
-            (1, LEFT, TERM_ALL),
-            (2, LEFT, NOTHING),
-            (3, LEFT, KILL),
-        ],
-        [
-            (0, ("stop", 3), None),
-            (0, ALIVE, TERM_GROUP),
-            (2.5, LEFT, TERM_ALL),
-            (3, LEFT, KILL),
-            (3, GONE, OVER),
-        ],
+        [(0, STOP, None), (0, ALIVE, TERM_GROUP), (29, ALIVE, NOTHING), (30, ALIVE, KILL), (30, ALIVE, KILL)],
+        [(0, STOP, None), (0, ALIVE, TERM_GROUP), (1, LEFT, TERM_ALL), (2, LEFT, NOTHING), (3, LEFT, KILL)],
+        [(0, ("stop", 3), None), (2.5, LEFT, TERM_ALL), (3, LEFT, KILL), (3, GONE, OVER)],
         [(0, ("stop", 0), None), (0, ALIVE, TERM_GROUP), (0.001, ALIVE, KILL)],
-        [(0, ("kill", 0), None), (0, ALIVE, KILL), (1, LEFT, KILL), (1, GONE, OVER)],
-        [(0, ("stop", 30), None), (0, ALIVE, TERM_GROUP), (1, ("kill", 0), None), (1, ALIVE, KILL)],
-        [(0, ("kill", 0), None), (0, ("stop", 30), None), (0, ALIVE, KILL)],
-        [(0, ("stop", 30), None), (1, ("stop", 2), None), (1, ALIVE, TERM_GROUP), (3, ALIVE, KILL)],
-        [(0, ("stop", 2), None), (1, ("stop", 30), None), (1, ALIVE, TERM_GROUP), (2, ALIVE, KILL)],
+        [(0, KILL_NOW, None), (0, STOP, None), (0, ALIVE, KILL), (1, LEFT, KILL), (1, GONE, OVER)],
+        [(0, STOP, None), (0, ALIVE, TERM_GROUP), (1, KILL_NOW, None), (1, ALIVE, KILL)],
+        [(0, STOP, None), (1, ("stop", 2), None), (1, ALIVE, TERM_GROUP), (3, ALIVE, KILL)],
+        [(0, ("stop", 2), None), (1, STOP, None), (1, ALIVE, TERM_GROUP), (2, ALIVE, KILL)],
         [(5, LEFT, TERM_ALL), (5 + LINGER - 0.1, LEFT, NOTHING), (5 + LINGER, LEFT, KILL)],
-        [(5, LEFT, TERM_ALL), (6, ("stop", 30), None), (6, LEFT, NOTHING), (5 + LINGER, LEFT, KILL)],
+        [(5, LEFT, TERM_ALL), (6, STOP, None), (6, LEFT, NOTHING), (5 + LINGER, LEFT, KILL)],
     ],
 )
 def test_an_end_is_a_story(story: list[tuple[float, Any, str | None]]) -> None:
@@ -91,11 +75,3 @@ def test_the_login_loses_ssh_and_the_job_wins_but_over_the_marks() -> None:
 def test_the_locale_is_utf_8_where_it_decides(login: dict[bytes, bytes], changed: dict[bytes, bytes]) -> None:
     made = environ.build({b"PATH": b"/bin", **login}, None, {}, {})
     assert made == {b"PATH": b"/bin", b"PYTHONUNBUFFERED": b"1", **login, **changed}
-
-
-def test_a_setup_is_one_argument_and_the_command_is_never_part_of_its_text() -> None:
-    assert environ.command(["x", "$(y)"], None, None) == [b"x", b"$(y)"]
-    made = environ.command(["x", "$(y)"], "module load a b", "/v/bin/python")
-    assert made[:2] == [b"bash", b"-lc"]
-    assert made[2].startswith(b"module load a b\n")
-    assert made[3:] == [b"bash", b"/v/bin", b"x", b"$(y)"]
