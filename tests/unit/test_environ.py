@@ -108,18 +108,14 @@ def test_tf_config_of_one_task(source: str, job: Job, given: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "value", "noted"),
-    [
-        (Job(), "auto", False),
-        (Job(auto_shard=AutoShard.DATA), "data", True),
-        (Job(auto_shard=AutoShard.OFF), None, False),
-    ],
+    ("job", "value"),
+    [(Job(), "auto"), (Job(auto_shard=AutoShard.DATA), "data"), (Job(auto_shard=AutoShard.OFF), None)],
 )
-def test_auto_shard_is_for_several_tasks(job: Job, value: str | None, noted: bool) -> None:
+def test_auto_shard_is_for_several_tasks(job: Job, value: str | None) -> None:
     assert "ORCHESTRATE_AUTO_SHARD" not in make(host("a"), job=job).tasks[0].env
     plan = make(host("a"), host("b"), job=job)
     assert plan.tasks[0].env.get("ORCHESTRATE_AUTO_SHARD") == value
-    assert ("set ORCHESTRATE_AUTO_SHARD=data as auto_shard says" in plan.notes) is noted
+    assert ("set ORCHESTRATE_AUTO_SHARD=data as auto_shard says" in plan.notes) is (value == "data")
 
 
 @pytest.mark.parametrize(

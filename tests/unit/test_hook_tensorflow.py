@@ -88,22 +88,3 @@ def test_a_keras_that_is_not_as_expected_does_not_train_on_several_tasks(
         with pytest.raises(RuntimeError, match=r"cannot repair Keras 3\.\d+\.\d for several tasks: .*3\.10"):
             getattr(keras.TensorFlowTrainer(), name)()
     assert keras.TensorFlowTrainer(workers=1).fit() == "fits"
-
-
-@pytest.mark.parametrize(
-    ("workers", "given", "aggregation"),
-    [
-        (2, {"trainable": False}, "mean"),
-        (2, {"trainable": False, "dtype": "int64"}, None),
-        (2, {"trainable": False, "aggregation": "sum"}, "sum"),
-        (2, {}, None),
-        (1, {"trainable": False}, None),
-    ],
-)
-def test_statistics_are_averaged(
-    monkeypatch: pytest.MonkeyPatch, workers: int, given: dict[str, Any], aggregation: str | None
-) -> None:
-    layer = SimpleNamespace(Layer=type("Layer", (), {"add_weight": lambda _self, **named: named}))
-    monkeypatch.setattr(hook, "_strategy", lambda: Strategy(workers))
-    hook.average(layer)
-    assert layer.Layer().add_weight(**given).get("aggregation") == aggregation

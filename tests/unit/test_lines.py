@@ -22,9 +22,7 @@ def texts(data: bytes) -> list[str]:
 
 
 STREAMS = [
-    (b"", []),
     (b"one\ntwo\n", ["one", "two"]),
-    (b"no newline", ["no newline"]),
     (b"dos\r\nlines\r\r\n", ["dos", "lines"]),
     (b"\r1/5 =\r2/5 ==\r5/5 =====\ndone\n", ["5/5 =====", "done"]),
     (b"\r1/5 =\r2/5 ==", ["2/5 =="]),
@@ -45,24 +43,6 @@ def test_a_stream_is_these_lines(data: bytes, expected: list[str]) -> None:
     assert texts(data) == expected
 
 
-@given(
-    st.lists(
-        st.sampled_from([b"usual\n", b"bar 1\rbar 2\n", b"\xc3\xa9\n", b"\n", b"half", b"x" * CAP]),
-        max_size=9,
-    ),
-    st.integers(1, 40),
-)
-def test_blocks_are_the_same_lines_with_the_same_times(pieces: list[bytes], step: int) -> None:
-    data = b"".join(pieces)
-    times = [(offset, offset * 10**9) for offset in range(0, len(data), step)]
-    one, other = Splitter("t", "h"), Splitter("t", "h")
-    lines = [*one.feed(data, times), *one.end()]
-    middle = len(data) // 2
-    blocks = [*other.feed_blocks(data[:middle], times), *other.feed_blocks(data[middle:]), *other.end()]
-    split = [(text, line.sent) for line in blocks for text in line.text.split("\n")]
-    assert split == [(line.text, line.sent) for line in lines]
-
-
 PIECES = st.sampled_from(
     [
         *(b"a", b"bc", b"\n", b"\r", b"\r\n", b"\xc3\xa9", b"\xc3", b"\xff"),
@@ -71,18 +51,21 @@ PIECES = st.sampled_from(
 )
 
 
-@given(st.lists(PIECES), st.lists(st.integers(0, 30_000)))
-def test_any_cuts_change_nothing(pieces: list[bytes], cuts: list[int]) -> None:
+@given(st.lists(PIECES), st.lists(st.integers(0, 30_000)), st.integers(1, 40))
+def test_cuts_and_blocks_change_no_line_and_no_time(pieces: list[bytes], cuts: list[int], step: int) -> None:
     data = b"".join(pieces)
-    times = [(offset, offset * 10**9) for offset in range(0, len(data), 7)]
-    whole = Splitter("worker/1", "gpu-02")
+    times = [(offset, offset * 10**9) for offset in range(0, len(data), step)]
+    whole, parts, blocks = (Splitter("worker/1", "gpu-02") for _ in range(3))
     expected = [*whole.feed(data, times), *whole.end()]
-    parts = Splitter("worker/1", "gpu-02")
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-    lines = []
+    lines, joined = [], []
     for begin, end in itertools.pairwise(places):
-        lines += parts.feed(data[begin:end], [record for record in times if begin <= record[0] < end])
+        known = [record for record in times if begin <= record[0] < end]
+        lines += parts.feed(data[begin:end], known)
+        joined += blocks.feed_blocks(data[begin:end], known)
     assert [*lines, *parts.end()] == expected
+    split = [(text, line.sent) for line in [*joined, *blocks.end()] for text in line.text.split("\n")]
+    assert split == [(line.text, line.sent) for line in expected]
 
 
 def test_a_line_has_the_time_of_what_it_shows() -> None:

@@ -28,8 +28,13 @@ STEP = {
     "SLURM_STEP_NODELIST": "n[1-3]",
     "SLURM_STEP_TASKS_PER_NODE": "3,1(x2)",
 }
-POD = {"hosts": "127.0.0.9,127.0.0.[1-2]", "roles": "chief=1,worker=2"}
+NODES = "n1:10576,n1:10577,n1:10578,n2:10576,n3:10576"
+POD = {"hosts": "127.0.0.9,127.0.0.[1-2]", "roles": "chief=1,worker=2", "port": 7}
+PMIX = {"PMIX_NAMESPACE": "slurm.pmix.7.2", "PMIX_RANK": "4"}
 PRTE = {"PMIX_NAMESPACE": "prterun-n1-9@1", "PMIX_RANK": "1"}
+# The step of Slurm is that of mpirun's daemon.
+MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3", "SLURM_PROCID": "1", "PMIX_RANK": "0"}
+OURS = {"ORCHESTRATE_RANK": "1", "ORCHESTRATE_SIZE": "2", "ORCHESTRATE_HOSTS": "a:1,[fd00::7]:2"}
 THREE = "a:2222,b:2222,c:2222"
 
 
@@ -41,49 +46,13 @@ def made(env: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("env", "options", "rank", "local", "hosts"),
     [
-        (
-            {"ORCHESTRATE_RANK": "1", "ORCHESTRATE_SIZE": "2", "ORCHESTRATE_HOSTS": "a:1,[fd00::7]:2"},
-            {},
-            1,
-            0,
-            "a:1,[fd00::7]:2",
-        ),
+        (OURS, {}, 1, 0, "a:1,[fd00::7]:2"),
         ({"RANK": "1", "WORLD_SIZE": "2"}, {"hosts": "a,a"}, 1, 1, "a:2222,a:2223"),
-        (
-            # The step of Slurm is that of mpirun's daemon.
-            {
-                "OMPI_COMM_WORLD_RANK": "0",
-                "OMPI_COMM_WORLD_SIZE": "3",
-                "SLURM_PROCID": "1",
-                "PMIX_RANK": "0",
-            },
-            {"hosts": "a,b,c"},
-            0,
-            0,
-            THREE,
-        ),
-        (
-            {**STEP, "SLURM_PROCID": "2", "SLURMD_NODENAME": "n1"},
-            {},
-            2,
-            2,
-            "n1:10576,n1:10577,n1:10578,n2:10576,n3:10576",
-        ),
-        (
-            {**STEP, "SLURM_PROCID": "4", "PMIX_NAMESPACE": "slurm.pmix.7.2", "PMIX_RANK": "4"},
-            {"port": 9},
-            4,
-            0,
-            "n1:9,n1:10,n1:11,n2:9,n3:9",
-        ),
+        (MPI, {"hosts": "a,b,c"}, 0, 0, THREE),
+        ({**STEP, "SLURM_PROCID": "2", "SLURMD_NODENAME": "n1"}, {}, 2, 2, NODES),
+        ({**STEP, **PMIX, "SLURM_PROCID": "4"}, {"port": 9}, 4, 0, "n1:9,n1:10,n1:11,n2:9,n3:9"),
         ({**PRTE, **STEP, "SLURM_PROCID": "0"}, {"hosts": "a,b,c"}, 1, 0, THREE),
-        (
-            {"JOB_COMPLETION_INDEX": "1"},
-            {**POD, "first": 1},
-            2,
-            0,
-            "127.0.0.9:2222,127.0.0.1:2222,127.0.0.2:2222",
-        ),
+        ({"JOB_COMPLETION_INDEX": "1"}, {**POD, "first": 1}, 2, 0, "127.0.0.9:7,127.0.0.1:7,127.0.0.2:7"),
     ],
     ids=["orchestrate", "torchrun", "mpirun", "srun", "srun with PMIx", "PMIx", "Kubernetes"],
 )
@@ -159,12 +128,8 @@ def test_it_becomes_the_program_or_says_in_one_line_why_not() -> None:
     code = "import os, sys; print(os.environ['RANK'], sys.argv[1:]); sys.exit(3)"
     program = (sys.executable, "-c", code, "--", "x")
     assert run("--hosts", "localhost,localhost", "--", *program) == ("0 ['--', 'x']\n", 0, 3)
-    for words in (
-        ["--hosts", "localhost"],
-        ["--hosts", "localhost", "--", "/no/such/program"],
-        ["--", "true"],
-    ):
-        assert run(*words) == ("", 1, 2)
+    for line in ("--hosts localhost", "--hosts localhost -- /no/such/program", "-- true"):
+        assert run(*line.split()) == ("", 1, 2)
 
 
 @pytest.mark.parametrize("unset", ["", "OMPI_COMM_WORLD_RANK"], ids=["mpirun", "PMIx alone"])

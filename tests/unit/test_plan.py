@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main
-from orchestrator.config import load as config
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Completion, Job
 from orchestrator.planning import explain
@@ -51,19 +50,6 @@ def test_the_command(job: str, given: str, chosen: str, argv: str) -> None:
     command = choose_command(Job(command=tuple(job.split())), tuple(given.split()))
     assert " ".join(command) == chosen
     assert " ".join(resolve(command, "py3")) == argv
-
-
-EXAMPLE = Path(__file__).parents[2] / "hosts.example.toml"
-
-
-def test_the_tutorials_cluster() -> None:
-    lines = explain.dry_run(make(*config.load(EXAMPLE).hosts)).split("\n")
-    assert [line for line in lines if line.startswith("{")] == [
-        '{"cluster": {"worker": ["172.17.0.6:10090", "172.17.0.3:10088",'
-        ' "172.17.0.4:10087", "172.17.0.5:10089"]},'
-        f' "task": {{"type": "worker", "index": {index}}}}}'
-        for index in range(4)
-    ]
 
 
 def test_everything_of_a_plan() -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from orchestrator.errors import ExitStatus
 
 # From here on, until the process is gone, it is told Ctrl-C without a pause.
@@ -23,22 +25,21 @@ slow = Slow()
 run()
 """
 _NO_RUNS = "no runs yet; orchestrate launch starts one\n"
-
-
 _CODE = "from orchestrator.cli.main import run; run()"
 
 
 def orchestrate(
-    *words: str, state: Path, timeout: float = 60, code: str = _CODE
+    *words: str, state: Path, code: str = _CODE, output: int = subprocess.PIPE
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code, *words],
         env=os.environ | {"XDG_STATE_HOME": str(state)},
         cwd=state,
-        capture_output=True,
+        stdout=output,
+        stderr=output,
         text=True,
         errors="surrogateescape",
-        timeout=timeout,
+        timeout=60,
         check=False,
     )
 
@@ -50,18 +51,9 @@ def test_ctrl_c_while_the_interpreter_ends_does_not_change_the_status(tmp_path: 
 
 def test_a_pipe_that_was_closed_does_not_change_the_status(tmp_path: Path) -> None:
     """`2>&1 | head`, and head has gone: stderr is as closed as stdout is."""
-    words = ("launch", "--hosts", "none.toml")
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-c", _CODE, *words],
-        env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
-        cwd=tmp_path,
-        stdout=writer,
-        stderr=writer,
-        timeout=60,
-        check=False,
-    )
+    done = orchestrate("launch", "--hosts", "none.toml", state=tmp_path, output=writer)
     os.close(writer)
     assert done.returncode == ExitStatus.USAGE
 
@@ -96,29 +88,18 @@ def test_what_this_machine_cannot_do_is_no_bug(tmp_path: Path) -> None:
         assert done.stderr.startswith("error: this machine could not do its part\n  why: No such file")
 
 
-ROOT = Path(__file__).parents[2]
 HEAVY = ("argcomplete", "asyncio", "cryptography", "fabric", "paramiko", "pathspec", "rich", "tomllib")
 
 
-def test_little_is_loaded_before_ctrl_c_is_taken() -> None:
-    code = (
-        "import sys; from orchestrator.cli.main import run; print([m for m in ('argparse',"
-        "'dataclasses', 'orchestrator.model') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def test_help_loads_nothing_heavy() -> None:
-    code = (
-        "import sys\n"
-        "from orchestrator.cli.main import main\n"
-        "try:\n"
-        "    main(['--help'])\n"
-        "except SystemExit:\n"
-        "    pass\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "usage: orchestrate" in done.stdout
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("from orchestrator.cli.main import run", ("argparse", "dataclasses", "orchestrator.model")),
+        ("from orchestrator.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass", HEAVY),
+    ],
+    ids=["before Ctrl-C is taken", "for --help"],
+)
+def test_little_is_loaded(code: str, modules: tuple[str, ...], tmp_path: Path) -> None:
+    loaded = f"print([name for name in {modules!r} if name in sys.modules])"
+    done = orchestrate(state=tmp_path, code=f"import sys\n{code}\n{loaded}")
     assert done.stdout.splitlines()[-1] == "[]"
