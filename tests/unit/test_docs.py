@@ -75,18 +75,13 @@ def test_every_key_is_in_the_table_with_its_default(title: str, keys: dict[str, 
             assert json.loads(said.strip("`")) == default, key
 
 
-def test_the_table_tells_which_keys_may_be_defaults() -> None:
+def test_every_other_key_and_every_role_is_on_the_page_of_the_inventory() -> None:
+    text = page("inventory")
     assert list(HOST_KEYS)[3:] == list(DEFAULTS_KEYS)
-    assert "Those below `address` may also stand under `[defaults]`" in page("inventory")
-
-
-def test_every_role_is_explained() -> None:
-    assert all(f'`"{role.value}"`' in page("inventory") for role in Role)
-
-
-def test_every_key_of_data_is_in_its_table() -> None:
-    assert first_codes(section(page("inventory"), "Keys of `[data]`")) == list(DATA_KEYS)
-    assert first_codes(section(page("inventory"), "Keys of `[export.kubernetes]`")) == list(KUBERNETES_KEYS)
+    assert "Those below `address` may also stand under `[defaults]`" in text
+    assert all(f'`"{role.value}"`' in text for role in Role)
+    assert first_codes(section(text, "Keys of `[data]`")) == list(DATA_KEYS)
+    assert first_codes(section(text, "Keys of `[export.kubernetes]`")) == list(KUBERNETES_KEYS)
 
 
 # --- the command line ---
@@ -119,20 +114,13 @@ def test_the_exit_statuses_are_those_of_the_code() -> None:
 # --- events, checks, messages ---
 
 
-def test_every_event_is_in_the_table() -> None:
-    assert first_codes(section(page("launch"), "JSON")) == [cls.__name__ for cls in get_args(Event)]
-
-
-def test_every_kind_of_failure_is_in_the_table() -> None:
-    assert set(first_codes(section(page("launch"), "What a failure is called"))) == set(FailureKind) - {
-        FailureKind.NONE
-    }
-
-
-def test_every_check_is_in_the_table() -> None:
-    assert set(first_codes(section(page("preflight"), "The checks"))) == {
-        check.name for check in checks.TABLE
-    }
+def test_every_event_failure_and_check_is_in_its_table() -> None:
+    launch = page("launch")
+    assert first_codes(section(launch, "JSON")) == [cls.__name__ for cls in get_args(Event)]
+    kinds = first_codes(section(launch, "What a failure is called"))
+    assert set(kinds) == set(FailureKind) - {FailureKind.NONE}
+    checked = first_codes(section(page("preflight"), "The checks"))
+    assert set(checked) == {check.name for check in checks.TABLE}
 
 
 def test_every_message_that_is_explained_is_said_somewhere() -> None:

@@ -118,7 +118,7 @@ def test_absolute_paths_that_hosts_may_lack(words: str, text: str, own: dict[str
     assert findings.own_paths(words.split(), (SourceFile("train.py", text),), here) == own
 
 
-def launched() -> Iterator[tuple[str, tuple[Role, ...], Job, str]]:
+def launched() -> Iterator[tuple[str, tuple[tuple[Role, ...], Job, str]]]:
     """Each program of the corpus, as it is launched there."""
     for name, one in ALL.items():
         words = [word for word in one.command if not word.startswith("-")]
@@ -128,10 +128,10 @@ def launched() -> Iterator[tuple[str, tuple[Role, ...], Job, str]]:
             path = next(p for p in (f"{module}.py", f"{module}/__main__.py") if (PROGRAMS / p).exists())
         if path is not None:
             job = Job(auto_shard=AutoShard.DATA) if "auto_shard" in one.job else Job()
-            yield name, tuple(Role(role) for role in one.roles), job, str(Path(one.folder) / path)
+            yield name, (tuple(Role(role) for role in one.roles), job, str(Path(one.folder) / path))
 
 
-CORPUS = {name: (roles, job, path) for name, roles, job, path in launched()}
+CORPUS = dict(launched())
 
 
 @pytest.mark.parametrize("name", CORPUS)

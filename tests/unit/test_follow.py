@@ -69,10 +69,6 @@ def gap(count: int) -> dict[str, Any]:
     return {"bytes": count, "why": "No space left on device", "offset": 0, "ns": 1}
 
 
-def missing(told: list[Event]) -> int:
-    return sum(event.count for event in told if isinstance(event, LogGap))
-
-
 def final(*gaps: dict[str, Any]) -> dict[str, Any]:
     known = {"state": "exited", "want": "stop", "exit_code": 0, "started_ns": 10**9, "ended_ns": 2 * 10**9}
     return {**known, "gaps": list(gaps)}
@@ -83,7 +79,7 @@ def test_a_gap_that_grows_is_said_to_its_end(follower: Follower, told: list[Even
     give(follower, "state", state={"state": "running", "gaps": [gap(100)]})
     give(follower, "state", state={"state": "running", "gaps": [gap(40_000)]})
     give(follower, "state", state=final(gap(63_009)))
-    assert missing(told) == 63_009
+    assert sum(event.count for event in told if isinstance(event, LogGap)) == 63_009
     assert isinstance(told[-1], TaskExited)
     assert len(told) == 3  # not one for each time that it grew
 

@@ -24,7 +24,6 @@ TF, TORCH, JAX = FrameworkName.TENSORFLOW, FrameworkName.TORCH, FrameworkName.JA
     [
         ("import tensorflow as tf", TF, "the program imports tensorflow"),
         ("import torch.nn as nn", TORCH, "the program imports torch"),
-        ("print 'python 2'\nimport torch", TORCH, "the program imports torch"),
         ("import numpy  # import torch", TF, "nothing shows another framework"),
         # Of several it is the one that trains on several tasks; tf.data is what feeds many programs of JAX.
         ("import tensorflow, torch\ntf.distribute.MirroredStrategy()", TF, "the program imports tensorflow"),

@@ -129,13 +129,6 @@ def test_a_sum_over_all_tasks_is_no_loss() -> None:
     assert several.fit == Fit(2, 2, 17, 20, None, "nan", 10.0, 0.9955)
 
 
-def test_the_pace_is_that_of_the_line() -> None:
-    lines = Lines()
-    lines.feed((REAL / "keras2-verbose2-val.txt").read_bytes())
-    assert lines.fit is not None
-    assert lines.fit.steps_per_second == pytest.approx(1 / 0.132)
-
-
 OTHERS = [
     "the Epoch 3/8",
     "3/6 of the files",

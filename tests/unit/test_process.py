@@ -24,7 +24,6 @@ class Slow:
 slow = Slow()
 run()
 """
-_NO_RUNS = "no runs yet; orchestrate launch starts one\n"
 _CODE = "from orchestrator.cli.main import run; run()"
 
 
@@ -46,7 +45,7 @@ def orchestrate(
 
 def test_ctrl_c_while_the_interpreter_ends_does_not_change_the_status(tmp_path: Path) -> None:
     done = orchestrate(state=tmp_path, code=_IMPATIENT)
-    assert (done.returncode, done.stdout + done.stderr) == (0, _NO_RUNS)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "no runs yet; orchestrate launch starts one\n")
 
 
 def test_a_pipe_that_was_closed_does_not_change_the_status(tmp_path: Path) -> None:
