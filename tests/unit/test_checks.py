@@ -180,7 +180,6 @@ def test_what_a_framework_is_built_with_is_compared() -> None:
 FINE: list[dict[str, Any]] = [
     {"facts__packages": {"tensorflow-cpu": "2.21.0", "tf-keras": "2.21.3"}},
     {"facts__packages": {"tensorflow": "2.15.1", "keras": "2.15.0"}},  # Keras 2 inside
-    {"facts__packages": {"tensorflow": "2.9.0"}},
     {"hello__python": "3.8.18"},
     {"facts__disk__state": None, "clock": -0.9},
     {"host__devices": ("0", "1"), "facts__gpus": GPUS},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from orchestrator import events as ev
 from orchestrator.cli.main import main
 from orchestrator.errors import ExitStatus
-from orchestrator.model import Data, EnvironmentPlan, Host, RunPlan
+from orchestrator.model import Data, EnvironmentPlan, Host
 from orchestrator.names import RunId
 from orchestrator.report.compare import differences, facts_of, shown
 from orchestrator.store import RunFolder, runs_root
@@ -43,12 +44,12 @@ def folder(
     command: tuple[str, ...] = ("train.py", "--long-option-that-is-equal", "--rate", "1e-3"),
     env: dict[str, str] | None = None,
     code: CodeRecord = CodeRecord({"train.py": "1", "other.py": "2"}, "c0ffee", "main"),  # noqa: B008
-    change: Callable[[RunPlan], RunPlan] = lambda plan: plan,
     pace: float = 10.0,
+    **changes: Any,
 ) -> RunFolder:
     made = RunFolder(runs_root(), run)
-    plan = replace(plans.make(*hosts, command=command, env=env or {}), run=str(run), data_digest="d1")
-    made.create(change(plan))
+    plan = plans.make(*hosts, command=command, env=env or {})
+    made.create(replace(plan, **{"run": str(run), "data_digest": "d1", **changes}))
     log = EventLog(made)
     progress = ev.TaskProgressed("worker/0", 5, 0.5, pace)
     for event in (*(described(host.name) for host in hosts), *more, STARTED, progress):
@@ -61,10 +62,10 @@ def ended(outcome: ev.Outcome, kind: ev.FailureKind = ev.FailureKind.NONE) -> ev
     return ev.RunEnded("r", outcome, 1, 61.0, "", "", (), "", kind=kind)
 
 
-def lock(text: str) -> Callable[[RunPlan], RunPlan]:
+def lock(text: str) -> EnvironmentPlan:
     older = "scipy==1.10 ; python_full_version < '3.12' \\\n    --hash=sha256:00\n"
     write_lock(text, f"{older}scipy=={text} \\\n    --hash=sha256:00\n")
-    return lambda plan: replace(plan, environment=EnvironmentPlan(text))
+    return EnvironmentPlan(text)
 
 
 ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
@@ -76,11 +77,11 @@ ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
         {("code", "not committed"), *(("files", name) for name in ("train.py", "other.py", "new.py"))},
     ),
     "code that was never read": (
-        lambda: folder(B, code=CodeRecord(), change=lambda plan: replace(plan, tree="d0" * 16)),
+        lambda: folder(B, code=CodeRecord(), tree="d0" * 16),
         {("code", "git"), ("code", "digest")},
     ),
     "a package": (lambda: folder(B, described("gpu-2", packages={"numpy": "1"})), {("packages", "numpy")}),
-    "a lock": (lambda: folder(B, change=lock("1.14")), {("packages", "scipy (lock)")}),
+    "a lock": (lambda: folder(B, environment=lock("1.14")), {("packages", "scipy (lock)")}),
     "a driver": (
         lambda: folder(B, *(described(name, driver="560", memory=1 << 30) for name in ("gpu-1", "gpu-2"))),
         {("packages", "NVIDIA driver"), ("hosts", "memory")},
@@ -93,12 +94,9 @@ ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
         lambda: folder(B, env={"A": "1", "MY_TOKEN": "hunter2"}),
         {("environment", "A"), ("environment", "MY_TOKEN")},
     ),
-    "a secret": (
-        lambda: folder(B, change=lambda plan: replace(plan, secrets=("WANDB",))),
-        {("environment", "WANDB")},
-    ),
+    "a secret": (lambda: folder(B, secrets=("WANDB",)), {("environment", "WANDB")}),
     "data": (
-        lambda: folder(B, change=lambda plan: replace(plan, data_digest="d2", data=Data(paths=("x",)))),
+        lambda: folder(B, data_digest="d2", data=Data(paths=("x",))),
         {("data", "digest"), ("data", "x")},
     ),
 }

@@ -123,7 +123,6 @@ def test_ranges_run_in_step() -> None:
         A + 'address = "127.0.0.1"' + B + 'address = "::1"\ntask_port = 3000',
         A + 'role = "ps"' + B + C + 'role = "chief"',
         '[defaults]\nrole = "ps"\n' + A + 'role = "chief"' + B + 'role = "worker"' + C + "spare = true",
-        A + '[host.env]\nA = "1"\n[defaults.env]\nA = "2"\n[job.env]\nA = "3"',
         "job.command = \"bash -c 'train.py $X && echo ok'\"\n" + A,
     ],
 )

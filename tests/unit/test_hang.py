@@ -83,11 +83,9 @@ EVALUATED = "worker/0 worker/1 evaluator/0"
 @pytest.mark.parametrize(
     ("who", "ends", "completion", "decision", "good"),
     [
-        (WORKERS, {}, Completion.ALL, GangDecision.GO_ON, False),
         (WORKERS, {"worker/0": OK}, Completion.ALL, GangDecision.GO_ON, False),
         (WORKERS, {"worker/0": OK, "worker/1": OK}, Completion.ALL, GangDecision.ENDED, True),
         (WORKERS, {"worker/1": BAD}, Completion.ALL, GangDecision.STOP_FAILED, False),
-        (WORKERS, {"worker/1": KILLED}, Completion.ALL, GangDecision.STOP_FAILED, False),
         (WORKERS, {"worker/1": LOST}, Completion.ALL, GangDecision.STOP_FAILED, False),
         (WORKERS, {"worker/0": STOPPED, "worker/1": BAD}, Completion.ALL, GangDecision.ENDED, False),
         (WORKERS, {"worker/0": STOPPED, "worker/1": STOPPED}, Completion.ALL, GangDecision.ENDED, False),
