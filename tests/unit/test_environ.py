@@ -84,15 +84,6 @@ def test_the_keras_of_one_task_and_of_four(
 
 
 @pytest.mark.parametrize(
-    ("source", "job", "parts"),
-    [(PLAIN, Job(), "tf_keras,keras"), (OWN, Job(), "keras"), (PLAIN, Job(repair_keras=False), None)],
-)
-def test_what_is_repaired(source: str, job: Job, parts: str | None) -> None:
-    plan = make(host("a"), host("b"), job=job, command=TRAIN, sources=(source,))
-    assert plan.tasks[0].env.get("ORCHESTRATE_KERAS") == parts
-
-
-@pytest.mark.parametrize(
     ("source", "job", "given"),
     [
         (PLAIN, Job(), False),
@@ -108,14 +99,19 @@ def test_tf_config_of_one_task(source: str, job: Job, given: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "value"),
-    [(Job(), "auto"), (Job(auto_shard=AutoShard.DATA), "data"), (Job(auto_shard=AutoShard.OFF), None)],
+    ("source", "job", "name", "value"),
+    [
+        (OWN, Job(), "ORCHESTRATE_KERAS", "keras"),
+        (PLAIN, Job(repair_keras=False), "ORCHESTRATE_KERAS", None),
+        (PLAIN, Job(auto_shard=AutoShard.DATA), "ORCHESTRATE_AUTO_SHARD", "data"),
+        (PLAIN, Job(auto_shard=AutoShard.OFF), "ORCHESTRATE_AUTO_SHARD", None),
+    ],
 )
-def test_auto_shard_is_for_several_tasks(job: Job, value: str | None) -> None:
-    assert "ORCHESTRATE_AUTO_SHARD" not in make(host("a"), job=job).tasks[0].env
-    plan = make(host("a"), host("b"), job=job)
-    assert plan.tasks[0].env.get("ORCHESTRATE_AUTO_SHARD") == value
+def test_what_is_repaired_of_several_tasks(source: str, job: Job, name: str, value: str | None) -> None:
+    plan = make(host("a"), host("b"), job=job, command=TRAIN, sources=(source,))
+    assert plan.tasks[0].env.get(name) == value
     assert ("set ORCHESTRATE_AUTO_SHARD=data as auto_shard says" in plan.notes) is (value == "data")
+    assert "ORCHESTRATE_AUTO_SHARD" not in make(host("a"), job=job).tasks[0].env
 
 
 @pytest.mark.parametrize(

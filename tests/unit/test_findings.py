@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,6 @@ class Case:
     text: str
     code: str = ""
     roles: tuple[Role, ...] = WORKERS
-    job: Job = field(default_factory=Job)
     tasks: int = 1  # of each host
 
 
@@ -47,7 +46,7 @@ def scene(files: tuple[SourceFile, ...], roles: tuple[Role, ...], job: Job, task
 
 
 def of(case: Case) -> Scene:
-    return scene((SourceFile("train.py", HEAD + case.text),), case.roles, case.job, case.tasks)
+    return scene((SourceFile("train.py", HEAD + case.text),), case.roles, Job(), case.tasks)
 
 
 ENV = "os.environ['TF_CONFIG'] = '{}'\n"

@@ -26,11 +26,8 @@ def status(run: str, plan: str, attempt: str = "1", *, alive: bool = True) -> di
 
 def test_who_uses_a_host_is_a_row_each() -> None:
     ours = seal(encode_plan(PLAN), None)
-    gpu = {
-        "index": 1,
-        "name": "A100",
-        "fields": {"users": "pid 7 python (user bob); pid 8 x (run r1, user me)"},
-    }
+    users = "pid 7 python (user bob); pid 8 x (run r1, user me)"
+    gpu = {"index": 1, "name": "A100", "fields": {"users": users}}
     since = (NOW - 3600) * 10**9
     told: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
         "ours": ([status("r1", ours)], {"gpus": [gpu]}),
