@@ -24,6 +24,7 @@ from orchestrator.store.known import write_lock
 from tests.unit import plans
 
 A, B = RunId("20261121-010203-aaaa"), RunId("20261122-010203-bbbb")
+SENT = Data(paths=("x",))
 STARTED = ev.TaskStarted("worker/0", "gpu-1", "1", 42)
 
 
@@ -95,10 +96,7 @@ ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
         {("environment", "A"), ("environment", "MY_TOKEN")},
     ),
     "a secret": (lambda: folder(B, secrets=("WANDB",)), {("environment", "WANDB")}),
-    "data": (
-        lambda: folder(B, data_digest="d2", data=Data(paths=("x",))),
-        {("data", "digest"), ("data", "x")},
-    ),
+    "data": (lambda: folder(B, data_digest="d2", data=SENT), {("data", "digest"), ("data", "x")}),
 }
 
 

@@ -20,12 +20,8 @@ from orchestrator.events import Event, FailureKind
 from orchestrator.model import Host, Job, Role
 
 ROOT = Path(__file__).parents[2]
-PAGES = (
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "CHANGELOG.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-)
+DOCS = [*(ROOT / "docs").glob("*.md")]
+PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")), *sorted(DOCS)]
 # Of verbs whose options are not on the page of their name.
 PAGE_OF_VERB = {"push": "data", "stacks": "hangs"}
 PAGE_OF_VERB |= dict.fromkeys(("tail", "status", "pull", "stop"), "runs")
@@ -54,7 +50,6 @@ def first_codes(text: str) -> list[str]:
 
 
 # --- hosts.toml ---
-
 
 TABLES = [("Keys of `[[host]]`", HOST_KEYS, Host), ("Keys of `[job]`", JOB_KEYS, Job)]
 
@@ -166,4 +161,4 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 
 def test_the_pages_stay_short() -> None:
-    assert sum(len(page.read_text().split()) for page in (ROOT / "docs").glob("*.md")) <= 32_000
+    assert sum(len(page.read_text().split()) for page in DOCS) <= 32_000

@@ -163,9 +163,7 @@ FILES = {
     "run.sh": 'exec "$PYTHON" train.py\n',
     "look.sh": "#!/bin/sh\nexec df -h\n",
 }
-
-
-NOTED = ("train.py", "nice bash run.sh", "train.R", "python -c 'import tensorflow.keras'")
+NOTED = ("--epochs 1", "train.py", "nice bash run.sh", "train.R", "python -c 'import tensorflow.keras'")
 NOT_NOTED = ("hostname", "look.py", "bash look.sh", "python -m pytest", "make data")
 
 

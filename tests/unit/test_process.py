@@ -64,15 +64,9 @@ def test_debug_shows_where_and_leaves_the_status(tmp_path: Path) -> None:
     assert "\nerror: there is no none.toml\n" in done.stderr
 
 
-_BUG = """
-from orchestrator.cli import main, runs
-runs.main = lambda _: {}["nothing"]
-main.run()
-"""
-
-
 def test_a_bug_has_a_status_of_its_own(tmp_path: Path) -> None:
-    done = orchestrate("runs", state=tmp_path, code=_BUG)
+    bug = "from orchestrator.cli import main, runs; runs.main = lambda _: {}['nothing']; main.run()"
+    done = orchestrate("runs", state=tmp_path, code=bug)
     assert done.returncode == 4
     assert "KeyError: 'nothing'\n" in done.stderr
     assert "Traceback" not in done.stderr
