@@ -67,10 +67,10 @@ def changed(made: HostReport, **changes: Any) -> HostReport:
         part = getattr(made, first)
         if first == "host":
             part = replace(part, **{keys[0]: value})
+        elif keys:
+            part = wire.read(_with(msgspec.to_builtins(part), keys, value), type(part), path)
         else:
-            part = (
-                wire.read(_with(msgspec.to_builtins(part), keys, value), type(part), path) if keys else value
-            )
+            part = value
         made = replace(made, **{first: part})
     return made
 

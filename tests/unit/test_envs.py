@@ -23,8 +23,10 @@ DEBIAN = wheels.Platform("x86_64", "glibc 2.36", "3.11.2")
 
 def test_every_key_and_none() -> None:
     index = "https://packages.example/simple"
-    keys = f'''requirements = "pyproject.toml"\npackages = ["wandb>=0.17"]\nextras = ["gpu"]
-        python = "3.12"\nindex = "{index}"\nvia = "controller"'''
+    keys = (
+        'requirements = "pyproject.toml"\npackages = ["wandb>=0.17"]\nextras = ["gpu"]\n'
+        f'python = "3.12"\nindex = "{index}"\nvia = "controller"\n'
+    )
     made, usual = (parse(f"{HOST}[env]\n{text}").environment for text in (keys, ""))
     assert made == Environment("pyproject.toml", ("wandb>=0.17",), ("gpu",), "3.12", index, Via.CONTROLLER)
     assert usual is not None

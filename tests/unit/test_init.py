@@ -27,14 +27,7 @@ def test_a_host_is_written_only_under_a_name_that_is_read_again() -> None:
         ("xx", "127.0.0.2", "127.0.0.3", "127.0.0.2 127.0.0.3"),
         ("xy", "gpu-a 10.1.2.3", "gpu-b 192.168.1.1 169.254.0.1", ""),
     ],
-    ids=[
-        "as ssh",
-        "NAT, and a bridge of each",
-        "forwarded ports",
-        "a name",
-        "one machine",
-        "nothing in common",
-    ],
+    ids=["as ssh", "NAT, and a bridge of each", "forwarded ports", "a name", "one machine", "no network"],
 )
 def test_the_address_that_the_others_reach(places: str, a: str, b: str, chosen: str) -> None:
     machines = {}
