@@ -109,6 +109,15 @@ def test_a_spare_takes_role_tasks_and_position() -> None:
     assert json.loads(again.tasks[1].env[TF_CONFIG])["cluster"]["worker"][0] == "s:4000"
 
 
+def test_a_replaced_host_that_is_back_is_a_spare() -> None:
+    plan = planned(host("a"), host("b"), host("s", spare=True))
+    again, _ = reseat(plan, {"b"}, plan.spares, 2)
+    third, changes = reseat(again, {"a"}, again.retired, 3)
+    assert changes == (Change("a", "b"),)
+    assert third.cluster == {"worker": ("b:2222", "s:2222")}
+    assert [one.name for one in third.retired] == ["a"]
+
+
 def test_a_spare_that_is_no_use_gives_the_place_back() -> None:
     plan = planned(host("a", "chief"), host("b", tasks=2), host("s", spare=True), host("t", spare=True))
     first, _ = reseat(plan, {"a", "b"}, plan.spares, 2)

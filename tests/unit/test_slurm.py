@@ -9,8 +9,9 @@ import pytest
 
 from orchestrator import slurm
 from orchestrator.errors import HostError, UsageError
-from orchestrator.model import Host, Order, Way
+from orchestrator.model import Host, Inventory, Order, Way
 from orchestrator.names import RunId
+from orchestrator.planning import selection
 from orchestrator.store import RunFolder
 
 SCONTROL = """#!/bin/sh
@@ -117,3 +118,11 @@ def test_an_order_to_a_keeper_on_another_machine_is_a_file(tmp_path: Path) -> No
     assert folder.ask_keeper(Order.KILL)
     assert folder.take_order() == b'{"want": "kill"}'
     assert folder.take_order() == b""
+
+
+def test_the_last_workers_stand_by() -> None:
+    hosts = tuple(Host(name, name, name) for name in ("n1", "n2", "n3"))
+    spares = selection.stand_by(Inventory(hosts), 2).hosts
+    assert [host.spare for host in spares] == [False, True, True]
+    with pytest.raises(UsageError):
+        selection.stand_by(Inventory(hosts), 3)

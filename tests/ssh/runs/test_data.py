@@ -65,3 +65,11 @@ def test_a_secret_is_seen_by_the_task_and_by_nobody_else(desk: Desk) -> None:
         for path in root.rglob("*"):
             if path.is_file():
                 assert secret.encode() not in path.read_bytes(), path
+
+
+def test_a_missing_secret_is_said_before_anything_starts(desk: Desk) -> None:
+    desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["NO_SUCH_KEY"]\n')
+    viewer = desk.launch("--", "true")
+    assert viewer.wait() == ExitStatus.USAGE
+    assert "NO_SUCH_KEY" in viewer.stderr
+    assert not list(desk._runs())

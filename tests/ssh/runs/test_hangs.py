@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 
 from orchestrator.errors import ExitStatus
 from orchestrator.text import duration
@@ -121,3 +122,38 @@ def test_stacks_by_hand_from_any_machine(desk: Desk) -> None:
     assert late.wait() == ExitStatus.USAGE
     assert f"no task of run {run} is alive" in late.stderr
     desk.nothing_is_left(run)
+
+
+def test_a_task_on_a_host_that_is_lost_is_unknown_and_hangs_not(desk: Desk) -> None:
+    desk.script("t.py", TRAINER)
+    viewer = desk.launch("--hang-timeout", "5", "--", "t.py", "deadlock")
+    until("both have stepped", lambda: viewer.stdout.count("has stepped") == 2)
+    server = desk.cluster.servers[1]
+    desk.kill_sshd(server)
+    until("the host is lost", lambda: desk.named("HostLost"))
+    asked = desk.start("stacks")
+    assert asked.wait() == ExitStatus.CLUSTER
+    assert f"warning: no stacks from {desk.cluster.hosts[1].name}: " in asked.stderr
+    assert "t.py:8 in wait_for_the_others" in asked.stdout
+    (lost,) = (event["at"] for event in desk.named("HostLost"))
+    until("long after", lambda: time.time() > lost + 6)
+    assert not desk.named("HangSuspected")
+    desk.start_sshd(server)
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    (back,) = (event["at"] for event in desk.named("HostRecovered"))
+    (suspected,) = (event["at"] for event in desk.named("HangSuspected"))
+    assert suspected >= back + 4.4  # from the last look before it was back
+    desk.nothing_is_left(desk.run_id())
+
+
+def test_a_gang_that_hung_is_started_again_where_that_is_allowed(desk: Desk) -> None:
+    desk.timings = {"pauses": [0.05]}
+    desk.script(
+        "t.py", 'import os\nif os.environ["ORCHESTRATE_ATTEMPT"] == "2":\n    raise SystemExit\n' + TRAINER
+    )
+    viewer = desk.launch(*FAST, "--max-restarts", "1", "--", "t.py", "stop")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    (failed,) = desk.named("AttemptFailed")
+    assert (failed["cause_task"], failed["kind"]) == ("worker/1", "hang")
+    assert "is stopped (SIGSTOP)" in failed["cause"]
+    desk.nothing_is_left(desk.run_id())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import FAMILY, Desk, until
+from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
 from tests.ssh.runs.phases import hold, traceback_free
 from tests.ssh.runs.test_keeper import COUNTING
 
@@ -124,6 +126,69 @@ def test_a_host_that_comes_back_for_the_last_proof_is_told_to_stop_too(desk: Des
     assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
     (ended,) = desk.named("RunEnded", run)
     assert ended["unproven"] == []
+    desk.nothing_is_left(run)
+
+
+# --- what a node does by itself ---
+
+
+def with_a_dead_machine(desk: Desk) -> tuple[Viewer, str]:
+    """A run of which everything on the second host has died, its sshd too."""
+    desk.script("t.py", COUNTING)
+    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
+    viewer.shows("line 5")
+    run = desk.run_id()
+    desk.kill_sshd(desk.cluster.servers[1])
+    kill_all(desk.machinery_of(run, desk.cluster.hosts[1]))
+    until("its tasks are gone", lambda: not desk.task_pids(run, "worker/1"))
+    return viewer, run
+
+
+def test_a_machine_that_was_restarted_is_the_cause(desk: Desk) -> None:
+    """As far as one machine can play it: everything of one host dies, and its state is of an earlier life."""
+    viewer, run = with_a_dead_machine(desk)
+    host = desk.cluster.hosts[1]
+    state = Path(host.state or "") / "runs" / run / "attempts" / "1" / "worker-1" / "state.json"
+    known = json.loads(state.read_text())
+    state.write_text(json.dumps({**known, "incarnation": "another boot/1/1"}))
+    desk.start_sshd(desk.cluster.servers[1])
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+    (ended,) = desk.named("RunEnded", run)
+    assert (ended["kind"], ended["cause_task"], ended["cause_host"]) == ("rebooted", "worker/1", host.name)
+    assert f"error: {host.name}: the machine or its container was restarted, and " in viewer.stderr
+    assert f"`journalctl -b -1` on {host.name}" in viewer.stderr
+    status = desk.start("status", run)
+    status.wait()
+    assert ended["cause"] in status.stdout
+    listed = desk.start("runs")
+    listed.wait()
+    assert "failed: rebooted" in listed.stdout
+
+
+def test_a_host_that_stays_silent_is_the_cause_when_the_others_fail_of_it(desk: Desk) -> None:
+    desk.timings = {"stop_unreachable": 2.0}
+    text = "tensorflow.python.framework.errors_impl.UnavailableError: failed to connect to all addresses"
+    desk.script(
+        "t.py",
+        "import json, os, sys, time\n"
+        "print('up', flush=True)\n"
+        "while not os.path.exists(sys.argv[1]) or json.loads(os.environ['TF_CONFIG'])['task']['index']:\n"
+        "    time.sleep(0.02)\n"
+        f"print({text!r})\n"
+        "sys.exit(1)\n",
+    )
+    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
+    until("both are up", lambda: viewer.stdout.count("up") == 2)
+    run, host = desk.run_id(), desk.cluster.hosts[1]
+    desk.kill_sshd(desk.cluster.servers[1])
+    until("the host is lost", lambda: desk.named("HostLost", run))
+    (desk.folder / "enough").touch()
+    assert viewer.wait(90) == ExitStatus.RUN_FAILED, viewer.stderr
+    (ended,) = desk.named("RunEnded", run)
+    assert (ended["kind"], ended["cause_host"]) == ("host-lost", host.name)
+    assert f"{host.name}: the host stopped answering at " in ended["cause"]
+    desk.start_sshd(desk.cluster.servers[1])
+    desk.start("stop", run).wait()
     desk.nothing_is_left(run)
 
 

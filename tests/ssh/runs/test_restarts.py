@@ -216,28 +216,46 @@ def test_a_spare_gets_the_code_as_it_was_at_the_launch(four: Desk) -> None:
 
 
 def test_the_backup_of_the_first_task_reaches_every_host(four: Desk) -> None:
-    four.timings = FAST
-    spares(four, 3, job='[job]\nhost_timeout = 1\nfailure_grace = 0.1\nbackup = "backup"\n')
+    desk = four
+    desk.timings = FAST
+    spares(desk, 3, job='[job]\nhost_timeout = 1\nfailure_grace = 0.1\nbackup = "backup"\n')
     how = """
 backup = pathlib.Path("backup/step")
 print("backup", backup.read_text() if backup.exists() else "none", flush=True)
 def fail(step):
+    if me["index"] == 0 and step == 5 * attempt:
+        backup.parent.mkdir(exist_ok=True)
+        backup.write_text(str(step))
     if step == 5 and attempt == 1:
-        if me["index"] == 0:
-            backup.parent.mkdir()
-            backup.write_text("5")
         print("half way", flush=True)
         time.sleep(600)
+    if attempt == 2 and step == 10:
+        print("further", flush=True)
+        time.sleep(600)
 """
-    viewer = four.launch("--max-restarts", "1", "--", trainer(four), how)
-    run = four.run_id()
-    half_way(four, run, 3)
-    names = [host.name for host in four.cluster.hosts]
-    power_off(four, run, 1)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    said = [log(four, run, 2, f"worker-{n}").splitlines()[1] for n in range(3)]
+    viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), how)
+    run = desk.run_id()
+    half_way(desk, run, 3)
+    names = [host.name for host in desk.cluster.hosts]
+    power_off(desk, run, 1)
+    until(
+        "all go on",
+        lambda: (
+            sum(b"further" in p.read_bytes() for p in (desk.run_folder(run) / "logs" / "2").glob("*.log"))
+            == 3
+        ),
+    )
+    said = [log(desk, run, 2, f"worker-{n}").splitlines()[1] for n in range(3)]
     assert said == ["backup 5"] * 3
     assert f"backup (1 B) was copied from {names[0]} to" in viewer.stderr
+    # Now the one that had the newest: what was copied before is used, and that is said.
+    desk.start_sshd(desk.cluster.servers[1])
+    until("the first host is back", lambda: "back after" in viewer.stderr)
+    power_off(desk, run, 0)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert [log(desk, run, 3, f"worker-{n}").splitlines()[1] for n in range(3)] == ["backup 5"] * 3
+    assert f"the newest backup is lost with {names[0]}" in viewer.stderr
+    assert ("worker/0", names[1]) in [tuple(p) for p in desk.named("AttemptPlanned", run)[-1]["tasks"]]
 
 
 UNFIT = """
