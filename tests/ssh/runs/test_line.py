@@ -69,11 +69,9 @@ def test_first_come_first_served_all_hosts_or_none(four: Desk, others: list[Desk
     until("the second waits for the first", lambda: waits_behind(second, four.run_id()))
     third_ends = train(third, 2, 3)
     until("the third waits for the second", lambda: waits_behind(third, second.run_id()))
-    (said,) = {told for event in third.named("Noted") if (told := event["text"]).startswith("in line")}
-    assert re.fullmatch(
-        rf"in line: waits on rehearsal-03 for run {second.run_id()} of \S+@\S+ \(since .{{9}}\)",
-        said,
-    )
+    words = rf"in line: waits on rehearsal-03 for run {second.run_id()} of \S+@\S+ \(since .{{9}}\)"
+    # Then more, while a test beside this one has the machine that only the third asks for.
+    assert any(re.match(words + "(;|$)", event["text"]) for event in third.named("Noted"))
     assert not runs(second)
     assert not runs(third)
     first_ends.touch()
