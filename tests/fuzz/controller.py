@@ -46,9 +46,6 @@ class _Tape:
     def explain(self, status: int | None, words: bytes) -> None:
         del status, words
 
-    def stalled(self) -> str:
-        return ""
-
     def wait(self, timeout: float) -> int:
         del timeout
         return 0

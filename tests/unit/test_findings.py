@@ -123,8 +123,7 @@ def launched() -> Iterator[tuple[str, tuple[tuple[Role, ...], Job, str]]]:
         words = [word for word in one.command if not word.startswith("-")]
         path = next((word for word in words if word.endswith(".py")), None)
         if path is None and "-m" in one.command:
-            module = words[1].replace(".", "/")
-            path = next(p for p in (f"{module}.py", f"{module}/__main__.py") if (PROGRAMS / p).exists())
+            path = f"{words[1].replace('.', '/')}/__main__.py"
         if path is not None:
             job = Job(auto_shard=AutoShard.DATA) if "auto_shard" in one.job else Job()
             yield name, (tuple(Role(role) for role in one.roles), job, str(Path(one.folder) / path))
