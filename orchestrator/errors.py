@@ -78,6 +78,7 @@ class Trouble(StrEnum):
     HUNG_UP = "hung-up"  # before its banner, as a busy sshd does: worth another try
     HERE = "here"  # this machine could not do its part
     FORBIDDEN = "forbidden"  # its bastion does not forward
+    NO_PYTHON = "no-python"  # no interpreter there fits
     NO_INDEX = "no-index"  # no package index can be reached from it
     INCOMPLETE = "incomplete"  # a folder that was sent lacks something
     RSYNC = "rsync"

@@ -22,10 +22,11 @@ from orchestrator.cli.desk.out import say, tell
 from orchestrator.config import load as config
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import is_loopback
-from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
+from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
 from orchestrator.fleet import Fleet
+from orchestrator.launching.environment import with_environment
 from orchestrator.model import Host, Inventory
-from orchestrator.phases.survey import Machine, choose_addresses, choose_python, survey
+from orchestrator.phases.survey import Machine, choose_addresses, choose_python, survey, unfit
 from orchestrator.plainfile import write_atomically
 from orchestrator.render.errors import report
 from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Trust, fingerprint, key_type
@@ -81,7 +82,7 @@ def main(arguments: argparse.Namespace) -> int:
     if bad:
         report(SeveralErrors(bad.values()), sys.stderr)
     made = config.load(file)  # what it cannot say by itself is said now, with its lines
-    return _end(file, bad, made, arguments)
+    return _end(file, bad, machines, made, arguments)
 
 
 def example() -> str:
@@ -231,7 +232,11 @@ def _described(machines: Mapping[str, Machine]) -> list[str]:
 
 
 def _end(
-    file: Path, bad: Mapping[str, HostError], inventory: Inventory, arguments: argparse.Namespace
+    file: Path,
+    bad: Mapping[str, HostError],
+    machines: Mapping[str, Machine],
+    inventory: Inventory,
+    arguments: argparse.Namespace,
 ) -> int:
     """Run preflight when all could be logged in to; else say what keeps us from it."""
     own = None if file == Path(NAME) else str(file)
@@ -240,6 +245,9 @@ def _end(
         tell(f"{file} names them all the same; when they answer: orchestrate preflight{to_name}")
         return ExitStatus.CLUSTER
     if inventory.environment is not None:
+        with contextlib.suppress(ClusterError):  # setup says why, and what to try
+            _, plan, lock = with_environment(inventory)
+            tell(*unfit(machines, lock, plan.index))
         then = f"then: orchestrate preflight{to_name}"
         tell(f"next: orchestrate setup{to_name} makes their Python environment; {then}")
         return ExitStatus.OK

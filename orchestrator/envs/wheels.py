@@ -4,61 +4,30 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from msgspec import Struct
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from orchestrator.envs import uv
 from orchestrator.envs.lock import HASH, Lock, bare, requirement_lines
+from orchestrator.envs.platforms import Compatibility, Platform, fit
 from orchestrator.errors import ClusterError
 from orchestrator.node.disk.removing import measure
 from orchestrator.node.stock.uv import tail
 from orchestrator.plainfile import cache, make_folder
 
 _COMPLETE = ".complete"
-_OLDEST_GLIBC = 5  # of the manylinux tags that name one: manylinux_2_5
 _LINES = 6
 _GLANCE = 0.5  # seconds between two looks at how far pip has come
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-
-
-class Platform(Struct, frozen=True):
-    """The facts of a machine that decide which wheel fits."""
-
-    machine: str  # x86_64, aarch64
-    libc: str  # "glibc 2.36"
-    python: str  # 3.11.2
-
-    @property
-    def minor(self) -> str:
-        return ".".join(self.python.split(".")[:2])
-
-    @property
-    def abi(self) -> str:
-        return f"cp{self.minor.replace('.', '')}"
-
-    @property
-    def name(self) -> str:
-        return f"{self.abi}-{self.libc.replace(' ', '-') or 'unknown'}-{self.machine}"
-
-    def tags(self) -> Iterator[str]:
-        """The platform tags of wheels that run there, as pip wants to be told (PEP 600)."""
-        match = re.fullmatch(r"glibc 2\.(\d{1,3})", self.libc)
-        newest = int(match[1]) if match else _OLDEST_GLIBC
-        for minor in range(newest, _OLDEST_GLIBC - 1, -1):
-            yield f"manylinux_2_{minor}_{self.machine}"
-        yield from (
-            f"{old}_{self.machine}" for old in ("manylinux2014", "manylinux2010", "manylinux1", "linux")
-        )
 
 
 def fetch(lock: Lock, platform: Platform, index: str | None, on_bytes: Callable[[int], None]) -> Path:
@@ -97,17 +66,39 @@ def fetch(lock: Lock, platform: Platform, index: str | None, on_bytes: Callable[
     return folder
 
 
-def _packages(lock: Lock, platform: Platform, index: str | None) -> dict[str, bool]:
-    """Return the lines of a lock that a platform needs, without markers, and whether each has a wheel."""
+def fitting(lock: Lock, platform: Platform, index: str | None) -> Compatibility:
+    """Return the Pythons for which a platform gets a wheel of every package; raise ClusterError."""
+    return fit(_pylock(lock, index, "--universal"), platform)
+
+
+def uv_for(platform: Platform, index: str | None, on_bytes: Callable[[int], None]) -> Path:
+    """Return a uv that runs on a platform; raise ClusterError if it has to be downloaded and cannot be."""
+
+    def download(folder: Path, requirements: Sequence[str]) -> None:
+        tags = [word for tag in platform.tags() for word in ("--platform", tag)]
+        words = ["download", "--no-deps", "--only-binary=:all:", *tags, "--dest"]
+        what = f"download uv for {platform.name}"
+        _pip(what, words, list(requirements), index=index, folder=folder, on_bytes=on_bytes)
+
+    return uv.binary_for(platform, download)
+
+
+def _pylock(lock: Lock, index: str | None, *target: str) -> list[Mapping[str, Any]]:
+    """Return the packages of a lock with the files that the index has of each (PEP 751)."""
     with tempfile.TemporaryDirectory() as name:
         listing = Path(name) / "lock.txt"
         listing.write_text(lock.text, encoding="utf-8")
-        target = f"{platform.machine}-unknown-linux-gnu"
         arguments = ["pip", "compile", "--quiet", "--no-header", "--no-deps", "--format", "pylock.toml"]
-        arguments += ["--python-version", platform.python, "--python-platform", target]
-        arguments += ["--default-index", index] if index else []
+        arguments += [*target, *(["--default-index", index] if index else [])]
         text = uv.run("look up the packages of [env]", [*arguments, str(listing)])
-    found = {canonicalize_name(one["name"]): one for one in tomllib.loads(text).get("packages", [])}
+    return list(tomllib.loads(text).get("packages", []))
+
+
+def _packages(lock: Lock, platform: Platform, index: str | None) -> dict[str, bool]:
+    """Return the lines of a lock that a platform needs, without markers, and whether each has a wheel."""
+    target = ("--python-version", platform.python, "--python-platform", platform.triple)
+    packages = _pylock(lock, index, *target)
+    found = {canonicalize_name(one["name"]): one for one in packages}
     chosen = {}
     for line in requirement_lines(lock.text):
         requirement = Requirement(bare(line))

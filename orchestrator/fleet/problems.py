@@ -10,9 +10,9 @@ from orchestrator.wire import Failure, printable
 
 # What a node may call its own trouble; any other word of it is not ours, and nothing is chosen by it.
 _OF_NODES = {
-    "agent", "bug", "busy", "changed", "data", "env", "files", "machine", "no-python", "orphan", "piece",
+    "agent", "bug", "busy", "changed", "data", "env", "files", "machine", "orphan", "piece",
     "port", "start", "state", "stopped", "task", "timeout", "usage", "workdir", Trouble.INCOMPLETE,
-    Trouble.NO_INDEX,
+    Trouble.NO_INDEX, Trouble.NO_PYTHON,
 }  # fmt: skip
 
 
@@ -66,9 +66,10 @@ def no_agent(host: Host, words: str, status: int | None) -> HostError:
     """Word that no agent answers, by what the login printed and ended with."""
     python = host.agent_python
     named = not words or python.rpartition("/")[2] in words  # a start-up file may miss something else
+    kind: str
     absent = named and (status == 127 or re.search(r"not found|No such file", words))
     if absent or re.search(r"SyntaxError|unknown option:? -I", words, re.IGNORECASE):
-        kind, what = "no-python", f"has no {python} of 3.8 or newer"
+        kind, what = Trouble.NO_PYTHON, f"has no {python} of 3.8 or newer"
         hint = "install one, or set `agent_python` in hosts.toml"
     else:
         kind, what = "no-agent", "logs in, but does not run our agent"

@@ -1,9 +1,14 @@
-"""Making the environment of [env] on hosts that lack it; uv is sent, and wheels where there is no index."""
+"""Creation of the environment of [env] on hosts that lack it.
+
+The controller sends uv; a Python where the host has none for which the packages have wheels; and the wheels
+where the host reaches no package index.
+"""
 
 from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from pathlib import Path
@@ -12,15 +17,26 @@ import msgspec
 from msgspec import Struct, field
 
 from orchestrator import wire
-from orchestrator.envs import Lock, Platform, fetch, name_of, uv
+from orchestrator.envs import (
+    Compatibility,
+    Lock,
+    Platform,
+    available,
+    fetch,
+    fitting,
+    name_of,
+    specifier,
+    standalone,
+    uv_for,
+)
 from orchestrator.errors import ClusterError, HostError, Trouble
-from orchestrator.events import EnvironmentMade, Event, Phase, Stepped
+from orchestrator.events import EnvironmentMade, Event, Noted, Phase, Stepped
 from orchestrator.fleet import Fleet, Session
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.data import bring, look
 from orchestrator.phases.preflight import shared_workdirs
-from orchestrator.ranges import grouped
+from orchestrator.ranges import fold, grouped
 from orchestrator.store.known import read_lock
 from orchestrator.sync.contents import DataPath, read_data
 
@@ -29,6 +45,7 @@ _GLANCE = 1.0  # seconds between two looks at how far a host has come
 _HELP = 60.0  # seconds in which hosts tell that they have it already; without them it goes from here
 _WHEELS = "wheels"  # in the folder of data on a host
 _UV = "tools/uv"  # in another one, which stays
+_PYTHON = "python"  # in a third one, which stays as long as an environment uses it
 _ANY = ">=3.11"  # the Python of a lock that names none
 
 
@@ -72,36 +89,72 @@ def runs_in(host: Host, plan: EnvironmentPlan) -> bool:
 def _make(
     fleet: Fleet, hosts: list[Host], plan: EnvironmentPlan, lock: Lock, emit: Emit
 ) -> dict[str, HostError]:
-    """First from the hosts' own index; those that reach none get wheels together."""
+    """Create it with the Python and index of each host; hosts that lack one get it from here."""
     makers = {host.name: _Maker(fleet.sessions[host.name], plan, lock, emit) for host in hosts}
-    bad = fleet.each(makers, _Maker.look).bad
-    equipped: dict[str, tuple[_Maker, str]] = {}  # each with the uv there
-    for program, group in grouped((makers[host.name].program, host) for host in hosts).items():
-        if program is not None:
-            source = functools.partial(list[DataPath], [DataPath(_UV, program, executable=True)])
-            places, failed = _bring(fleet, group, source, emit)
-            bad.update(failed)
-            equipped.update({name: (makers[name], f"{folder}/{_UV}") for name, folder in places.items()})
-    bad.update(fleet.each(equipped, lambda one: one[0].begin(one[1])).bad)
-    rest = [host for host in hosts if host.name not in bad]
-    supplied: dict[str, tuple[_Maker, str]] = {}
-    for platform, group in grouped((makers[host.name].lacks, host) for host in rest).items():
-        if platform is not None:
-            get = functools.partial(
-                _wheels, lock, platform, plan.index, lambda size: emit(Stepped("", "fetches packages", size))
-            )
-            places, failed = _bring(fleet, group, get, emit)
-            bad.update(failed)
-            supplied.update({name: (makers[name], f"{folder}/{_WHEELS}") for name, folder in places.items()})
-    bad.update(fleet.each(supplied, lambda one: one[0].finish(one[1])).bad)
+    bad: dict[str, HostError] = {}
+
+    def each(step: Callable[[_Maker], None]) -> None:
+        going = {name: one for name, one in makers.items() if name not in bad and not one.is_done}
+        bad.update(fleet.each(going, step).bad)
+
+    def supply(part: str, get: Callable[[Platform], list[DataPath]]) -> None:
+        """Bring a part to the hosts that lack it: the same files for hosts of one platform."""
+        going = ((one.lacks, one.session.host) for name, one in makers.items() if name not in bad)
+        for platform, group in grouped(going).items():
+            if platform is not None:
+                places, failed = _bring(fleet, group, functools.partial(get, platform), emit)
+                bad.update(failed)
+                for name, folder in places.items():
+                    makers[name].supplied(f"{folder}/{part}")
+
+    def on_bytes(size: int) -> None:
+        emit(Stepped("", "fetches packages", size))
+
+    def wheels(platform: Platform) -> list[DataPath]:
+        folder = fetch(lock, platform, plan.index, on_bytes)
+        return [DataPath(f"{_WHEELS}/{path.name}", path) for path in sorted(folder.glob("*.whl"))]
+
+    each(_Maker.look)
+    supply(_UV, lambda one: [DataPath(_UV, uv_for(one, plan.index, on_bytes), executable=True)])
+    fits = fleet.in_pool(
+        lambda: {one: _fit(lock, one, plan) for one in {m.platform for m in makers.values()}}
+    )
+    each(lambda one: one.find(fits[one.platform]))
+    going = [one for name, one in makers.items() if name not in bad]
+    fleet.in_pool(lambda: _choose(going, emit))
+    supply(_PYTHON, _python)
+    each(_Maker.begin)
+    supply(_WHEELS, wheels)
+    each(_Maker.finish)
     return bad
 
 
-def _wheels(
-    lock: Lock, platform: Platform, index: str | None, on_bytes: Callable[[int], None]
-) -> list[DataPath]:
-    folder = fetch(lock, platform, index, on_bytes)
-    return [DataPath(f"{_WHEELS}/{path.name}", path) for path in sorted(folder.glob("*.whl"))]
+def _fit(lock: Lock, platform: Platform, plan: EnvironmentPlan) -> Compatibility | None:
+    """Return the Pythons for which the packages have wheels; None if no index answers here."""
+    try:
+        return fitting(lock, platform, plan.index)
+    except ClusterError:
+        return None
+
+
+def _choose(makers: Sequence[_Maker], emit: Emit) -> None:
+    """Choose the Python for hosts without one that fits: the one most of the others use, or the chosen."""
+    common = Counter(Platform("", "", one.version).minor for one in makers if one.version)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in makers:
+        if one.candidates:
+            choices = available(one.platform).intersection(one.candidates) or one.candidates
+            chosen = max(choices, key=lambda choice: (common[f"3.{choice}"], choice))
+            one.lacks = msgspec.structs.replace(one.platform, python=f"3.{chosen}")
+            groups.setdefault((one.lacks.minor, one.why), []).append(one.session.host.name)
+    for (minor, why), names in groups.items():
+        emit(Noted(f"{fold(names)}: orchestrate installs Python {minor} in the working folder: {why}"))
+
+
+def _python(platform: Platform) -> list[DataPath]:
+    folder = standalone(platform)
+    program = DataPath(f"{_PYTHON}/bin/python3", folder / "bin" / f"python{platform.minor}", executable=True)
+    return [program, DataPath(f"{_PYTHON}/lib", folder / "lib")]
 
 
 class _Maker(Struct):
@@ -111,56 +164,100 @@ class _Maker(Struct):
     plan: EnvironmentPlan
     lock: Lock
     emit: Emit
-    program: Path | None = None  # here: the uv that runs there
-    lacks: Platform | None = None  # whose wheels it needs
-    platform: tuple[str, str] = "", ""  # machine and libc
-    request: wire.EnvMake | None = None
+    is_done: bool = False
+    lacks: Platform | None = None  # what is supplied next is for it
+    platform: Platform = Platform("", "")
+    candidates: tuple[int, ...] = ()  # minor versions of Python of which it needs one
+    why: str = ""  # it has none
+    uv: str = ""
+    python: str = ""
+    version: str = ""
+    wheels: str | None = None
     began: float = field(default_factory=time.monotonic)
 
     def look(self) -> None:
-        """Look whether it is there; else `program` is the uv that makes it. Raise HostError."""
+        """Find out if it is there; if not, it lacks uv. Raise HostError."""
         look = self.session.request(wire.EnvLook(workdir=self.session.host.workdir, name=self.plan.name))
+        self.platform = Platform(look.machine, look.libc)
         if look.ready:
             self._made({}, reused=True)
-            return
-        self.platform = look.machine, look.libc
-        self.program = uv.binary_for(look.machine, self.session.host.name)
+        else:
+            self.lacks = self.platform
 
-    def begin(self, tool: str) -> None:
-        """Make it of packages that the host itself can fetch; else `lacks` tells whose wheels it needs.
+    def supplied(self, path: str) -> None:
+        """Take note of a part that was brought: uv, then a Python, then wheels."""
+        assert self.lacks is not None
+        if not self.uv:
+            self.uv = path
+        elif not self.python:
+            self.python, self.version = f"{path}/bin/python3", self.lacks.python
+        else:
+            self.wheels = path
+        self.lacks = None
 
-        `tool` is the uv there. Raise HostError.
+    def find(self, fit: Compatibility | None) -> None:
+        """Find its own Python for which the packages have wheels; `candidates` if there is none.
+
+        Raise HostError if no Python fits.
         """
-        python = self.session.request(wire.EnvFind(uv=tool, python=self.plan.python or _ANY))
-        self.request = wire.EnvMake(
-            workdir=self.session.host.workdir,
-            name=self.plan.name,
-            uv=tool,
-            interpreter=python.path,
-            index=self.plan.index,
-            wheels=None,
-            ask_first=self.plan.via is Via.AUTO,
+        asked = self.plan.python or _ANY
+        minors = fit.allowed(asked) if fit else ()
+        if fit and not minors:
+            raise self._unfit(asked, fit)
+        wanted = specifier(asked, minors)
+        try:
+            found = self.session.request(wire.EnvFind(uv=self.uv, python=wanted))
+        except HostError as error:
+            if error.kind != Trouble.NO_PYTHON or "/" in asked or not minors:
+                raise
+            self.candidates, self.why = minors, f"no Python there fits {wanted}"
+            return
+        if fit and int(found.version.split(".")[1]) not in minors:
+            raise self._unfit(found.version, fit)
+        self.python, self.version = found.path, found.version
+
+    def _unfit(self, asked: str, fit: Compatibility) -> HostError:
+        others = ", ".join(f"3.{minor}" for minor in fit.minors)
+        way = f'set `python = "3.{fit.minors[-1]}"` under [env], or ' if others else ""
+        way += "name other packages" if others or not self.platform.is_musl else "use a machine with glibc"
+        return HostError(
+            self.session.host.name,
+            f"cannot have the packages of [env] for Python {asked} on {self.platform.name}",
+            kind="env",
+            why=f"no wheel of {fit.missing(asked)}{f'; Python {others} has wheels of all' if others else ''}",
+            hint=way,
         )
+
+    def begin(self) -> None:
+        """Create it from packages that the host can fetch; otherwise it lacks wheels. Raise HostError."""
         if self.plan.via is not Via.CONTROLLER:
             try:
-                self._make(self.request)
+                self._make(ask_first=self.plan.via is Via.AUTO)
                 return
             except HostError as error:
                 if error.kind != Trouble.NO_INDEX or self.plan.via is Via.NODE:
                     raise
-        self.lacks = Platform(*self.platform, python.version)
+        self.lacks = msgspec.structs.replace(self.platform, python=self.version)
 
-    def finish(self, wheels: str) -> None:
-        """Make it of the wheels that were brought; raise HostError."""
-        assert self.request is not None
-        self._make(msgspec.structs.replace(self.request, wheels=wheels, ask_first=False))
+    def finish(self) -> None:
+        """Create it from the wheels that were brought; raise HostError."""
+        self._make(ask_first=False)
 
-    def _make(self, request: wire.EnvMake) -> None:
+    def _make(self, *, ask_first: bool) -> None:
         session, total = self.session, len(self.lock.names)
+        request = wire.EnvMake(
+            workdir=session.host.workdir,
+            name=self.plan.name,
+            uv=self.uv,
+            interpreter=self.python,
+            index=self.plan.index,
+            wheels=self.wheels,
+            ask_first=ask_first,
+        )
         future = session.submit(request, self.lock.text.encode())
         deadline = time.monotonic() + _LIMIT
         while wait([future], _GLANCE).not_done and time.monotonic() < deadline:
-            steps = session.request(wire.EnvProgress(workdir=self.session.host.workdir, name=self.plan.name))
+            steps = session.request(wire.EnvProgress(workdir=session.host.workdir, name=self.plan.name))
             if steps.step == "unpack":  # what it counts are packages
                 self.emit(Stepped(session.host.name, f"unpack {steps.done} of {total} packages"))
             elif steps.step:
@@ -168,6 +265,7 @@ class _Maker(Struct):
         self._made(session.wait(future, wire.EnvMake.OP, 1.0).versions)
 
     def _made(self, versions: Mapping[str, str], *, reused: bool = False) -> None:
+        self.is_done = True
         host = self.session.host
         seconds = time.monotonic() - self.began
         path = str(Path(interpreter(host, self.plan)).parent.parent)

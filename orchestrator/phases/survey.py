@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -13,11 +14,16 @@ from orchestrator import wire
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import ip_of
 from orchestrator.config.values import program
+from orchestrator.envs import Compatibility, Lock, Platform, fitting
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
+from orchestrator.ranges import fold
 
 _SECONDS = 60.0
 _LONGEST = 1000  # characters of a path
+_PLATFORM = re.compile(
+    r"platform (?P<machine>\w{1,32}) (?P<libc>musl|glibc-2\.\d{1,3}) (?P<minors>\d{1,2}(?: \d{1,2}){0,30})\n"
+)
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.+_-]{0,40}")
 
 # Runs in the agent's Python, which may be any from 3.8 on, and writes nothing.
@@ -36,6 +42,11 @@ def show(python, folders):
             if NAME.match(name):
                 print(NAME.match(name).group(1), python)
                 return
+names = [name for place in os.get_exec_path() if os.path.isdir(place) for name in os.listdir(place)]
+minors = {int(one.group(1)) for one in map(re.compile(r"python3\.(\d+)$").match, names) if one}
+libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
+minors.add(sys.version_info[1])
+print("platform", os.uname().machine, libc.replace(" ", "-") or "musl", *sorted(minors))
 show("python3", filter(None, sys.path))
 home, done = os.path.expanduser("~") + os.sep, set()
 for place in PLACES:
@@ -63,6 +74,8 @@ class Machine(Struct, frozen=True):
     gpus: tuple[str, ...] = ()
     pythons: tuple[TensorFlowPython, ...] = ()
     free: int = 0  # bytes in its home
+    platform: Platform | None = None
+    minors: tuple[int, ...] = ()  # the versions of Python 3 on its PATH
 
 
 def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machine], dict[str, HostError]]:
@@ -89,6 +102,7 @@ def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machin
             gpus=tuple(gpu.name for gpu in fact.gpus),
             pythons=tuple(pythons_of(fact.answers.get("pythons", ""))),
             free=fact.disk.workdir.free,
+            **_platform(fact.answers.get("pythons", "")),
         )
     return machines, dict(facts.bad)
 
@@ -102,6 +116,31 @@ def pythons_of(answer: str) -> Iterator[TensorFlowPython]:
                 yield TensorFlowPython(program(path), version)
         except Wrong:
             continue
+
+
+def _platform(answer: str) -> dict[str, Any]:
+    """Read the first line of a host's answer; {} if it is anything else."""
+    found = _PLATFORM.match(answer)
+    if not found:
+        return {}
+    libc = found["libc"].replace("-", " ")
+    own = Platform(found["machine"], "" if libc == "musl" else libc)
+    return {"platform": own, "minors": tuple(map(int, found["minors"].split()))}
+
+
+def unfit(machines: Mapping[str, Machine], lock: Lock, index: str | None) -> list[str]:
+    """Return a line for hosts none of whose Pythons has wheels of all packages; raise ClusterError."""
+    fits = {one: fitting(lock, one, index) for one in {m.platform for m in machines.values()} if one}
+    groups: dict[tuple[Compatibility, tuple[int, ...]], list[str]] = {}
+    for name, machine in machines.items():
+        if machine.platform and not set(machine.minors) & set(fits[machine.platform].minors):
+            groups.setdefault((fits[machine.platform], machine.minors), []).append(name)
+    lines = []
+    for (fit, minors), names in groups.items():
+        missing = f"no wheel of {fit.missing(f'3.{minors[-1]}')} for its Python 3.{minors[-1]}"
+        then = f"setup sends Python 3.{fit.minors[-1]}" if fit.minors else "nor for another one there"
+        lines.append(f"{fold(names)}: {missing}; {then}")
+    return lines
 
 
 def choose_python(machines: Iterable[Machine]) -> TensorFlowPython | None:

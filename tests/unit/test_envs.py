@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import platform
 import re
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.config.load import parse
-from orchestrator.envs import lock, uv, wheels, with_python
+from orchestrator.envs import Platform, lock, specifier, uv, wheels, with_python
 from orchestrator.envs.lock import Lock, overrides_of
+from orchestrator.envs.platforms import fit
 from orchestrator.errors import UsageError
 from orchestrator.launching.environment import with_environment
 from orchestrator.model import Environment, Via
@@ -18,7 +24,7 @@ from orchestrator.node.stock.uv import environment as environment_of
 from tests.wheels import wheel
 
 HOST = '[[host]]\nssh = "a"\n'
-DEBIAN = wheels.Platform("x86_64", "glibc 2.36", "3.11.2")
+DEBIAN = Platform("x86_64", "glibc 2.36", "3.11.2")
 
 
 def test_every_key_and_none() -> None:
@@ -57,7 +63,7 @@ def test_a_platform_gets_the_packages_whose_markers_fit_it() -> None:
         "other==2.0 ; python_full_version < '3.12'\n"
     )
     assert wheels._packages(Lock(text, "name"), DEBIAN, None) == {"small==1.0": True, "other==2.0": True}
-    arm = wheels.Platform("aarch64", "glibc 2.39", "3.12.3")
+    arm = Platform("aarch64", "glibc 2.39", "3.12.3")
     assert wheels._packages(Lock(text, "name"), arm, None) == {"small==1.0": True}
 
 
@@ -67,6 +73,68 @@ def test_wheels_for_an_older_c_library_run_on_a_newer_one_and_not_the_other_way(
     assert "manylinux_2_17_x86_64" in tags
     assert "manylinux2014_x86_64" in tags
     assert not any("2_37" in tag for tag in tags)
+
+
+def published(name: str, *wheels: str, marker: str = "", sdist: bool = False) -> dict[str, Any]:
+    """A package of a pylock.toml with the wheels of these tags."""
+    rows: dict[str, Any] = {"name": name, "version": "1.0"}
+    rows |= {"wheels": [{"url": f"https://x/{name}-1.0-{tags}.whl"} for tags in wheels]} if wheels else {}
+    return {**rows, **({"marker": marker} if marker else {}), **({"sdist": {}} if sdist else {})}
+
+
+PURE = published("pure", "py3-none-any")
+ARCHITECTURES = ("x86_64", "aarch64")
+GNU = [f"cp3{one}-cp3{one}-manylinux_2_27_{arch}" for one in (10, 11, 12, 13) for arch in ARCHITECTURES]
+TENSORFLOW = published("tensorflow", *GNU)
+ABI3 = published("abi", "cp39-abi3-manylinux2014_x86_64")
+UP_TO_3_10 = published("t", GNU[0], marker="python_version < '3.11'")
+SOURCE = published("t", GNU[2], sdist=True)  # and a wheel for Python 3.11 on x86-64
+ARM, ALPINE, OLD = Platform("aarch64", "glibc 2.39"), Platform("x86_64", ""), Platform("x86_64", "glibc 2.17")
+
+
+@pytest.mark.parametrize(
+    ("packages", "target", "asked", "expected"),
+    [
+        ([PURE, TENSORFLOW], DEBIAN, ">=3.11", ((11, 12, 13), ">=3.11,>=3.11,<3.14")),
+        ([PURE, TENSORFLOW], ARM, "3.12", ((12,), "3.12")),
+        ([TENSORFLOW], DEBIAN, "/opt/bin/python3", ((10, 11, 12, 13), "/opt/bin/python3")),
+        ([ABI3], DEBIAN, "<3.12", ((9, 10, 11), "<3.12,>=3.9,<3.12")),
+        ([UP_TO_3_10], DEBIAN, "<3.13,>=3.9", ((10, 11, 12), "<3.13,>=3.9,>=3.10,<3.13")),
+        ([SOURCE], DEBIAN, "<3.13,>=3.10", ((11,), "<3.13,>=3.10,>=3.11,<3.12")),
+        ([SOURCE], ARM, "<3.12,>=3.10", ((10, 11), "<3.12,>=3.10,>=3.10,<3.12")),  # built
+        ([TENSORFLOW], DEBIAN, "3.14", "tensorflow"),
+        ([TENSORFLOW], ALPINE, ">=3.11", "tensorflow"),
+        ([TENSORFLOW], OLD, ">=3.11", "tensorflow"),
+        ([published("t", GNU[0]), published("u", GNU[4])], DEBIAN, "3.11", "t, u"),
+    ],
+)
+def test_the_python_is_chosen_by_the_wheels_of_the_packages(
+    packages: list[dict[str, Any]], target: Platform, asked: str, expected: tuple[tuple[int, ...], str] | str
+) -> None:
+    found = fit(packages, target)
+    minors = found.allowed(asked)
+    assert ((minors, specifier(asked, minors)) if minors else found.missing(asked)) == expected
+
+
+def test_uv_for_another_platform_comes_from_its_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real download is part of scripts/matrix; the index of this one is a mock."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    version = importlib.metadata.version("uv")
+
+    def download(folder: Path, requirements: Sequence[str]) -> None:
+        assert requirements == [f"uv=={version}"]
+        with zipfile.ZipFile(folder / "uv.whl", "w") as archive:
+            archive.writestr(f"uv-{version}.data/scripts/uvx", "another")
+            archive.writestr(f"uv-{version}.data/scripts/uv", "program")
+
+    program = uv.binary_for(ARM, download)
+    assert program.read_text() == "program"
+    assert os.access(program, os.X_OK)
+    assert uv.binary_for(ARM, lambda *_: pytest.fail("downloaded twice")) == program
+    own = Platform(platform.machine(), " ".join(platform.libc_ver()))
+    assert uv.binary_for(own, download) == uv.binary()
 
 
 LOCKED = "tensorflow-cpu==2.16.2\nnumpy==1.26.4 ; sys_platform == 'linux'\n"

@@ -8,7 +8,9 @@ from orchestrator.cli import init
 from orchestrator.cli.desk.inventory import host_of
 from orchestrator.config.load import parse
 from orchestrator.config.mistakes import Wrong
-from orchestrator.phases.survey import Machine, TensorFlowPython, choose_addresses, choose_python
+from orchestrator.envs import Lock, Platform
+from orchestrator.envs.platforms import fit
+from orchestrator.phases.survey import Machine, TensorFlowPython, choose_addresses, choose_python, unfit
 
 
 def test_a_host_is_written_only_under_a_name_that_is_read_again() -> None:
@@ -74,3 +76,25 @@ def test_where_an_environment_is_made_gpus_are_named() -> None:
     assert made.hosts[0].devices == ("0", "1")
     assert made.environment is not None
     assert any("and-cuda" in package for package in made.environment.packages)
+
+
+@pytest.mark.parametrize(
+    ("libc", "minors", "lines"),
+    [
+        ("glibc 2.36", (11, 14), []),
+        ("glibc 2.41", (14,), ["a: no wheel of tensorflow for its Python 3.14; setup sends Python 3.13"]),
+        ("", (12,), ["a: no wheel of tensorflow for its Python 3.12; nor for another one there"]),
+    ],
+)
+def test_a_python_without_wheels_is_named_before_minutes_are_spent(
+    monkeypatch: pytest.MonkeyPatch, libc: str, minors: tuple[int, ...], lines: list[str]
+) -> None:
+    wheels = [
+        {"url": f"https://x/tensorflow-1-cp3{one}-cp3{one}-manylinux2014_x86_64.whl"} for one in (11, 13)
+    ]
+    packages = [{"name": "tensorflow", "wheels": wheels}]
+    monkeypatch.setattr(
+        "orchestrator.phases.survey.fitting", lambda _lock, target, _index: fit(packages, target)
+    )
+    machine = Machine("h", "p", (), platform=Platform("x86_64", libc), minors=minors)
+    assert unfit({"a": machine}, Lock("", ""), None) == lines

@@ -51,6 +51,9 @@ def look(_agent: Agent, request: Request) -> dict[str, Any]:
     ready = _whole(path)
     if ready:
         touch(path)
+        source = os.path.realpath(_python(path)).rsplit(os.sep, 3)[0]
+        if os.path.dirname(source) == os.path.realpath(os.path.join(absolute(request["workdir"]), "data")):
+            touch(source)  # its Python was sent
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError):

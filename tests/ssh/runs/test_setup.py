@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import platform
 import shutil
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -96,3 +100,50 @@ def test_packages_that_do_not_exist_end_it_before_a_host_is_asked(desk: Desk, wh
     assert "error: cannot resolve the packages of [env]" in viewer.stderr
     assert "nosuch" in viewer.stderr
     assert "Traceback" not in viewer.stderr
+
+
+def mirror(folder: Path) -> str:
+    """A mock of the index of Pythons that uv downloads from: it has this machine's own, as one archive."""
+    version = platform.python_version()
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    archive = folder / "python.tar.gz"
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        tar.add(Path(sys._base_executable).resolve(), f"python/bin/{name}")  # type: ignore[attr-defined]
+        for entry in sorted(Path(os.__file__).parent.iterdir()):
+            if entry.name not in {"site-packages", "dist-packages", "test", "idlelib", "ensurepip"}:
+                tar.add(entry, f"python/lib/{name}/{entry.name}", filter=_is_source)
+    facts = {
+        "arch": {"family": platform.machine(), "variant": None},
+        "os": "linux",
+        "libc": "gnu",
+        "name": "cpython",
+        "prerelease": "",
+        "variant": None,
+        "build": None,
+        **dict(zip(("major", "minor", "patch"), sys.version_info[:3], strict=True)),
+        "url": archive.as_uri(),
+        "sha256": hashlib.sha256(archive.read_bytes()).hexdigest(),
+    }
+    index = folder / "pythons.json"
+    index.write_text(json.dumps({f"cpython-{version}-linux-{platform.machine()}-gnu": facts}))
+    return str(index)
+
+
+def _is_source(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if info.name.endswith(("__pycache__", ".a")) or info.issym() else info
+
+
+def test_hosts_without_a_python_that_fits_get_one(desk: Desk, wheels: Path, tmp_path: Path) -> None:
+    write(desk, 'packages = ["small"]')
+    env = {**offline(desk, wheels), "UV_PYTHON_DOWNLOADS_JSON_URL": mirror(tmp_path)}
+    for number, _ in enumerate(desk.cluster.hosts, 1):
+        with (desk.cluster.folder / f"home-{number}" / ".config" / "uv" / "uv.toml").open("a") as file:
+            file.write('python-preference = "only-managed"\n')  # as if they had none
+    viewer = desk.start("setup", "--hosts", str(desk.hosts), **env)
+    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"orchestrate installs Python {minor} in the working folder" in viewer.stderr
+    script = desk.script("use.py", "import small, sys; print('base', sys.base_prefix)")
+    viewer = desk.start(*LAUNCH, str(desk.hosts), "--", script, **env)
+    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    assert viewer.stdout.count("/data/") == 2, viewer.stdout

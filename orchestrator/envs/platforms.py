@@ -1,0 +1,144 @@
+"""Platforms of hosts: which wheels run there, and for which versions of Python a lock has them all."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+from msgspec import Struct
+from packaging.markers import Marker
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+_OLDEST_GLIBC = 5  # of the manylinux tags that name one: manylinux_2_5
+_MINORS = range(8, 30)  # versions of Python 3 that are considered
+_EXACT = re.compile(r"\d+\.\d+(\.\d+)?")
+
+
+class Platform(Struct, frozen=True):
+    """The facts of a machine that decide which wheel fits."""
+
+    machine: str  # x86_64, aarch64
+    libc: str  # "glibc 2.36"; "" for another C library, which on Linux is musl
+    python: str = ""  # 3.11.2; "" where it does not matter
+
+    @property
+    def is_musl(self) -> bool:
+        return not self.libc
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.python.split(".")[:2])
+
+    @property
+    def abi(self) -> str:
+        return f"cp{self.minor.replace('.', '')}"
+
+    @property
+    def name(self) -> str:
+        parts = (self.abi if self.python else "", self.libc.replace(" ", "-") or "musl", self.machine)
+        return "-".join(filter(None, parts))
+
+    @property
+    def triple(self) -> str:
+        """The platform in the form that uv accepts."""
+        return f"{self.machine}-unknown-linux-{'musl' if self.is_musl else 'gnu'}"
+
+    def tags(self) -> Iterator[str]:
+        """The platform tags of wheels that run there, in pip's order of preference (PEP 600, PEP 656)."""
+        if self.is_musl:
+            yield from (f"musllinux_1_{minor}_{self.machine}" for minor in (2, 1))
+        else:
+            match = re.fullmatch(r"glibc 2\.(\d{1,3})", self.libc)
+            newest = int(match[1]) if match else _OLDEST_GLIBC
+            for minor in range(newest, _OLDEST_GLIBC - 1, -1):
+                yield f"manylinux_2_{minor}_{self.machine}"
+            yield from (f"{old}_{self.machine}" for old in ("manylinux2014", "manylinux2010", "manylinux1"))
+        yield f"linux_{self.machine}"
+
+
+class Compatibility(Struct, frozen=True, eq=False):
+    """The minor versions of Python 3 for which a platform gets a wheel of every package of a lock."""
+
+    minors: tuple[int, ...]
+    blocking: Mapping[int, tuple[str, ...]]  # the packages without a wheel, for each other version
+
+    def allowed(self, asked: str) -> tuple[int, ...]:
+        """Return the versions that `asked` allows: a version, a specifier (PEP 440), or an interpreter."""
+        if (own := _asked(asked)) is None:
+            return self.minors
+        return tuple(one for one in self.minors if any(f"3.{one}{end}" in own for end in ("", ".99")))
+
+    def missing(self, asked: str) -> str:
+        """Name the packages without a wheel for the newest version that `asked` allows."""
+        own = _asked(asked)
+        minors = [one for one in self.blocking if own is None or f"3.{one}.99" in own or f"3.{one}" in own]
+        return (
+            ", ".join(self.blocking[min(minors, key=lambda one: len(self.blocking[one]))]) if minors else ""
+        )
+
+
+def specifier(asked: str, minors: Sequence[int]) -> str:
+    """Return what uv is asked for: some of these versions, as far as `asked` allows them."""
+    if not minors or _asked(asked) is None or _EXACT.fullmatch(asked):
+        return asked
+    holes = (f",!=3.{one}.*" for one in range(minors[0], minors[-1]) if one not in minors)
+    return f"{asked},>=3.{minors[0]},<3.{minors[-1] + 1}{''.join(holes)}"
+
+
+def _asked(asked: str) -> SpecifierSet | None:
+    try:
+        return SpecifierSet(f"=={asked}.*" if _EXACT.fullmatch(asked) else asked)
+    except InvalidSpecifier:
+        return None
+
+
+def fit(packages: Sequence[Mapping[str, Any]], platform: Platform) -> Compatibility:
+    """Judge the packages of a pylock.toml (PEP 751).
+
+    A package without any wheel is built. One that has wheels and a source is built only if no version of
+    Python has wheels of all: a build takes minutes and a compiler.
+    """
+    strict = _fit([one for one in packages if one.get("wheels") or "sdist" not in one], platform)
+    return strict if strict.minors else _fit([one for one in packages if "sdist" not in one], platform)
+
+
+def _fit(packages: Sequence[Mapping[str, Any]], platform: Platform) -> Compatibility:
+    blocking: dict[int, list[str]] = {minor: [] for minor in _MINORS}
+    for package in packages:
+        wheels = frozenset[Tag]().union(*map(_tags, package.get("wheels", ())))
+        for minor in _MINORS if "wheels" in package else ():
+            if wheels.isdisjoint(_runs(minor, platform)) and _applies(package, minor, platform):
+                blocking[minor].append(str(package["name"]))
+    minors = tuple(minor for minor, names in blocking.items() if not names)
+    return Compatibility(minors, {minor: tuple(names) for minor, names in blocking.items() if names})
+
+
+@functools.cache
+def _runs(minor: int, platform: Platform) -> frozenset[Tag]:
+    """The tags of the wheels that run under a version of Python on a platform."""
+    version, platforms, abi = (3, minor), tuple(platform.tags()), f"cp3{minor}"
+    own = cpython_tags(version, abis=[abi], platforms=platforms)
+    return frozenset([*own, *compatible_tags(version, interpreter=abi, platforms=platforms)])
+
+
+def _applies(package: Mapping[str, Any], minor: int, platform: Platform) -> bool:
+    """Return True if a version of Python on a platform needs a package."""
+    if "marker" not in package:
+        return True
+    python = {"python_version": f"3.{minor}", "python_full_version": f"3.{minor}.99"}
+    linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+    return Marker(package["marker"]).evaluate({**linux, **python, "platform_machine": platform.machine})
+
+
+def _tags(wheel: Mapping[str, Any]) -> frozenset[Tag]:
+    name = wheel.get("name") or PurePosixPath(unquote(str(wheel.get("url") or wheel.get("path")))).name
+    try:
+        return parse_wheel_filename(str(name))[3]
+    except InvalidWheelFilename:
+        return frozenset()
