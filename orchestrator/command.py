@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from orchestrator.errors import HostError
 from orchestrator.node.base.fault import reason
-from orchestrator.transport import command_line
+from orchestrator.quoting import command_line
 
 Explain: TypeAlias = Callable[[int | None, bytes], HostError | None]
 

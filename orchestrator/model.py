@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from orchestrator import quoting
+
 
 class Role(StrEnum):
     """Task types of TF_CONFIG, in the order in which they are listed there."""
@@ -90,14 +92,9 @@ class Host(Struct, frozen=True):
     def by_hand(self, *words: str) -> str:
         """How a person logs in there with OpenSSH, or runs a command there: for hints."""
         given = {"-F": self.ssh_config, "-i": self.identity, "-p": self.port}
-        flags = [f"{flag} {_quoted(str(value))}" for flag, value in given.items() if value is not None]
+        flags = [f"{flag} {quoting.path(str(value))}" for flag, value in given.items() if value is not None]
         login = f"{self.user}@{self.ssh}" if self.user else self.ssh
         return " ".join(["ssh", *flags, shlex.join([login, *words])])
-
-
-def _quoted(path: str) -> str:
-    """For a shell, which is to expand its `~/`."""
-    return f"~/{shlex.quote(path[2:])}" if path[:2] == "~/" and path[2:] else shlex.quote(path)
 
 
 class OnHang(StrEnum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -60,17 +59,3 @@ class Connector(Protocol):
 
     def close(self) -> None:
         """Let go of what links share (bastion connections). Idempotent."""
-
-
-# --- argv to a command line: the only place where one is made ---
-
-
-def command_line(argv: Sequence[str]) -> str:
-    """A command line that a login shell splits into `argv` again.
-
-    A leading `~/` of the program is left for the shell to expand. In fish no word may hold a backslash, in
-    csh no `!` and no newline: those that start our agent have none.
-    """
-    program, *rest = argv
-    home = "~/" if program.startswith("~/") else ""
-    return home + shlex.join([program.removeprefix(home), *rest])

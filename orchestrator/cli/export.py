@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.inventory import chosen
-from orchestrator.cli.desk.out import say, tell
+from orchestrator.cli.desk.inventory import NAME, chosen
+from orchestrator.cli.desk.out import tell, unchanged
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.export import common, kubernetes, slurm
 from orchestrator.launching.start import make_plan
@@ -48,7 +51,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.engine == "kubernetes":
         tree = read_builtin() if project is None else project.read()
         files = zip(tree.manifest.files, tree.paths, strict=True)
-        code = {file.path: path.read_bytes() for file, path in files}
+        own = _own_files(arguments)
+        code = {file.path: path.read_bytes() for file, path in files if not own(path)}
         made = kubernetes.manifests(plan, inventory.kubernetes, code, plan.cwd, jobset=arguments.jobset)
         text = kubernetes.text(made, plan, remarks)
     elif arguments.plain:
@@ -57,10 +61,17 @@ def main(arguments: argparse.Namespace) -> int:
         text = _batch(plan, given, arguments)
     tell(*(f"note: {note}" for note in plan.notes))
     if arguments.output is None:
-        say(*text.removesuffix("\n").split("\n"))
+        unchanged(text)
     else:
         _write(Path(arguments.output), text)
     return ExitStatus.OK
+
+
+def _own_files(arguments: argparse.Namespace) -> Callable[[Path], bool]:
+    """Return a test for the inventory and the output, also where the shell redirects it."""
+    named = [arguments.hosts or NAME, arguments.output, f"/dev/fd/{sys.stdout.fileno()}"]
+    paths = [Path(name) for name in named if name is not None and os.path.exists(name)]  # noqa: PTH110
+    return lambda path: any(path.samefile(own) for own in paths)
 
 
 def _plain(plan: RunPlan, project: CodeSource | None, remarks: list[str], output: str | None) -> str:
@@ -97,5 +108,5 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(
             f"cannot write {path}", why="it is there already", hint="remove it, or choose another -o"
         )
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
     tell(f"{path} is written")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shlex
 import sys
@@ -28,6 +27,7 @@ from orchestrator.launching.environment import with_environment
 from orchestrator.model import Host, Inventory
 from orchestrator.phases.survey import Machine, choose_addresses, choose_python, survey, unfit
 from orchestrator.plainfile import write_atomically
+from orchestrator.quoting import toml
 from orchestrator.render.errors import report
 from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Trust, fingerprint, key_type
 from orchestrator.text import count, plain, size
@@ -185,11 +185,11 @@ def text(
     addresses = choose_addresses(machines) if machines else {}
     parts = [_HEAD]
     if python is not None:
-        parts.append(f"python = {_quoted(python.path)}   # has TensorFlow {python.tensorflow}\n")
+        parts.append(f"python = {toml(python.path)}   # has TensorFlow {python.tensorflow}\n")
     elif not machines:
         parts.append('# python = "~/venv/bin/python"   # the Python that trains; no host was looked at\n')
     parts.append('# workdir = "~/orchestrate"   # code and runs on the hosts (this is the default)\n')
-    parts += [f"ssh_config = {_quoted(ssh_config)}\n"] if ssh_config else []
+    parts += [f"ssh_config = {toml(ssh_config)}\n"] if ssh_config else []
     parts += [_ENV] if made else []
     entries: Counter[str] = Counter()  # of each machine
     for ssh, host in hosts.items():
@@ -198,10 +198,10 @@ def text(
         place = "this machine" if is_loopback(address) else machine.place if machine else address
         keys = {"name": host.name, "ssh": ssh, "address": address}
         lines = [f"# {plain(notes[host.name])}"] if host.name in notes else []
-        lines += [f"{key} = {_quoted(value)}" for key, value in keys.items()]
+        lines += [f"{key} = {toml(value)}" for key, value in keys.items()]
         if entries[place]:
             lines.append(f"task_port = {host.task_port + entries[place]}")
-            state = _quoted(state_for(host.name))
+            state = toml(state_for(host.name))
             lines.append(f"state = {state}   # each entry for a machine needs its own")
         if machine and machine.gpus:
             kinds = ", ".join(dict.fromkeys(map(plain, machine.gpus)))
@@ -211,10 +211,6 @@ def text(
         parts += ["\n[[host]]\n", *(f"{line}\n" for line in lines)]
         entries[place] += 1
     return "".join(parts)
-
-
-def _quoted(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _described(machines: Mapping[str, Machine]) -> list[str]:

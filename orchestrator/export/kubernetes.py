@@ -93,7 +93,9 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+        # Parsers differ in what else ends a line of a block.
+        style = '"' if set(data) & set("\r\x85\u2028\u2029\ufeff") else "|" if "\n" in data else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
 
 _Dumper.add_representer(str, _Dumper.represent_str)
@@ -195,8 +197,8 @@ def _job(gang: _Gang, role: str) -> Manifest:
 
 
 def _literal(word: str) -> str:
-    """Write a word that Kubernetes takes as it is: it would put a variable in the place of $(NAME)."""
-    return word.replace("$(", "$$(")
+    """Return a word that Kubernetes takes literally: it expands $(NAME), and reads $$ as $."""
+    return word.replace("$", "$$")
 
 
 def _jobset(name: str, plan: RunPlan, table: Kubernetes, specs: Mapping[str, Manifest]) -> Manifest:

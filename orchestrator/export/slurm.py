@@ -10,7 +10,7 @@ from orchestrator.errors import UsageError
 from orchestrator.export import common
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import Role, RunPlan, Way
-from orchestrator.planning.explain import shown
+from orchestrator.quoting import command_line
 
 
 def batch(plan: RunPlan, folder: str, launch: Sequence[str]) -> str:
@@ -48,7 +48,8 @@ def plain_batch(plan: RunPlan, folder: str, remarks: Sequence[str]) -> str:
         f"cd {shlex.quote(folder)} || exit",
         *(f"export {name}={shlex.quote(value)}" for name, value in common.environment(plan.tasks).items()),
         *([task.setup] if task.setup else []),
-        f"exec {shlex.join(srun)} {shown((host.python, common.RANK_FILE.name, *rank, '--'))} {shown(argv)}",
+        "exec "
+        + " ".join(map(command_line, (srun, (host.python, common.RANK_FILE.name, *rank, "--"), argv))),
     ]
     return "\n".join(lines) + "\n"
 

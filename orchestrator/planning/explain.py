@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator import ranges
 from orchestrator.model import Completion, FrameworkName, RunPlan, TaskSpec
 from orchestrator.planning.environ import TF_CONFIG
+from orchestrator.quoting import shown as quoted
 from orchestrator.text import count, endpoint
 
 
@@ -75,12 +74,7 @@ def _environment(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def shown(argv: Sequence[str]) -> str:
-    """A command as one would type it; `~` opens out in its first word, as it does on the node."""
+    """Return a command as a person types it; `~` of its first word expands, as it does on the node."""
     program, *arguments = argv
     home = "~/" if program.startswith("~/") else ""
     return " ".join([home + quoted(program.removeprefix(home)), *map(quoted, arguments)])
-
-
-def quoted(text: str) -> str:
-    """Return a command as one would type it in a shell; with anything unprintable, as JSON."""
-    return shlex.quote(text) if text.isprintable() else json.dumps(text)

@@ -26,8 +26,8 @@ from paramiko.common import (
 )
 
 from orchestrator.errors import HostError
+from orchestrator.quoting import command_line
 from orchestrator.ssh.resolve import reason
-from orchestrator.transport import command_line
 
 _TAIL = 4096
 _OPEN_TIMEOUT = 30.0

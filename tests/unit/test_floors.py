@@ -34,7 +34,7 @@ FLOORS = {
         "ranges",
         "plainfile",
     },
-    0: {"errors", "model", "names", "events", "text", "timings", "node"},
+    0: {"errors", "model", "names", "events", "text", "quoting", "timings", "node"},
 }
 # Of no library: the name under which `node` is imported there, and the hook that may be anybody's.
 OF_NODES = {"orchestrate_node", "sitecustomize", "site_frameworks"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import socket
@@ -20,6 +19,7 @@ from orchestrator.config.targets import read_address, read_name, read_target
 from orchestrator.errors import HostError, UsageError
 from orchestrator.model import LOCAL, Host, Inventory, Way
 from orchestrator.planning.selection import misread, narrow
+from orchestrator.quoting import toml
 from orchestrator.ssh.resolve import resolve
 
 NAME = "hosts.toml"
@@ -134,5 +134,5 @@ def _of_names(words: tuple[str, ...]) -> Inventory:
 
 def _tables(hosts: Iterable[Mapping[str, object]]) -> str:
     """Return hosts as tables of hosts.toml."""
-    rows = (["[[host]]", *(f"{key} = {json.dumps(value)}" for key, value in host.items())] for host in hosts)
+    rows = (["[[host]]", *(f"{key} = {toml(value)}" for key, value in host.items())] for host in hosts)
     return "\n".join(line for row in rows for line in row)

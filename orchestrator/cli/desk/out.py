@@ -34,6 +34,15 @@ def say(*lines: str) -> None:
     show(sys.stdout, lines)
 
 
+def unchanged(text: str) -> None:
+    """Write a text that another program will read; a terminal gets it made harmless."""
+    if sys.stdout.isatty():
+        say(*text.removesuffix("\n").split("\n"))
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+
+
 def tell(*lines: str) -> None:
     """Print lines about the work on stderr; no word is cut at a terminal's edge."""
     if silent.get():
