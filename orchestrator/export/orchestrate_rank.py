@@ -16,6 +16,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Mapping, NoReturn
@@ -198,15 +199,27 @@ def call(rank: int, where: str, job: str, deadline: float) -> list[str]:
             host, _, port = address.rpartition(":")
             with socket.create_connection((host.strip("[]"), int(port)), 5) as peer:
                 peer.sendall(f"{job} {rank}\n".encode())
-                peer.settimeout(max(1, deadline - time.monotonic()))
-                return list(map(str, json.loads(peer.makefile().readline())))
+                return list(map(str, json.loads(read_line(peer, 1 << 20, deadline))))
         time.sleep(0.1)
     raise ValueError(f"rank {rank} did not meet rank 0 at {where} in time; give all --meet HOST:PORT")
 
 
 def answer(size: int, where: str, job: str, deadline: float) -> list[str]:
-    """Take the calls of all others, as rank 0, and tell each the addresses that all called from."""
+    """Take the calls of all others, as rank 0, and send each the addresses that all called from."""
     calls: dict[int, socket.socket] = {}
+    others = set(range(1, size))
+    places = threading.BoundedSemaphore(64)  # for callers whose line is read
+
+    def read(caller: socket.socket) -> None:
+        """Read who calls: anybody may, so a line is short and has a deadline."""
+        with contextlib.suppress(OSError, ValueError):
+            word, number = read_line(caller, 100, time.monotonic() + 5).split()
+            if word == job and int(number) in others:
+                calls[int(number)] = caller
+        if caller not in calls.values():
+            caller.close()
+        places.release()
+
     folder = os.path.isdir(where)
     with contextlib.ExitStack() as stack:
         port = 0 if folder else int(where.rpartition(":")[2])
@@ -220,22 +233,36 @@ def answer(size: int, where: str, job: str, deadline: float) -> list[str]:
                 name = way_out.getsockname()[0]  # which leads here from elsewhere, too
             file.write_text(f"{name}:{server.getsockname()[1]}")
             stack.callback(file.unlink)
-        while absent := set(range(1, size)) - calls.keys():
+        while absent := others - calls.keys():
             if time.monotonic() > deadline:
                 raise ValueError(f"rank 0 waited in vain for ranks {absent}; give all --meet HOST:PORT")
-            with contextlib.suppress(OSError, ValueError):  # nobody calls, or a stranger
-                caller = stack.enter_context(server.accept()[0])
-                caller.settimeout(5)
-                word, number = caller.makefile().readline().split()
-                if word == job:
-                    calls[int(number)] = caller
+            with contextlib.suppress(OSError):  # nobody calls
+                caller = server.accept()[0]
+                if places.acquire(blocking=False):
+                    threading.Thread(target=read, args=(caller,), daemon=True).start()
+                else:
+                    caller.close()  # one of ours calls again
         ours = [caller.getsockname()[0] for caller in calls.values()]
         own = next((address for address in ours if not address.startswith("127.")), "127.0.0.1")
         seen = [calls[rank].getpeername()[0] for rank in range(1, size)]
         hosts = [own, *(own if address.startswith("127.") else address for address in seen)]
         for caller in calls.values():
-            caller.sendall(json.dumps(hosts).encode() + b"\n")
+            with contextlib.suppress(OSError):  # it has ended, and its engine reports that
+                caller.settimeout(5)
+                caller.sendall(json.dumps(hosts).encode() + b"\n")
     return hosts
+
+
+def read_line(peer: socket.socket, most: int, deadline: float) -> str:
+    """Read a line of at most `most` bytes; raise OSError at the deadline, ValueError for anything else."""
+    line = b""
+    while not line.endswith(b"\n"):
+        peer.settimeout(max(0.01, deadline - time.monotonic()))
+        data = peer.recv(4096)
+        line += data
+        if not data or len(line) > most or time.monotonic() > deadline:
+            raise ValueError("no line")
+    return line.decode()
 
 
 if __name__ == "__main__":

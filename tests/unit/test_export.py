@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -14,6 +15,7 @@ from orchestrator.model import Host, Job, Kubernetes, RunPlan, Way
 from tests.golden import matches_golden
 from tests.unit import plans
 from tests.unit.plans import host
+from tests.verbs import call
 
 CODE = {"train.py": b"import tensorflow as tf\n", "data/.labels": b"\xff\xfe\x00"}
 TABLE = Kubernetes("registry.test/train:1", "team", "train-data", cpu="8", memory="64Gi")
@@ -92,6 +94,20 @@ def test_hosts_that_an_engine_cannot_tell_apart_are_refused(hosts: list[Host], w
     plan = plans.make(*hosts, command=("train.py",))
     with pytest.raises(UsageError, match=word):
         slurm.plain_batch(plan, "/", [])
+
+
+def test_the_code_is_the_programs_alone(tmp_path: Path) -> None:
+    """Neither the inventory nor what an earlier export wrote."""
+    (tmp_path / "hosts.toml").write_text(
+        '[export.kubernetes]\nimage = "i"\n[[host]]\nssh = "a"\naddress = "10.0.0.1"\n'
+    )
+    (tmp_path / "t.py").write_text("1\n")
+    for words in (["-o", "k.yaml"], []):
+        done = call(["export", "kubernetes", *words, "--", "t.py"], tmp_path, tmp_path.parent / "state")
+        assert done.status == 0, done.err
+    config_map = next(yaml.safe_load_all((tmp_path / "k.yaml").read_text()))
+    assert set(config_map["data"]) == {"t.py", "orchestrate_rank.py"}
+    assert "out" not in next(yaml.safe_load_all(done.out))["data"]
 
 
 def test_what_cannot_be_exported_is_refused() -> None:

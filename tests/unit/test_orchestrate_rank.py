@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import pytest
 
 from orchestrator.export import orchestrate_rank
 from orchestrator.export.orchestrate_rank import answer, call, variables
+from tests.polling import poll
 from tests.ports import free_ports
 
 FILE = Path(orchestrate_rank.__file__)
@@ -116,6 +120,39 @@ def test_tasks_meet_whatever_comes_first_and_leave_nothing(by: str, tmp_path: Pa
         stranger.result()
     assert len(set(first)) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@contextlib.contextmanager
+def strangers(port: int, number: int, *sends: bytes) -> Iterator[None]:
+    """Connections that send something, and never hang up."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(number):
+            for text in sends:
+                peer = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                peer.setblocking(False)
+                with contextlib.suppress(OSError):
+                    peer.send(text)
+        yield
+
+
+@pytest.mark.parametrize("number", [1, 40])  # with three of them each: fewer and more than have a place
+def test_strangers_neither_keep_rank_0_nor_fill_its_memory(number: int) -> None:
+    port = free_ports(1)[0]
+    deadline = time.monotonic() + 40
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(answer, 2, f"localhost:{port}", "job", deadline)
+        assert poll(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, 20)
+        with strangers(port, number, b"", b"a" * (8 << 20), b"job 99999999999999999999\n"):
+            assert call(1, f"localhost:{port}", "job", deadline) == first.result()
+
+
+def test_rank_0_gives_up_in_time_whatever_a_stranger_does() -> None:
+    port = free_ports(1)[0]
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(answer, 2, f"localhost:{port}", "job", time.monotonic() + 2)
+        assert poll(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, 20)
+        with strangers(port, 1, b"", b"x 1\n"), pytest.raises(ValueError, match="waited in vain"):
+            first.result(20)
 
 
 def test_it_becomes_the_program_or_says_in_one_line_why_not() -> None:
