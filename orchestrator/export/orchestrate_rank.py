@@ -222,6 +222,7 @@ def answer(size: int, where: str, job: str, deadline: float) -> list[str]:
 
     folder = os.path.isdir(where)
     with contextlib.ExitStack() as stack:
+        stack.callback(lambda: [caller.close() for caller in calls.values()])
         port = 0 if folder else int(where.rpartition(":")[2])
         server = stack.enter_context(socket.create_server(("", port)))
         server.settimeout(0.2)

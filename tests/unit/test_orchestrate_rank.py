@@ -135,13 +135,18 @@ def strangers(port: int, number: int, *sends: bytes) -> Iterator[None]:
         yield
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as peer:
+        return peer.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.mark.parametrize("number", [1, 40])  # with three of them each: fewer and more than have a place
 def test_strangers_neither_keep_rank_0_nor_fill_its_memory(number: int) -> None:
     port = free_ports(1)[0]
     deadline = time.monotonic() + 40
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(answer, 2, f"localhost:{port}", "job", deadline)
-        assert poll(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, 20)
+        assert poll(lambda: listens(port), 20)
         with strangers(port, number, b"", b"a" * (8 << 20), b"job 99999999999999999999\n"):
             assert call(1, f"localhost:{port}", "job", deadline) == first.result()
 
@@ -150,7 +155,7 @@ def test_rank_0_gives_up_in_time_whatever_a_stranger_does() -> None:
     port = free_ports(1)[0]
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(answer, 2, f"localhost:{port}", "job", time.monotonic() + 2)
-        assert poll(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, 20)
+        assert poll(lambda: listens(port), 20)
         with strangers(port, 1, b"", b"x 1\n"), pytest.raises(ValueError, match="waited in vain"):
             first.result(20)
 
