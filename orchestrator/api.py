@@ -34,7 +34,7 @@ from orchestrator.phases.hang import RunStacks
 from orchestrator.phases.preflight import Findings
 from orchestrator.report import page
 from orchestrator.store import RunFolder, RunReader
-from orchestrator.store.reader import events_of
+from orchestrator.store.standing import over, standing
 
 __all__ = ["HostError", "OrchestrateError"]  # which nothing here uses
 StrPath: TypeAlias = str | os.PathLike[str]
@@ -143,8 +143,7 @@ class RunHandle(Struct, frozen=True):
     @property
     def ended(self) -> RunEnded | None:
         """Return the run's end; None while something of it may be left."""
-        ends = [one.event for one in events_of(self._folder) if isinstance(one.event, RunEnded)]
-        return ends[-1] if ends and not ends[-1].unproven else None
+        return over(self._folder)
 
     def events(self) -> Iterator[Event]:
         """Yield what has happened and happens, the lines of tasks too, until the run has ended."""
@@ -167,7 +166,7 @@ class RunHandle(Struct, frozen=True):
     @silence()
     def stop(self, *, now: bool = False) -> RunEnded:
         """End the run everywhere, with `now` without the grace of its tasks, and return its end."""
-        order, known = Order.KILL if now else Order.STOP, len(events_of(self._folder))
+        order, known = Order.KILL if now else Order.STOP, standing(self._folder)[1]
         if (end := self.ended) is not None:
             return end
         stop.reach_keeper(self._folder, order, known)
@@ -210,9 +209,8 @@ class RunHandle(Struct, frozen=True):
         known: int = 0,
         order: Order | None = None,
     ) -> Iterator[Stamped | None]:
-        """Yield what came after `known` events, None after each look; raise when nobody can keep the run."""
-        reader = RunReader(self._folder, wanted=tasks)
-        reader.skip(known)
+        """Yield what follows `known` bytes of events, None after each look; raise when none can keep it."""
+        reader = RunReader(self._folder, wanted=tasks, start=known)
         left: RunLeft | None = None
         take_over = silence()(partial(adopt, self._folder, stop=order))
         if order is None and self.ended is None:

@@ -1,20 +1,33 @@
-"""`orchestrate completion`: what makes a shell complete verbs, options and runs; argcomplete does it.
+"""`orchestrate completion`: what makes a shell complete verbs, options, runs, hosts and tasks.
 
-A shell runs `orchestrate` itself for an answer, with _ARGCOMPLETE set; a Tab reaches no host.
+A shell runs `orchestrate` itself for an answer, with _ARGCOMPLETE set; a Tab reads files of this machine
+alone, and prints nothing: what cannot be read is not offered.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 import argcomplete
+from argcomplete.completers import FilesCompleter
 from argcomplete.shell_integration import shellcode
 
 from orchestrator.cli.args.parser import build
-from orchestrator.cli.desk.out import say
-from orchestrator.errors import ExitStatus
-from orchestrator.store import runs
+from orchestrator.cli.desk import inventory
+from orchestrator.cli.desk.out import say, silence
+from orchestrator.errors import ExitStatus, OrchestrateError
+from orchestrator.model import RunPlan
+from orchestrator.store import find, runs
+from orchestrator.store.standing import over
+from orchestrator.text import plain
+
+_MOST = 100  # runs, the newest
+_FILES = FilesCompleter(allowednames=("toml",))
+_Completer = Callable[[str, argparse.Namespace], Iterable[str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +41,73 @@ def main(arguments: argparse.Namespace) -> int:
 
 def answer() -> None:
     """Write the words that fit and leave the process."""
-    parser, verbs = build(*os.environ["COMP_LINE"].split()[1:2])
+    typed = os.environ["COMP_LINE"].split()
+    parser, verbs = build(*typed[1:2])
     for verb in verbs.values():
         for action in verb._actions:  # noqa: SLF001 - argparse has no other way to list them
-            if action.dest == "run":
-                vars(action)["completer"] = lambda **_: [folder.run for folder in runs()]
+            if completer := _COMPLETERS.get(action.dest):
+                vars(action)["completer"] = _quietly(completer)
     argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+def _quietly(completer: _Completer) -> Callable[..., list[str]]:
+    @silence()
+    def complete(*, prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+        with contextlib.suppress(OrchestrateError, OSError, ValueError):
+            return [word for word in completer(prefix, parsed_args) if word == plain(word)]
+        return []
+
+    return complete
+
+
+def _runs(prefix: str, typed: argparse.Namespace) -> Iterator[str]:
+    """Offer ids and names, the newest first; to `stop` those of runs that are not over."""
+    for folder in islice(runs(), _MOST):
+        with contextlib.suppress(OrchestrateError):
+            if typed.verb != "stop" or over(folder) is None:
+                name = folder.read_plan().name
+                yield from (word for word in (folder.run, name) if word and word.startswith(prefix))
+
+
+def _hosts(prefix: str, typed: argparse.Namespace) -> Iterator[str]:
+    """Offer the inventory's hosts, behind the commas that are there already."""
+    before, comma, _ = prefix.rpartition(",")
+    taken = before.split(",")
+    source = getattr(typed, "hosts", None)
+    for host in inventory.load(None if source == prefix else source).hosts:
+        if host.name not in taken:
+            yield f"{before}{comma}{host.name}"
+
+
+def _inventories(prefix: str, typed: argparse.Namespace) -> Iterator[str]:
+    yield from _FILES(prefix) if "," not in prefix else ()
+    yield from _hosts(prefix, typed)
+
+
+def _tasks(_prefix: str, typed: argparse.Namespace) -> Iterator[str]:
+    """Offer the tasks of the run; of a launch those that the last one had."""
+    yield from (str(spec.id) for spec in _plan(typed).tasks)
+
+
+def _tasks_and_hosts(_prefix: str, typed: argparse.Namespace) -> Iterator[str]:
+    plan = _plan(typed)
+    yield from (*(str(spec.id) for spec in plan.tasks), *(host.name for host in plan.hosts))
+
+
+def _plan(typed: argparse.Namespace) -> RunPlan:
+    if (folder := find(getattr(typed, "run", None))) is None:
+        raise FileNotFoundError
+    return folder.read_plan()
+
+
+_COMPLETERS: dict[str, _Completer] = {
+    "run": _runs,
+    "diff": _runs,
+    "replay": _runs,
+    "hosts": _inventories,
+    "only": _hosts,
+    "exclude": _hosts,
+    "task": _tasks,
+    "attach": _tasks,
+    "source": _tasks_and_hosts,
+}

@@ -1,23 +1,33 @@
-"""`orchestrate runs`: what this machine knows, the newest first."""
+"""`orchestrate runs`: the runs that this machine knows, the newest at the bottom."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import time
+from fnmatch import fnmatchcase
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, say, tell, width
 from orchestrator.errors import ExitStatus, OrchestrateError, UsageError
 from orchestrator.render.errors import block
-from orchestrator.render.tables import RunRow, runs_table
+from orchestrator.render.tables import STATES, RunRow, is_state, refused, runs_table
 from orchestrator.report.compare import differences, facts_of, shown
-from orchestrator.run.view import replay
 from orchestrator.store import find, runs
-from orchestrator.store.reader import events_of
+from orchestrator.store.standing import standing
+from orchestrator.text import count
+
+_NEWEST = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", type=options.lines, metavar="N", help="only the newest N (default: all)")
+    text = f"only the newest N, or `all` (default: {_NEWEST}; with --json all)"
+    parser.add_argument("-n", type=options.lines, default=-1, metavar="N", help=text)
+    parser.add_argument("--all", action="store_true", help="all runs, and launches that were refused")
+    parser.add_argument("--name", metavar="NAME", help="only runs of this name; 'night*' stands for several")
+    text = "only runs in this state: %(choices)s"
+    parser.add_argument("--state", action="append", choices=STATES, metavar="STATE", help=text)
+    text = "only runs since a time: 12h, 7d, 2026-11-20"
+    parser.add_argument("--since", type=options.since, metavar="TIME", help=text)
     text = "show what differs between two runs: code, packages, hosts, environment, data, options, outcome"
     parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help=text)
     options.as_json(parser)
@@ -26,20 +36,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if arguments.diff:
         return _diff(arguments.diff, json=arguments.json)
+    everything = arguments.all or arguments.json
+    most = (None if everything else _NEWEST) if arguments.n == -1 else arguments.n
     rows: list[RunRow] = []
+    folded = older = 0
     damaged: list[OrchestrateError] = []
-    for folder in itertools.islice(runs(), arguments.n):
+    for folder in runs():
         try:
-            view = replay(events_of(folder))
-            rows.append(RunRow(folder.read_plan(), view, folder.has_keeper()))
+            row = RunRow(folder.read_plan(), standing(folder)[0], folder.has_keeper())
         except OrchestrateError as error:
             damaged.append(error)
-    (facts if arguments.json else say)(*runs_table(rows, json=arguments.json, width=width()))
-    if not rows and not damaged and arguments.n != 0 and not arguments.json:
-        tell("no runs yet; orchestrate launch starts one")
+            continue
+        if not _is_wanted(row, arguments):
+            continue
+        if refused(row) and not everything and not arguments.state:
+            folded += 1
+        elif most is None or len(rows) < most:
+            rows.append(row)
+        else:
+            older += 1
+    lines = runs_table(rows[::-1], json=arguments.json, width=width(), now=time.time())
+    (facts if arguments.json else say)(*lines)
+    hidden = [
+        count(number, what, f"{what}{plural}")
+        for number, what, plural in ((older, "older run", "s"), (folded, "refused launch", "es"))
+        if number
+    ]
+    if hidden and not arguments.json:
+        tell(f"not shown: {', '.join(hidden)}; `orchestrate runs --all` lists all")
+    elif not (rows or damaged or hidden or arguments.json):
+        chosen = arguments.name or arguments.state or arguments.since
+        tell("no run is like that" if chosen else "no runs yet; orchestrate launch starts one")
     for damage in damaged:
         tell(*block(damage.what, damage.why, damage.hint, word="warning"))
     return ExitStatus.OK
+
+
+def _is_wanted(row: RunRow, arguments: argparse.Namespace) -> bool:
+    return (
+        (arguments.name is None or fnmatchcase(row.plan.name, arguments.name))
+        and (not arguments.state or any(is_state(row, state) for state in arguments.state))
+        and (arguments.since is None or row.plan.created >= arguments.since(time.time()))
+    )
 
 
 def _diff(words: list[str], *, json: bool) -> int:

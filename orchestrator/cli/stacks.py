@@ -10,12 +10,11 @@ import msgspec
 from orchestrator import wire
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.asking import asking
-from orchestrator.cli.desk.finding import find_run, history
+from orchestrator.cli.desk.finding import find_run, view_of
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.errors import ExitStatus, SeveralErrors, UsageError
 from orchestrator.phases.hang import RunStacks, keep
 from orchestrator.run.stacks import folded, living
-from orchestrator.run.view import replay
 from orchestrator.store import RunFolder
 
 _SECONDS = 45.0
@@ -41,7 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
 def take(folder: RunFolder) -> RunStacks:
     """Take the stacks of a run's tasks; raise UsageError when none is alive."""
     plan = folder.read_plan()
-    view = replay(history(folder))
+    view = view_of(folder)
     # Over connections of our own: the run's keeper may be on another machine, or gone.
     with asking(plan.hosts) as (fleet, unreached):
         answers = fleet.ask(wire.Stacks(run=plan.run), timeout=_SECONDS)

@@ -10,14 +10,14 @@ from orchestrator import wire
 from orchestrator.cli.args import options
 from orchestrator.cli.desk import inventory as inventories
 from orchestrator.cli.desk.asking import asking, unconnected
-from orchestrator.cli.desk.finding import find_run, history
+from orchestrator.cli.desk.finding import find_run, view_of
 from orchestrator.cli.desk.out import facts, say, width
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.fleet import Fleet
 from orchestrator.model import Order, RunPlan
 from orchestrator.planning.takeover import speaks_for
 from orchestrator.render.tables import MachineRow, machine_rows, machines_table, status_table
-from orchestrator.run.view import View, replay
+from orchestrator.run.view import View
 from orchestrator.run.vitals import Vitals, decode
 from orchestrator.store import RunFolder, runs
 
@@ -42,7 +42,7 @@ def main(arguments: argparse.Namespace) -> int:
         if here:
             folder.ask_keeper(Order.VITALS)
         states, unreachable, keeper = _ask(plan, fleet)
-    view = replay(history(folder))
+    view = view_of(folder)
     if view.ended and (not view.ended.unproven or any(host.job for host in plan.hosts)):
         unreachable = {}  # its end was seen; its machines may be others' by now
     vitals = _vitals(folder, asked) if here and view.tasks and not view.ended else Vitals()
@@ -79,7 +79,7 @@ def _machines(arguments: argparse.Namespace) -> int:
     def progress(run: str) -> tuple[View, Vitals]:
         if run not in folders:
             return View(), Vitals()
-        view = replay(history(folders[run], quiet=True))
+        view = view_of(folders[run], quiet=True)
         return view, _vitals(folders[run], asked) if run in kept else Vitals()
 
     errors = {name: error.in_one_line for name, error in {**looks.bad, **states.bad, **bad}.items()}

@@ -10,16 +10,17 @@ import time
 from orchestrator.cli.args import options
 from orchestrator.cli.desk import watch
 from orchestrator.cli.desk.asking import adopt
-from orchestrator.cli.desk.finding import find_run, history
+from orchestrator.cli.desk.finding import find_run, view_of
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import facts, tell
-from orchestrator.errors import ExitStatus, RunError
-from orchestrator.events import FailureKind, RunEnded, encode
+from orchestrator.errors import ExitStatus, OrchestrateError, RunError
+from orchestrator.events import FailureKind, RunEnded, Stamped, encode
 from orchestrator.model import Order
 from orchestrator.render import Look, choose
 from orchestrator.render.tables import state_word
-from orchestrator.run.view import replay
+from orchestrator.run.view import View
 from orchestrator.store import RunFolder, RunReader, runs
+from orchestrator.store.standing import standing
 
 _AGAIN = 0.05  # seconds
 _DEAF = 15.0  # seconds for a keeper to answer, or to go
@@ -34,32 +35,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     folder = find_run(arguments.run, arguments.hosts)
     want = Order.KILL if arguments.now else Order.STOP
-    known = history(folder, quiet=True)  # what is damaged is mended by whoever keeps the run next
-    end = next((s for s in reversed(known) if isinstance(s.event, RunEnded)), None)
-    over = end.event if end is not None else None
-    if end is not None and isinstance(over, RunEnded) and not over.unproven:
+    view, known = stood(folder)
+    if (end := view.ended) is not None and not end.unproven:
         if arguments.json:
-            facts(encode(end))
-        tell(f"run {folder.run} is over already: {state_word(over.outcome)}")
+            facts(encode(Stamped(view.ended_at, end)))
+        tell(f"run {folder.run} is over already: {state_word(end.outcome)}")
         others = () if arguments.run else [other.run for other in runs() if other.has_keeper()]
         if others:
             tell(f"it was the newest; still running: {', '.join(others)}; orchestrate stop RUN")
         return ExitStatus.OK
-    reader = RunReader(folder, wanted=lambda _task: False)
-    reader.skip(len(known))  # what was before is not news
+    reader = RunReader(folder, wanted=lambda _task: False, start=known)
     with Interrupts() as interrupts:
-        reach_keeper(folder, want, len(known))
-        renderer = choose(sys.stdout, arguments.json, sys.stderr, Look(view=replay(known)))
+        reach_keeper(folder, want, known)
+        renderer = choose(sys.stdout, arguments.json, sys.stderr, Look(view=view))
         status = watch.own(folder, reader, renderer, interrupts, want)
-    ended = replay(history(folder)).ended
+    ended = view_of(folder).ended
     if ended is not None and ended.unproven:
         return ExitStatus.CLUSTER
     # However the run ended: nothing is left, which was the request.
     return status if ended is None or ended.kind is FailureKind.BUG else ExitStatus.OK
 
 
+def stood(folder: RunFolder) -> tuple[View, int]:
+    """Return the run's state and the bytes of events before it; nothing where they are damaged."""
+    try:
+        return standing(folder)
+    except OrchestrateError:
+        return View(), 0
+
+
 def reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
-    """Ask the run's keeper, or become it; neither for a run that ended after its `known` first events.
+    """Ask the run's keeper, or become it; neither for a run that ended behind the first `known` bytes.
 
     Raise RunError for a keeper that does not answer.
     """
@@ -72,8 +78,8 @@ def reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
                 hint=f"`fuser -k {shlex.quote(str(folder.lock))}` on its machine ends it; then try again",
             )
         # A keeper writes the end before it goes.
-        since = history(folder, quiet=True)[known:]
-        if not folder.has_keeper() and any(isinstance(stamped.event, RunEnded) for stamped in since):
+        since = RunReader(folder, wanted=lambda _task: False, start=known)
+        if not folder.has_keeper() and any(isinstance(one.event, RunEnded) for one in since.poll()):
             return
         # Whoever is faster than we are may have become its keeper, without knowing of a stop.
         if adopt(folder, stop=want):

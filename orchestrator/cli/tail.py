@@ -9,10 +9,9 @@ from orchestrator.cli.desk import watch
 from orchestrator.cli.desk.asking import adopt
 from orchestrator.cli.desk.finding import find_run
 from orchestrator.errors import ExitStatus
-from orchestrator.events import RunEnded
 from orchestrator.launching.start import wanted_tasks
 from orchestrator.render import Look
-from orchestrator.store.reader import events_of
+from orchestrator.store.standing import standing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +36,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     wanted = wanted_tasks(arguments.task, plan, f"run {folder.run}")
-    ended = any(isinstance(stamped.event, RunEnded) for stamped in events_of(folder))
+    ended = standing(folder)[0].ended is not None
     if not ended and not arguments.no_follow:
         adopt(folder)  # does nothing when it has a keeper
     look = Look(

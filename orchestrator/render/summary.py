@@ -8,7 +8,7 @@ from orchestrator.events import Level, Outcome, RunEnded
 from orchestrator.model import Role, TaskId
 from orchestrator.ranges import grouped
 from orchestrator.render import fold
-from orchestrator.render.errors import block
+from orchestrator.render.errors import block, host_block, problems
 from orchestrator.render.grid import table
 from orchestrator.run.view import TaskView, View
 from orchestrator.text import duration, plain, size
@@ -21,8 +21,8 @@ _HEAD = {
 }
 
 
-def summary(view: View) -> list[str]:
-    """The lines that end a run; none while it goes on."""
+def summary(view: View, *, told: bool = True) -> list[str]:
+    """The lines that end a run; none while it goes on. `told`: its hosts' errors were shown already."""
     ended = view.ended
     if ended is None:
         return []
@@ -42,7 +42,7 @@ def summary(view: View) -> list[str]:
         head,
         *rows,
         *(f"  attempt {one.attempt} failed: {one.cause}" for one in view.failures),
-        *cause(view, ended),
+        *cause(view, ended, told=told),
         *([f"not started again: {ended.given_up}"] if ended.given_up else []),
         *(line for text in ended.warnings for line in block(text, word="warning")),
         *(block(unproven, hint=ended.hint, word="warning") if ended.unproven else ()),
@@ -73,29 +73,30 @@ def ends(view: View) -> list[str]:
     return table(("task", "host", "end", "time"), rows)[1:] if rows else []
 
 
-def cause(view: View, ended: RunEnded) -> list[str]:
+def cause(view: View, ended: RunEnded, *, told: bool = True) -> list[str]:
     """The first failure, its last lines as they came, and what to try."""
     shown = [f"    | {plain(line)}".rstrip() for line in ended.last_lines]
     shown = ["  its last lines:", *shown] if shown else []
-    if (
-        not ended.cause
-        or ended.outcome is Outcome.STOPPED
-        or (ended.outcome is Outcome.CLUSTER and _said(view, ended))
-    ):
+    if not ended.cause or ended.outcome is Outcome.STOPPED:
         return shown
+    if ended.outcome is Outcome.CLUSTER and (errors := _errors(view, ended)):
+        return [] if told else errors
     hint = [] if ended.unproven else block("", hint=ended.hint)
     if ended.outcome is Outcome.SUCCEEDED:
         return [*block(ended.cause, ended.why, word="warning"), *hint]
     return [*block(ended.cause, ended.why), *shown, *hint]
 
 
-def _said(view: View, ended: RunEnded) -> bool:
-    """Return True if the cause was told already, host by host, when its phase ended."""
-    failed = (host.failed.what for host in view.hosts.values() if host.failed)
-    checks = (
-        check.found for host in view.hosts.values() for check in host.checks if check.level is Level.FAIL
-    )
-    return any(told in ended.cause for told in (*failed, *checks))
+def _errors(view: View, ended: RunEnded) -> list[str]:
+    """The errors of hosts, where one of them is the cause: a launch has shown them when its phase ended."""
+    failed = [(host.name, host.failed) for host in view.hosts.values() if host.failed]
+    checks = [one for host in view.hosts.values() for one in host.checks if one.level is Level.FAIL]
+    if not any(
+        what in ended.cause for what in (*(one.what for _, one in failed), *(c.found for c in checks))
+    ):
+        return []
+    alike = fold.alike((host, (one.what, one.why, one.hint)) for host, one in failed)
+    return [*(line for names, texts in alike for line in host_block(names, *texts)), *problems(checks)]
 
 
 def _end(task: TaskView) -> str:

@@ -23,10 +23,12 @@ from orchestrator.run.view import View
 from orchestrator.run.vitals import Vitals
 from orchestrator.store.folder import decode_plan
 from orchestrator.store.key import opened
-from orchestrator.text import count, cut, duration, plain, signal_name, utf8
+from orchestrator.text import count, cut, duration, moment, plain, signal_name, utf8
 
 _OUTCOMES = {"cluster": "not started"}
 _HOSTS = 30  # characters of the hosts
+_NAME = 8  # of the name of a run, at least
+STATES = ("succeeded", "failed", "stopped", "not-started", "running", "unkept")
 # `ann@laptop, pid 4242`: how a keeper introduces itself to the nodes.
 _KEEPER = re.compile(r"(.{1,100})@(.{1,255}), pid (\d{1,10})")
 
@@ -39,14 +41,35 @@ class RunRow(Struct, frozen=True):
     kept: bool  # its keeper lives on this machine
 
 
-def runs_table(rows: Sequence[RunRow], *, json: bool, width: int | None = None) -> list[str]:
+def runs_table(
+    rows: Sequence[RunRow], *, json: bool, width: int | None = None, now: float | None = None
+) -> list[str]:
     """A line per run, in the order given."""
     if json:
         return [msgspec.json.encode(utf8(_run_facts(row))).decode() for row in rows]
     if not rows:
         return []
-    head = ("run", "name", "state", "took", "tasks", "hosts", "command")
-    return table(head, list(map(_run_cells, rows)), width, ("tasks", "took", "hosts", "command", "name"))
+    head = ("run", "name", "state", "started", "took", "loss", "tasks", "hosts", "command")
+    cells = [_run_cells(row, now) for row in rows]
+    whole = max(map(len, table(head, cells, None)))
+    if (
+        width is not None and whole > width
+    ):  # the last part of an id says as much as the whole: the date has a column, too
+        cells = [[run[0].rpartition("-")[2], *run[1:]] for run in cells]
+        left = width - sum(2 + max(len(head[n]), *(len(run[n]) for run in cells)) for n in (0, 2, 3, 4, 5))
+        cells = [[run[0], cut(run[1], max(_NAME, left)), *run[2:]] for run in cells]
+    return table(head, cells, width, ("tasks", "hosts", "command"), ("took", "loss"))
+
+
+def refused(row: RunRow) -> bool:
+    """Tell whether a launch has ended without a task."""
+    return row.view.ended is not None and not row.view.launched
+
+
+def is_state(row: RunRow, state: str) -> bool:
+    """Tell whether a run is in one of STATES."""
+    known = state_of(row).replace(" ", "-")
+    return known == state or (state == "running" and known not in STATES)
 
 
 def status_table(
@@ -96,7 +119,7 @@ def status_table(
         rows.append(hanging(view.hang))
         rows += [f"{view.stacks.found} ({view.stacks.file})"] if view.stacks else []
     shown = [f"  {plain(line)}" for line in rows]
-    return [plain(head), *shown, *(cause(view, view.ended) if view.ended else ())]
+    return [plain(head), *shown, *(cause(view, view.ended, told=False) if view.ended else ())]
 
 
 def _cells(task: dict[str, Any], now: float) -> dict[str, str]:
@@ -116,6 +139,7 @@ def _run_facts(row: RunRow) -> dict[str, Any]:
         **{name: getattr(ended, name, None) for name in ("status", "seconds")},
         **{name: getattr(ended, name, "") for name in words},
         "last_lines": getattr(ended, "last_lines", ()),
+        "loss": row.view.loss,
         "hosts": [host.name for host in plan.hosts],
         "command": plan.command,
     }
@@ -135,15 +159,18 @@ def state_of(row: RunRow) -> str:
     return doing(row.view.phase.phase) if row.view.phase else "running"
 
 
-def _run_cells(row: RunRow) -> list[str]:
+def _run_cells(row: RunRow, now: float | None) -> list[str]:
     plan, ended = row.plan, row.view.ended
+    lasted = now - plan.created if now is not None and row.kept else None
     # Of a run that was never started the outcome says as much as the kind.
     kind = ended.kind if ended and (ended.outcome, ended.kind) != (Outcome.CLUSTER, FailureKind.START) else ""
     return [
         plan.run,
         plan.name,
         f"{state_of(row)}: {kind}" if kind else state_of(row),
-        duration(ended.seconds) if ended else "",
+        moment("%Y-%m-%d %H:%M", plan.created),
+        duration(ended.seconds) if ended else "" if lasted is None else duration(lasted),
+        "" if (loss := row.view.loss) is None else f"{loss:.4g}",
         str(len(plan.tasks)),
         cut(fold.names(host.name for host in plan.hosts), _HOSTS),
         shlex.join(plan.command) or "(built in)",

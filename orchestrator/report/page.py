@@ -105,7 +105,7 @@ def _verdict(story: Story, since: float) -> tuple[str, str, list[str]]:
     if ended is None:
         state = state_of(RunRow(story.plan, story.view, story.kept))
         return "live", f"{state}, {duration(since)} after its start", []
-    head, *lines = summary(story.view)
+    head, *lines = summary(story.view, told=False)
     well = ended.outcome is Outcome.SUCCEEDED
     tone = "warn" if well and (ended.cause or ended.warnings) else ended.outcome
     # How each task ended stands in a table, and where the logs are is of this machine alone.

@@ -71,6 +71,8 @@ class TaskView(Struct, frozen=True):
 class View(Struct, frozen=True):
     planned: ev.RunPlanned | None = None
     began: float = 0.0
+    loss: float | None = None  # that a task reported last
+    launched: bool = False  # it has started tasks
     phases: tuple[PhaseView, ...] = ()
     hosts: Mapping[str, HostView] = {}
     tasks: Mapping[str, TaskView] = {}
@@ -82,6 +84,7 @@ class View(Struct, frozen=True):
     stop: ev.StopRequested | None = None
     stop_asked: float = 0.0
     ended: ev.RunEnded | None = None
+    ended_at: float = 0.0
 
     def state(self, task: TaskView) -> TaskState:
         """Where a task stands, its host's silence included."""
@@ -155,6 +158,7 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.TaskReady():
             return _task(view, event.task, ready=event.note)
         case ev.TaskProgressed():  # what a report leaves out stays as it was
+            view = replace(view, loss=view.loss if event.loss is None else event.loss)
             told = {"step": event.step, "loss": event.loss, "steps_per_second": event.steps_per_second}
             return _task(view, event.task, **{key: value for key, value in told.items() if value is not None})
         case ev.PairReported() | ev.RunAdopted() | ev.RunLeft() | ev.Noted() | ev.LogLine():
@@ -183,7 +187,7 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.StopRequested():
             return replace(view, stop=event, stop_asked=at)
         case ev.RunEnded():
-            return replace(view, ended=event)
+            return replace(view, ended=event, ended_at=at)
         case _:
             assert_never(event)
 
@@ -225,5 +229,6 @@ def _started(view: View, event: ev.TaskStarted, at: float) -> View:
         view = replace(view, stop=None, hang=None)
     if event.host not in view.hosts:
         view = _host(view, event.host)
+    view = replace(view, launched=True)
     fresh = TaskView(event.task, event.host, attempt=event.attempt, started=at)
     return replace(view, tasks={**view.tasks, event.task: fresh})

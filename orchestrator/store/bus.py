@@ -10,6 +10,7 @@ from collections.abc import Callable
 from orchestrator.events import Event, RunEnded, RunLeft, Stamped, encode
 from orchestrator.plainfile import open_plain
 from orchestrator.store.folder import RunFolder
+from orchestrator.store.standing import ViewFile
 
 Subscriber = Callable[[Stamped], None]
 
@@ -41,6 +42,7 @@ class EventLog:
     def __init__(self, folder: RunFolder) -> None:
         self._waiting = b""
         self._fd = open_plain(folder.events, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        self._view = ViewFile(folder)
         # A keeper killed in mid-write may have left half a line: end it, so that ours stands alone.
         size = os.fstat(self._fd).st_size
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
@@ -48,7 +50,8 @@ class EventLog:
 
     def __call__(self, stamped: Stamped) -> None:
         self._waiting += encode(stamped) + b"\n"
-        self.flush()
+        written = os.fstat(self._fd).st_size if self.flush() else -1
+        self._view.take(stamped, written)
 
     def flush(self) -> bool:
         """Write what waits; False when there is no room for all of it."""

@@ -20,6 +20,7 @@ from orchestrator.names import NotANameError, RunId
 from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import make_folder, read_plain, write_atomically
 from orchestrator.store.folder import RunFolder
+from orchestrator.store.standing import in_question
 from orchestrator.text import some
 
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # none that look alike; in the order in which they sort
@@ -76,19 +77,18 @@ def run_folders(base: Path) -> list[RunFolder]:
 
 
 def find(wanted: str | None, root: Path | None = None) -> RunFolder | None:
-    """The run that an id, its start, its last part or its --name means; None for the newest.
+    """Return the run of an id, its start, its last part, or a --name; without one the newest run.
 
-    Return None when there is no such run here; raise UsageError when several match.
+    A launch that was refused is the newest only where no run has started tasks: it must not hide the run
+    that trains. Return None when there is no such run here; raise UsageError when several match.
     """
     found = list(runs(root))
-    if wanted is None:
-        return found[0] if found else None
-    matches = [folder for folder in found if matches_run(folder.run, wanted)]
-    if len(matches) != 1:  # `--name 2026` is a name, though many ids begin like that
-        matches = named(wanted, root)[:1] or matches
-    if len(matches) > 1:
-        raise ambiguous(wanted, [folder.run for folder in matches])
-    return matches[0] if matches else None
+    if wanted is not None:
+        matches = [folder for folder in found if matches_run(folder.run, wanted)]
+        found = matches if len(matches) == 1 else named(wanted, root)
+        if not found and matches:  # `--name 2026` is a name, though many ids begin like that
+            raise ambiguous(wanted, [folder.run for folder in matches])
+    return next(filter(in_question, found), found[0] if found else None)
 
 
 def named(name: str, root: Path | None = None) -> list[RunFolder]:

@@ -10,11 +10,10 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from orchestrator.errors import OrchestrateError
-from orchestrator.events import RunEnded
 from orchestrator.node.disk.removing import measure
 from orchestrator.store.folder import NEW, RunFolder
 from orchestrator.store.known import run_folders, runs_root
-from orchestrator.store.reader import events_of
+from orchestrator.store.standing import over
 
 _FRESH = 10.0  # seconds; younger than this, a launch may be making it
 _GONE = ".gone-"
@@ -73,11 +72,10 @@ def kept() -> frozenset[str]:
 def _is_over(folder: RunFolder, asked: Collection[str]) -> bool:
     """Return True if a run's end was told; or all of its hosts were asked, and it lives on none."""
     try:
-        ends = [stamped.event for stamped in events_of(folder) if isinstance(stamped.event, RunEnded)]
+        if over(folder) is not None:
+            return True
     except OrchestrateError:  # it cannot be read
         return False
-    if ends and not ends[-1].unproven:
-        return True
     try:
         hosts = {host.name for host in folder.read_plan().hosts}
     except OrchestrateError:

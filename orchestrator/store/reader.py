@@ -71,18 +71,13 @@ class RunReader(Struct):
     last: int | None = None  # of each log, begin with its last lines
     drop_behind: int | None = None  # bytes a display may be behind before lines are dropped
     blocks: bool = False  # the usual lines of one task come together, as one with line ends inside
+    start: int = 0  # byte of the events; what was before has been read already
     ended: bool = False
     left: bool = False  # the last keeper could not keep it
     damage: str = ""  # what of events.jsonl could not be read first
     _polls: int = 0
-    _offset: int = 0
     _logs: dict[tuple[str, str], _Log] = {}
     _clocks: dict[str, float] = {}  # seconds that a host's is ahead of ours
-
-    def skip(self, events: int) -> None:
-        """Leave out the first events, and the logs of what they started."""
-        for _, _ in zip(range(events), self._events(), strict=False):
-            pass
 
     def poll(self) -> Iterator[Stamped]:
         """Yield what is new, until nothing more is there; a loud log may have more at once."""
@@ -125,14 +120,14 @@ class RunReader(Struct):
                 "`orchestrate tail` then begins a new one",
             ) from error
         with os.fdopen(fd, "rb") as file:
-            if os.fstat(fd).st_size < self._offset:  # emptied, and begun again
-                self._offset = 0
-            file.seek(self._offset)
+            if os.fstat(fd).st_size < self.start:  # emptied, and begun again
+                self.start = 0
+            file.seek(self.start)
             while line := file.readline(_LONGEST):
-                begins = self._offset
+                begins = self.start
                 if not line.endswith(b"\n") and len(line) < _LONGEST:
                     return  # the rest of it is being written
-                self._offset += len(line)
+                self.start += len(line)
                 try:
                     yield decode(line)
                 except msgspec.ValidationError as error:

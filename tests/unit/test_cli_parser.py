@@ -7,12 +7,15 @@ import shlex
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.cli.args.parser import parse
 from orchestrator.errors import ExitStatus, UsageError
+from orchestrator.events import Outcome, RunEnded, Stamped
 from orchestrator.model import Role, TaskId
 from orchestrator.names import RunId
 from orchestrator.store import RunFolder
+from orchestrator.store.bus import EventLog
 from tests import command
 from tests.golden import matches_golden
 from tests.unit import plans
@@ -75,7 +78,7 @@ def test_values(line: str, name: str, value: object) -> None:
     assert getattr(parse(shlex.split(line)), name) == value
 
 
-RUN = "20260102-030405-abcd"
+RUN, OVER = "20260102-030405-abcd", "20260103-030405-efgh"
 
 
 @pytest.mark.parametrize(
@@ -85,11 +88,26 @@ RUN = "20260102-030405-abcd"
         ("orchestrate launch --max", "--max-restarts", "--min-hosts"),
         ("orchestrate launch --validate ", "changed", "--json"),
         ("orchestrate tail ", RUN, "--task"),
+        ("orchestrate tail ", OVER, "--task"),
+        ("orchestrate stop ", RUN, OVER),
+        ("orchestrate runs --diff ni", "night", RUN),
+        ("orchestrate tail --task ", "worker/1", "gpu-01"),
+        (f"orchestrate pull {RUN} --from ", "gpu-02", RUN),
+        ("orchestrate exec --only gpu-01,g", "gpu-01,gpu-02", "gpu-01,gpu-01"),
+        ("orchestrate launch --hosts gpu-02,", "gpu-02,head", "gpu-02,gpu-02"),
+        ("orchestrate launch --hosts ", "hosts.toml", "train.py"),
     ],
 )
 def test_what_is_offered(typed: str, offered: str, others: str, tmp_path: Path) -> None:
+    for name in ("gpu-01", "gpu-02", "head"):
+        with (tmp_path / "hosts.toml").open("a") as file:
+            file.write(f'[[host]]\nssh = "{name}"\naddress = "{name}"\n')
+    (tmp_path / "train.py").touch()
     plan = plans.make(plans.host("gpu-01"), plans.host("gpu-02"))
-    RunFolder(tmp_path / "orchestrate" / "runs", RunId(RUN)).create(plan)
+    for run, name in ((RUN, "night"), (OVER, "")):
+        folder = RunFolder(tmp_path / "orchestrate" / "runs", RunId(run))
+        folder.create(replace(plan, run=run, name=name))
+    EventLog(folder)(Stamped(1.0, RunEnded(OVER, Outcome.SUCCEEDED, 0, 1.0, "", "", (), "")))
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "out")}
     line = {"COMP_LINE": typed, "COMP_POINT": str(len(typed)), "XDG_STATE_HOME": str(tmp_path)}
     assert command.run((), tmp_path, {**os.environ, **asked, **line}).returncode == 0

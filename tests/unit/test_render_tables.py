@@ -106,6 +106,18 @@ def test_runs_are_a_line_each() -> None:
     shown = {width: runs_table(rows, json=False, width=width) for width in (None, 100, 80, 60)}
     assert all(width is None or len(line) <= width for width, lines in shown.items() for line in lines)
     matches_golden("render/runs.txt", by_width(shown))
+    # However long what a run is called and how it failed: what matters stays on a narrow terminal.
+    ended = replace(ENDED, kind=ev.FailureKind.OUT_OF_MEMORY, seconds=93_780.0)
+    night = replace(plan("20261121-010203-abcd"), name="a sweep of the night before")
+    seen = view(
+        ev.TaskStarted("worker/0", "gpu-01", "1", 7), ev.TaskProgressed("worker/0", 9, 0.25, 2.0), ended
+    )
+    title, line = runs_table([RunRow(night, seen, kept=False)], json=False, width=80)
+    assert title.split() == ["run", "name", "state", "started", "took", "loss"]
+    assert line.split("  ")[0] == "abcd"
+    assert all(
+        word in line for word in ("a sweep", "failed: out-of-memory", "1970-01-01 00:00", "26 h", "0.25")
+    )
     facts = json.loads(runs_table(rows, json=True)[0])
     assert (facts["run"], facts["state"], facts["status"]) == ("tidy-otter", "failed", 1)
     assert facts["hosts"] == ["gpu-01", "gpu-02"]
@@ -116,6 +128,24 @@ def node(**state: Any) -> dict[tuple[str, str], tuple[str, wire.TaskStatus]]:
     """What gpu-01 says of its task."""
     known = {"state": {"pid": 7, **state}, "attempt": "1", "task": "worker/0", "alive": False}
     return {("1", "worker/0"): ("gpu-01", wire.read(known, wire.TaskStatus, "a task"))}
+
+
+def test_status_tells_why_a_run_never_started() -> None:
+    error = refused("gpu-02")
+    failed = ev.HostFailed(error.host, Phase.CONNECT, error.kind, error.what, error.why, error.hint)
+    check = CheckReported("gpu-01", "python", FAIL, "does not run", "no such file", "")
+    for event, cause, said in (
+        (
+            failed,
+            "connect: gpu-02 refused the login",
+            ["error: gpu-02 refused the login", f"  why: {error.why}"],
+        ),
+        (check, "preflight: gpu-01 does not run", ["error: gpu-01: python: does not run"]),
+        (ev.Noted("-"), "this machine is full", ["error: this machine is full"]),
+    ):
+        never = view(event, replace(ENDED, outcome=Outcome.CLUSTER, cause=cause, cause_task=""))
+        lines = status_table(plan(), never, {}, {}, kept=False, json=False)
+        assert [line for line in said if line not in lines] == []
 
 
 def test_status_is_what_the_nodes_say() -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,13 @@ from orchestrator.cli.main import main
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.model import Host, RunPlan
 from orchestrator.names import RunId
+from orchestrator.run.view import replay
 from orchestrator.store import RunFolder, RunReader, find, runs_root
 from orchestrator.store.bus import Bus, EventLog
 from orchestrator.store.known import Validations
 from orchestrator.store.mirror import Mirror
-from orchestrator.store.reader import last_lines
+from orchestrator.store.reader import events_of, last_lines
+from orchestrator.store.standing import standing
 from tests.unit import plans
 
 STARTED = ev.TaskStarted("worker/0", "gpu-1", "1", 42)
@@ -143,6 +147,39 @@ def test_finding_a_run(tmp_path: Path) -> None:
     make_run(tmp_path, "20261120-010203-mnop", "20261121")
     assert found("20261121") == "20261120-010203-mnop"
 
+    # What started tasks hides nothing behind a launch that was refused later, of its own name either.
+    emit(RunFolder(tmp_path, RunId("20261121-010203-abcd")), STARTED)
+    make_run(tmp_path, "20261123-020304-efgh", "first")
+    for refused in ("20261122-020304-abcx", "20261123-020304-efgh"):
+        emit(RunFolder(tmp_path, RunId(refused)), replace(ENDED, outcome=ev.Outcome.CLUSTER))
+    assert found(None) == found("first") == "20261121-010203-abcd"
+    assert found("abcx") == "20261122-020304-abcx"
+    being_started = RunFolder(tmp_path, RunId("20261121-020304-wxyz"))
+    lock = being_started.take_lock()
+    assert lock is not None
+    assert found(None) == being_started.run
+    os.close(lock)
+
+
+def test_a_view_is_what_all_events_make_of_it(folder: RunFolder) -> None:
+    """Whatever was saved of it, damaged or of other events; and what was saved is not read again."""
+    log = EventLog(folder)
+    for number in range(450):
+        log(ev.Stamped(number, ev.HostConnected(f"gpu-{number % 7}", 1.0, number)))
+        whole = replay(events_of(folder))
+        assert standing(folder) == (whole, folder.events.stat().st_size)
+    saved = folder.view.read_bytes()
+    for damage in (b"", saved[:-9], saved.replace(b"gpu-1", b"gpu-8", 1), b"1 2\n{}", b"[" * 100_000):
+        folder.view.write_bytes(damage)
+        assert standing(folder)[0] == whole
+    folder.view.write_bytes(saved)
+    head, tail = folder.events.read_bytes().split(b"\n", 1)
+    folder.events.write_bytes(head.replace(b"gpu-0", b"xxxxx") + b"\n" + tail)
+    assert standing(folder)[0] == whole
+    folder.events.write_bytes(b"")
+    emit(folder, STARTED)
+    assert standing(folder)[0] == replay(events_of(folder))
+
 
 def test_of_a_line_longer_than_what_is_looked_at_the_end_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "log"
@@ -240,5 +277,36 @@ def test_a_copy_that_finds_no_room_is_no_success(
 def test_what_was_before_is_no_news_to_who_skips_it() -> None:
     folder = made("20261121-010203-abcd")
     reader = RunReader(folder)
-    reader.skip(4)
+    reader.start = len(b"".join(folder.events.read_bytes().splitlines(keepends=True)[:4]))
     assert [type(stamped.event) for stamped in reader.poll()] == [ev.RunEnded]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown", "hidden"),
+    [
+        ("", [*range(3, 23)], "1 older run, 3 refused launches"),
+        ("-n 2", [21, 22], "19 older runs, 3 refused launches"),
+        ("--all", range(24), ""),
+        ("--state not-started", [1, 2, 23], ""),
+        ("--state failed --state unkept -n all", [0, 22], ""),
+        ("--name night*", [0], "1 refused launch"),
+        ("--since 2026-11-22T01:00", [22], "1 refused launch"),  # the 22nd hour after 03:00
+        ("--json --name night*", [0, 1], ""),
+    ],
+)
+def test_runs_that_are_listed(
+    words: str, shown: list[int], hidden: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = time.mktime((2026, 11, 21, 3, 0, 0, 0, 0, -1))
+    outcomes = {0: ev.Outcome.FAILED, **dict.fromkeys((1, 2, 23), ev.Outcome.CLUSTER)}
+    for number in range(24):
+        name = "night" if number == 0 else "nightly" if number == 1 else ""
+        folder = RunFolder(runs_root(), RunId(f"20261121-{number:06}-abcd"))
+        folder.create(replace(plan_of(folder.run, name), created=first + 3600 * number))
+        outcome = outcomes.get(number, ev.Outcome.SUCCEEDED)
+        started = [] if outcome is ev.Outcome.CLUSTER else [STARTED]
+        emit(folder, *started, *([replace(ENDED, outcome=outcome)] if number != 22 else []))
+    assert main(["runs", *words.split()]) == ExitStatus.OK
+    told = capsys.readouterr()
+    assert [int(number) for number in re.findall(r"20261121-(\d{6})-abcd", told.out)] == list(shown)
+    assert told.err == (f"not shown: {hidden}; `orchestrate runs --all` lists all\n" if hidden else "")

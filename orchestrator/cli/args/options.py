@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 
 from orchestrator.model import Revalidate, TaskId
 
@@ -178,6 +179,19 @@ def _amount(text: str, units: Mapping[str, int], what: str) -> float:
 
 def age(text: str) -> float:
     return _amount(text, _TIMES, "an age (an age is written 12h or 7d)")
+
+
+def since(text: str) -> Callable[[float], float]:
+    """Read a point in time: an age, or a date; return the function that tells it from the present time."""
+    if re.fullmatch(r"[0-9]{1,6}[smhdw]", text):
+        return lambda now: now - age(text)
+    try:
+        at = datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time (a time is written 12h, 7d, or 2026-11-20)"
+        ) from None
+    return lambda _now: at
 
 
 def span(text: str) -> float:

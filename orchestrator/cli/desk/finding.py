@@ -13,11 +13,13 @@ from orchestrator.model import Inventory, Role, RunPlan
 from orchestrator.names import RunId
 from orchestrator.planning.takeover import Known, Telling, adopt, join
 from orchestrator.render.errors import block
+from orchestrator.run.view import View
 from orchestrator.store import RunFolder, find, runs_root
 from orchestrator.store.folder import decode_plan
 from orchestrator.store.key import opened
 from orchestrator.store.known import ambiguous, matches_run
 from orchestrator.store.reader import events_of
+from orchestrator.store.standing import standing
 from orchestrator.text import count
 
 
@@ -69,6 +71,16 @@ def history(folder: RunFolder, *, quiet: bool = False) -> list[Stamped]:
         if not quiet:
             tell(*block(error.what, error.why, error.hint, word="warning"))
         return []
+
+
+def view_of(folder: RunFolder, *, quiet: bool = False) -> View:
+    """The run's state, an empty one when it cannot be read; that is a warning on stderr."""
+    try:
+        return standing(folder)[0]
+    except OrchestrateError as error:
+        if not quiet:
+            tell(*block(error.what, error.why, error.hint, word="warning"))
+        return View()
 
 
 def discover(inventory: Inventory) -> tuple[list[Known], list[str]]:
