@@ -1,50 +1,55 @@
-"""The verbs for a Python program: nothing is printed, nothing asked without a terminal, errors are raised.
-
-Each function makes the words of a command line and calls what its verb calls, so that both judge alike.
-"""
+"""The verbs for a Python program: nothing is printed, nothing asked without a terminal, errors are raised."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Literal, TypeAlias, TypedDict, Unpack
 
-import msgspec
 from msgspec import Struct
 
-from orchestrator.cli import exec as exec_verb
-from orchestrator.cli import launch as launch_verb
-from orchestrator.cli import preflight as preflight_verb
-from orchestrator.cli import pull, stacks, stop
-from orchestrator.cli.args.parser import parse
-from orchestrator.cli.desk.asking import adopt
-from orchestrator.cli.desk.finding import find_run
-from orchestrator.cli.desk.inventory import chosen
-from orchestrator.cli.desk.out import silence
-from orchestrator.cli.desk.watch import stream
 from orchestrator.errors import ClusterError, HostError, OrchestrateError, RunError, UsageError
 from orchestrator.events import Event, RunEnded, RunLeft, Stamped
-from orchestrator.model import Order
+from orchestrator.model import Inventory, Order
 from orchestrator.phases.hang import RunStacks
 from orchestrator.phases.preflight import Findings
+from orchestrator.render import question
 from orchestrator.report import page
+from orchestrator.requests import (
+    ExecRequest,
+    LaunchRequest,
+    PreflightRequest,
+    PullRequest,
+    Selection,
+    StopRequest,
+    make,
+)
 from orchestrator.store import RunFolder, RunReader
 from orchestrator.store.standing import over, standing
+from orchestrator.text import plain
+from orchestrator.verbs import exec as exec_verb
+from orchestrator.verbs import inventory, pull, stacks, stop
+from orchestrator.verbs import launch as launch_verb
+from orchestrator.verbs import preflight as preflight_verb
+from orchestrator.verbs.asking import adopt
+from orchestrator.verbs.caller import Caller
+from orchestrator.verbs.exec import HostAnswer
+from orchestrator.verbs.finding import find_run
+from orchestrator.verbs.watch import stream
 
-__all__ = ["HostError", "OrchestrateError"]  # which nothing here uses
+__all__ = ["ClusterError", "Event", "Findings", "HostAnswer", "HostError", "OrchestrateError", "RunError"]
+__all__ += ["RunHandle", "Stamped", "UsageError", "execute", "launch", "open", "preflight"]
 StrPath: TypeAlias = str | os.PathLike[str]
-_LOOK = 0.2  # seconds between two looks for the words of hosts
 
-for _name in ("orchestrate", "paramiko"):  # else their warnings are printed where nobody has set up logging
-    logging.getLogger(_name).addHandler(logging.NullHandler())
+_log = logging.getLogger("orchestrate")
+_log.addHandler(logging.NullHandler())  # else its warnings are printed where nobody has set up logging
 
 
-class Chosen(TypedDict, total=False):
+class Hosts(TypedDict, total=False):
     """The inventory, and which of its hosts, as the options of these names have it."""
 
     hosts: StrPath
@@ -52,7 +57,7 @@ class Chosen(TypedDict, total=False):
     exclude: str
 
 
-class LaunchOptions(Chosen, total=False):
+class LaunchOptions(Hosts, total=False):
     """Options of `orchestrate launch`."""
 
     name: str
@@ -65,21 +70,27 @@ class LaunchOptions(Chosen, total=False):
     metrics: StrPath
     replay: str
     other_ports: bool
+    wait: bool
 
 
-class HostAnswer(msgspec.Struct, frozen=True):
-    """The answer of one host to a command, as `exec --json` shows it."""
+class _Program(Caller):
+    """The program that imports us: notices are logged, and only a person at a terminal is asked."""
 
-    host: str
-    status: int | None  # None: it is not known, and `error` says why
-    stdout: str
-    stderr: str
-    dropped: int = 0  # bytes beyond 4 MiB of each
-    note: str = ""
-    error: dict[str, str] | None = None
+    def __init__(self) -> None:
+        self.masters = question.can_answer()
+        self.asks = question.passphrase if self.masters else _refuse
+
+    def tell(self, *lines: str) -> None:
+        _log.info("%s", "\n".join(map(plain, lines)))
 
 
-@silence()
+def _refuse(wanted: str) -> str:
+    raise UsageError(
+        f"there is no terminal to ask at: {wanted.removesuffix(': ')}",
+        hint="`ssh-add` the key first, or name another one with `identity`",
+    )
+
+
 def launch(
     command: Sequence[StrPath] = (),
     *,
@@ -92,38 +103,38 @@ def launch(
 
     Raise UsageError before anything was started.
     """
-    when = None if validate is True else validate or "never"
-    every = [f"{name}={value}" for name, value in (env or {}).items()]
-    words = _read("launch", command, skip_preflight=not preflight, validate=when, env=every, **options)
-    return RunHandle(launch_verb.begin(chosen(words), words))
+    program, selection = _Program(), _selection(options)
+    given = {name: _path(value) for name, value in options.items()}
+    given["other_ports"] = given.get("other_ports") or selection.hosts == inventory.SLURM
+    request = make(
+        LaunchRequest,
+        given,
+        inventory=inventory.chosen(selection, program),
+        command=_words(command),
+        preflight=preflight,
+        validate=None if validate is True else validate or "never",
+        env=dict(env or {}),
+    )
+    return RunHandle(launch_verb.start(request, launch_verb.prepare(request, program), program))
 
 
-@silence()
 def open(run: str | None = None, *, hosts: StrPath | None = None) -> RunHandle:  # noqa: A001 - `orchestrator.open`
     """Return a run by its id, part of it, or its name, live or past; the newest without one."""
-    return RunHandle(find_run(run, None if hosts is None else os.fspath(hosts)))
+    return RunHandle(find_run(run, None if hosts is None else os.fspath(hosts), _Program()))
 
 
-@silence()
-def preflight(**hosts: Unpack[Chosen]) -> Findings:
+def preflight(**hosts: Unpack[Hosts]) -> Findings:
     """Check every host and every pair of hosts; `good` where they can train together."""
-    return preflight_verb.check(preflight_verb.everything(chosen(_read("preflight", **hosts))))
+    program = _Program()
+    request = PreflightRequest(_inventory(hosts, program))
+    return preflight_verb.check(preflight_verb.everything(request), program)
 
 
-@silence()
-def execute(command: Sequence[StrPath], **hosts: Unpack[Chosen]) -> dict[str, HostAnswer]:
+def execute(command: Sequence[StrPath], **hosts: Unpack[Hosts]) -> dict[str, HostAnswer]:
     """Run one command on all hosts, without a run; return their answers."""
-    commands, collected = exec_verb.prepare(_read("exec", command, json=True, **hosts))
-    answers: list[HostAnswer] = []
-    try:
-        commands.start()
-        while collected.waiting:
-            if (word := commands.next(_LOOK)) is not None:
-                lines = collected.take(word, time.monotonic())
-                answers += (msgspec.json.decode(line, type=HostAnswer) for _, line in lines)
-    finally:
-        commands.close()
-    return {answer.host: answer for answer in answers}
+    program = _Program()
+    request = make(ExecRequest, {"command": _words(command)}, inventory=_inventory(hosts, program))
+    return exec_verb.execute(request, program)
 
 
 class RunHandle(Struct, frozen=True):
@@ -163,31 +174,25 @@ class RunHandle(Struct, frozen=True):
             raise RunError(end.cause or f"run {self.id} was stopped", why=end.why, hint=end.hint)
         return end
 
-    @silence()
     def stop(self, *, now: bool = False) -> RunEnded:
         """End the run everywhere, with `now` without the grace of its tasks, and return its end."""
-        order, known = Order.KILL if now else Order.STOP, standing(self._folder)[1]
+        order, known = stop.order_of(StopRequest(now)), standing(self._folder)[1]
         if (end := self.ended) is not None:
             return end
-        stop.reach_keeper(self._folder, order, known)
+        stop.reach_keeper(self._folder, order, known, _Program())
         return self._end(None, known, order)
 
-    @silence()
     def pull(
         self, *paths: str, source: str | None = None, all_hosts: bool = False, to: StrPath | None = None
     ) -> list[Path]:
         """Fetch what the tasks wrote; return the folders that something came into."""
-        folders: list[Path] = []
-        words = _read("pull", (), self.id, *paths, **{"from": source, "all": all_hosts, "to": to})
-        pull.fetch(words, folders.append)
-        return folders
+        given = {"paths": paths, "source": source, "all_hosts": all_hosts, "to": _path(to)}
+        return pull.fetch(self._folder, make(PullRequest, given), _Program())
 
-    @silence()
     def stacks(self) -> RunStacks:
         """Take the stacks of all tasks: who hangs, and where."""
-        return stacks.take(self._folder)
+        return stacks.take(self._folder, _Program())
 
-    @silence()
     def report(self, to: StrPath | None = None) -> Path:
         """Write the run as one page of HTML, into its folder unless told otherwise; return its path."""
         return page.write(self._folder, None if to is None else Path(to))
@@ -212,7 +217,7 @@ class RunHandle(Struct, frozen=True):
         """Yield what follows `known` bytes of events, None after each look; raise when none can keep it."""
         reader = RunReader(self._folder, wanted=tasks, start=known)
         left: RunLeft | None = None
-        take_over = silence()(partial(adopt, self._folder, stop=order))
+        take_over = partial(adopt, self._folder, _Program(), stop=order)
         if order is None and self.ended is None:
             take_over()  # does nothing when it has a keeper
         for stamped in stream(self._folder, reader, take_over):
@@ -222,14 +227,19 @@ class RunHandle(Struct, frozen=True):
             raise ClusterError(f"run {self.id} cannot be kept from here", why=left.why, hint=left.hint)
 
 
-def _read(verb: str, command: Sequence[StrPath] = (), *positional: str, **options: Any) -> argparse.Namespace:
-    """Read what was given as a command line is read; raise UsageError."""
+def _words(command: Sequence[StrPath]) -> list[str]:
     if isinstance(command, str):
         raise UsageError(f"the command is one text: {command!r}", hint='write a list: ["train.py", "--lr=1"]')
-    words = [verb, *positional]
-    for name, given in options.items():
-        option = f"--{name.replace('_', '-')}"
-        for value in given if isinstance(given, list) else [given]:
-            if value is not None and value is not False:
-                words.append(option if value is True else f"{option}={value}")
-    return parse([*words, *(["--", *(os.fspath(word) for word in command)] if command else [])])
+    return [os.fspath(word) for word in command]
+
+
+def _path(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _selection(hosts: Mapping[str, object]) -> Selection:
+    return make(Selection, {name: _path(value) for name, value in hosts.items()})
+
+
+def _inventory(hosts: Mapping[str, object], program: Caller) -> Inventory:
+    return inventory.chosen(_selection(hosts), program)

@@ -174,7 +174,7 @@ def serve() -> None:
     """Fork a command for each request, and return in it."""
     _import_all()
     become(*fork_for_each_request())
-    vars(importlib.import_module("orchestrator.launching.python"))["spawn"] = _fork_keeper
+    vars(importlib.import_module("orchestrator.verbs.python"))["spawn"] = _fork_keeper
 
 
 def fork_for_each_request() -> tuple[dict[str, Any], list[int]]:
@@ -256,8 +256,8 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> None:
 
 def _fork_keeper(stdin: int) -> int:
     """Stand in for `spawn` of a keeper's Python: what it would import is here, and there are no threads."""
-    from orchestrator.launching import keeping
     from orchestrator.node.base.descriptors import close_others
+    from orchestrator.verbs import keeping
 
     sys.stdout.flush()
     sys.stderr.flush()

@@ -17,13 +17,14 @@ from argcomplete.completers import FilesCompleter
 from argcomplete.shell_integration import shellcode
 
 from orchestrator.cli.args.parser import build
-from orchestrator.cli.desk import inventory
-from orchestrator.cli.desk.out import say, silence
+from orchestrator.cli.desk.out import say
 from orchestrator.errors import ExitStatus, OrchestrateError
 from orchestrator.model import RunPlan
 from orchestrator.store import find, runs
 from orchestrator.store.standing import over
 from orchestrator.text import plain
+from orchestrator.verbs import inventory
+from orchestrator.verbs.caller import Caller
 
 _MOST = 100  # runs, the newest
 _FILES = FilesCompleter(allowednames=("toml",))
@@ -51,7 +52,6 @@ def answer() -> None:
 
 
 def _quietly(completer: _Completer) -> Callable[..., list[str]]:
-    @silence()
     def complete(*, prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
         with contextlib.suppress(OrchestrateError, OSError, ValueError):
             return [word for word in completer(prefix, parsed_args) if word == plain(word)]
@@ -74,7 +74,7 @@ def _hosts(prefix: str, typed: argparse.Namespace) -> Iterator[str]:
     before, comma, _ = prefix.rpartition(",")
     taken = before.split(",")
     source = getattr(typed, "hosts", None)
-    for host in inventory.load(None if source == prefix else source).hosts:
+    for host in inventory.load(None if source == prefix else source, Caller()).hosts:
         if host.name not in taken:
             yield f"{before}{comma}{host.name}"
 

@@ -7,15 +7,16 @@ import sys
 import time
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.asking import logins
-from orchestrator.cli.desk.inventory import chosen
 from orchestrator.cli.desk.out import facts, say, tell
-from orchestrator.connectors import Connectors
-from orchestrator.errors import ExitStatus, SeveralErrors, UsageError
+from orchestrator.cli.desk.person import Person
+from orchestrator.cli.desk.request import request_of
+from orchestrator.errors import ExitStatus, SeveralErrors
 from orchestrator.phases.command import Commands
 from orchestrator.render.commands import CommandAnswers, StreamLines
 from orchestrator.render.errors import report
+from orchestrator.requests import ExecRequest
 from orchestrator.text import count
+from orchestrator.verbs.exec import prepare
 from orchestrator.wire import Pipe
 
 _OFTEN = 0.5  # seconds between looks at what may be shown
@@ -28,18 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.as_json(parser)
 
 
-def prepare(arguments: argparse.Namespace) -> tuple[Commands, CommandAnswers]:
-    """Return the command on all hosts, not started yet, and what collects their answers."""
-    if not arguments.command:
-        raise UsageError("exec needs a command", hint="`orchestrate exec -- uptime`")
-    ways = {(host.ssh, host.user, host.port): host for host in reversed(chosen(arguments).hosts)}
-    hosts = tuple(reversed(ways.values()))  # each way to log in once: a machine may have several entries
-    commands = Commands(Connectors(logins(hosts)), hosts, arguments.command)
-    return commands, CommandAnswers([host.name for host in hosts], as_json=arguments.json)
-
-
 def main(arguments: argparse.Namespace) -> int:
-    commands, answers = prepare(arguments)
+    person = Person()
+    commands = prepare(request_of(ExecRequest, arguments, person), person)
+    answers = CommandAnswers([host.name for host in commands.hosts], as_json=arguments.json)
     try:
         commands.start()
         look = 0.0

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.inventory import NAME, chosen
 from orchestrator.cli.desk.out import tell, unchanged
+from orchestrator.cli.desk.person import Person
+from orchestrator.cli.desk.request import request_of, selection_of
 from orchestrator.errors import ExitStatus, UsageError
-from orchestrator.export import common, kubernetes, slurm
-from orchestrator.launching.start import make_plan
-from orchestrator.model import DEFAULT_PYTHON, RunPlan
-from orchestrator.sync.contents import CodeSource, read_builtin
+from orchestrator.export import common
+from orchestrator.requests import ExportRequest, LaunchRequest, make
+from orchestrator.verbs.export import export
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,70 +32,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="kubernetes: a JobSet, which starts all tasks again after a failure",
     )
-    parser.set_defaults(**vars(options.as_launched(dry_run=True)))
 
 
 def main(arguments: argparse.Namespace) -> int:
-    given = arguments.command
-    inventory = chosen(arguments)
-    hosts = inventory.hosts
-    if arguments.engine == "kubernetes":  # the image's
-        hosts = tuple(replace(host, python=DEFAULT_PYTHON) for host in hosts)
-    bare = replace(inventory, hosts=hosts, environment=None)
-    plan, project, _ = make_plan(bare, arguments)
-    remarks = common.remarks(plan, inventory)
-    if arguments.engine == "kubernetes":
-        tree = read_builtin() if project is None else project.read()
-        files = zip(tree.manifest.files, tree.paths, strict=True)
-        own = _own_files(arguments)
-        code = {file.path: path.read_bytes() for file, path in files if not own(path)}
-        made = kubernetes.manifests(plan, inventory.kubernetes, code, plan.cwd, jobset=arguments.jobset)
-        text = kubernetes.text(made, plan, remarks)
-    elif arguments.plain:
-        text = _plain(plan, project, remarks, arguments.output)
-    else:
-        text = _batch(plan, given, arguments)
-    tell(*(f"note: {note}" for note in plan.notes))
-    if arguments.output is None:
-        unchanged(text)
-    else:
-        _write(Path(arguments.output), text)
-    return ExitStatus.OK
-
-
-def _own_files(arguments: argparse.Namespace) -> Callable[[Path], bool]:
-    """Return a test for the inventory and the output, also where the shell redirects it."""
-    named = [arguments.hosts or NAME, arguments.output, f"/dev/fd/{sys.stdout.fileno()}"]
-    paths = [Path(name) for name in named if name is not None and os.path.exists(name)]  # noqa: PTH110
-    return lambda path: any(path.samefile(own) for own in paths)
-
-
-def _plain(plan: RunPlan, project: CodeSource | None, remarks: list[str], output: str | None) -> str:
-    """Return the batch file, and put orchestrate_rank.py beside it."""
-    if project is None:
-        raise UsageError(
-            "--plain needs a program",
-            why="the training program that comes along is part of orchestrate",
-            hint="`orchestrate export --plain slurm -- train.py`",
-        )
-    text = slurm.plain_batch(plan, str(Path.cwd()), remarks)
-    if output is None:
+    launch = request_of(LaunchRequest, arguments, Person())
+    selection = selection_of(arguments)
+    # Where the shell redirects the output, it is a file of the project, too.
+    own = (arguments.output, f"/dev/fd/{sys.stdout.fileno()}")
+    request = make(ExportRequest, vars(arguments), launch=launch, selection=selection)
+    made = export(request, tuple(name for name in own if name))
+    output = None if arguments.output is None else Path(arguments.output)
+    if made.needs_rank and output is None:
         tell(f"it needs {common.RANK_FILE} in {Path.cwd()}; -o FILE puts it there")
-    else:
+    elif made.needs_rank:
         _write(Path(common.RANK_FILE.name), common.RANK_FILE.read_text(encoding="utf-8"))
-    return text
-
-
-def _batch(plan: RunPlan, command: tuple[str, ...], arguments: argparse.Namespace) -> str:
-    own = {"--name": arguments.name, "--code": arguments.code, "--max-restarts": arguments.max_restarts}
-    words = [word for option, value in own.items() if value for word in (option, str(value))]
-    words += [word for name, value in arguments.env for word in ("--env", f"{name}={value}")]
-    words += ["--", *command] if command else []
-    hosts = ["--hosts", "slurm"]
-    if slurm.by_name(plan):  # the same of them as here; others are not in the job
-        chosen = {"--hosts": arguments.hosts, "--only": arguments.only, "--exclude": arguments.exclude}
-        hosts = [word for option, value in chosen.items() if value for word in (option, value)]
-    return slurm.batch(plan, str(Path.cwd()), ["orchestrate", "launch", *hosts, *words])
+    tell(*(f"note: {note}" for note in made.plan.notes))
+    if output is None:
+        unchanged(made.text)
+    else:
+        _write(output, made.text)
+    return ExitStatus.OK
 
 
 def _write(path: Path, text: str) -> None:

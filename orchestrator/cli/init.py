@@ -15,15 +15,13 @@ import orchestrator
 from orchestrator import ranges
 from orchestrator.checks.cluster import state_for
 from orchestrator.cli import preflight
-from orchestrator.cli.desk.asking import logins, new_fleet
-from orchestrator.cli.desk.inventory import NAME, host_of
 from orchestrator.cli.desk.out import say, tell
+from orchestrator.cli.desk.person import Person
 from orchestrator.config import load as config
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import is_loopback
 from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
 from orchestrator.fleet import Fleet
-from orchestrator.launching.environment import with_environment
 from orchestrator.model import Host, Inventory
 from orchestrator.phases.survey import Machine, choose_addresses, choose_python, survey, unfit
 from orchestrator.plainfile import write_atomically
@@ -31,6 +29,9 @@ from orchestrator.quoting import toml
 from orchestrator.render.errors import report
 from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Trust, fingerprint, key_type
 from orchestrator.text import count, plain, size
+from orchestrator.verbs.asking import logins, new_fleet
+from orchestrator.verbs.environment import with_environment
+from orchestrator.verbs.inventory import NAME, host_of
 
 _NAMES = "`orchestrate init gpu-01 gpu-02`, with your own hosts' names"
 _ROUNDS = 4  # a bastion's key is seen before that of the host behind it
@@ -71,7 +72,7 @@ def main(arguments: argparse.Namespace) -> int:
     if ssh_config is not None and not Path(ssh_config).is_file():
         raise UsageError(f"there is no {ssh_config}", hint="name a file with --ssh-config, or leave it out")
     hosts = read_hosts(arguments.host, ssh_config)
-    fleet, bad = _connect(list(hosts.values()), yes=arguments.yes)
+    fleet, bad = _connect(list(hosts.values()), Person(), yes=arguments.yes)
     with contextlib.closing(fleet):
         machines, silent = survey(fleet, {host.name: host.address for host in hosts.values()})
     bad = {**bad, **silent}
@@ -105,12 +106,12 @@ def read_hosts(words: Sequence[str], ssh_config: str | None) -> dict[str, Host]:
     return hosts
 
 
-def _connect(hosts: Sequence[Host], *, yes: bool) -> tuple[Fleet, dict[str, HostError]]:
+def _connect(hosts: Sequence[Host], person: Person, *, yes: bool) -> tuple[Fleet, dict[str, HostError]]:
     """Open sessions with all hosts, and with those again whose keys a person accepted, or `yes` accepts.
 
     A key that differs from the one that is known is never offered.
     """
-    secrets = logins(hosts)
+    secrets = logins(hosts, person)
     done: set[bytes] = set()
     for _ in range(_ROUNDS):
         fleet = new_fleet(secrets)

@@ -5,27 +5,24 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.asking import asking, logins
-from orchestrator.cli.desk.finding import find_run
 from orchestrator.cli.desk.interrupts import Interrupts
-from orchestrator.cli.desk.inventory import SLURM, chosen
 from orchestrator.cli.desk.out import facts, say, tell
+from orchestrator.cli.desk.person import Person
+from orchestrator.cli.desk.request import launch_request
 from orchestrator.cli.desk.watch import follow
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.events import Stamped, encode
-from orchestrator.launching.code import Sent
-from orchestrator.launching.start import Planned, make_plan, notify_command, start
-from orchestrator.model import Inventory
 from orchestrator.planning.explain import dry_run
-from orchestrator.store import RunFolder
+from orchestrator.requests import LaunchRequest
 from orchestrator.text import utf8
+from orchestrator.verbs.code import Sent
+from orchestrator.verbs.launch import notify_command, prepare, start
+from orchestrator.verbs.plan import wanted_tasks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,44 +52,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def begin(inventory: Inventory, arguments: argparse.Namespace) -> RunFolder:
-    """Start a run: its plan, its folder, its keeper; raise UsageError before anything was made."""
-    arguments.other_ports |= arguments.hosts == SLURM  # nobody chose those
-    return start(inventory, arguments, logins, _planner(inventory, arguments))
-
-
-def _planner(inventory: Inventory, arguments: argparse.Namespace) -> Callable[[], Planned]:
-    """Return what plans a run, or that of `--replay` anew. Raise UsageError for options beside it."""
-    if arguments.replay is None:
-        return partial(make_plan, inventory, arguments)
-    from orchestrator.launching.replay import plan_again  # noqa: PLC0415 - 80 ms that few launches need
-
-    usual = vars(options.as_launched(command=()))
-    own = usual.keys() - {"report", "task", "json"}  # how it is shown
-    if given := sorted(name for name in own if getattr(arguments, name) != usual[name]):
-        what = f"--replay takes everything from its run, so that {' and '.join(given)} cannot be given, too"
-        raise UsageError(what.replace("_", "-"), hint="leave that out, or launch anew")
-    before = find_run(arguments.replay, arguments.hosts)
-    return partial(plan_again, before, inventory, asking)
-
-
 def main(arguments: argparse.Namespace) -> int:
     if arguments.detach and arguments.report is not None:
         what = "--report is for a launch that stays to the end, and --detach leaves"
         raise UsageError(what, hint="`orchestrate report RUN`, at any time")
-    inventory = chosen(arguments)
-    if arguments.dry_run:
-        return _dry_run(inventory, arguments)
     no_terminal = arguments.detach or arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty())
-    if arguments.attach is not None and no_terminal:
+    if arguments.attach is not None and no_terminal and not arguments.dry_run:
         what = "--attach needs a terminal to hand on: no --detach, no --json, no pipe"
         raise UsageError(what, hint="leave that out; over ssh: `ssh -t`")
+    person = Person()
+    request = launch_request(arguments, person)
+    if arguments.dry_run:
+        return _dry_run(request, person, as_json=arguments.json)
     with Interrupts() as interrupts:
-        folder = begin(inventory, arguments)
+        planned = prepare(request, person)
+        wanted_tasks(arguments.task, planned[0], "the run")
+        folder = start(request, planned, person)
         if not arguments.detach or interrupts.count:
             return follow(folder, arguments, interrupts)
     if arguments.json:
-        from orchestrator.phases.adopt import announcement  # noqa: PLC0415 - the same
+        from orchestrator.phases.adopt import announcement  # noqa: PLC0415 - 80 ms that few launches need
 
         plan = folder.read_plan()  # its keeper may not have written the run's first event yet
         facts(encode(Stamped(plan.created, announcement(folder, plan))))
@@ -102,11 +81,11 @@ def main(arguments: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
-def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
-    planned, project, found = _planner(inventory, arguments)()
+def _dry_run(request: LaunchRequest, person: Person, *, as_json: bool) -> int:
+    planned, project, found = prepare(request, person, resolves=False)
     sent = Sent(project.root, project.read()) if project is not None else None
-    told = notify_command(inventory.job, arguments.notify)
-    if arguments.json:
+    told = notify_command(request.inventory.job, request.notify)
+    if as_json:
         more: dict[str, Any] = {"code": sent.as_json()} if sent else {}
         more["findings"] = [one.as_json() for one in found]
         facts(msgspec.json.encode(utf8({**msgspec.to_builtins(planned), **more})))

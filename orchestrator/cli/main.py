@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from orchestrator.errors import ExitStatus, OrchestrateError, of_this_machine
-from orchestrator.launching import python
+from orchestrator.verbs import python
 
 
 def run() -> NoReturn:

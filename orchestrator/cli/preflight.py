@@ -6,29 +6,25 @@ import argparse
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable
-
-from msgspec.structs import replace
 
 from orchestrator.checks.cluster import without
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.asking import unconnected
-from orchestrator.cli.desk.inventory import chosen
 from orchestrator.cli.desk.out import say, width
+from orchestrator.cli.desk.person import Person
+from orchestrator.cli.desk.request import request_of
 from orchestrator.errors import ExitStatus, SeveralErrors
-from orchestrator.events import CheckReported, Level, Phase, Stamped, encode
-from orchestrator.launching.start import make_plan
-from orchestrator.model import FrameworkName, Inventory, RunPlan
-from orchestrator.phases.context import report_failures
-from orchestrator.phases.preflight import Findings, examine
+from orchestrator.events import CheckReported, Level, Stamped, encode
+from orchestrator.model import RunPlan
+from orchestrator.phases.preflight import Findings
 from orchestrator.ranges import expand_all, fold
 from orchestrator.render import DisplayGoneError
 from orchestrator.render.errors import report, write
 from orchestrator.render.grid import wrapped
 from orchestrator.render.preflight import preflight_table
 from orchestrator.render.progress import awaiting
-from orchestrator.store.bus import Bus
+from orchestrator.requests import PreflightRequest
 from orchestrator.text import count, plain
+from orchestrator.verbs.preflight import check, everything
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,26 +38,11 @@ def main(arguments: argparse.Namespace) -> int:
             sys.stdout.buffer.write(encode(stamped) + b"\n")
             sys.stdout.buffer.flush()
 
-    planned = everything(chosen(arguments))
+    person = Person()
+    planned = everything(request_of(PreflightRequest, arguments, person))
     with awaiting() as step:
-        findings = check(planned, show, step)
+        findings = check(planned, person, show, step)
     return _conclude(arguments, planned, findings)
-
-
-def check(
-    planned: RunPlan,
-    show: Callable[[Stamped], None] = lambda _: None,
-    step: Callable[[str], None] = lambda _: None,
-) -> Findings:
-    """Examine the hosts of a plan; `show` is given each event, `step` what is awaited."""
-    emit, findings = Bus(show).emit, Findings({}, (), (), {})
-    with unconnected(planned.hosts) as fleet:
-        step(f"connecting to {count(len(planned.hosts), 'host')}")
-        unreachable = fleet.connect(planned.hosts)
-        report_failures(emit, Phase.CONNECT, unreachable)
-        if fleet.sessions:
-            findings = examine(fleet, emit, planned, closely=True, on_step=step)
-    return replace(findings, failed={**unreachable, **findings.failed})
 
 
 def _conclude(arguments: argparse.Namespace, planned: RunPlan, findings: Findings) -> int:
@@ -93,14 +74,3 @@ def _summary(arguments: argparse.Namespace, total: int, out: tuple[str, ...], *,
     ready, verb = total - len(out), "is" if total - len(out) == 1 else "are"
     names = shlex.quote(fold([*expand_all(arguments.exclude or ""), *out]))
     return f"{ready} of {count(total, 'host')} {verb} ready; `launch --exclude {names}` leaves out the others"
-
-
-def everything(inventory: Inventory) -> RunPlan:
-    """A plan of the job on all hosts, spares too: they are checked as if they had a task."""
-    hosts = tuple(replace(host, spare=False) for host in inventory.hosts)
-    job = inventory.job
-    # Without a command the tasks would run our program, which is TensorFlow's.
-    other = not job.command and job.framework not in (FrameworkName.AUTO, FrameworkName.TENSORFLOW)
-    arguments = options.as_launched(command=("train.py",) if other else ())
-    whole = replace(inventory, hosts=hosts)
-    return make_plan(whole, arguments, sends=False)[0]

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from functools import partial
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.asking import logins
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
+from orchestrator.cli.desk.person import Person
+from orchestrator.cli.desk.request import request_of
 from orchestrator.cli.desk.watch import follow
 from orchestrator.errors import ExitStatus
-from orchestrator.launching.start import make_plan, start
 from orchestrator.model import Inventory
 from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal.watcher import MARK
+from orchestrator.requests import LaunchRequest
+from orchestrator.verbs.launch import prepare, start
+from orchestrator.verbs.plan import wanted_tasks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +36,11 @@ def main(arguments: argparse.Namespace) -> int:
         Interrupts() as interrupts,
     ):
         os.environ[MARK] = str(cluster.folder)  # a keeper has it, and ends with the hosts if we are killed
-        inventory = Inventory(cluster.hosts, source="the rehearsal")
-        folder = start(inventory, arguments, logins, partial(make_plan, inventory, arguments))
-        status = follow(folder, arguments, interrupts)
+        person, inventory = Person(), Inventory(cluster.hosts, source="the rehearsal")
+        request = request_of(LaunchRequest, arguments, person, inventory=inventory)
+        planned = prepare(request, person)
+        wanted_tasks(arguments.task, planned[0], "the run")
+        status = follow(start(request, planned, person), arguments, interrupts)
     if status == ExitStatus.CLUSTER and arguments.python is None:
         tell("the tasks use the Python that runs orchestrate; name another with --python")
     tell("the rehearsal's servers and folders are removed; the logs are kept, as of any run")

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.finding import find_run
 from orchestrator.cli.desk.out import say
+from orchestrator.cli.desk.person import Person
 from orchestrator.errors import ExitStatus
 from orchestrator.report.page import write
+from orchestrator.verbs.finding import find_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,5 +20,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    say(str(write(find_run(arguments.run, arguments.hosts), arguments.output)))
+    say(str(write(find_run(arguments.run, arguments.hosts, Person()), arguments.output)))
     return ExitStatus.OK

@@ -6,12 +6,13 @@ import argparse
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk import watch
-from orchestrator.cli.desk.asking import adopt
-from orchestrator.cli.desk.finding import find_run
+from orchestrator.cli.desk.person import Person
 from orchestrator.errors import ExitStatus
-from orchestrator.launching.start import wanted_tasks
 from orchestrator.render import Look
 from orchestrator.store.standing import standing
+from orchestrator.verbs.asking import adopt
+from orchestrator.verbs.finding import find_run
+from orchestrator.verbs.plan import wanted_tasks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,12 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    folder = find_run(arguments.run, arguments.hosts)
+    person = Person()
+    folder = find_run(arguments.run, arguments.hosts, person)
     plan = folder.read_plan()
     wanted = wanted_tasks(arguments.task, plan, f"run {folder.run}")
     ended = standing(folder)[0].ended is not None
     if not ended and not arguments.no_follow:
-        adopt(folder)  # does nothing when it has a keeper
+        adopt(folder, person)  # does nothing when it has a keeper
     look = Look(
         timestamps=arguments.timestamps,
         wanted=lambda task: not wanted or task in wanted,

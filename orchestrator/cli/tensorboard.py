@@ -18,9 +18,8 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.asking import unconnected
-from orchestrator.cli.desk.finding import find_run, source_of
 from orchestrator.cli.desk.out import facts, say, tell
+from orchestrator.cli.desk.person import Person
 from orchestrator.envs import uv
 from orchestrator.errors import ClusterError, ExitStatus, SeveralErrors
 from orchestrator.fleet import Fleet
@@ -28,6 +27,8 @@ from orchestrator.model import Host, RunPlan
 from orchestrator.node.base import procs
 from orchestrator.node.stock.uv import environment
 from orchestrator.sync.files import EventMirror, work_folder
+from orchestrator.verbs.asking import unconnected
+from orchestrator.verbs.finding import find_run, source_of
 
 _EVERY = 3.0  # seconds between two looks
 _AGAIN = 15.0  # seconds until a host that was lost is tried again
@@ -58,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    folder = find_run(arguments.run, arguments.hosts)
+    person = Person()
+    folder = find_run(arguments.run, arguments.hosts, person)
     plan = folder.read_plan()
     names = [source_of(plan, arguments.source)] if arguments.source else [host.name for host in plan.hosts]
     hosts = [plan.host(name) for name in names]
@@ -69,7 +71,7 @@ def main(arguments: argparse.Namespace) -> int:
         with (
             tempfile.TemporaryDirectory(prefix="orchestrate-tensorboard-") as made,
             _tensorboard(program, Path(made), arguments.port) as (process, log),
-            unconnected(hosts) as fleet,
+            unconnected(hosts, person) as fleet,
         ):
             mirrors = {
                 host.name: EventMirror(Path(made) / host.name, _root(plan, host, arguments.logdir))

@@ -48,7 +48,7 @@ class Commands:
         self._words: queue.SimpleQueue[Word | Exception] = queue.SimpleQueue()
         self._backlog = Backlog()  # of all hosts together
         self._fleet = Fleet(connector, lambda _frame: None)
-        self._hosts = hosts
+        self.hosts = hosts
         self._argv = tuple(argv)
         self._stopping = threading.Event()
         self._closed = threading.Event()
@@ -82,7 +82,7 @@ class Commands:
 
     def _connect(self) -> None:
         try:
-            bad = self._fleet.connect(self._hosts, self._run)
+            bad = self._fleet.connect(self.hosts, self._run)
         except Cancelled:
             return
         except Exception as reason:  # whoever waits for the hosts' words would wait for ever

@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import astuple
 
 from orchestrator import wire
-from orchestrator.errors import ExitStatus, HostError
 from orchestrator.render import fold
 from orchestrator.render.errors import block
-from orchestrator.store.prune import Pruned
 from orchestrator.text import count, size, utf8
+from orchestrator.verbs.clean import Cleaning, left
 
 _KINDS = ("state", "code", "data", "envs", "work")
-
-
-class Cleaning(Struct, frozen=True):
-    """The work of one `clean`."""
-
-    hosts: Mapping[str, wire.Cleaned]  # a node's reply, by host
-    unreachable: Mapping[str, HostError]
-    here: Pruned
-    alive: frozenset[str]
-    work: bool
-    dry: bool
-
-    @property
-    def left(self) -> bool:
-        """Return True where something of an ended run is still there."""
-        return bool(self.here.failed) or any(_left(reply) for reply in self.hosts.values())
-
-    @property
-    def status(self) -> ExitStatus:
-        if self.unreachable:
-            return ExitStatus.CLUSTER
-        return ExitStatus.RUN_FAILED if self.left else ExitStatus.OK
 
 
 def lines(done: Cleaning, *, json: bool) -> list[str]:
@@ -51,11 +27,6 @@ def lines(done: Cleaning, *, json: bool) -> list[str]:
     rows = [(host, (_amounts(reply, done.dry),)) for host, reply in done.hosts.items()]
     found += [f"{fold.names(hosts)}: {texts[0]}" for hosts, texts in fold.alike(rows)]
     return [*found, *_end(done)]
-
-
-def _left(reply: wire.Cleaned) -> bool:
-    failed = any(kind.failed for kind in astuple(reply.folders))
-    return bool(reply.orphans or reply.trouble or failed)
 
 
 def _texts(reply: wire.Cleaned, dry: bool) -> Iterator[str]:
@@ -117,7 +88,7 @@ def _end(done: Cleaning) -> Iterator[str]:
 def _facts(done: Cleaning) -> Iterator[dict[str, Any]]:
     """A line per host, and one of this machine."""
     for host, reply in done.hosts.items():
-        yield {"host": host, "clean": not _left(reply), **msgspec.to_builtins(reply)}
+        yield {"host": host, "clean": not left(reply), **msgspec.to_builtins(reply)}
     for host, error in done.unreachable.items():
         yield {
             "host": host,

@@ -7,50 +7,32 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from msgspec import Struct, field
-
 from orchestrator.errors import HostError
 from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted, Word
 from orchestrator.ranges import grouped
 from orchestrator.render.fold import names
-from orchestrator.text import count, plain, shell_signal, signal_name
+from orchestrator.text import plain, shell_signal, signal_name
+from orchestrator.verbs.exec import LIMIT, Answer, HostAnswer
 from orchestrator.wire import CommandEnd, Pipe
 
-LIMIT = 4 << 20  # bytes of one stream of one host that a line of JSON holds
 _HELD = 64 << 10  # bytes that an answer may have to be compared with others
 _SHORT = 2.0  # seconds that an answer is held back, so that equal ones are shown once
 
 
-class Answer(Struct):
-    """The part of one host's answer that is not shown yet."""
-
-    host: str
-    began: float
-    out: bytearray = field(default_factory=bytearray)
-    err: bytearray = field(default_factory=bytearray)
-    dropped: int = 0  # bytes beyond the limit
-    status: int | None = None  # None: it runs
-    note: str = ""
-
-    def add(self, stream: Pipe, data: bytes, room: int) -> None:
-        kept = self.out if stream is Pipe.OUT else self.err
-        fits = data[: max(0, room - len(kept))]
-        kept += fits
-        self.dropped += len(data) - len(fits)
-
-    def facts(self, error: HostError | None = None) -> str:
-        """The answer as a line of JSON."""
-        found: dict[str, object] = {
-            "host": self.host,
-            "status": self.status,
-            "stdout": self.out.decode("utf-8", "replace"),
-            "stderr": self.err.decode("utf-8", "replace"),
-        }
-        found |= {"dropped": self.dropped} if self.dropped else {}
-        found |= {"note": self.note} if self.note else {}
-        if error is not None:
-            found["error"] = {"what": error.what, "kind": error.kind, "why": error.why, "try": error.hint}
-        return json.dumps(found)
+def _facts(answer: HostAnswer) -> str:
+    """The answer as a line of JSON."""
+    error = answer.error
+    found: dict[str, object] = {
+        "host": answer.host,
+        "status": answer.status,
+        "stdout": answer.stdout,
+        "stderr": answer.stderr,
+    }
+    found |= {"dropped": answer.dropped} if answer.dropped else {}
+    found |= {"note": answer.note} if answer.note else {}
+    if error is not None:
+        found["error"] = {"what": error.what, "kind": error.kind, "why": error.why, "try": error.hint}
+    return json.dumps(found)
 
 
 StreamLines: TypeAlias = list[tuple[Pipe, str]]
@@ -85,7 +67,11 @@ class CommandAnswers:
                 self.errors.append(error)
                 self.status = max(self.status, int(error.status))
                 answer = self.running.pop(host, Answer(host, now))
-                return [(Pipe.OUT, answer.facts(error))] if self._json else _stream(answer, all_of_it=True)
+                return (
+                    [(Pipe.OUT, _facts(answer.result(error)))]
+                    if self._json
+                    else _stream(answer, all_of_it=True)
+                )
         return []
 
     def due(self, now: float) -> StreamLines:
@@ -103,17 +89,10 @@ class CommandAnswers:
 
     def _end(self, answer: Answer, end: CommandEnd) -> StreamLines:
         self.waiting.discard(answer.host)
-        answer.status = end.status
+        answer.end(end)
         self.status = max(self.status, end.status)
-        notes = [f"{end.error} (no shell reads the command; `sh -c '...'` is one)"] if end.error else []
-        if end.ended and not end.stopped:
-            were = "was" if end.ended == 1 else "were"
-            notes.append(f"{count(end.ended, 'process', 'processes')} that it left running {were} ended")
-        if end.left:
-            notes.append(f"could not be ended: {', '.join(end.left)}")
-        answer.note = "; ".join(notes)
         if self._json:
-            return [(Pipe.OUT, answer.facts())]
+            return [(Pipe.OUT, _facts(answer.result()))]
         self._whole.append(answer)
         return []
 

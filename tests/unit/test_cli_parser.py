@@ -65,7 +65,6 @@ def test_mistakes() -> None:
         ("tail --task worker/1", "task", [TaskId(Role.WORKER, 1)]),
         ("launch --name größer", "name", "größer"),
         ("launch --max-restarts 0", "max_restarts", 0),
-        ("clean", "older_than", 30 * 86_400.0),
         ("clean --older-than 12h", "older_than", 43_200.0),
         ("launch --hang-timeout 2.5", "hang_timeout", 2.5),
         ("launch --hang-timeout 10m", "hang_timeout", 600.0),

@@ -18,9 +18,9 @@ from orchestrator.envs import Platform, lock, specifier, uv, wheels, with_python
 from orchestrator.envs.lock import Lock, overrides_of
 from orchestrator.envs.platforms import fit
 from orchestrator.errors import UsageError
-from orchestrator.launching.environment import with_environment
 from orchestrator.model import Environment, Via
 from orchestrator.node.stock.uv import environment as environment_of
+from orchestrator.verbs.environment import with_environment
 from tests.wheels import wheel
 
 HOST = '[[host]]\nssh = "a"\n'

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import preflight
 from orchestrator.errors import UsageError
 from orchestrator.export import common, orchestrate_rank
 from orchestrator.frameworks import FRAMEWORKS, Standing, variables
 from orchestrator.model import FrameworkName, Inventory, Job
 from orchestrator.phases.preflight import needs
 from orchestrator.program import choices
+from orchestrator.requests import PreflightRequest
+from orchestrator.verbs import preflight
 from tests.golden import matches_golden
 from tests.unit.plans import host, make
 
@@ -80,7 +81,7 @@ def test_preflight_goes_by_the_framework_or_the_program_of_the_job(
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("import torch")
     for job in (Job(framework=TORCH), Job(command=("train.py",))):
-        assert needs(preflight.everything(Inventory((host("a"),), job))).framework is TORCH
+        assert needs(preflight.everything(PreflightRequest(Inventory((host("a"),), job)))).framework is TORCH
 
 
 def test_the_file_for_other_launchers_tells_the_same() -> None:

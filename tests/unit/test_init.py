@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.cli import init
-from orchestrator.cli.desk.inventory import host_of
 from orchestrator.config.load import parse
 from orchestrator.config.mistakes import Wrong
 from orchestrator.envs import Lock, Platform
 from orchestrator.envs.platforms import fit
 from orchestrator.phases.survey import Machine, TensorFlowPython, choose_addresses, choose_python, unfit
+from orchestrator.verbs.inventory import host_of
 
 
 def test_a_host_is_written_only_under_a_name_that_is_read_again() -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.desk import inventory
+from orchestrator.cli.desk.person import Person
 from orchestrator.errors import UsageError
 from orchestrator.model import Host, Inventory
 from orchestrator.planning.selection import narrow
 from orchestrator.ranges import fold
+from orchestrator.verbs import inventory
+from orchestrator.verbs.caller import Caller
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -31,10 +33,10 @@ def test_a_file_above_is_used_and_named(
     deep = tmp_path / "src" / "model"
     deep.mkdir(parents=True)
     monkeypatch.chdir(deep)
-    assert [host.name for host in inventory.load(None).hosts] == ["gpu-1", "gpu-2"]
+    assert [host.name for host in inventory.load(None, Person()).hosts] == ["gpu-1", "gpu-2"]
     assert capsys.readouterr().err == "inventory: ../../hosts.toml\n"
     (deep / "hosts.toml").write_text(TWO.replace("gpu", "near"))
-    assert [host.name for host in inventory.load(None).hosts] == ["near-1", "near-2"]
+    assert [host.name for host in inventory.load(None, Person()).hosts] == ["near-1", "near-2"]
     assert capsys.readouterr().err == ""
 
 
@@ -44,8 +46,8 @@ def test_a_file_that_others_may_write_is_used_only_by_name(mode: int, tmp_path: 
     file.write_text(TWO)
     file.chmod(mode)
     with pytest.raises(UsageError, match=r"hosts\.toml is not used"):
-        inventory.load(None)
-    assert len(inventory.load(str(file)).hosts) == 2
+        inventory.load(None, Caller())
+    assert len(inventory.load(str(file), Caller()).hosts) == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
@@ -59,7 +61,7 @@ def test_a_file_or_link_of_another_user_is_not_used(linked: bool, tmp_path: Path
         file.write_text(TWO)
     os.chown(file, 12345, 12345, follow_symlinks=False)
     with pytest.raises(UsageError, match=r"hosts\.toml is not used"):
-        inventory.load(None)
+        inventory.load(None, Caller())
 
 
 def test_what_was_opened_is_what_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +82,7 @@ def test_what_was_opened_is_what_is_checked(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(os, "open", flipping)
     with pytest.raises(UsageError, match=r"hosts\.toml is not used"):
-        inventory.load(None)
+        inventory.load(None, Caller())
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_what_was_opened_is_what_is_checked(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_hosts_in_place_of_a_file(words: str, hosts: list[tuple[str, str | None, int | None]]) -> None:
-    found = inventory.load(words)
+    found = inventory.load(words, Caller())
     assert [(host.address, host.user, host.port) for host in found.hosts] == hosts
     assert inventory.is_there(words)
 
@@ -100,14 +102,14 @@ def test_hosts_in_place_of_a_file(words: str, hosts: list[tuple[str, str | None,
 @pytest.mark.parametrize("words", ["hosts.tml", "./a,b", "cluster,old.toml", "gpu-01"])
 def test_what_is_sooner_a_file(words: str) -> None:
     with pytest.raises(UsageError, match=f"there is no {Path(words)}"):
-        inventory.load(words)
+        inventory.load(words, Caller())
 
 
 def test_this_machine_has_an_address_that_its_tasks_find() -> None:
     """As `local` it has none: TensorFlow waited for its own server for ever."""
-    (host,) = inventory.load("local,").hosts
+    (host,) = inventory.load("local,", Caller()).hosts
     assert (host.is_local, host.address) == (True, "127.0.0.1")
-    mixed = {host.name: host.address for host in inventory.load("local,192.0.2.1").hosts}
+    mixed = {host.name: host.address for host in inventory.load("local,192.0.2.1", Caller()).hosts}
     assert mixed == {"local": socket.gethostname(), "192.0.2.1": "192.0.2.1"}
 
 

@@ -13,13 +13,13 @@ from orchestrator.connectors import Connectors
 from orchestrator.errors import UsageError
 from orchestrator.events import FailureKind, Noted, Outcome, RunEnded, Stamped
 from orchestrator.fleet import Fleet
-from orchestrator.launching.start import notify_command
 from orchestrator.model import Job
 from orchestrator.names import RunId
 from orchestrator.phases.context import Inbox, Run
 from orchestrator.phases.keeper import notify
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
+from orchestrator.verbs.launch import notify_command
 from tests.unit import plans
 
 WORDS = "$(touch /tmp/x) \x1b[2J `id` ü"

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from orchestrator.cli.args.parser import parse
 from orchestrator.errors import UsageError
-from orchestrator.launching import code
 from orchestrator.model import Host, Inventory
 from orchestrator.program import refusals, sources
 from orchestrator.program.refusals import Code
 from orchestrator.sync.contents import check_builtin
+from orchestrator.verbs import code
 
 FILES: Mapping[str, str] = {
     "train.py": "import lib\nprint('trained')\n",

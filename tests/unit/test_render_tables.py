@@ -14,13 +14,14 @@ from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErro
 from orchestrator.events import CheckReported, Level, Outcome, PairReported, Phase, Stamped
 from orchestrator.model import RunPlan
 from orchestrator.render import errors
-from orchestrator.render.clean import Cleaning, lines
+from orchestrator.render.clean import lines
 from orchestrator.render.preflight import preflight_table
 from orchestrator.render.tables import RunRow, runs_table, status_table
 from orchestrator.run.fitlines import Fit
 from orchestrator.run.view import View, replay
 from orchestrator.run.vitals import Vital, Vitals
 from orchestrator.store.prune import Pruned
+from orchestrator.verbs.clean import Cleaning
 from tests.golden import matches_golden
 from tests.unit import plans
 

@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
+from orchestrator.errors import UsageError
 from orchestrator.model import Revalidate, TaskId
+from orchestrator.requests import LONGEST, MOST, check_name
 
 
 def command(parser: argparse.ArgumentParser, usage: str) -> None:
@@ -51,7 +53,7 @@ def chosen(parser: argparse.ArgumentParser) -> None:
 
 def planning(parser: argparse.ArgumentParser) -> None:
     """Add what makes a plan another one."""
-    parser.add_argument("--name", type=name, default="", help="a name to find the run by")
+    parser.add_argument("--name", type=name, help="a name to find the run by")
     parser.add_argument(
         "--code",
         metavar="DIR",
@@ -60,7 +62,6 @@ def planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--env",
         action="append",
-        default=[],
         metavar="K=V",
         type=assignment,
         help="environment of every task",
@@ -84,7 +85,13 @@ def launching(parser: argparse.ArgumentParser) -> None:
             " never)"
         ),
     )
-    parser.add_argument("--skip-preflight", action="store_true", help="do not check the hosts and pairs")
+    parser.add_argument(
+        "--skip-preflight",
+        dest="preflight",
+        action="store_const",
+        const=False,
+        help="do not check the hosts and pairs",
+    )
     parser.add_argument(
         "--validate",
         choices=[one.value for one in Revalidate],
@@ -114,16 +121,8 @@ def launching(parser: argparse.ArgumentParser) -> None:
     as_json(parser)
 
 
-def as_launched(**given: object) -> argparse.Namespace:
-    """Return all options of a launch with their defaults: a plan is made of them."""
-    parser = argparse.ArgumentParser()
-    launching(parser)
-    return argparse.Namespace(**{**vars(parser.parse_args([])), **given})
-
-
 # --- readings of values ---
 
-_LONGEST_NAME = 100  # characters
 _TIME = "a time (a time is written 600 or 10m)"
 
 
@@ -142,17 +141,15 @@ def task_id(text: str) -> TaskId:
 
 
 def name(text: str) -> str:
-    """Read a name, which is shown in tables and titles, also to others, and typed to find the run."""
-    if not text:  # the default; the parser has refused it where it was written
-        return text
-    if not (text.isprintable() and text.strip() and len(text) <= _LONGEST_NAME):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a name (1 to {_LONGEST_NAME} characters that can be printed)"
-        )
+    """Read a name of a run."""
+    try:
+        check_name(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(error.what) from error
     return text
 
 
-def whole(low: int = 0, high: int = 999_999) -> Callable[[str], int]:
+def whole(low: int = 0, high: int = MOST) -> Callable[[str], int]:
     """Make the reading of a whole number from `low` to `high`."""
 
     def read(text: str) -> int:
@@ -200,7 +197,7 @@ def span(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = _amount(text, _TIMES, _TIME)
-    if not 0 <= seconds <= 365 * 24 * 3600:
+    if not 0 <= seconds <= LONGEST:
         raise argparse.ArgumentTypeError(f"{text!r} is not {_TIME}")
     return seconds
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO
 
 from orchestrator.render.grid import wrapped
@@ -15,18 +13,6 @@ from orchestrator.text import json_safe, plain
 
 if TYPE_CHECKING:
     from orchestrator.events import Event, Stamped
-
-silent: ContextVar[bool] = ContextVar("silent", default=False)
-
-
-@contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """Log what would be told while the block runs: the terminal is that of the program that imports us."""
-    token = silent.set(True)
-    try:
-        yield
-    finally:
-        silent.reset(token)
 
 
 def say(*lines: str) -> None:
@@ -45,9 +31,6 @@ def unchanged(text: str) -> None:
 
 def tell(*lines: str) -> None:
     """Print lines about the work on stderr; no word is cut at a terminal's edge."""
-    if silent.get():
-        logging.getLogger("orchestrate").info("%s", "\n".join(map(plain, lines)))
-        return
     if sys.stderr.isatty():
         lines = tuple(wrapped(lines, shutil.get_terminal_size().columns))
     show(sys.stderr, lines)

@@ -7,32 +7,29 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
 
-from orchestrator.cli.desk import asking
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
+from orchestrator.cli.desk.person import Person
 from orchestrator.cli.desk.screen import Screen
-from orchestrator.errors import ExitStatus, RunError
+from orchestrator.errors import ExitStatus
 from orchestrator.events import RunEnded, RunLeft, Stamped, StopBy, StopRequested
 from orchestrator.model import Order
 from orchestrator.node.base.fault import reason
 from orchestrator.render import DisplayGoneError, Look, Plain, Renderer, choose, is_full
 from orchestrator.run.vitals import decode
 from orchestrator.store import RunFolder, RunReader
+from orchestrator.verbs import asking
+from orchestrator.verbs.watch import stream
 
-_IDLE = 0.03  # seconds between two looks at the folder
-_QUIET = 0.1  # the same where there has been nothing new for a while
-_LOOK_FOR_KEEPER = 0.5  # seconds between two looks at its lock
 _ASK_EVERY = 5.0  # seconds between two words to the keeper that somebody looks at the tasks
 _LOOK_EVERY = 0.5  # seconds between two looks at what they use
 _STALE = 20.0  # seconds after which that tells nothing any more
 _PATIENCE = 2  # requests to stop that a keeper may leave without an effect before the viewer leaves it alone
-_MOST_KEEPERS = 5  # one after the other, each gone within _SHORT_LIFE
-_SHORT_LIFE = 10.0  # seconds
 
 
 BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines are dropped
@@ -87,43 +84,6 @@ def look(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:
     """Watch a run without owning it: Ctrl-C only stops watching."""
     with Interrupts() as interrupts:
         return _Watch(folder, reader, renderer, interrupts, False, None).loop()
-
-
-def stream(folder: RunFolder, reader: RunReader, adopt: Callable[[], bool]) -> Iterator[Stamped | None]:
-    """Yield what is new in a run's folder until the run has ended, and None after each look.
-
-    A keeper that vanished is replaced by `adopt`; this ends early when the last one could not keep it.
-    Raise RunError when keepers come to nothing.
-    """
-    checked, idle, gone = time.monotonic(), _IDLE, False
-    keepers, adopted = 0, -math.inf  # those that were started one after the other, and when the last one was
-    while True:
-        news = False
-        for stamped in reader.poll():
-            news = True
-            yield stamped
-        yield None
-        if reader.ended or (gone and reader.left and not news):
-            return
-        if news:
-            idle, gone = _IDLE, False
-            continue
-        if gone:
-            gone, keepers = False, keepers if time.monotonic() - adopted < _SHORT_LIFE else 0
-            if keepers >= _MOST_KEEPERS:
-                raise RunError(
-                    f"run {folder.run} cannot be kept",
-                    why=f"{keepers} keepers ended before they could do anything",
-                    hint=f"see {folder.debug_log}",
-                )
-            if adopt():
-                keepers, adopted = keepers + 1, time.monotonic()
-        elif time.monotonic() - checked > _LOOK_FOR_KEEPER:
-            checked, gone = time.monotonic(), not folder.has_keeper()
-            if gone:  # it may have written its last event between our look at the folder and at the lock
-                continue
-        time.sleep(idle)
-        idle = min(1.2 * idle, _QUIET)
 
 
 class _Watch(Struct):
@@ -197,7 +157,7 @@ class _Watch(Struct):
         if self.terminal is not None:
             self.terminal.give_back()
         try:
-            adopted = asking.adopt(self.folder, stop=self.stopping)
+            adopted = asking.adopt(self.folder, Person(), stop=self.stopping)
         except KeyboardInterrupt:  # where a person was asked
             self._close()
             tell(f"run {self.folder.run} has no keeper; orchestrate tail {self.folder.run} goes on with it")

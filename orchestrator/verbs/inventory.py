@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import socket
@@ -12,7 +11,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from orchestrator import ranges, slurm
-from orchestrator.cli.desk.out import tell
 from orchestrator.config import load as config
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import read_address, read_name, read_target
@@ -20,31 +18,33 @@ from orchestrator.errors import HostError, UsageError
 from orchestrator.model import LOCAL, Host, Inventory, Way
 from orchestrator.planning.selection import misread, narrow
 from orchestrator.quoting import toml
+from orchestrator.requests import Selection
 from orchestrator.ssh.resolve import resolve
+from orchestrator.verbs.caller import Caller
 
 NAME = "hosts.toml"
 SLURM = "slurm"  # the nodes of the job that we are in; ./slurm is a file
 
 
-def load(wanted: str | None) -> Inventory:
+def load(wanted: str | None, caller: Caller) -> Inventory:
     """Return what `--hosts` says, or the hosts.toml of this folder or of one above it; raise UsageError."""
     if wanted == SLURM:
-        made = _of_job()
+        made = _of_job(caller)
     elif words := named_hosts(wanted):
-        made = _of_names(words)
+        made = _of_names(words, caller)
     else:
-        made = _of_file(wanted)
+        made = _of_file(wanted, caller)
     # Whoever keeps the run later is perhaps not in the job of hosts that srun leads to.
     hosts = (replace(host, job=slurm.job_here()) if host.via is Way.SRUN else host for host in made.hosts)
     return replace(made, hosts=tuple(hosts))
 
 
-def chosen(arguments: argparse.Namespace) -> Inventory:
-    """Return those hosts of the inventory that `--only` and `--exclude` leave."""
-    return narrow(load(arguments.hosts), arguments.only, arguments.exclude)
+def chosen(selection: Selection, caller: Caller) -> Inventory:
+    """Return the inventory of a selection, with its hosts alone."""
+    return narrow(load(selection.hosts, caller), selection.only, selection.exclude)
 
 
-def _of_file(wanted: str | None) -> Inventory:
+def _of_file(wanted: str | None, caller: Caller) -> Inventory:
     path = locate(wanted)
     if not os.path.lexists(path):
         why = f"it was looked for in {Path.cwd()} and every folder above it"
@@ -55,7 +55,7 @@ def _of_file(wanted: str | None) -> Inventory:
         raise UsageError(f"there is no {path}", why=why, hint=hint)
     made = config.load(path, ours=wanted is None)
     if wanted is None and path != Path(NAME):
-        tell(f"inventory: {path}")
+        caller.tell(f"inventory: {path}")
     return made
 
 
@@ -102,7 +102,7 @@ def host_of(ssh: str, ssh_config: str | None = None) -> Host:
     return replace(host, address=read_address(address.removesuffix(".")))
 
 
-def _of_job() -> Inventory:
+def _of_job(caller: Caller) -> Inventory:
     """An inventory of the nodes of a Slurm job; all but the hosts of a hosts.toml are its settings."""
     job = slurm.job_here()
     tables = _tables(slurm.allocation(job))
@@ -110,11 +110,11 @@ def _of_job() -> Inventory:
     settings = path.is_file()
     found = config.load(path, ours=True, hosts=tables) if settings else config.parse(tables, "--hosts slurm")
     names = ranges.fold(host.name for host in found.hosts)
-    tell(f"hosts: {names}, of Slurm job {job}; settings: {path if settings else 'none'}")
+    caller.tell(f"hosts: {names}, of Slurm job {job}; settings: {path if settings else 'none'}")
     return found
 
 
-def _of_names(words: tuple[str, ...]) -> Inventory:
+def _of_names(words: tuple[str, ...], caller: Caller) -> Inventory:
     """An inventory of these hosts alone, whose addresses are the HostNames that ssh_config gives them."""
     hosts = []
     try:
@@ -128,7 +128,7 @@ def _of_names(words: tuple[str, ...]) -> Inventory:
         raise UsageError(f"--hosts {','.join(words)}: {wrong}", hint="`--hosts gpu-01,gpu-02`") from wrong
     inventory = config.parse(_tables(hosts), "--hosts")
     names = ranges.fold(host.name for host in inventory.hosts)
-    tell(f"hosts: {names}, as --hosts names them; no file is read")
+    caller.tell(f"hosts: {names}, as --hosts names them; no file is read")
     return inventory
 
 

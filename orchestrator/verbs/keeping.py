@@ -22,12 +22,12 @@ from msgspec import Struct
 
 from orchestrator import timings
 from orchestrator.errors import ExitStatus
-from orchestrator.launching import python
 from orchestrator.model import Order, RunPlan
 from orchestrator.node.base.descriptors import close_others
 from orchestrator.plainfile import open_plain
 from orchestrator.store import RunFolder
 from orchestrator.text import plain
+from orchestrator.verbs import python
 
 if TYPE_CHECKING:
     from orchestrator.ssh.keys import Secrets

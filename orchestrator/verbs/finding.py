@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import contextlib
 
-from orchestrator.cli.desk import inventory as inventories
-from orchestrator.cli.desk.asking import asking, key_or_none
-from orchestrator.cli.desk.out import tell
 from orchestrator.errors import OrchestrateError, SeveralErrors, UsageError
 from orchestrator.events import Stamped
 from orchestrator.model import Inventory, Role, RunPlan
 from orchestrator.names import RunId
 from orchestrator.planning.takeover import Known, Telling, adopt, join
-from orchestrator.render.errors import block
 from orchestrator.run.view import View
 from orchestrator.store import RunFolder, find, runs_root
 from orchestrator.store.folder import decode_plan
@@ -21,28 +17,31 @@ from orchestrator.store.known import ambiguous, matches_run
 from orchestrator.store.reader import events_of
 from orchestrator.store.standing import standing
 from orchestrator.text import count
+from orchestrator.verbs import inventory as inventories
+from orchestrator.verbs.asking import asking, key_or_none
+from orchestrator.verbs.caller import Caller
 
 
-def find_run(wanted: str | None, hosts: str | None) -> RunFolder:
+def find_run(wanted: str | None, hosts: str | Inventory | None, caller: Caller) -> RunFolder:
     """The run's folder, made from what the nodes know when this machine does not have it.
 
     Without a word, and of those with one name, the newest run is meant.
     Raise UsageError when nobody knows such a run, or several are meant.
     """
     folder = find(wanted)
-    path = inventories.locate(hosts)
+    path = hosts.source if isinstance(hosts, Inventory) else inventories.locate(hosts)
     if folder is not None:
         try:
             folder.read_plan()
             return folder
         except UsageError:
-            if not inventories.is_there(hosts):
+            if not _is_there(hosts):
                 raise
             wanted = folder.run  # its nodes know its plan
-    if not inventories.is_there(hosts):
+    if not _is_there(hosts):
         raise _unknown(wanted, f"nor is there a {path}, whose hosts could be asked")
-    inventory = inventories.load(hosts)
-    known, silent = discover(inventory)
+    inventory = hosts if isinstance(hosts, Inventory) else inventories.load(hosts, caller)
+    known, silent = discover(inventory, caller)
     matching = [
         one for one in known if wanted is None or matches_run(one.plan.run, wanted) or one.plan.name == wanted
     ]
@@ -63,39 +62,43 @@ def find_run(wanted: str | None, hosts: str | None) -> RunFolder:
     return folder
 
 
-def history(folder: RunFolder, *, quiet: bool = False) -> list[Stamped]:
-    """The run's events, none when they cannot be read; that is a warning on stderr."""
+def _is_there(hosts: str | Inventory | None) -> bool:
+    return isinstance(hosts, Inventory) or inventories.is_there(hosts)
+
+
+def history(folder: RunFolder, caller: Caller | None = None) -> list[Stamped]:
+    """The run's events, none when they cannot be read, which is a warning for the caller."""
     try:
         return events_of(folder)
     except OrchestrateError as error:
-        if not quiet:
-            tell(*block(error.what, error.why, error.hint, word="warning"))
+        if caller is not None:
+            caller.warn(error)
         return []
 
 
-def view_of(folder: RunFolder, *, quiet: bool = False) -> View:
-    """The run's state, an empty one when it cannot be read; that is a warning on stderr."""
+def view_of(folder: RunFolder, caller: Caller | None = None) -> View:
+    """The run's state, an empty one when it cannot be read, which is a warning for the caller."""
     try:
         return standing(folder)[0]
     except OrchestrateError as error:
-        if not quiet:
-            tell(*block(error.what, error.why, error.hint, word="warning"))
+        if caller is not None:
+            caller.warn(error)
         return View()
 
 
-def discover(inventory: Inventory) -> tuple[list[Known], list[str]]:
+def discover(inventory: Inventory, caller: Caller) -> tuple[list[Known], list[str]]:
     """Ask the hosts of an inventory for their runs; return these, and the hosts that did not answer.
 
     What cannot be a run is left out. Raise when no host answers.
     """
-    with asking(inventory.hosts) as (fleet, bad):
+    with asking(inventory.hosts, caller) as (fleet, bad):
         from orchestrator import wire
 
         answers = fleet.ask(wire.States(run=None))
     bad = {**bad, **answers.bad}
     if len(bad) == len(inventory.hosts):
         raise SeveralErrors(bad.values())
-    key = key_or_none()
+    key = key_or_none(caller)
     tellings: list[Telling] = []
     for host, reply in answers.good.items():
         for run in reply.runs:
@@ -105,7 +108,7 @@ def discover(inventory: Inventory) -> tuple[list[Known], list[str]]:
                 if plan.run == run.run:
                     tellings.append(Telling(host, plan, sealed.authentic))
         if reply.more:
-            tell(
+            caller.tell(
                 f"{host}: {count(reply.more, 'older run')} left out: it keeps too many (`orchestrate clean`)"
             )
     return join(tellings), sorted(bad)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 _PROGRAM = (
     "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]);"
-    " from orchestrator.launching.keeping import main; main()"
+    " from orchestrator.verbs.keeping import main; main()"
 )
 _NULL = os.devnull, os.O_RDWR, 0
 waiting: list[tuple[int, socket.socket]] = []

@@ -5,35 +5,40 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
 
-from orchestrator.errors import HostError, UsageError
-from orchestrator.fleet import Fleet
-from orchestrator.launching import code, keeping
-from orchestrator.launching.start import Planned
-from orchestrator.model import DEFAULT_PYTHON, Host, Inventory, Preparing, RunPlan, interpreter
+from orchestrator.errors import UsageError
+from orchestrator.model import DEFAULT_PYTHON, Inventory, Preparing, RunPlan, interpreter
 from orchestrator.phases.data import sources
 from orchestrator.phases.setup import kept_lock
 from orchestrator.phases.stage import code_of_a_host
 from orchestrator.planning import plan
 from orchestrator.ranges import fold
+from orchestrator.requests import LaunchRequest
 from orchestrator.run.view import replay as replayed
 from orchestrator.store import RunFolder, new_run_id, runs_root
 from orchestrator.store.reader import events_of
 from orchestrator.sync.contents import CodeSource, folder_source, read_builtin, read_data, read_folder
+from orchestrator.verbs import code, keeping
+from orchestrator.verbs.asking import asking
+from orchestrator.verbs.caller import Caller
+from orchestrator.verbs.finding import find_run
+from orchestrator.verbs.plan import Planned
 
 _NOTE = "a replay of run "
-Asking = Callable[[Sequence[Host]], AbstractContextManager[tuple[Fleet, Mapping[str, HostError]]]]
+_OF_TODAY = {"inventory", "replay", "terminal", "notify", "metrics", "other_ports", "wait"}
 
 
-def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Planned:
-    """Plan an earlier run once more; raise one UsageError for all that cannot be had again.
-
-    `asking` connects to hosts, for code that this machine has no more.
-    """
+def plan_again(request: LaunchRequest, caller: Caller) -> Planned:
+    """Plan an earlier run once more; raise UsageError for options beside it, one for all that it lacks."""
+    usual = LaunchRequest(inventory=request.inventory)
+    own = sorted(set(request.__struct_fields__) - _OF_TODAY)
+    if given := [name for name in own if getattr(request, name) != getattr(usual, name)]:
+        what = f"--replay takes everything from its run, so that {' and '.join(given)} cannot be given, too"
+        raise UsageError(what.replace("_", "-"), hint="leave that out, or launch anew")
+    inventory = request.inventory
+    before = find_run(request.replay, inventory, caller)
     old = before.read_plan()
     if old.hearsay:
         hint = "launch it again on the machine that launched it"
@@ -48,7 +53,7 @@ def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Plann
     hosts = tuple(host for host in today if host in free[: len(had)])
     known = {host.name for host in old.members}
     cluster, tasks, _ = plan.seat(hosts, old.command, old.recipe)
-    project, lacks = _code(before, old, inventory, asking), list[str]()
+    project, lacks = _code(before, old, inventory, caller), list[str]()
     then, now = {name for name, _ in seats}, {str(spec.id) for spec in tasks}
     if then != now:
         lacks.append(f"its hosts: its tasks were {fold(sorted(then))}, and would be {fold(sorted(now))}")
@@ -91,7 +96,7 @@ def plan_again(before: RunFolder, inventory: Inventory, asking: Asking) -> Plann
     return again, project, ()
 
 
-def _code(before: RunFolder, old: RunPlan, inventory: Inventory, asking: Asking) -> CodeSource | str | None:
+def _code(before: RunFolder, old: RunPlan, inventory: Inventory, caller: Caller) -> CodeSource | str | None:
     """Find the code that ran, None for worker_entry, which comes along; or return why nobody has it."""
     if not old.tree:
         return "it ended before that was read"
@@ -103,7 +108,7 @@ def _code(before: RunFolder, old: RunPlan, inventory: Inventory, asking: Asking)
             return here
     copy, told = before.path / "code", before.read_code()
     if read_folder(copy).digest != old.tree:
-        with asking(inventory.hosts) as (fleet, silent):
+        with asking(inventory.hosts, caller) as (fleet, silent):
             if code_of_a_host(fleet.sessions.values(), old.tree, copy) is None:
                 but = f"; {fold(sorted(silent))} could not be asked" if silent else ""
                 return f"neither this folder nor a host has it any more (trees/{old.tree}){but}"

@@ -1,0 +1,27 @@
+"""Questions to the person at the terminal."""
+
+from __future__ import annotations
+
+import getpass
+import signal
+import sys
+import threading
+
+
+def can_answer() -> bool:
+    """Return True where somebody sits at a terminal."""
+    return all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def passphrase(question: str) -> str:
+    """Ask at the terminal; Ctrl-C and SIGTERM end us there, even where they are counted for a run."""
+    mine = threading.current_thread() is threading.main_thread()  # no other may set a handler
+    ends = (signal.SIGINT, signal.SIGTERM) if mine else ()
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
+    try:
+        return getpass.getpass(question)
+    except EOFError:  # Ctrl-D: nothing was typed, as for `ssh`
+        return ""
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

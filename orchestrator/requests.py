@@ -1,0 +1,179 @@
+"""Requests to the verbs as frozen, typed values, with every default. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from orchestrator.errors import UsageError
+from orchestrator.model import Inventory, Job, Revalidate, Terminal
+
+_LONGEST_NAME = 100  # characters
+MOST = 999_999  # of anything that is counted
+LONGEST = 365 * 86_400.0  # seconds
+_T = TypeVar("_T", bound=Struct)
+
+
+class Selection(Struct, frozen=True):
+    """The inventory and the hosts to use, as `--hosts`, `--only` and `--exclude` name them."""
+
+    hosts: str | None = None
+    only: str | None = None
+    exclude: str | None = None
+
+
+class LaunchRequest(Struct, frozen=True, kw_only=True):
+    """A launch. None leaves the choice to [job]."""
+
+    inventory: Inventory
+    command: tuple[str, ...] = ()
+    name: str = ""
+    code: str | None = None
+    env: Mapping[str, str] = {}
+    max_restarts: int | None = None
+    min_hosts: int | None = None
+    spares: int | None = None
+    hang_timeout: float | None = None
+    preflight: bool = True
+    validate: Revalidate | None = None
+    notify: str | None = None
+    metrics: str | None = None
+    replay: str | None = None  # the run to launch again
+    other_ports: bool = False
+    wait: bool = False
+    terminal: Terminal | None = None  # for the task that it names
+
+    def __post_init__(self) -> None:
+        check_texts([*self.command, *self.env, *self.env.values(), *filter(None, (self.name, self.code))])
+        check_name(self.name)
+        if bad := [name for name in self.env if not name or "=" in name]:
+            raise UsageError(f"env: {bad[0]!r} is not the name of a variable", hint="leave out the =")
+        for option, low, value in (
+            ("max_restarts", 0, self.max_restarts),
+            ("min_hosts", 1, self.min_hosts),
+            ("spares", 1, self.spares),
+        ):
+            if value is not None and not low <= value <= MOST:
+                raise UsageError(f"{option}: {value} is not from {low} to {MOST}")
+        if self.hang_timeout is not None and not 0 <= self.hang_timeout <= LONGEST:
+            raise UsageError(f"hang_timeout: {self.hang_timeout} is not from 0 to {LONGEST:.0f} seconds")
+
+    @property
+    def job(self) -> Job:
+        """Return [job] with the options of this launch in it."""
+        given = {
+            "max_restarts": self.max_restarts,
+            "min_hosts": self.min_hosts,
+            "hang_timeout": self.hang_timeout,
+            "validation": self.validate,
+            "code": self.code,
+        }
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return msgspec.structs.replace(self.inventory.job, **changes)
+
+
+class PreflightRequest(Struct, frozen=True):
+    """A check of every host and every pair of hosts."""
+
+    inventory: Inventory
+
+
+class ExecRequest(Struct, frozen=True):
+    """One command on all hosts, without a run."""
+
+    inventory: Inventory
+    command: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise UsageError("exec needs a command", hint="`orchestrate exec -- uptime`")
+        check_texts(self.command)
+
+
+class StopRequest(Struct, frozen=True):
+    """The end of a run everywhere."""
+
+    now: bool = False  # without the grace of its tasks
+
+
+class PullRequest(Struct, frozen=True):
+    """Files that a run's tasks wrote."""
+
+    paths: tuple[str, ...] = ()  # none: all that was written
+    source: str | None = None  # a task or host; None: the chief, or worker/0
+    all_hosts: bool = False  # each into a folder of its name
+    to: str | None = None  # None: ./RUN
+
+    def __post_init__(self) -> None:
+        check_texts([*self.paths, *filter(None, (self.source, self.to))])
+        if self.all_hosts and self.source is not None:
+            raise UsageError("all hosts and one of them cannot be asked for at once", hint="leave one out")
+
+
+class PushRequest(Struct, frozen=True):
+    """Data of this machine for every host."""
+
+    inventory: Inventory
+    paths: tuple[str, ...] = ()  # none: all that [data] names
+    limit: float | None = None  # bytes per second; None: no limit
+
+
+class SetupRequest(Struct, frozen=True):
+    """The environment of [env] on every host."""
+
+    inventory: Inventory
+    upgrade: bool = False  # resolve the packages again
+
+
+class CleanRequest(Struct, frozen=True):
+    """Removal of what ended runs left on the hosts."""
+
+    inventory: Inventory
+    older_than: float = 30 * 86_400.0  # seconds
+    work: bool = False  # working folders, too
+    dry_run: bool = False
+
+
+class ExportRequest(Struct, frozen=True):
+    """A launch as files for an engine that starts tasks itself."""
+
+    launch: LaunchRequest
+    selection: Selection
+    engine: str
+    plain: bool = False  # slurm: without orchestrate
+    jobset: bool = False  # kubernetes: restarts all tasks after a failure
+
+
+def make(kind: type[_T], given: Mapping[str, object], **more: object) -> _T:
+    """Make a request of what its fields are given, None for a default; raise TypeError for a wrong type."""
+    values = {name: value for name, value in {**given, **more}.items() if value is not None}
+    try:
+        return msgspec.convert(
+            {name: values[name] for name in kind.__struct_fields__ if name in values},
+            kind,
+            from_attributes=True,
+        )
+    except msgspec.ValidationError as error:
+        raise TypeError(f"{kind.__name__}: {error}") from error
+
+
+def check_texts(texts: Iterable[str]) -> None:
+    """Raise UsageError for a text that no program can be given."""
+    joined = "".join(texts)
+    try:
+        joined.encode()
+    except UnicodeEncodeError as error:  # plans, events and nodes hold text only
+        hint = "write it as UTF-8, or have the program read it from a file"
+        raise UsageError("an argument is not UTF-8", why="tasks are given text", hint=hint) from error
+    if "\0" in joined:
+        hint = "remove it, or have the program read it from a file"
+        raise UsageError("an argument contains a NUL character", why="no program can receive one", hint=hint)
+
+
+def check_name(text: str) -> None:
+    """Raise UsageError for a name of a run that cannot be shown in tables and typed to find it."""
+    if text and not (text.isprintable() and text.strip() and len(text) <= _LONGEST_NAME):
+        raise UsageError(f"{text!r} is not a name (1 to {_LONGEST_NAME} characters that can be printed)")

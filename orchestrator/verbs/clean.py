@@ -1,0 +1,71 @@
+"""`clean`: prove that the hosts hold nothing of ended runs, and remove what is old."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from orchestrator import wire
+from orchestrator.errors import ExitStatus, HostError
+from orchestrator.requests import CleanRequest
+from orchestrator.store import prune
+from orchestrator.verbs.asking import asking
+from orchestrator.verbs.caller import Caller
+
+_SECONDS = 1800.0  # that removing many files from a network disk may take
+
+
+class Cleaning(Struct, frozen=True):
+    """The work of one `clean`."""
+
+    hosts: Mapping[str, wire.Cleaned]  # a node's reply, by host
+    unreachable: Mapping[str, HostError]
+    here: prune.Pruned
+    alive: frozenset[str]
+    work: bool
+    dry: bool
+
+    @property
+    def left(self) -> bool:
+        """Return True where something of an ended run is still there."""
+        return bool(self.here.failed) or any(left(reply) for reply in self.hosts.values())
+
+    @property
+    def status(self) -> ExitStatus:
+        if self.unreachable:
+            return ExitStatus.CLUSTER
+        return ExitStatus.RUN_FAILED if self.left else ExitStatus.OK
+
+
+def left(reply: wire.Cleaned) -> bool:
+    """Return True where something of an ended run is still on a host."""
+    failed = any(kind.failed for kind in astuple(reply.folders))
+    return bool(reply.orphans or reply.trouble or failed)
+
+
+def clean(request: CleanRequest, caller: Caller) -> Cleaning:
+    """End and remove what ended runs left, on the hosts and on this machine."""
+    with asking(request.inventory.hosts, caller) as (fleet, unreachable):
+        kept = prune.kept()
+        looks = fleet.ask(wire.CleanLook())
+        silent = {**unreachable, **looks.bad}
+        alive = kept.union(*(reply.alive for reply in looks.good.values()))
+        known = {run for reply in looks.good.values() for run in reply.known}
+        questions = {
+            name: wire.Clean(
+                workdir=session.host.workdir,
+                alive=sorted(alive),
+                known=sorted(known),
+                older=request.older_than,
+                shared=not silent,  # who is silent may use code and working folders that others see, too
+                work=request.work,
+                dry=request.dry_run,
+            )
+            for name, session in fleet.sessions.items()
+            if name not in silent
+        }
+        answers = fleet.ask(questions, timeout=_SECONDS)
+    here = prune.prune(alive, set(answers.good), older=request.older_than, dry=request.dry_run)
+    return Cleaning(answers.good, {**silent, **answers.bad}, here, alive, request.work, request.dry_run)

@@ -1,0 +1,95 @@
+"""`exec`: one command on all hosts, without a run, and the answer of each."""
+
+from __future__ import annotations
+
+import time
+
+from msgspec import Struct, field
+
+from orchestrator.connectors import Connectors
+from orchestrator.errors import HostError
+from orchestrator.phases.command import CommandEnded, CommandOutput, Commands, CommandStarted
+from orchestrator.requests import ExecRequest
+from orchestrator.text import count
+from orchestrator.verbs.asking import logins
+from orchestrator.verbs.caller import Caller
+from orchestrator.wire import CommandEnd, Pipe
+
+LIMIT = 4 << 20  # bytes of one stream of one host that an answer holds
+_LOOK = 0.2  # seconds, in which a Ctrl-C is taken
+
+
+class HostAnswer(Struct, frozen=True):
+    """The answer of one host to a command."""
+
+    host: str
+    status: int | None  # None: it is not known, and `error` says why
+    stdout: str
+    stderr: str
+    dropped: int = 0  # bytes beyond 4 MiB of each
+    note: str = ""
+    error: HostError | None = None
+
+
+class Answer(Struct):
+    """The part of one host's answer that is not shown yet."""
+
+    host: str
+    began: float  # monotonic
+    out: bytearray = field(default_factory=bytearray)
+    err: bytearray = field(default_factory=bytearray)
+    dropped: int = 0  # bytes beyond the limit
+    status: int | None = None  # None: it runs
+    note: str = ""
+
+    def add(self, stream: Pipe, data: bytes, room: int) -> None:
+        kept = self.out if stream is Pipe.OUT else self.err
+        fits = data[: max(0, room - len(kept))]
+        kept += fits
+        self.dropped += len(data) - len(fits)
+
+    def end(self, end: CommandEnd) -> None:
+        """Take the command's status, and what its end needs beside it."""
+        self.status = end.status
+        notes = [f"{end.error} (no shell reads the command; `sh -c '...'` is one)"] if end.error else []
+        if end.ended and not end.stopped:
+            were = "was" if end.ended == 1 else "were"
+            notes.append(f"{count(end.ended, 'process', 'processes')} that it left running {were} ended")
+        if end.left:
+            notes.append(f"could not be ended: {', '.join(end.left)}")
+        self.note = "; ".join(notes)
+
+    def result(self, error: HostError | None = None) -> HostAnswer:
+        out, err = (data.decode("utf-8", "replace") for data in (self.out, self.err))
+        return HostAnswer(self.host, self.status, out, err, self.dropped, self.note, error)
+
+
+def prepare(request: ExecRequest, caller: Caller) -> Commands:
+    """Return the command on all hosts, not started yet."""
+    ways = {(host.ssh, host.user, host.port): host for host in reversed(request.inventory.hosts)}
+    hosts = tuple(reversed(ways.values()))  # each way to log in once: a machine may have several entries
+    return Commands(Connectors(logins(hosts, caller)), hosts, request.command)
+
+
+def execute(request: ExecRequest, caller: Caller) -> dict[str, HostAnswer]:
+    """Run the command to its end on every host; return the answers by host, as they came."""
+    commands = prepare(request, caller)
+    running: dict[str, Answer] = {}
+    answers: dict[str, HostAnswer] = {}
+    try:
+        commands.start()
+        while len(answers) < len(commands.hosts):
+            match commands.next(_LOOK):
+                case CommandStarted(host):
+                    running[host] = Answer(host, time.monotonic())
+                case CommandOutput(host, stream, data) if host in running:
+                    running[host].add(stream, data, LIMIT)
+                case CommandEnded(host, end):
+                    answer = running.pop(host, Answer(host, 0.0))
+                    answer.end(end)
+                    answers[host] = answer.result()
+                case HostError(host=host) as error:
+                    answers[host] = running.pop(host, Answer(host, 0.0)).result(error)
+    finally:
+        commands.close()
+    return answers

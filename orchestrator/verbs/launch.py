@@ -1,0 +1,82 @@
+"""`launch`: from a request to a plan, its folder and its keeper."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from orchestrator.config import values
+from orchestrator.config.mistakes import Wrong
+from orchestrator.errors import UsageError
+from orchestrator.model import Job
+from orchestrator.names import RunId
+from orchestrator.planning import environ
+from orchestrator.requests import LaunchRequest
+from orchestrator.store import RunFolder, runs_root
+from orchestrator.store.key import key_path, own_key
+from orchestrator.verbs import keeping
+from orchestrator.verbs.asking import logins
+from orchestrator.verbs.caller import Caller
+from orchestrator.verbs.plan import Planned, make_plan, wanted_tasks
+
+_UNSEALED = "from another machine this run can be followed and stopped, and not started again"
+
+
+def prepare(request: LaunchRequest, caller: Caller, *, resolves: bool = True) -> Planned:
+    """Plan a launch, new or of an earlier run; unless it `resolves`, no package index is asked."""
+    if request.replay is None:
+        planned, project, found = make_plan(request, resolves=resolves)
+    else:
+        from orchestrator.verbs.replay import plan_again  # 80 ms that few launches need
+
+        planned, project, found = plan_again(request, caller)
+    if (terminal := request.terminal) is not None:
+        wanted_tasks([terminal.task], planned, "the run")
+        once = replace(planned.restarts, most=0, min_hosts=None)
+        # Whoever looks at a breakpoint thinks.
+        planned = replace(planned, terminal=terminal, restarts=once, hang_timeout=0.0)
+    admission = replace(planned.admission, other_ports=request.other_ports, wait=request.wait)
+    return replace(planned, admission=admission), project, found
+
+
+def start(request: LaunchRequest, made: Planned, caller: Caller) -> RunFolder:
+    """Make the folder of a planned run and fork its keeper; raise UsageError before anything was made."""
+    key, (planned, project, _) = own_key(), made
+    if key is None:
+        note = f"no key could be made ({key_path()}): {_UNSEALED}"
+        planned = replace(planned, notes=(*planned.notes, note))
+    told = notify_command(request.inventory.job, request.notify)
+    secrets = environ.values_here(planned.secrets, os.environ)
+    asked = logins((*planned.hosts, *planned.spares), caller)
+    folder = RunFolder(runs_root(), RunId(planned.run))
+    folder.create(planned)
+    if told:
+        folder.write_words(folder.notify, told)
+    if request.metrics:
+        folder.write_words(folder.metrics, [str(Path(request.metrics).absolute())])
+    keeping.start(keeping.Errand(folder, planned, key, asked, secrets, project, new=True))
+    return folder
+
+
+def notify_command(job: Job, wanted: str | None) -> tuple[str, ...]:
+    """The argv that tells of the end, its program as an absolute path; () for none.
+
+    Raise UsageError for one that could not be run: at the end of a night it would be too late.
+    """
+    try:
+        argv = job.notify if wanted is None else values.command(wanted)
+    except Wrong as wrong:
+        raise UsageError(f"--notify {wrong}", hint="`--notify 'mail -s trained me@example.org'`") from wrong
+    if not argv:
+        return ()
+    program = shutil.which(os.path.expanduser(argv[0]))  # noqa: PTH111 - a name without a slash stays one
+    if program is None:
+        raise UsageError(
+            f"--notify: this machine has no program {argv[0]}",
+            why="it is run here, by no shell, when the run has ended",
+            hint="write its whole path; a script needs `chmod +x`",
+        )
+    return (os.path.abspath(program), *argv[1:])  # noqa: PTH100 - a link is run by its own name

@@ -1,0 +1,115 @@
+"""`pull`: what a run's training wrote, from its hosts into a folder here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from orchestrator import slurm
+from orchestrator.errors import HostError, SeveralErrors, Trouble, UsageError
+from orchestrator.events import TaskStarted, TreeSynced
+from orchestrator.fleet import Session
+from orchestrator.model import LOCAL
+from orchestrator.requests import PullRequest
+from orchestrator.store import RunFolder
+from orchestrator.sync import pull
+from orchestrator.sync.files import LEFT_OUT, work_folder
+from orchestrator.sync.pull import keep_from_launches
+from orchestrator.text import count, plain, size, some
+from orchestrator.verbs.asking import asking
+from orchestrator.verbs.caller import Caller
+from orchestrator.verbs.finding import history, source_of
+
+_SHOWN = 5  # names that a line shows
+
+
+def fetch(
+    folder: RunFolder,
+    request: PullRequest,
+    caller: Caller,
+    on_folder: Callable[[Path], None] = lambda _: None,
+) -> list[Path]:
+    """Fetch what a run wrote; return the folders that something came into, each given to `on_folder`, too."""
+    plan = folder.read_plan()
+    names = [host.name for host in plan.hosts] if request.all_hosts else [source_of(plan, request.source)]
+    for path in request.paths:
+        if os.path.normpath(path).startswith(".."):
+            raise UsageError(f"{path} leads out of the run's work folder", hint="give it as an absolute path")
+    to = Path(request.to or folder.run)
+    fresh = request.to is None and not os.path.lexists(to)
+    if os.path.lexists(to) and not to.is_dir():
+        raise UsageError(
+            f"{to} is not a folder",
+            why="what is pulled goes into one",
+            hint="name another folder with --to: it will be made",
+        )
+    hosts = [plan.host(name) for name in names]
+    if hosts[0].job and slurm.look(hosts[0].job, ()).over:  # its nodes are others' now: the home is shared
+        hosts = [replace(host, ssh=LOCAL) for host in hosts]
+    errors: list[HostError] = []
+    filled: list[Path] = []
+    with asking(hosts, caller) as (fleet, bad):
+        errors += bad.values()
+        for name in names:
+            if name in fleet.sessions:
+                try:
+                    into = to / name if request.all_hosts else to
+                    if _pull(folder, fleet.sessions[name], request, into, caller):
+                        filled.append(into)
+                        on_folder(into)
+                except HostError as error:
+                    errors.append(error)
+    if fresh and to.is_dir():
+        keep_from_launches(to, folder.run)
+    _conclude(errors, caller, some=len(errors) < len(names))
+    return filled
+
+
+def _conclude(errors: list[HostError], caller: Caller, *, some: bool) -> None:
+    """Raise what went wrong; a path that only some hosts have is only said: the chief alone writes most."""
+    absent = [error for error in errors if error.kind == Trouble.MISSING]
+    if some:
+        for error in absent:
+            caller.tell(f"{error.host}: {error.what}")
+        errors = [error for error in errors if error not in absent]
+    elif len(absent) == len(errors):
+        first = absent[0]
+        raise UsageError(f"{first.host} {first.what}", why=first.why, hint=first.hint)
+    if errors:
+        raise errors[0] if len(errors) == 1 else SeveralErrors(errors)
+
+
+def _pull(folder: RunFolder, session: Session, request: PullRequest, to: Path, caller: Caller) -> bool:
+    """Return False when its tasks wrote nothing."""
+    name = session.host.name
+    cwd = folder.read_plan().cwd if request.paths else ""  # paths are those that the tasks know
+    work = work_folder(session.host.workdir, folder.run, cwd)
+    trees, before = _code(folder, session, cwd, caller)
+    paths = [os.path.normpath(path) for path in request.paths]
+    parts = pull.choose(session, work, paths, trees, before)
+    if left_out := [part.below + one for part in parts for one in part.left_out]:
+        caller.tell(f"{name}: left out ({LEFT_OUT}): {some([plain(one)[:200] for one in left_out], _SHOWN)}")
+    found = sum(len(part.entries) for part in parts)
+    if not found:
+        caller.tell(f"{name}: its tasks wrote nothing in {work}; unchanged code is left out")
+        return False
+    with caller.progress(f"{name}: {folder.run}", sum(part.size for part in parts)) as told:
+        came = pull.take(session, parts, to, folder.run, told)
+    here = found - came.files
+    same = f", {here} {'was' if here == 1 else 'were'} here already" if here else ""
+    caller.tell(f"{name}: {count(came.files, 'file')}, {size(came.bytes)} in {came.seconds:.1f} s{same}")
+    return True
+
+
+def _code(folder: RunFolder, session: Session, cwd: str, caller: Caller) -> tuple[list[str], float]:
+    """The trees that were sent, and when the tasks started; none where this machine does not know that."""
+    events = history(folder, caller)
+    started = min((one.at for one in events if isinstance(one.event, TaskStarted)), default=None)
+    if started is None:
+        return [], 0.0
+    digests = {one.event.digest for one in events if isinstance(one.event, TreeSynced)}
+    trees = ("/".join(filter(None, (session.host.workdir, "trees", digest, cwd))) for digest in digests)
+    return sorted(trees), started + session.clock_offset

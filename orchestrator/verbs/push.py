@@ -1,0 +1,68 @@
+"""`push`: bring the data of [data], or a folder or file, to every host that lacks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from orchestrator.config.mistakes import Wrong
+from orchestrator.config.values import data_paths
+from orchestrator.errors import HostError, UsageError
+from orchestrator.model import Data, Inventory
+from orchestrator.phases.context import Emit
+from orchestrator.phases.data import bring, read_sources, sources
+from orchestrator.planning.environ import of_data
+from orchestrator.requests import PushRequest
+from orchestrator.sync.contents import Contents
+from orchestrator.verbs.asking import asking
+from orchestrator.verbs.caller import Caller
+from orchestrator.verbs.environment import absent, check_data
+
+
+class Pushed(Struct, frozen=True):
+    """Data on hosts."""
+
+    data: Data
+    dataset: Contents | None  # None: no host could be reached
+    placed: Mapping[str, str]  # host -> where it is there
+    failed: Mapping[str, HostError]
+
+    def variables(self, host: str) -> dict[str, str]:
+        """Return how tasks on a host find it."""
+        return of_data(self.placed[host], self.data)
+
+
+def push(request: PushRequest, emit: Emit, caller: Caller) -> Pushed:
+    """Send what hosts lack; raise UsageError where there is nothing to send."""
+    data = _wanted(request.inventory, request.paths)
+    dataset, placed = None, dict[str, str]()
+    with asking(request.inventory.hosts, caller) as (fleet, bad):
+        hosts = [
+            host for host in request.inventory.hosts if host.name in fleet.sessions and host.name not in bad
+        ]
+        if hosts:
+            dataset = read_sources(sources(data), emit)
+            placed, failed = bring(fleet, hosts, dataset, emit, run="push", limit=request.limit)
+            bad.update(failed)
+    return Pushed(data, dataset, placed, bad)
+
+
+def _wanted(inventory: Inventory, paths: Sequence[str]) -> Data:
+    """Return what is to be sent; raise UsageError when nothing is."""
+    if paths:
+        for path in paths:
+            if trouble := absent(str(Path(path).absolute())):
+                raise UsageError(f"{path} {trouble}", hint="name a folder or a file of this machine")
+        try:
+            return Data(paths=data_paths([str(Path(path).absolute()) for path in paths]))
+        except Wrong as error:
+            raise UsageError(f"orchestrate push: {error}") from None
+    if inventory.data is None:
+        raise UsageError(
+            f"{inventory.source} has no [data], and no PATH is given",
+            hint="`orchestrate push DIR`; or write [data] into it, so that `launch` sends it by itself",
+        )
+    check_data(inventory)
+    return inventory.data

@@ -1,0 +1,115 @@
+"""`status`: what the nodes report of a run's tasks, whoever keeps it, and who uses the machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from orchestrator import wire
+from orchestrator.fleet import Fleet
+from orchestrator.model import Host, Order, RunPlan
+from orchestrator.planning.takeover import speaks_for
+from orchestrator.run.view import View
+from orchestrator.run.vitals import Vitals, decode
+from orchestrator.store import RunFolder, runs
+from orchestrator.verbs.asking import asking, unconnected
+from orchestrator.verbs.caller import Caller
+from orchestrator.verbs.finding import view_of
+
+_FRESH = 1.5  # seconds that a keeper has to tell what the tasks do now
+_LOOK = 0.05
+States: TypeAlias = Mapping[tuple[str, str], tuple[str, wire.TaskStatus]]  # (attempt, task) -> host and state
+
+
+class StatusReport(Struct, frozen=True):
+    """A run as its nodes and this machine know it."""
+
+    plan: RunPlan
+    view: View
+    states: States
+    unreachable: Mapping[str, str]  # host -> why it gave no answer
+    kept: bool  # by a keeper of this machine
+    keeper: str  # who keeps it, as nodes report
+    vitals: Vitals
+
+    @property
+    def answered(self) -> bool:
+        """Return True where at least one host gave an answer, or none was needed."""
+        return len(self.unreachable) < len(self.plan.hosts) + len(self.plan.retired)
+
+
+class Machines(Struct, frozen=True):
+    """Users of the hosts of an inventory."""
+
+    states: Mapping[str, wire.Runs]  # by host
+    gpus: Mapping[str, wire.GpuLook]
+    errors: Mapping[str, str]  # host -> why it gave no answer
+    ahead: Mapping[str, float]  # host -> seconds that its clock is ahead of ours
+    progress: Callable[[str], tuple[View, Vitals]]  # of a run, as far as this machine knows it
+
+
+def survey_run(folder: RunFolder, caller: Caller) -> StatusReport:
+    """Ask the nodes of a run, and its keeper, for the state of its tasks."""
+    plan, here = folder.read_plan(), folder.has_keeper()
+    with unconnected((*plan.hosts, *plan.retired), caller) as fleet:
+        asked = time.time()
+        if here:
+            folder.ask_keeper(Order.VITALS)
+        states, unreachable, keeper = _ask(plan, fleet)
+    view = view_of(folder, caller)
+    if view.ended and (not view.ended.unproven or any(host.job for host in plan.hosts)):
+        unreachable = {}  # its end was seen; its machines may be others' by now
+    vitals = _vitals(folder, asked) if here and view.tasks and not view.ended else Vitals()
+    return StatusReport(plan, view, states, unreachable, here, keeper, vitals)
+
+
+def survey_machines(hosts: Sequence[Host], caller: Caller) -> Machines:
+    """Ask hosts for the runs, and the processes on GPUs, that use them."""
+    folders = {str(folder.run): folder for folder in runs()}
+    with asking(hosts, caller) as (fleet, bad):
+        asked = time.time()
+        kept = {run for run, folder in folders.items() if folder.ask_keeper(Order.VITALS)}
+        gather, looks = fleet.begin(wire.States(run=None)), fleet.ask(wire.Gpus(others=True))
+        states = gather()
+        ahead = {name: session.clock_offset for name, session in fleet.sessions.items()}
+
+    @cache
+    def progress(run: str) -> tuple[View, Vitals]:
+        if run not in folders:
+            return View(), Vitals()
+        view = view_of(folders[run])
+        return view, _vitals(folders[run], asked) if run in kept else Vitals()
+
+    errors = {name: error.in_one_line for name, error in {**looks.bad, **states.bad, **bad}.items()}
+    return Machines(states.good, looks.good, errors, ahead, progress)
+
+
+def _vitals(folder: RunFolder, since: float) -> Vitals:
+    """Read what the keeper has written since it was asked; nothing where it does not follow tasks."""
+    deadline = since + _FRESH
+    while True:
+        found = decode(folder.read_vitals())
+        if found is not None and found.at >= since:
+            return found
+        if time.time() > deadline:
+            return Vitals()
+        time.sleep(_LOOK)
+
+
+def _ask(plan: RunPlan, fleet: Fleet) -> tuple[States, dict[str, str], str]:
+    """Return the tasks' states by (attempt, task), why the other hosts gave none, and who keeps the run."""
+    bad = fleet.connect((*plan.hosts, *plan.retired))
+    answers = fleet.ask(wire.States(run=plan.run))
+    keepers = [run.keeper for reply in answers.good.values() for run in reply.runs if run.keeper]
+    states = {
+        (task.attempt, task.task): (name, task)
+        for name, reply in answers.good.items()
+        for task in reply.tasks
+        if speaks_for(plan, name, task.attempt, task.task)
+    }
+    who = next((keeper.who or "" for keeper in keepers if keeper.alive), "")
+    return states, {name: error.in_one_line for name, error in {**bad, **answers.bad}.items()}, who
