@@ -23,6 +23,7 @@ class Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last_try: float = 2.0  # to get a host back for the proof that nothing is left
     release: float = 20.0  # in which the kernel and the driver give back what killed processes had
     quiet: float = 180.0  # without a word from any task that are said, where nobody asked for more
+    held: float = 10.0  # that a task may live on after an exception that ended its main thread
     validation: float = 900.0  # a first import and a data set from a slow disk fit in
     least_fence: float = 60.0  # a keeper that dies has to be missed and replaced in less
     pauses: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0, 60.0)  # before the next attempt; the last one repeats

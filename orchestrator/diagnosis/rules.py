@@ -36,16 +36,23 @@ class Rule(Struct, frozen=True):
     advice: str  # what to try
     raised: frozenset[str]
     library: re.Pattern[str] | None = None
+    module: re.Pattern[str] | None = None  # unlike a library, it has to be known
+    source: re.Pattern[str] | None = None
 
-    def holds_for(self, words: Sequence[str], name: str, file: str) -> bool:
-        """Return True where an exception of this name, raised in that file, with these words fits the rule.
+    def holds_for(self, words: Sequence[str], name: str, file: str = "", source: str = "") -> bool:
+        """Return True where an exception of this name with these words fits the rule.
 
-        `name` is "" for words without an exception, `file` where no traceback tells.
+        `name` is "" for words without an exception; `file`, in which it was raised, and `source`, the line of
+        the program, are "" where no traceback shows them.
         """
         typed = name.rpartition(".")[2] in self.raised or (
             "tensorflow" in self.raised and _TENSORFLOW.fullmatch(name) is not None
         )
         placed = not file or self.library is None or self.library.search(file) is not None
+        if self.module is not None:
+            placed = self.module.search(file) is not None
+        if self.source is not None:
+            placed = placed and self.source.search(source) is not None
         return typed and placed and any(map(self.pattern.search, words))
 
 
@@ -55,25 +62,27 @@ def table() -> tuple[Rule, ...]:
     return tuple(map(_rule, tomllib.loads(_TABLE.read_text(encoding="utf-8"))["rule"]))
 
 
-def classify(words: Sequence[str], name: str, file: str = "") -> Rule | None:
-    """Return the first rule that fits; None when the words say nothing that we know."""
-    return next((rule for rule in table() if rule.holds_for(words, name, file)), None)
+def classify(words: Sequence[str], name: str, file: str = "", source: str = "") -> Rule | None:
+    """Return the first rule that fits; None for words that no rule knows."""
+    return next((rule for rule in table() if rule.holds_for(words, name, file, source)), None)
 
 
 def blames_peer(words: Sequence[str], name: str) -> bool:
     """Return True if any of the words is about another task, whatever else they say."""
     if any(map(_ANSWER.search, words)) and not any(map(_GONE.search, words)):
         return False
-    return any(rule.holds_for(words, name, "") for rule in table() if rule.kind in OF_A_PEER)
+    return any(rule.holds_for(words, name) for rule in table() if rule.kind in OF_A_PEER)
 
 
 def _rule(row: dict[str, str | list[str]]) -> Rule:
     patterns = row["pattern"]
-    library = "|".join(row.get("library", ()))
+    library, module, source = ("|".join(row.get(key, ())) for key in ("library", "module", "source"))
     return Rule(
         FailureKind(str(row.get("kind", FailureKind.EXCEPTION))),
         re.compile(patterns if isinstance(patterns, str) else "|".join(patterns)),
         str(row.get("advice", "")),
         frozenset(row["raised"]),
         re.compile(rf"(?:^|/)(?:{library})/") if library else None,
+        re.compile(rf"(?:^|/|<frozen )(?:{module})(?:\.py$|>$)") if module else None,
+        re.compile(source) if source else None,
     )

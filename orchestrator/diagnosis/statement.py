@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from orchestrator.diagnosis import lastwords, rules, tracebacks
 from orchestrator.diagnosis.rules import Rule
@@ -18,6 +19,7 @@ from orchestrator.text import plain
 MESSAGE = 4000  # characters of a report's message
 _SHORT = 300
 _CHAIN = 6
+_TRACEBACK = "Traceback (most recent call last):"
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -31,6 +33,7 @@ class Raised(Struct, frozen=True):
     note: str = ""  # that the program added to it
     why: str = ""  # of a program's own error, as `hint`
     hint: str = ""
+    held: str = ""  # what kept the program alive after it: `thread feed`
     chain: tuple[Raised, ...] = ()
 
     @classmethod
@@ -47,8 +50,23 @@ class Raised(Struct, frozen=True):
             note=_text(data.get("note"), _SHORT),
             why=_text(data.get("why"), _SHORT),
             hint=_text(data.get("hint"), _SHORT),
+            held=_text(data.get("held"), _SHORT),
             chain=tuple(Raised.parse({**one, "chain": []}) for one in links[:_CHAIN]),
         )
+
+    @property
+    def quoted(self) -> Raised:
+        """The exception of the program that this one quotes with its traceback; itself where it quotes none.
+
+        So does TensorFlow for `tf.py_function` and generators, and PyTorch for its DataLoader.
+        """
+        lines = self.message.split("\n")
+        inner = tracebacks.last(lines) if _TRACEBACK in self.message else None
+        if inner is None or rules.blames_peer(self.words, self.type):
+            return self
+        text = itertools.takewhile(str.strip, lines[inner.at :])
+        message = "\n".join(text).strip().removeprefix(inner.name).removeprefix(":").strip()
+        return replace(self, type=inner.name, message=message, file=inner.file, line=inner.line)
 
     @property
     def is_exit(self) -> bool:
@@ -91,6 +109,7 @@ class Statement(Struct, frozen=True, dict=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "lines", tracebacks.shortened(self.lines))
+        force_setattr(self, "report", self.report and self.report.quoted)
 
     @cached_property
     def name(self) -> str:
@@ -110,10 +129,10 @@ class Statement(Struct, frozen=True, dict=True):
     def rule(self) -> Rule | None:
         printed = self._printed
         same = printed is not None and self.name.endswith(printed.name.rpartition(".")[2])
-        inner = printed.inner if printed is not None and same else ""  # the file in which it was raised
+        inner, source = (printed.inner, printed.source) if printed is not None and same else ("", "")
         # Its own words may be the program's, and those that it was raised from TensorFlow's.
         others = (rules.classify(one.words, one.type) for one in self._chain)
-        return rules.classify(self.words, self.name, inner) or next(filter(None, others), None)
+        return rules.classify(self.words, self.name, inner, source) or next(filter(None, others), None)
 
     @property
     def _chain(self) -> tuple[Raised, ...]:
@@ -155,9 +174,22 @@ class Statement(Struct, frozen=True, dict=True):
             return self.report.where
         return lastwords.place(self._printed.file, self._printed.line) if self._printed else ""
 
+    @cached_property
+    def loose(self) -> str:
+        """The last exception that ended a thread or a child process of the task; "" for none."""
+        found = tracebacks.of_part(self.lines)
+        if found is None:
+            return ""
+        who, raised = found
+        where = lastwords.place(raised.file, raised.line)
+        said = lastwords.one_line(raised.name, self.lines[raised.at :])
+        return f"its {who} ended with {said}" + (f" ({where})" if where else "")
+
     @property
     def _origin(self) -> str:
         where = f"raised at {self.where}" if self.where else ""
+        if self.loose and self.exception and self.exception not in self.loose:
+            where = f"{where or 'raised'}, after {self.loose}"
         first = next(iter(self._chain), None)
         if first is None or first.type.endswith("RemoteTraceback"):  # it holds a whole traceback
             return where

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-_HEADER = re.compile(r" *Traceback \(most recent call last\):$")
+# PyTorch calls the one that a process of its DataLoader sent "Original".
+_HEADER = re.compile(r" *(?:Original )?Traceback \(most recent call last\):$")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in .*)?$')
 _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_<]\w*>?)*)(?::(?: (?P<message>.*))?)?$")
 # Of a traceback whose beginning is out of sight, and of R or a library that words it alike.
@@ -31,6 +32,9 @@ _CHAINED = (
 _ASIDE = ("Exception ignored ", "Exception in thread ", "Error in atexit")  # it ends no program
 
 
+_OF_PART = re.compile(r"(?:Exception in )?(thread .+|Process \S+):$")
+
+
 class PrintedException(Struct, frozen=True):
     """One printed exception; lines are counted in the text that was read."""
 
@@ -40,6 +44,7 @@ class PrintedException(Struct, frozen=True):
     file: str = ""
     line: int = 0
     inner: str = ""  # the file of its last frame, a library's or not
+    source: str = ""  # the line of the program below the frame of `file`
 
 
 def last(lines: Sequence[str]) -> PrintedException | None:
@@ -68,6 +73,16 @@ def last(lines: Sequence[str]) -> PrintedException | None:
     return raised
 
 
+def of_part(lines: Sequence[str]) -> tuple[str, PrintedException] | None:
+    """The last exception that ended a thread or a child process, and which: `thread feed`."""
+    plain = [bare(line) for line in lines]
+    for at in range(len(plain) - 1, -1, -1):
+        match = _OF_PART.match(plain[at])
+        if match and _HEADER.match("".join(plain[at + 1 : at + 2])) and (raised := _read(plain, at + 1)):
+            return match[1][0].lower() + match[1][1:], raised
+    return None
+
+
 def shortened(lines: Sequence[str]) -> Sequence[str]:
     """Cut the middle out of lines that no person reads: a pattern's time may grow with their square.
 
@@ -92,7 +107,7 @@ def _all(plain: Sequence[str]) -> Iterator[PrintedException]:
 
 def _read(lines: Sequence[str], begins: int) -> PrintedException | None:
     """The exception whose header is at `begins`; None when its frames never end in one."""
-    file, number, inner = "", 0, ""
+    file, number, inner, source = "", 0, "", ""
     indent = len(lines[begins]) - len(lines[begins].lstrip())
     for at in range(begins + 1, len(lines)):
         text = lines[at]
@@ -100,10 +115,11 @@ def _read(lines: Sequence[str], begins: int) -> PrintedException | None:
             inner = inner if _GENERATED in frame["file"] else frame["file"]
             if not file or not _is_library(frame["file"]):
                 file, number = frame["file"], int(frame["line"])
+                source = "".join(lines[at + 1 : at + 2]).strip()
         elif _HEADER.match(text):
             return None
         elif len(text) - len(text.lstrip()) <= indent and (match := _NAME.match(text.strip())):
-            return PrintedException(match["name"], begins, at, file, number, inner=inner)
+            return PrintedException(match["name"], begins, at, file, number, inner, source)
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator import ranges
 from orchestrator.diagnosis import lastwords
@@ -49,6 +50,8 @@ _AFTER_A_RESTART = (
     " [job] (docs/restarts.md)"
 )
 
+_HELD_HINT = "make it a daemon (`daemon=True`), or end it in a `finally`: it would also keep a failed task's GPU"
+
 _LOSSES = {
     Loss.NONE: FailureKind.LOST,
     Loss.RESTARTED: FailureKind.REBOOTED,
@@ -91,6 +94,24 @@ def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
     if bad:
         return _by_hearsay(bad[0], {one.task: one for one in exits}, statements)
     return Verdict(cause="no task failed by itself")
+
+
+def of_hang(verdict: Verdict, exits: Sequence[TaskExited], hear: Hear) -> Verdict:
+    """Add to the verdict on a hang what a task had printed before it: an exception of a part, or its own."""
+    odd = [one for one in exits if verdict.task in ("", one.task)]
+    for exited in sorted(odd, key=lambda one: one.task):
+        statement = hear(exited.task, exited.attempt)
+        said = statement.loose or (f"it had raised {statement.exception}" if statement.raised else "")
+        if said or verdict.task:
+            who = "" if verdict.task else f"of {exited.task} on {exited.host}, "
+            return replace(
+                verdict,
+                task=exited.task,
+                host=exited.host,
+                cause=f"{verdict.cause}; {who}{said}" if said else verdict.cause,
+                last_lines=lastwords.excerpt(statement.lines) if said else lastwords.last(statement.lines),
+            )
+    return verdict
 
 
 def _alike(
@@ -159,22 +180,27 @@ def _verdict(exited: TaskExited, statements: Mapping[str, Statement], alike: Seq
     general = _KIND_HINTS.get(kind) or SIGNAL_HINTS.get(number) or _CODE_HINTS.get(exited.code or 0, "")
     rule = statement.rule
     special = rule.advice if rule and kind is rule.kind else ""
-    hint = special or general.format(host=exited.host)
+    hint = special or (_HELD_HINT if _held(exited, statement) else general.format(host=exited.host))
     if kind is FailureKind.MISMATCH and exited.attempt != "1":
         hint += _AFTER_A_RESTART
     cause = _cause(exited, kind, statement, _who(exited, alike, len(statements)))
     # The program's own advice: its host could have put any words into its mouth.
     advice = advised(exited.task, statement.report.hint) if statement.report else ""
-    why = "\n".join(filter(None, (statement.why, advice))) if _speaks(exited) else ""
+    why = "\n".join(filter(None, (statement.why, advice))) if _speaks(exited, statement) else ""
     # No traceback of long ago where a signal ended it.
-    by_signal = exited.signal not in (None, _INTERRUPT, _ABORT)
-    shown = lastwords.last(statement.lines) if by_signal else lastwords.excerpt(statement.lines)
+    speaks = exited.lost or _speaks(exited, statement)
+    shown = lastwords.excerpt(statement.lines) if speaks else lastwords.last(statement.lines)
     return Verdict(kind, exited.task, exited.host, cause, shown, hint, why)
 
 
-def _speaks(exited: TaskExited) -> bool:
-    """Return True if the task's last exception can be why it ended."""
-    return not exited.lost and exited.signal in (None, _INTERRUPT, _ABORT)
+def _speaks(exited: TaskExited, statement: Statement) -> bool:
+    """Return True if the task's last exception can be why it ended, or was stopped."""
+    return not exited.lost and (exited.signal in (None, _INTERRUPT, _ABORT) or _held(exited, statement) != "")
+
+
+def _held(exited: TaskExited, statement: Statement) -> str:
+    """Name what kept a task alive after its exception until it was stopped; "" where it ended."""
+    return statement.report.held if exited.stopped and statement.report else ""
 
 
 def _kind(exited: TaskExited, statement: Statement) -> FailureKind:
@@ -209,7 +235,10 @@ def _cause(exited: TaskExited, kind: FailureKind, statement: Statement, who: str
     how = f"{who} {end_after(exited)}"
     if who != f"{exited.task} on {exited.host}":
         how = how.replace(" was ", " were ", 1)
-    raised = statement.exception if exited.signal is None or (statement.report and _speaks(exited)) else ""
+    if held := _held(exited, statement):
+        return f"{who} raised {statement.exception}, and {held} kept it from ending"
+    speaks = statement.report and _speaks(exited, statement)
+    raised = statement.exception if exited.signal is None or speaks else ""
     if exited.oom_kills and kind is FailureKind.OUT_OF_MEMORY:
         return _out_of_memory(exited, exited.lost or raised)
     if exited.lost:

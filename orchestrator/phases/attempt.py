@@ -116,7 +116,7 @@ class Attempt:
                 case GangDecision.STOP_COMPLETE if stopper is None:
                     stopper = self._stop(StopBy.COMPLETION, "the chief is done", run.plan.grace)
                 case GangDecision.GO_ON if stopper is None and (hung := watch.look()) is not None:
-                    stopper = self._stop(StopBy.FAILURE, "the tasks hang", run.plan.failure_grace)
+                    stopper = self._stop(StopBy.FAILURE, hung.why, run.plan.failure_grace)
                 case _:
                     pass
             # An attempt that has failed waits for a lost host no longer than one that continues.

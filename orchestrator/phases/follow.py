@@ -12,16 +12,27 @@ from functools import partial
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import GapPlace, LogGap, Loss, Noted, TaskExited, TaskProgressed, TaskStarted
+from orchestrator.events import (
+    GapPlace,
+    Last,
+    LogGap,
+    Loss,
+    Noted,
+    TaskExited,
+    TaskProgressed,
+    TaskReported,
+    TaskStarted,
+)
 from orchestrator.fleet import Lost, Session, TaskNews, problems
 from orchestrator.model import TaskId
 from orchestrator.phases.connect import keep_again
 from orchestrator.phases.context import Emit, Followed, Reconnected, Run, ViewerRequest, log
 from orchestrator.phases.restart import recovery
 from orchestrator.run import fitlines, hang
-from orchestrator.run.records import ReportLines, TaskPlace, final, reported, vanished
+from orchestrator.run.records import ReportLines, TaskPlace, final, last_error, reported, vanished
+from orchestrator.store import RunFolder
 from orchestrator.store.mirror import Mirror, has_room
-from orchestrator.store.reader import events_of
+from orchestrator.store.reader import events_of, last_bytes
 
 _AGAIN = 5.0  # seconds until what cannot be had now is tried again
 _UNKNOWN = "its host knows nothing of it: it was never started, or its state folder was emptied"
@@ -53,6 +64,11 @@ class Follower:
         self._said_missing: dict[TaskId, int] = {}  # of them, what somebody was told of
         self._holes: Counter[str] = Counter()  # by host
         self._asked_keep = time.monotonic()
+        # When a main thread was reported as ended by an exception, or a traceback was printed last.
+        self.held: dict[TaskId, float] = {
+            task: now for task in placed if reported_held(run.folder, attempt, str(task))
+        }
+        self.traced: dict[TaskId, float] = {}
         self._deferred: dict[tuple[int, int], Session] = {}  # streams for which there was no room
         self._due: dict[str, float] = {}  # host -> when to ask again for its logs, monotonic
         self.stopping: Callable[[Session], None] | None = None  # what a host that comes back is told
@@ -223,6 +239,8 @@ class Follower:
                 here = mirror.log.size
                 mirror.add_log(offset, frame.payload, times)
                 self.fits[task].feed(frame.payload[max(0, here - offset) :])
+                if b"Traceback (most recent call last)" in frame.payload:
+                    self.traced[task] = time.monotonic()
             case wire.ReportNews(offset=offset):
                 known = mirror.report.size
                 try:
@@ -259,6 +277,8 @@ class Follower:
                 continue
             if isinstance(event, TaskProgressed):
                 hang.stepped(self.lives, task, event.step, time.monotonic())
+            elif isinstance(event, TaskReported) and event.data.get("held") and event.kind is Last.ERROR:
+                self.held[task] = time.monotonic()
             if event is not None:
                 self._told(event)
 
@@ -284,6 +304,12 @@ class Follower:
 
     def _lose(self, name: str, why: str, *, pause: float = 0.0) -> None:
         recovery.lose(self._run, name, why, pause=pause)
+
+
+def reported_held(folder: RunFolder, attempt: str, task: str) -> bool:
+    """Return True if the task has reported an exception after which something keeps it alive."""
+    error = last_error(last_bytes(folder.report(attempt, task)))
+    return error is not None and error.held != ""
 
 
 def ended_on_nodes(run: Run, attempt: str) -> dict[TaskId, tuple[wire.TaskStatus, float]]:

@@ -10,15 +10,18 @@ from pathlib import Path
 from msgspec import Struct
 
 from orchestrator import ranges, wire
+from orchestrator.diagnosis.lastwords import LOOKED_AT
+from orchestrator.diagnosis.statement import Statement
 from orchestrator.diagnosis.verdict import Verdict
 from orchestrator.errors import HostError
-from orchestrator.events import FailureKind, HangKind, HangPassed, HangSuspected, StacksTaken
+from orchestrator.events import FailureKind, HangKind, HangPassed, HangSuspected, Noted, StacksTaken
 from orchestrator.model import Completion, OnHang, RunPlan, TaskId
 from orchestrator.phases.context import Run, log
 from orchestrator.phases.follow import Follower
 from orchestrator.planning.takeover import speaks_for
 from orchestrator.run import hang, stacks
 from orchestrator.store import RunFolder
+from orchestrator.store.reader import last_lines
 from orchestrator.text import duration
 
 _PATIENCE = 45.0  # seconds for all nodes to answer
@@ -79,12 +82,13 @@ def _whole(
 
 
 class Hung(Struct, frozen=True):
-    """Tasks hang, and something is to be done: the attempt has failed."""
+    """An attempt that has failed without an end: its tasks hang, or one outlives its exception."""
 
     restart: bool  # it may be started again
     place: str  # where the odd one stands; "" when something from outside holds it, or none stands out
     seconds: float  # from the attempt's start to the suspicion
-    verdict: Verdict  # whose task is the odd one
+    verdict: Verdict | None  # whose task is the odd one; None where that task reported an exception
+    why: str = "the tasks hang"
 
 
 class _Suspicion(Struct):
@@ -102,6 +106,7 @@ class Watch:
         self._follower = follower
         self._began = self._since = time.monotonic()  # nothing before it is held against the tasks
         self._suspicion: _Suspicion | None = None
+        self._noted: set[TaskId] = set()  # whose silence after a traceback was reported
 
     def look(self) -> Hung | None:
         """Decide once per hang; None while there is nothing to do, or `on_hang` only reports."""
@@ -110,6 +115,8 @@ class Watch:
             # Its tasks are unknown, and the others may well wait for them.
             self._since = now
             return None
+        if (held := self._held(now)) is not None:
+            return held
         found, suspected = self._look(now), self._suspicion
         if suspected is None:
             if found is not None:
@@ -124,6 +131,29 @@ class Watch:
             return None
         suspected.over = True
         return self._judge(suspected, now)
+
+    def _held(self, now: float) -> Hung | None:
+        """Fail the attempt for a task that outlives its exception; warn of one that may."""
+        follower, patience = self._follower, self._run.timings.held
+        for task, since in follower.held.items():
+            if task not in follower.ends and now - since >= patience:
+                why = f"{task} has failed, and does not end"
+                return Hung(
+                    restart=True, place=f"held: {task}", seconds=since - self._began, verdict=None, why=why
+                )
+        for task, since in list(follower.traced.items()):
+            quiet = now - follower.lives[task].heard
+            if task in follower.ends or now - since > quiet + 1.0:  # it goes on
+                del follower.traced[task]
+            elif quiet >= patience and task not in self._noted:
+                self._noted.add(task)
+                lines = last_lines(self._run.folder.log(follower.attempt, str(task)), LOOKED_AT)
+                said = Statement(lines)
+                if what := said.loose or (said.exception and f"{said.exception} was raised"):
+                    self._run.emit(
+                        Noted(f"{task} has printed nothing for {duration(quiet)} after a traceback: {what}")
+                    )
+        return None
 
     def _look(self, now: float) -> hang.Hang | None:
         watched = hang.watched(self._follower.placed)

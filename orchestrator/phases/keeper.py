@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from orchestrator import wire
 from orchestrator.checks import gpus
-from orchestrator.diagnosis.lastwords import LOOKED_AT, last
+from orchestrator.diagnosis.lastwords import LOOKED_AT
 from orchestrator.diagnosis.statement import Statement
-from orchestrator.diagnosis.verdict import Verdict, judge
+from orchestrator.diagnosis.verdict import Verdict, judge, of_hang
 from orchestrator.errors import ExitStatus, OrchestrateError, of_this_machine
 from orchestrator.events import (
     AttemptFailed,
@@ -239,7 +239,7 @@ class _Keeper:
                     ended = self._ended(Outcome.SUCCEEDED, ExitStatus.OK, doubt(finished))
                     hidden = warnings(finished, run.folder, str(self._number))
                     return msgspec.structs.replace(ended, warnings=hidden)
-                verdict, failure = attempt_failed(finished, run.folder, str(self._number))
+                verdict, failure = attempt_failed(finished, run.folder)
                 verdict = with_gpus(run, verdict, finished)
                 if finished.hung is not None and not finished.hung.restart:
                     asked = run.plan.restarts.most > 0
@@ -373,7 +373,7 @@ _FAR = 4 << 20  # bytes of a log's end in which a traceback is searched: one of 
 _OF_A_LOSS = "lower the learning rate, clip gradients, check the data: a value became NaN or infinite"
 
 
-def attempt_failed(finished: Finished, folder: RunFolder, attempt: str) -> tuple[Verdict, FailedAttempt]:
+def attempt_failed(finished: Finished, folder: RunFolder) -> tuple[Verdict, FailedAttempt]:
     """The first cause of an attempt, with the last lines from the run's folder."""
 
     def hear(task: str, of: str) -> Statement:
@@ -382,12 +382,11 @@ def attempt_failed(finished: Finished, folder: RunFolder, attempt: str) -> tuple
         return Statement(lines, report)
 
     steps, hung = finished.steps, finished.hung
-    if hung is not None:
-        task = hung.verdict.task
-        lines = last(hear(task, attempt).lines) if task else ()
-        step = steps.get(task, max(steps.values(), default=None))
-        return replace(hung.verdict, last_lines=lines), FailedAttempt(hung.place, step, hung.seconds)
     verdict = judge(finished.exits, hear)
+    if hung is not None:
+        verdict = of_hang(hung.verdict, finished.exits, hear) if hung.verdict else verdict
+        step = steps.get(verdict.task, max(steps.values(), default=None))
+        return verdict, FailedAttempt(hung.place, step, hung.seconds)
     blamed = next((one for one in finished.exits if one.task == verdict.task), None)
     return verdict, restarts.failure(blamed, verdict.last_lines, steps)
 

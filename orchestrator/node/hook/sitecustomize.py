@@ -89,6 +89,38 @@ def install_errors() -> None:
         before(kind, value, trace)
 
     sys.excepthook = excepthook
+    _watch_the_end(pid, path)
+
+
+def _watch_the_end(pid: int, path: str) -> None:
+    """Report an exception again, and what keeps the program alive after it.
+
+    `threading._shutdown` begins the end of a program: threads are waited for, then processes.
+    """
+    import threading
+
+    wait = threading._shutdown  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def shut_down() -> None:
+        try:
+            value: "Any" = getattr(sys, "last_value", None)  # set where Python prints what nobody caught
+            holders = _holders(threading) if value is not None and os.getpid() == pid else []
+            if holders and not _is_late(path):
+                held = ", ".join(holders)[:_PLACE]
+                _write(path, {**_record(type(value), value, value.__traceback__), "held": held})
+        except Exception:
+            pass
+        wait()
+
+    threading._shutdown = shut_down  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _holders(threading: "Any") -> "List[str]":
+    own = threading.current_thread()
+    threads = ["thread " + one.name for one in threading.enumerate() if one is not own and not one.daemon]
+    processes = sys.modules.get("multiprocessing.process")
+    children = processes.active_children() if processes else []
+    return threads + ["process " + one.name for one in children if not one.daemon]
 
 
 def _is_late(path: str) -> bool:
@@ -125,7 +157,9 @@ def _described(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":
     except Exception:
         message = "<exception str() failed>"
     file, line = _place(value, trace)
-    return {"type": name[:_PLACE], "message": message[:_MESSAGE], "file": file[-_PLACE:], "line": line}
+    if len(message) > _MESSAGE:  # TensorFlow quotes at its end what a function of the program raised
+        message = message[: _MESSAGE // 4] + "\n...\n" + message[5 - _MESSAGE * 3 // 4 :]
+    return {"type": name[:_PLACE], "message": message, "file": file[-_PLACE:], "line": line}
 
 
 def _place(value: "Any", trace: "Any") -> "Tuple[str, int]":

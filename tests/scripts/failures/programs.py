@@ -219,6 +219,56 @@ from concurrent.futures import ProcessPoolExecutor
 with ProcessPoolExecutor(1, multiprocessing.get_context('fork')) as pool:
     pool.submit(os._exit, 1).result()
 """,
+    "no_program": "import subprocess; subprocess.run(['ffmpeg-x', '-i', 'a.mp4'], check=True)\n",
+    "no_program_in_shell": "import subprocess; subprocess.run('ffmpeg-x a.mp4', shell=True, check=True)\n",
+    "not_executable": "import subprocess; subprocess.run(['/etc/passwd'], check=True)\n",
+    "gone_folder": """\
+import os, tempfile
+folder = tempfile.mkdtemp()
+os.chdir(folder); os.rmdir(folder); os.getcwd()
+""",
+    "rename_race": "import os; os.rename('model.tmp', 'model.keras')\n",
+    "folder_race": "import os; os.makedirs('/usr')\n",
+    "rank_variable": "import os; rank = int(os.environ['PMI_RANK'])\n",
+    "own_port": "import asyncio, socket; a = socket.create_server(('127.0.0.1', 0)); asyncio.run(asyncio.start_server(print, *a.getsockname()))\n",
+    "tf_examples": TF + "from tensorflow.examples.tutorials.mnist import input_data\n",
+    "keras_2_argument": KERAS_3_MODEL + "m.optimizer = tf.keras.optimizers.SGD(); m.optimizer.apply_gradients([], skip_gradients_aggregation=True)\n",
+    "py_function": TF
+    + """\
+def label(number):
+    raise KeyError(f'label of image {int(number)} is missing')
+list(tf.data.Dataset.range(4).map(lambda n: tf.py_function(label, [n], tf.int64)))
+""",
+    "py_function_in_fit": COMPILED
+    + """\
+def label(number):
+    return open(f'labels/{int(number)}.txt').read()
+def row(n):
+    return tf.ones(4), tf.ensure_shape(tf.numpy_function(label, [n], tf.float32), ())
+m.fit(tf.data.Dataset.range(8).map(row).batch(2), verbose=0)
+""",
+    "generator_in_fit": COMPILED
+    + """\
+def rows():
+    yield np.ones(4, 'f'), np.float32(1)
+    raise ValueError('row 2 has no label')
+m.fit(tf.data.Dataset.from_generator(rows, output_signature=(tf.TensorSpec(4), tf.TensorSpec(()))).batch(2), verbose=0)
+""",
+    "forked_child": """\
+import multiprocessing
+def work():
+    raise ValueError('row 3 has no label')
+child = multiprocessing.get_context('fork').Process(target=work)
+child.start(); child.join(); raise SystemExit(child.exitcode)
+""",
+    "feeder": """\
+import queue, threading
+batches = queue.Queue()
+def feed():
+    raise ValueError('row 3 has no label')
+thread = threading.Thread(target=feed); thread.start(); thread.join()
+batches.get(timeout=0.1)
+""",
     "disk": "open('/dev/full', 'w', buffering=1).write('x\\n')\n",
 }
 
