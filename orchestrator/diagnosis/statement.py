@@ -58,12 +58,18 @@ class Raised(Struct, frozen=True):
     def quoted(self) -> Raised:
         """The exception of the program that this one quotes with its traceback; itself where it quotes none.
 
-        So does TensorFlow for `tf.py_function` and generators, and PyTorch for its DataLoader.
+        TensorFlow quotes those of `tf.py_function` and generators, PyTorch those of a DataLoader, and a pool
+        the place in its process.
         """
-        lines = self.message.split("\n")
-        inner = tracebacks.last(lines) if _TRACEBACK in self.message else None
+        of_process = next((one for one in self.chain[:1] if one.type.endswith("RemoteTraceback")), None)
+        lines = (of_process or self).message.split("\n")
+        inner = tracebacks.last(lines) if any(_TRACEBACK in line for line in lines) else None
         if inner is None or rules.blames_peer(self.words, self.type):
             return self
+        if of_process is not None:
+            return (
+                self if tracebacks.is_library(inner.file) else replace(self, file=inner.file, line=inner.line)
+            )
         text = itertools.takewhile(str.strip, lines[inner.at :])
         message = "\n".join(text).strip().removeprefix(inner.name).removeprefix(":").strip()
         return replace(self, type=inner.name, message=message, file=inner.file, line=inner.line)

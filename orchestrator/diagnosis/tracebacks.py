@@ -113,7 +113,7 @@ def _read(lines: Sequence[str], begins: int) -> PrintedException | None:
         text = lines[at]
         if frame := _FRAME.match(text):
             inner = inner if _GENERATED in frame["file"] else frame["file"]
-            if not file or not _is_library(frame["file"]):
+            if not file or not is_library(frame["file"]):
                 file, number = frame["file"], int(frame["line"])
                 source = "".join(lines[at + 1 : at + 2]).strip()
         elif _HEADER.match(text):
@@ -128,6 +128,7 @@ def _is_aside(lines: Sequence[str], begins: int) -> bool:
     return next(above, "").startswith(_ASIDE)
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Return True for a file of a package, of Python, or that TensorFlow or this program made."""
     made = "-packages/" in file or _GENERATED in file or file.endswith("/site_frameworks.py")
     return made or "/lib/python3" in file or file.startswith("<frozen")

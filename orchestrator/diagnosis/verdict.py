@@ -50,7 +50,9 @@ _AFTER_A_RESTART = (
     " [job] (docs/restarts.md)"
 )
 
-_HELD_HINT = "make it a daemon (`daemon=True`), or end it in a `finally`: it would also keep a failed task's GPU"
+_HELD_HINT = (
+    "make it a daemon (`daemon=True`), or end it in a `finally`: it would also keep a failed task's GPU"
+)
 
 _LOSSES = {
     Loss.NONE: FailureKind.LOST,
@@ -103,12 +105,15 @@ def of_hang(verdict: Verdict, exits: Sequence[TaskExited], hear: Hear) -> Verdic
         statement = hear(exited.task, exited.attempt)
         said = statement.loose or (f"it had raised {statement.exception}" if statement.raised else "")
         if said or verdict.task:
-            who = "" if verdict.task else f"of {exited.task} on {exited.host}, "
+            cause = f"{verdict.cause}; {said}" if said else verdict.cause
+            if not verdict.task:  # what the stacks show of all is of no use then
+                what = verdict.cause.partition(":")[0]
+                cause = f"{exited.task} on {exited.host}: {said}, and then {what}"
             return replace(
                 verdict,
                 task=exited.task,
                 host=exited.host,
-                cause=f"{verdict.cause}; {who}{said}" if said else verdict.cause,
+                cause=cause,
                 last_lines=lastwords.excerpt(statement.lines) if said else lastwords.last(statement.lines),
             )
     return verdict

@@ -29,6 +29,16 @@ _TOGETHER = re.compile(
     r"tensorflow/python/(?:eager/(?:execute|context|core)|framework/(?:ops|tensor)|distribute/.*"
     r"|eager/polymorphic_function/.*|training/server_lib)\.py"
 )
+# Where the threads of a data loader are idle: they wait for somebody to take a batch or to give them work.
+_IDLE = re.compile(r"(?:queue|threading|selectors|concurrent/futures/\w+|multiprocessing/\w+)\.py")
+# What calls a program's code for data: in a thread, or in a process of its own.
+_LOADERS = re.compile(
+    r"tensorflow/python/(?:ops/script_ops|data/ops/from_generator_op)\.py|torch/utils/data/"
+    r"|(?:tf_)?keras/.*(?:data_utils|data_adapter)"
+)
+_HOOK = re.compile(r".*/site/[0-9a-f]+/site\w+\.py$")  # ours, in a task's Python
+# Where a main thread that has ended waits for other threads, and for processes.
+_LEAVING = frozenset(["_shutdown", "shut_down", "_exit_function", "_python_exit"])
 _STOPPED = ("T", "t")
 _GONE = ("", "Z", "X")
 PYTHON = "python"
@@ -45,7 +55,7 @@ class Frame(Struct, frozen=True):
 
 
 class Stand(Struct, frozen=True):
-    """Where one task stands: the main thread of its first Python process."""
+    """Where one task stands: the main thread of its first Python process, and what works beside it."""
 
     task: str
     host: str
@@ -53,6 +63,17 @@ class Stand(Struct, frozen=True):
     stopped: bool = False
     why: str = ""  # why there are no frames
     step: int | None = None  # the last one it has reported
+    beside: tuple[Frame, ...] = ()  # a thread or child that is busy in the program's own code
+
+    @property
+    def leaving(self) -> bool:
+        """Return True if its main thread has ended, and others keep the process alive."""
+        return bool(self.frames) and self.frames[-1].function in _LEAVING
+
+    @property
+    def loads(self) -> bool:
+        """Return True if what works beside its main thread reads data for it, as far as a library tells."""
+        return any(_LOADERS.match(frame.file) for frame in self.beside)
 
     @property
     def own(self) -> tuple[Frame, ...]:
@@ -92,9 +113,19 @@ def stand(task: str, host: str, processes: Sequence[wire.StackProcess], step: in
     if not processes:
         return Stand(task, host, why="none of its processes could be found", step=step)
     stopped = any(process.state in _STOPPED for process in processes)
-    main = processes[0]
+    main, *others = processes
     found = threads(main.text, main.cwd)
-    return Stand(task, host, found[-1] if found else (), stopped, "" if found else _why(main), step)
+    parts = [*found[:-1], *(frames for one in others for frames in threads(one.text, one.cwd))]
+    beside = next(filter(_is_busy, parts), ())
+    return Stand(task, host, found[-1] if found else (), stopped, "" if found else _why(main), step, beside)
+
+
+def _is_busy(frames: Sequence[Frame]) -> bool:
+    """Return True for a thread that works in code of the program, or waits there for something outside."""
+    inner = list(itertools.takewhile(lambda frame: frame.library, frames))
+    loads = any(_LOADERS.match(frame.file) for frame in frames)
+    idle = not loads and any(_IDLE.match(frame.file) for frame in inner)
+    return len(inner) < len(frames) and not idle
 
 
 def find(stands: Sequence[Stand], completion: Completion) -> StackFinding:
@@ -106,8 +137,8 @@ def find(stands: Sequence[Stand], completion: Completion) -> StackFinding:
 
 
 def _odd(stands: Sequence[Stand], completion: Completion) -> list[Stand]:
-    """Pick the suspect: stopped, else not waiting where others wait, else alone at its place, or behind."""
-    if stopped := [one for one in stands if one.stopped]:
+    """Pick the suspect: stopped or over, else not waiting where others wait, else alone, or behind."""
+    if stopped := [one for one in stands if one.stopped] or [one for one in stands if one.leaving]:
         return stopped
     gang = [one for one in stands if TaskId.parse(one.task).role in (Role.CHIEF, Role.WORKER)]
     if completion is Completion.CHIEF:  # the others only serve it, wherever they stand
@@ -119,6 +150,10 @@ def _odd(stands: Sequence[Stand], completion: Completion) -> list[Stand]:
     if waiting and len(waiting) < len(gang):
         elsewhere = [one for one in gang if not one.together]
         return [one for one in elsewhere if one.frames] or elsewhere
+    # Where all wait together, a thread of the chief's own may only watch.
+    busy = [one for one in gang if one.beside and (one.loads or not one.together)]
+    if 0 < len(busy) < len(gang) and len({one.own for one in gang}) == 1:
+        return busy
     # Of PyTorch and JAX it is not known where they wait for each other.
     usual, most = Counter(one.own or one.frames for one in gang).most_common(1)[0]
     if len(gang) > most > len(gang) / 2:
@@ -131,6 +166,11 @@ def place(one: Stand) -> str:
     """`at train.py:9 in nap`, and in whose hands it is there."""
     if not one.frames:
         return f"at an unknown place: {one.why}"
+    beside = next((frame for frame in one.beside if not frame.library), None)
+    if one.leaving:
+        return "with its main thread over, and others alive" + (f" at {beside}" if beside else "")
+    if beside and (one.together or one.loads):
+        return f"at {beside}, beside its main thread"
     inner, own = one.frames[0], next(iter(one.own), one.frames[0])
     if own == inner:
         return f"at {own}"
@@ -188,6 +228,8 @@ def _frame(match: re.Match[str], cwd: str) -> Frame:
         return Frame(file, number, function, file.partition("/")[0].removesuffix(".py"))
     if standard := _STANDARD.match(path):
         return Frame(path[standard.end() :], number, function, PYTHON)
+    if _HOOK.match(path):
+        return Frame(path.rpartition("/")[2], number, function, "orchestrate")
     library = "generated code" if _GENERATED.match(path) else ""
     file = path.removeprefix(f"{cwd.rstrip('/')}/") if cwd else path
     return Frame(file, number, function, library)

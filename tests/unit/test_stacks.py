@@ -32,10 +32,14 @@ def dumped(name: str, task: str, step: int | None = None, **facts: Any) -> Stand
     return stacks.stand(task, f"gpu-0{number}", [process(text, **facts)], step)
 
 
-def standing(task: str, *places: str, step: int | None = None, **more: Any) -> Stand:
-    """A task at made-up places: `train.py:3 in f`, a library's with its path."""
-    frames = (re.sub(r"(.+):(\d+) in", r'  File "\1", line \2 in', place) + "\n" for place in places)
-    text = "Thread 0x1 (most recent call first):\n" + "".join(frames)
+def standing(
+    task: str, *places: str, step: int | None = None, before: tuple[str, ...] = (), **more: Any
+) -> Stand:
+    """A task at made-up places: `train.py:3 in f`, a library's with its path; `before` is of a thread."""
+    text = ""
+    for thread in filter(None, (before, places)):
+        frames = (re.sub(r"(.+):(\d+) in", r'  File "\1", line \2 in', place) + "\n" for place in thread)
+        text += "Thread 0x1 (most recent call first):\n" + "".join(frames)
     return stacks.stand(task, "h", [process(text, **more)], step)
 
 
@@ -127,3 +131,42 @@ def test_a_host_does_not_say_where_the_tasks_of_another_one_stand(tmp_path: Path
         ("worker/0", "1", "a"),
         ("worker/1", "1", "b"),
     ]
+
+
+LABEL = "train.py:6 in label"
+SCRIPT_OPS = "/e/site-packages/tensorflow/python/ops/script_ops.py:269 in __call__"
+FEED = "train.py:4 in feed"
+IN_QUEUE = ("/usr/lib/python3.11/threading.py:320 in wait", "/usr/lib/python3.11/queue.py:140 in put", FEED)
+GET = (WAIT, "/usr/lib/python3.11/queue.py:171 in get", "train.py:9 in <module>")
+FIT = (COLLECTIVE, "train.py:9 in <module>")
+
+
+@pytest.mark.parametrize(
+    ("main", "beside", "suspect", "place"),
+    [
+        (FIT, {1: (LABEL, SCRIPT_OPS)}, ["worker/1"], "at train.py:6 in label, beside its main thread"),
+        (FIT, {0: (FEED,)}, [], ""),  # it may only watch
+        (
+            GET,
+            {0: IN_QUEUE, 1: (FEED,)},
+            ["worker/1"],
+            "at train.py:9 in <module>, in threading.py:320 in wait",
+        ),
+        (FIT, {0: (LABEL, SCRIPT_OPS), 1: (LABEL, SCRIPT_OPS)}, [], ""),
+    ],
+)
+def test_of_tasks_at_one_line_the_one_whose_data_loader_works_is_the_suspect(
+    main: tuple[str, ...], beside: dict[int, tuple[str, ...]], suspect: list[str], place: str
+) -> None:
+    stands = [standing(f"worker/{n}", *main, before=beside.get(n, ())) for n in range(2)]
+    assert odd(*stands) == suspect
+    if place:
+        assert stacks.place(stands[1]) == place
+
+
+def test_a_main_thread_that_has_ended_is_the_suspect() -> None:
+    hook = "/var/lib/state/site/784d6821/sitecustomize.py:113 in shut_down"
+    leaving = standing("worker/1", "/usr/lib/python3.11/threading.py:1583 in _shutdown", hook, before=(FEED,))
+    finding = stacks.find([standing("worker/0", "train.py:9 in <module>"), leaving], Completion.ALL)
+    said = "worker/1 on h hangs with its main thread over, and others alive at train.py:4 in feed"
+    assert stacks.sentence(finding, hang=True) == said

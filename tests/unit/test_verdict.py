@@ -10,7 +10,7 @@ import pytest
 from orchestrator.diagnosis import lastwords
 from orchestrator.diagnosis.statement import Raised, Statement
 from orchestrator.diagnosis.tracebacks import LONGEST_LINE
-from orchestrator.diagnosis.verdict import Hear, judge
+from orchestrator.diagnosis.verdict import Hear, Verdict, judge, of_hang
 from orchestrator.events import FailureKind, Loss, TaskExited
 
 TAILS = Path(__file__).parent / "tails"  # what TensorFlow 2.21 printed; the task to blame is worker/2
@@ -249,6 +249,121 @@ def test_what_a_task_reports_is_the_verdict_whatever_its_log_says() -> None:
     assert verdict.cause == "worker/2 on gpu-03 exited with 1 after 41 s: Exception: record 17 has no images"
     assert verdict.why == "raised at train.py, line 6, after KeyError: 'images' (/m/data.py, line 4)"
     assert verdict.kind is FailureKind.EXCEPTION
+
+
+IN_TENSORFLOW = """Graph execution error:
+
+Detected at node EagerPyFunc defined at (most recent call last):
+<stack traces unavailable>
+KeyError: 20
+Traceback (most recent call last):
+
+  File "/e/lib/python3.11/site-packages/tensorflow/python/ops/script_ops.py", line 152, in _call
+    ret = self._func(*args)
+
+  File "/runs/x/work/train.py", line 4, in label
+    return float(labels[int(n)])
+
+KeyError: 20
+
+
+\t [[{{node EagerPyFunc}}]]"""
+IN_A_LOADER = """Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/e/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 309, in _worker_loop
+    data = fetcher.fetch(index)
+  File "/runs/x/work/data.py", line 7, in __getitem__
+    raise ValueError("row 3 has no label")
+ValueError: row 3 has no label
+"""
+IN_A_POOL = [
+    {"type": "concurrent.futures.process._RemoteTraceback", "message": IN_A_LOADER.partition("\n")[2]}
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "chain", "said", "where"),
+    [
+        (
+            "tensorflow.python.framework.errors_impl.UnknownError",
+            IN_TENSORFLOW,
+            [],
+            "KeyError: 20",
+            "train.py, line 4",
+        ),
+        ("ValueError", IN_A_LOADER, [], "ValueError: row 3 has no label", "data.py, line 7"),
+        ("ValueError", "row 3 has no label", IN_A_POOL, "ValueError: row 3 has no label", "data.py, line 7"),
+    ],
+)
+def test_an_exception_quoted_by_a_framework_is_the_one_that_is_named(
+    kind: str, message: str, chain: list[dict[str, str]], said: str, where: str
+) -> None:
+    told = report(type=kind, message=message, file="train.py", line=99, chain=chain)
+    verdict = judge([ended(2, 0, code=1)], hear(w2=Statement(TRAINING, told)))
+    assert verdict.cause == f"worker/2 on gpu-03 exited with 1 after 41 s: {said}"
+    assert verdict.why == f"raised at {where}"
+
+
+HELD = {"type": "RuntimeError", "message": "no data", "file": "train.py", "line": 8, "held": "thread feed"}
+OF_A_THREAD = (
+    "Exception in thread feed:",
+    "Traceback (most recent call last):",
+    '  File "/runs/x/work/data.py", line 6, in feed',
+    "ValueError: row 5 has no label",
+)
+OF_A_CHILD = ("Process SpawnProcess-1:", *OF_A_THREAD[1:])
+ENDED_THREAD = "its thread feed ended with ValueError: row 5 has no label (data.py, line 6)"
+
+
+def test_a_task_that_outlives_its_exception_is_the_cause() -> None:
+    exits = [ended(task, 0, signal=15, stopped=True) for task in (1, 2)]
+    verdict = judge(exits, hear(w1=Statement(TRAINING), w2=Statement((), report(**HELD))))
+    assert (
+        verdict.cause
+        == "worker/2 on gpu-03 raised RuntimeError: no data, and thread feed kept it from ending"
+    )
+    assert (verdict.kind, verdict.why) == (FailureKind.EXCEPTION, "raised at train.py, line 8")
+    assert "daemon" in verdict.hint
+
+
+@pytest.mark.parametrize(
+    ("odd", "lines", "cause"),
+    [
+        ("worker/2", OF_A_THREAD, f"no word for 9 s: worker/2 hangs; {ENDED_THREAD}"),
+        ("", (*OF_A_THREAD, *TRAINING), f"worker/2 on gpu-03: {ENDED_THREAD}, and then no word for 9 s"),
+        (
+            "",
+            OF_A_CHILD,
+            f"worker/2 on gpu-03: {ENDED_THREAD}, and then no word for 9 s".replace(
+                "thread feed", "process SpawnProcess-1"
+            ),
+        ),
+        (
+            "",
+            RAISED,
+            "worker/2 on gpu-03: it had raised ValueError: a bug of the user, and then no word for 9 s",
+        ),
+        ("worker/2", TRAINING, "no word for 9 s: worker/2 hangs"),
+        ("", TRAINING, "no word for 9 s: no task stands out"),
+    ],
+)
+def test_what_was_raised_before_a_hang_is_named(odd: str, lines: tuple[str, ...], cause: str) -> None:
+    said = f"no word for 9 s: {f'{odd} hangs' if odd else 'no task stands out'}"
+    exits = [ended(task, 0, signal=15, stopped=True) for task in (1, 2)]
+    heard = hear(w1=Statement(TRAINING), w2=Statement(lines))
+    verdict = of_hang(Verdict(FailureKind.HANG, odd, "gpu-03" if odd else "", said), exits, heard)
+    assert verdict.cause == cause
+
+
+def test_the_end_of_a_thread_is_told_with_what_it_led_to() -> None:
+    lines = (
+        *OF_A_THREAD,
+        "Traceback (most recent call last):",
+        '  File "/runs/x/work/train.py", line 9, in <module>',
+        "_queue.Empty",
+    )
+    verdict = judge([ended(2, 0, code=1)], hear(w2=Statement(lines)))
+    assert verdict.why == f"raised at train.py, line 9, after {ENDED_THREAD}"
 
 
 def test_the_message_of_sys_exit_is_the_verdict() -> None:

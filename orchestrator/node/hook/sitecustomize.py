@@ -157,9 +157,9 @@ def _described(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":
     except Exception:
         message = "<exception str() failed>"
     file, line = _place(value, trace)
-    if len(message) > _MESSAGE:  # TensorFlow quotes at its end what a function of the program raised
+    if len(message) > _MESSAGE and "\nTraceback" in message:  # what TensorFlow quotes ends with its cause
         message = message[: _MESSAGE // 4] + "\n...\n" + message[5 - _MESSAGE * 3 // 4 :]
-    return {"type": name[:_PLACE], "message": message, "file": file[-_PLACE:], "line": line}
+    return {"type": name[:_PLACE], "message": message[:_MESSAGE], "file": file[-_PLACE:], "line": line}
 
 
 def _place(value: "Any", trace: "Any") -> "Tuple[str, int]":

@@ -232,7 +232,8 @@ os.chdir(folder); os.rmdir(folder); os.getcwd()
     "rank_variable": "import os; rank = int(os.environ['PMI_RANK'])\n",
     "own_port": "import asyncio, socket; a = socket.create_server(('127.0.0.1', 0)); asyncio.run(asyncio.start_server(print, *a.getsockname()))\n",
     "tf_examples": TF + "from tensorflow.examples.tutorials.mnist import input_data\n",
-    "keras_2_argument": KERAS_3_MODEL + "m.optimizer = tf.keras.optimizers.SGD(); m.optimizer.apply_gradients([], skip_gradients_aggregation=True)\n",
+    "keras_2_argument": KERAS_3_MODEL
+    + "m.optimizer = tf.keras.optimizers.SGD(); m.optimizer.apply_gradients([], skip_gradients_aggregation=True)\n",
     "py_function": TF
     + """\
 def label(number):

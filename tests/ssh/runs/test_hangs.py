@@ -6,6 +6,8 @@ import json
 import signal
 import time
 
+import pytest
+
 from orchestrator.errors import ExitStatus
 from orchestrator.text import duration
 from tests.ssh.runs.desk import Desk, until
@@ -156,4 +158,57 @@ def test_a_gang_that_hung_is_started_again_where_that_is_allowed(desk: Desk) -> 
     (failed,) = desk.named("AttemptFailed")
     assert (failed["cause_task"], failed["kind"]) == ("worker/1", "hang")
     assert "is stopped (SIGSTOP)" in failed["cause"]
+    desk.nothing_is_left(desk.run_id())
+
+
+# A failure that something keeps alive, and a feeder whose end the main thread does not see.
+OUTLIVED = """
+import multiprocessing, os, queue, sys, threading, time
+
+FAILS = os.environ["ORCHESTRATE_TASK"].split("/")[2:4] == ["worker", "1"]
+HOW = sys.argv[1]
+
+
+def work():
+    time.sleep(600)
+
+
+def feed():
+    raise ValueError("row 5 has no label")
+
+
+if HOW == "thread":
+    threading.Thread(target=work, name="keeper").start()
+if HOW == "child":
+    multiprocessing.get_context("fork").Process(target=work, name="keeper").start()
+if HOW == "feeder" and FAILS:
+    threading.Thread(target=feed, name="feeder").start()
+    queue.Queue().get()
+elif FAILS:
+    sys.excepthook = lambda kind, *rest: print("a hook of its own:", kind.__name__)
+    raise RuntimeError("worker 1 lost its data")
+work()
+"""
+
+
+@pytest.mark.parametrize("how", ["thread", "child", "feeder"])
+def test_a_failure_that_does_not_end_its_task_is_the_root_cause(desk: Desk, how: str) -> None:
+    desk.script("t.py", OUTLIVED)
+    desk.timings = {"held": 0.5}
+    patience = FAST if how == "feeder" else ()
+    viewer = desk.launch(*patience, "--", "t.py", how)
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+    (ended,) = desk.named("RunEnded")
+    host = desk.cluster.hosts[1].name
+    if how == "feeder":
+        assert ended["cause"].endswith(
+            "its thread feeder ended with ValueError: row 5 has no label (t.py, line 13)"
+        )
+    else:
+        said = f"worker/1 on {host} raised RuntimeError: worker 1 lost its data, and"
+        kept = {"thread": "thread", "child": "process"}[how]
+        assert ended["cause"] == f"{said} {kept} keeper kept it from ending"
+        assert ended["why"] == "raised at t.py, line 25"
+        assert "stopping the tasks: worker/1 has failed, and does not end" in viewer.stderr
+    assert ended["cause_task"] == "worker/1"
     desk.nothing_is_left(desk.run_id())
