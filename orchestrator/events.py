@@ -292,6 +292,7 @@ class TaskProgressed(_Fact):
     loss: float | None
     steps_per_second: float | None
     diverged: str = ""  # "nan" or "inf", where the loss is no number
+    metrics: dict[str, float] = {}  # the others, by name: val_loss, accuracy, f1
 
 
 class Last(StrEnum):

@@ -69,6 +69,26 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
         raise
 
 
+def end_of(path: Path, window: int) -> tuple[bytes, int]:
+    """The last bytes of a file, and where they begin; nothing where there is none."""
+    try:
+        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
+            begins = file.seek(max(0, file.seek(0, os.SEEK_END) - window))
+            return file.read(), begins
+    except OSError:
+        return b"", 0
+
+
+def tail_of(path: Path, offset: int, most: int = 1 << 30) -> tuple[bytes, int]:
+    """The bytes of a file from an offset on, of more than `most` the last ones, and where they begin."""
+    try:
+        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
+            begins = file.seek(max(offset, file.seek(0, os.SEEK_END) - most))
+            return file.read(), begins
+    except OSError:
+        return b"", offset
+
+
 def cache(name: str) -> Path:
     """A folder of ours in the user's cache: whatever is in it may be removed at any time."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

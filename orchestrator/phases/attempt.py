@@ -217,7 +217,7 @@ class Gauge(Struct):
             _, last = self.last.get(str(task), (0.0, None))
             tasks[str(task)] = vitals.Vital(
                 heard=wall - max(0.0, now - self.follower.lives[task].heard),
-                fit=self.follower.fits[task].fit,
+                fit=self.follower.fit(task),
                 cpu=self.busy.get(str(task)),
                 memory=last.memory if last else None,
                 gpu_memory=last.gpu_memory or None if last else None,

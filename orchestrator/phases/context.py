@@ -23,6 +23,7 @@ from orchestrator.model import Host, RunPlan
 from orchestrator.slurm import Fate
 from orchestrator.store import RunFolder
 from orchestrator.store.known import Validations, state_root
+from orchestrator.store.points import PointFile
 from orchestrator.sync.contents import CodeSource, Contents
 from orchestrator.timings import DEFAULT, Timings
 
@@ -128,6 +129,7 @@ class Run(Struct):
     gpus: dict[str, wire.GpuLook] = {}  # of each host, at its last preflight
     leased: dict[str, Session] = {}  # host -> whose agent holds its ports
     fate: tuple[float, Fate] = (-math.inf, Fate())  # when Slurm was asked (monotonic), and its answer
+    points: PointFile | None = None  # of the training
     started: bool = False  # something of the run may be alive on the nodes
     watched: float = -math.inf  # when a viewer last said that it looks at the tasks (monotonic)
 

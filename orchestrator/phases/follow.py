@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import (
+    Event,
     GapPlace,
     Last,
     LogGap,
@@ -25,17 +27,29 @@ from orchestrator.events import (
 )
 from orchestrator.fleet import Lost, Session, TaskNews, problems
 from orchestrator.model import TaskId
+from orchestrator.names import is_validation
 from orchestrator.phases.connect import keep_again
 from orchestrator.phases.context import Emit, Followed, Reconnected, Run, ViewerRequest, log
 from orchestrator.phases.restart import recovery
+from orchestrator.plainfile import tail_of
 from orchestrator.run import fitlines, hang
-from orchestrator.run.records import ReportLines, TaskPlace, final, last_error, reported, vanished
+from orchestrator.run.fitlines import Fit
+from orchestrator.run.records import (
+    Allowance,
+    ReportLines,
+    TaskPlace,
+    final,
+    last_error,
+    reported,
+    vanished,
+)
 from orchestrator.store import RunFolder
 from orchestrator.store.mirror import Mirror, has_room
 from orchestrator.store.reader import events_of, last_bytes
 
 _AGAIN = 5.0  # seconds until what cannot be had now is tried again
 _UNKNOWN = "its host knows nothing of it: it was never started, or its state folder was emptied"
+_EPOCH, _CAUGHT_UP = 64 << 10, 8 << 20  # bytes of a log before the last point, and after it
 _HOLES = 3  # in what a host sends of its files, after which nobody believes it
 LOG_CAP = 16 * 2**30  # bytes of one task's log that a node keeps
 
@@ -60,6 +74,10 @@ class Follower:
         self._mirrors = {task: Mirror(run.folder, attempt, str(task)) for task in placed}
         self.fits = {task: fitlines.Lines(several=len(placed) > 1) for task in placed}
         self._reports = {task: ReportLines() for task in placed}
+        self._shares: dict[tuple[TaskId, type[Event]], Allowance] = {}
+        self._points = None if is_validation(attempt) else run.points
+        self._reported: dict[TaskId, dict[str, int]] = {}  # the figures that tasks report, each with its step
+        self._diverged: dict[TaskId, str] = {}
         self._missing: dict[TaskId, int] = {}  # bytes
         self._said_missing: dict[TaskId, int] = {}  # of them, what somebody was told of
         self._holes: Counter[str] = Counter()  # by host
@@ -71,6 +89,8 @@ class Follower:
         self.traced: dict[TaskId, float] = {}
         self._deferred: dict[tuple[int, int], Session] = {}  # streams for which there was no room
         self._due: dict[str, float] = {}  # host -> when to ask again for its logs, monotonic
+        for task in placed:
+            self._catch_up(task)
         self.stopping: Callable[[Session], None] | None = None  # what a host that comes back is told
 
     @property
@@ -97,6 +117,11 @@ class Follower:
             answer = session.submit(wire.Follow(run=self._run.id, attempt=self.attempt, tasks=tasks))
             answer.add_done_callback(partial(self._answered, session))
 
+    def fit(self, task: TaskId) -> Fit | None:
+        """Return what a task prints of its training; only the epoch of one that reports the rest."""
+        fit = self.fits[task].fit
+        return Fit(fit.epoch, fit.epochs) if fit and task in self._reported else fit
+
     def know(self, exited: TaskExited) -> None:
         """Take over an end that an earlier keeper has told already."""
         self.ends[TaskId.parse(exited.task)] = exited
@@ -111,6 +136,7 @@ class Follower:
                     keep_again(self._run, session)
         recovery.try_again(self._run)
         self._fetch_deferred()
+        self._show()
         return asked
 
     def give_up(self) -> None:
@@ -136,6 +162,7 @@ class Follower:
                 self._end(vanished(self._place(task), why, time.time(), loss=loss))
 
     def close(self) -> None:
+        self._show(now=True)
         for mirror in self._mirrors.values():
             mirror.close()
 
@@ -238,7 +265,8 @@ class Follower:
             case wire.LogNews(offset=offset, times=times):
                 here = mirror.log.size
                 mirror.add_log(offset, frame.payload, times)
-                self.fits[task].feed(frame.payload[max(0, here - offset) :])
+                printed = self.fits[task].feed(frame.payload[max(0, here - offset) :])
+                self._printed(task, printed, times, frame.session.clock_offset)
                 if b"Traceback (most recent call last)" in frame.payload:
                     self.traced[task] = time.monotonic()
             case wire.ReportNews(offset=offset):
@@ -275,12 +303,17 @@ class Follower:
             except ValueError:
                 log.warning("%s reported what is not a JSON object: %r", task, line[:200])
                 continue
+            now = time.monotonic()
             if isinstance(event, TaskProgressed):
-                hang.stepped(self.lives, task, event.step, time.monotonic())
-            elif isinstance(event, TaskReported) and event.data.get("held") and event.kind is Last.ERROR:
-                self.held[task] = time.monotonic()
+                hang.stepped(self.lives, task, event.step, now)
+                self._progressed(task, event, time.time(), self._reports[task].end)
+                continue
+            if isinstance(event, TaskReported) and event.data.get("held") and event.kind is Last.ERROR:
+                self.held[task] = now
             if event is not None:
-                self._told(event)
+                kind = task, type(event)
+                if self._shares.setdefault(kind, Allowance()).take(now):
+                    self._told(event)
 
     def _state(self, task: TaskId, session: Session, state: wire.TaskRecord) -> None:
         missing, said = state.missing, self._said_missing.get(task, 0)
@@ -298,7 +331,65 @@ class Follower:
     def _place(self, task: TaskId) -> TaskPlace:
         return TaskPlace(task, self.placed[task], self.attempt)
 
+    def _printed(
+        self, task: TaskId, fits: Iterable[tuple[int, Fit]], times: Sequence[tuple[int, int]], ahead: float
+    ) -> None:
+        """Take what a task printed of its training; of one that reports only what it does not report."""
+        now, reported = time.time(), self._reported.get(task, {})
+        for end, fit in fits:
+            event = fit.progress(str(task))
+            at = next((ns / 1e9 - ahead for offset, ns in reversed(times) if offset < end), now)
+            if reported:
+                others = {name: one for name, one in event.metrics.items() if name not in reported}
+                event = TaskProgressed(str(task), max(reported.values()), None, None, metrics=others)
+            if not reported or event.metrics:
+                self._progressed(task, event, at if at < now - _AGAIN else now, end, printed=True)
+
+    def _progressed(
+        self, task: TaskId, event: TaskProgressed, at: float, end: int, *, printed: bool = False
+    ) -> None:
+        """Keep a point, and tell of it as often as a person can read; a loss that is no number at once."""
+        if not printed:
+            self._reported[task] = dict.fromkeys(("loss", *event.metrics), event.step)
+        shown = [event]
+        if self._points is not None:
+            changed = event.diverged != self._diverged.get(task, "")
+            made = self._points.take(event, self.attempt, at, end, printed=printed)
+            shown = [one.event for one in made or self._points.newest(str(task), now=changed)]
+        self._diverged[task] = event.diverged
+        for one in shown:
+            self._told(one)
+
+    def _show(self, *tasks: TaskId, now: bool = False) -> None:
+        """Let viewers see the newest points of tasks, of all without one."""
+        if self._points is None:
+            return
+        for task in tasks or self.placed:
+            for point in self._points.newest(str(task), now=now):
+                self._told(point.event)
+        try:
+            self._points.write()
+        except OSError as error:  # no room: they wait
+            log.debug("points: %s", error)
+
+    def _catch_up(self, task: TaskId) -> None:
+        """Take the points of what an earlier keeper had brought here, and had not taken."""
+        if self._points is None:
+            return
+        report, log_end = self._points.ends(self.attempt, str(task))
+        mirror, lines, fits = self._mirrors[task], self._reports[task], self.fits[task]
+        lines.end = report
+        for line in lines.feed(tail_of(mirror.report.path, report)[0]):
+            with contextlib.suppress(ValueError):
+                if isinstance(event := reported(task, line), TaskProgressed):
+                    self._progressed(task, event, time.time(), lines.end)
+        data, fits.offset = tail_of(mirror.log.path, max(0, log_end - _EPOCH), _CAUGHT_UP)
+        known = max(0, log_end - fits.offset)
+        fits.feed(data[:known])  # for the epoch
+        self._printed(task, fits.feed(data[known:]), (), 0.0)
+
     def _end(self, exited: TaskExited) -> None:
+        self._show(TaskId.parse(exited.task), now=True)
         self.ends[TaskId.parse(exited.task)] = exited
         self._told(exited)
 

@@ -93,9 +93,9 @@ def later(attempt: str) -> str:
 
 
 def facts(task: TaskView | None, vital: Vital | None) -> dict[str, Any]:
-    """How far a task is (by its reports, else by Keras' lines) and what it uses; None: not known."""
+    """How far a task is (by Keras' lines where it does not report) and what it uses; None: not known."""
     fit = vital.fit if vital and vital.fit else Fit()
-    reports = task if task and task.step is not None else None
+    reports = task if task and task.step is not None and fit.step is None else None
     return {
         "epoch": fit.epoch,
         "epochs": fit.epochs,

@@ -18,7 +18,7 @@ from orchestrator.ranges import grouped
 from orchestrator.render import fold
 from orchestrator.render.grid import table
 from orchestrator.render.tables import RunRow, state_of
-from orchestrator.report.curves import last
+from orchestrator.report.curves import PACE, last
 from orchestrator.report.page import Rows, environment, rows, versions
 from orchestrator.report.story import points, read
 from orchestrator.store import RunFolder
@@ -57,7 +57,7 @@ def facts_of(folder: RunFolder) -> Facts:
             "state": state_of(RunRow(plan, story.view, story.kept)),
             **({"kind": ended.kind, "cause": ended.cause, "attempts": f"{ended.attempts}"} if ended else {}),
             "seconds": ended.seconds if ended else None,
-            "steps a second": _median(point.pace for each in told for point in each),
+            "steps a second": _median(point.values.get(PACE) for each in told for point in each),
             "loss": _median(last(each).get("loss") for each in told),
         },
         "options": {

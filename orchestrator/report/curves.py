@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.node.task.output import RECORD
-from orchestrator.run.fitlines import Lines
-from orchestrator.store.reader import end_of
+from orchestrator.plainfile import end_of
 
 _MOST = 32 << 20  # bytes of a log and of its times, from the end
 _LOOKS = 1000  # at one log
@@ -21,7 +20,10 @@ _LONGEST = 2048  # bytes of a printed line
 _MOST_NUMBER = 1e15  # that is drawn
 _FLAT = 1e-9  # from lowest to highest: up to it there is nothing to see
 _STEEP = 50.0  # from lowest to highest loss: beyond it the scale is logarithmic
-_DRAWN = {"loss": "loss", "accuracy": "accuracy", "pace": "steps a second"}
+PACE = "steps_per_second"
+_FIRST = ("loss", "val_loss", "accuracy", "val_accuracy", PACE)
+_NAMES = ("loss", "accuracy")  # of what is read in lines
+_MOST_NAMES = 24
 _NUMBER = rb"[ \t]*[:=][ \t]*([0-9]{0,9}\.?[0-9]{1,20}(?:[eE][+-]?[0-9]{1,3})?)"
 _ENDS = re.compile(rb"[\r\n\x08]+")
 _OF_INTEREST = re.compile(rb"(?i)loss|acc|epoch")
@@ -36,35 +38,27 @@ Line: TypeAlias = list[tuple[float, float]]
 
 
 class Point(NamedTuple):
-    """A task at one moment; None stands for what it did not say then."""
+    """A task at one moment."""
 
     at: float  # seconds since the epoch
     step: float | None = None
-    loss: float | None = None
-    accuracy: float | None = None
-    pace: float | None = None  # steps a second
+    values: Mapping[str, float] = {}
 
 
-def printed(log: Path, times: Path, most: int, *, several: bool) -> list[Point]:
-    """Read what a task printed of its training: lines of Keras, else `loss: 0.3`, `accuracy=0.9`.
+def printed(log: Path, times: Path, most: int) -> list[Point]:
+    """Read what a task printed of its training: `loss: 0.3`, `accuracy=0.9`.
 
     About `most` bytes are read closely. Without the times of the bytes nothing can be placed.
     """
-    fits, others = list[Point](), list[Point]()
-    lines, rest, seen = Lines(several=several), b"", None
+    found, rest = list[Point](), b""
     for at, data in _pieces(log, times, most):
         *drawn, rest = _ENDS.split(rest[-_LONGEST:] + data)
         for line in (line[:_LONGEST] for line in drawn if _OF_INTEREST.search(line)):
-            lines.feed(line + b"\n")
-            fit = lines.fit
-            if fit and fit.step is not None and fit.loss != seen:
-                seen, step = fit.loss, fit.step + ((fit.epoch or 1) - 1) * (fit.steps or 0)
-                fits.append(Point(at, step, fit.loss, fit.accuracy, fit.steps_per_second))
-            matches = [rule.search(line) for rule in _PRINTED]
-            told = [float(match[1]) if match else None for match in matches]
-            if told[1:] != [None, None]:
-                others.append(Point(at, *told))
-    return fits or others
+            step, *told = (match and float(match[1]) for match in (rule.search(line) for rule in _PRINTED))
+            values = {name: one for name, one in zip(_NAMES, told, strict=True) if one is not None}
+            if values:
+                found.append(Point(at, step, values))
+    return found
 
 
 def _pieces(log: Path, times: Path, most: int) -> Iterator[tuple[float, bytes]]:
@@ -82,24 +76,35 @@ def _pieces(log: Path, times: Path, most: int) -> Iterator[tuple[float, bytes]]:
 
 
 def joined(reported: Sequence[Point], said: Sequence[Point]) -> list[Point]:
-    """Both as one, where a task reports: of what it printed only the accuracy, at the step reported last."""
-    if not any(point.loss is not None for point in reported):
+    """Both as one: of what a task printed what it did not report, at the step reported last."""
+    known = {name for point in reported for name in point.values}
+    if "loss" not in known:
         return list(said or reported)
     points = list(reported)
-    for at, *_, accuracy, _ in (point for point in said if point.accuracy is not None):
-        after = bisect_right(reported, at, key=lambda point: point.at)
-        points.append(Point(at, reported[max(0, after - 1)].step, accuracy=accuracy))
+    for at, _, values in said:
+        if others := {name: value for name, value in values.items() if name not in known}:
+            after = bisect_right(reported, at, key=lambda point: point.at)
+            points.append(Point(at, reported[max(0, after - 1)].step, others))
     return sorted(points, key=lambda point: point.at)
 
 
 def last(points: Iterable[Point]) -> dict[str, float]:
     """The last of each number that a task told."""
-    return {name: value for point in points for name, value in point._asdict().items() if value is not None}
+    return {
+        name: value
+        for point in points
+        for name, value in {"step": point.step, **point.values}.items()
+        if value is not None
+    }
 
 
 def charts(tasks: Mapping[str, Sequence[Point]], began: float) -> list[dict[str, Any]]:
     """Draw each number that tasks told, over steps and over time: in percent."""
-    drawn = (_chart(name, over, tasks, began) for name, over in product(_DRAWN, ("step", "at")))
+    told = {name: None for points in tasks.values() for point in points for name in point.values}
+    names = sorted(told, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))[
+        :_MOST_NAMES
+    ]
+    drawn = (_chart(name, over, tasks, began) for name, over in product(names, ("step", "at")))
     return [chart for chart in drawn if chart]
 
 
@@ -123,7 +128,7 @@ def _chart(name: str, over: str, tasks: Mapping[str, Sequence[Point]], began: fl
         return "L".join(f"{_share(x, *span):.2f} {100 - _share(scale(y), low, high):.2f}" for x, y in line)
 
     return {
-        "title": _DRAWN[name],
+        "title": "steps a second" if name == PACE else name,
         "over": "over time" if over == "at" else "over steps",
         "paths": {task: f"M{path(line)}" if line else "" for task, line in lines.items()},
         "xs": [(place, f"{x:,.12g}{word}") for place, x in _round(*((x - start) / unit for x in span))],
@@ -132,7 +137,7 @@ def _chart(name: str, over: str, tasks: Mapping[str, Sequence[Point]], began: fl
 
 
 def _line(points: Sequence[Point], name: str, over: str, most: int) -> Line:
-    pairs = ((getattr(point, over), getattr(point, name)) for point in points)
+    pairs = ((point.step if over == "step" else point.at, point.values.get(name)) for point in points)
     drawn = [(x, y) for x, y in pairs if x is not None and y is not None and abs(y) < _MOST_NUMBER]
     return drawn[:: -(1 + len(drawn) // most)][::-1]  # with the last one
 

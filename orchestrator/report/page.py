@@ -23,7 +23,7 @@ from orchestrator.render.errors import problems
 from orchestrator.render.preflight import pairs_line
 from orchestrator.render.summary import summary
 from orchestrator.render.tables import RunRow, state_of
-from orchestrator.report.curves import charts, last
+from orchestrator.report.curves import PACE, charts, last
 from orchestrator.report.story import Story, points, read
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import last_lines
@@ -86,7 +86,8 @@ def _facts(folder: RunFolder, now: float) -> dict[str, Any]:
         "said": said,
         "began": began,
         "ended": ended,
-        "last": {task: last(each) for task, each in told.items()},
+        "last": (numbers := {task: last(each) for task, each in told.items()}),
+        "metrics": sorted({name for each in numbers.values() for name in each} - {"step", "loss", PACE}),
         "charts": charts(told, began),
         "versions": versions(story),
         "problems": problems([check for host in view.hosts.values() for check in host.checks]),

@@ -7,7 +7,7 @@ from msgspec import Struct
 from orchestrator import events as ev
 from orchestrator.diagnosis.ends import end_after, failed
 from orchestrator.model import RunPlan
-from orchestrator.report.curves import Point, joined, printed
+from orchestrator.report.curves import PACE, Point, joined, printed
 from orchestrator.run.view import View, replay
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import events_of
@@ -70,7 +70,9 @@ class Story(Struct):
                 if not event.tcp or (source, target) not in self.pairs:
                     self.pairs[source, target] = event
             case ev.TaskProgressed(task, step, loss, pace):
-                self.reported.setdefault(task, []).append(Point(at, step, loss, pace=pace))
+                told = {"loss": loss, PACE: pace, **event.metrics}
+                values = {name: value for name, value in told.items() if value is not None}
+                self.reported.setdefault(task, []).append(Point(at, step, values))
             case ev.Noted(text):
                 self.notes.append(text)
             case _:
@@ -106,6 +108,6 @@ def points(folder: RunFolder, story: Story) -> dict[str, list[Point]]:
         said: list[Point] = []
         for start in starts:
             paths = folder.log(start.attempt, task), folder.times(start.attempt, task)
-            said += printed(*paths, share, several=len(story.starts) > 1)
+            said += printed(*paths, share)
         told[task] = joined(story.reported.get(task, []), said)
     return {task: each for task, each in told.items() if each}

@@ -17,10 +17,11 @@ import re
 from msgspec import Struct
 from msgspec.structs import replace
 
+from orchestrator.events import TaskProgressed
+
 _LONGEST = 4096  # bytes of a redraw
-_LOOKED_AT = 8192  # of what came at once, the end in which a redraw is looked for
-_ENDS = re.compile(rb"[\r\n\x08]+")
-_EPOCH = re.compile(rb"(?:^|[\r\n\x08])Epoch (\d{1,9})/(\d{1,9})[ \t]*(?=[\r\n\x08]|$)")
+_MOST = 200  # lines with a loss that are read of what came at once, about
+_EPOCH = re.compile(rb"Epoch (\d{1,9})/(\d{1,9})")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _DRAWN = re.compile(
     r"\s*(?P<step>\d{1,12})/(?P<steps>\d{1,12}|Unknown) "
@@ -28,8 +29,7 @@ _DRAWN = re.compile(
     r"(?=ETA: |\d+(?:s|ms|us)\b|[\d:]+ \d+(?:s|ms|us)/step\b)"
     r"(?P<rest>.*)"
 )
-_LOSS = re.compile(r" - loss: (\S+)")
-_ACCURACY = re.compile(r" - (?:[a-z_]+_)?acc(?:uracy)?: (\S+)")
+_METRIC = re.compile(r" - ([A-Za-z_][^\s:]{0,99}): (\S+)")
 _PACE = re.compile(r"\b(\d+(?:\.\d+)?)(s|ms|us)/step\b")
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
@@ -44,62 +44,104 @@ class Fit(Struct, frozen=True):
     loss: float | None = None
     diverged: str = ""  # "nan" or "inf", where the loss is not a number
     steps_per_second: float | None = None
-    accuracy: float | None = None
+    metrics: dict[str, float] = {}  # the others
+    summed: bool = False  # loss and metrics are those of an earlier line
+
+    def progress(self, task: str) -> TaskProgressed:
+        """Return what its last line tells of a task's training."""
+        step = (self.step or 0) + ((self.epoch or 1) - 1) * (self.steps or 0)
+        told = (None, {}) if self.summed else (self.loss, self.metrics)
+        return TaskProgressed(task, step, told[0], self.steps_per_second, self.diverged, told[1])
 
 
 class Lines:
     """Reads one task's output as it comes, however it is cut.
 
     `several`: other tasks train the same model. Until an epoch has ended, Keras 2 then prints the sum of
-    their losses (and accuracies above 1): of such a redraw the loss is left out.
+    their losses (and accuracies above 1): of such a redraw the figures are left out.
     """
 
-    def __init__(self, *, several: bool = False) -> None:
+    def __init__(self, *, several: bool = False, offset: int = 0) -> None:
         self._several = several
         self.fit: Fit | None = None
+        self.offset = offset  # of what comes next
         self._rest = b""  # the redraw that may continue
+        self._seen = b""  # the redraw of this line that was told last
+        self._over = False  # the epoch: what looks alike is of `evaluate`
 
-    def feed(self, data: bytes) -> None:
-        """Take more of the output."""
-        text = self._rest + data
-        begins = max(0, len(text) - _LOOKED_AT)
-        pieces = _ENDS.split(text[begins:])
+    def feed(self, data: bytes) -> list[tuple[int, Fit]]:
+        """Take more of the output; return what its whole redraws tell, each with the byte behind it.
+
+        Of several in a line the last one counts.
+        """
+        text, end = self._rest + data, self.offset - len(self._rest)
+        self.offset += len(data)
+        *lines, rest = text.split(b"\n")
+        found: list[tuple[int, Fit]] = []
         if b" loss: " in text or b"Epoch " in text:  # a flood of other lines costs next to nothing
-            for piece in pieces[begins > 0 :]:
-                if found := _EPOCH.fullmatch(piece):
+            every = 1 + text.count(b" loss: ") // _MOST
+            for number, line in enumerate(lines, 1 - len(lines)):
+                end += len(line) + 1
+                piece = _last_redraw(line)
+                if epoch := _EPOCH.fullmatch(piece):
                     # With verbose=2 the loss is told once an epoch: until then the last one is the newest.
-                    known, epoch, epochs = self.fit or Fit(), int(found[1]), int(found[2])
-                    self.fit = replace(known, epoch=epoch, epochs=epochs, step=None, steps=None)
-                elif b"/" in piece[:64]:
-                    self._drawn(piece)
-        # The end before it stays, so that a line which begins there is still seen to begin.
-        self._rest = (b"\n" if len(pieces) > 1 or begins else b"") + pieces[-1]
+                    known = self.fit or Fit()
+                    self.fit = replace(
+                        known, epoch=int(epoch[1]), epochs=int(epoch[2]), step=None, steps=None
+                    )
+                    self._over = False
+                elif number % every == 0:  # the last one in any case
+                    self._take(piece, end, found)
+                    if self.fit and self.fit.epoch and self.fit.step and self.fit.step == self.fit.steps:
+                        self._over = True
+                self._seen = b""
+            whole = rest.rstrip(b"\r\x08")
+            whole = whole[: len(whole) - len(_last_redraw(rest))] if whole == rest else whole
+            self._take(_last_redraw(whole), end + len(whole), found)
+            self.fit = self._drawn(_last_redraw(rest)) or self.fit
+        self._rest = rest if len(rest) <= _LONGEST else _last_redraw(rest)
         if len(self._rest) > _LONGEST:
             self._rest = b"."
+        return found
 
-    def _drawn(self, piece: bytes) -> None:
-        found = _DRAWN.match(_COLOUR.sub("", piece[:_LONGEST].decode("utf-8", "replace")))
-        if found is None:
-            return
+    def _take(self, piece: bytes, end: int, found: list[tuple[int, Fit]]) -> None:
+        """Read a whole redraw, unless it was read before its line ended."""
+        if piece != self._seen and (fit := self._drawn(piece)) is not None:
+            self._seen, self.fit = piece, fit
+            if not self._over:
+                found.append((end, fit))
+
+    def _drawn(self, piece: bytes) -> Fit | None:
+        if b" loss: " not in piece or b"/" not in piece[:64]:
+            return None
+        drawn = _DRAWN.match(_COLOUR.sub("", piece[:_LONGEST].decode("utf-8", "replace")))
+        if drawn is None:
+            return None
         known = self.fit or Fit()
-        rest = found["rest"]
-        loss, accuracy = _LOSS.search(rest), _ACCURACY.search(rest)
+        rest = drawn["rest"]
+        values = {name: value for name, text in _METRIC.findall(rest) if (value := _number(text)) is not None}
         pace = _PACE.search(rest)
         seconds = float(pace[1]) * _UNITS[pace[2]] if pace else 0.0  # which may be what a time rounds to
-        value = _number(loss[1]) if loss else None
-        if value is None:
-            return  # of `model.predict`, or of something else
-        summed = self._several and rest.startswith("ETA: ") and math.isfinite(value)
-        bad = "" if math.isfinite(value) else "nan" if math.isnan(value) else "inf"
-        self.fit = replace(
+        loss = values.pop("loss", None)
+        if loss is None:
+            return None  # of `model.predict`, or of something else
+        summed = self._several and rest.startswith("ETA: ") and math.isfinite(loss)
+        bad = "" if math.isfinite(loss) else "nan" if math.isnan(loss) else "inf"
+        return replace(
             known,
-            step=int(found["step"]),
-            steps=None if found["steps"] == "Unknown" else int(found["steps"]),
-            loss=known.loss if summed else None if bad else value,
+            step=int(drawn["step"]),
+            steps=None if drawn["steps"] == "Unknown" else int(drawn["steps"]),
+            loss=known.loss if summed else None if bad else loss,
             diverged=known.diverged if summed else bad,
             steps_per_second=1 / seconds if seconds else known.steps_per_second,
-            accuracy=_number(accuracy[1]) if accuracy and not summed else known.accuracy,
+            metrics=known.metrics if summed else {k: one for k, one in values.items() if math.isfinite(one)},
+            summed=summed,
         )
+
+
+def _last_redraw(line: bytes) -> bytes:
+    line = line.rstrip(b"\r\x08 \t")
+    return line[max(line.rfind(b"\r"), line.rfind(b"\x08")) + 1 :]
 
 
 def _number(text: str) -> float | None:

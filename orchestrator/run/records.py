@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -21,6 +23,8 @@ from orchestrator.events import (
     TaskReported,
 )
 from orchestrator.model import TaskId
+from orchestrator.run.points import MOST_NAMES
+from orchestrator.text import plain
 
 _WORD = 100  # characters of what it does about its data
 _NOTE = 2000  # characters of what a task says when it is ready
@@ -91,26 +95,41 @@ class ReportLines:
     def __init__(self) -> None:
         self._rest = bytearray()
         self._skips = False
+        self._length = 0  # of the line so far
+        self.end = 0  # byte behind the last line
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that end in `data`."""
-        lines: list[bytes] = []
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the lines that end in `data`."""
         *ends, rest = data.split(b"\n")
         for end in ends:
             self._keep(end)
+            self.end, self._length = self.end + self._length + 1, 0
             if not self._skips:
-                lines.append(bytes(self._rest))
+                yield bytes(self._rest)
             self._rest.clear()
             self._skips = False
         self._keep(rest)
-        return lines
 
     def _keep(self, part: bytes) -> None:
+        self._length += len(part)
         if self._skips or len(self._rest) + len(part) > LONGEST:
             self._skips = True
             self._rest.clear()
         else:
             self._rest += part
+
+
+class Allowance(Struct):
+    """The reports of one kind that a task has left: a few hundred at once, then one a second."""
+
+    left: float = 200.0
+    since: float = 0.0
+
+    def take(self, now: float) -> bool:
+        """Return False for a report that is one too many; `now` is monotonic."""
+        self.left, self.since = min(200.0, self.left + now - self.since), now
+        self.left -= (may := self.left >= 1)
+        return may
 
 
 class _Record(StrEnum):
@@ -147,6 +166,7 @@ def reported(task: TaskId, line: bytes) -> Event | None:
                 number(record.get("loss")),
                 number(record.get("steps_per_second")),
                 _not_finite(record.get("loss")),
+                metrics(record),
             )
         case Last.RESULT:
             return TaskReported(str(task), Last.RESULT, {k: v for k, v in record.items() if k != "kind"})
@@ -177,6 +197,17 @@ def _not_finite(value: object) -> str:
     return word if word.lstrip("+-") in ("nan", "inf") else ""
 
 
+def metrics(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a record that have a name of their own."""
+    own = ("kind", "step", "loss", "steps_per_second")
+    told = ((plain(name)[:_WORD], number(value)) for name, value in record.items() if name not in own)
+    return {name: value for name, value in islice(told, MOST_NAMES) if name and value is not None}
+
+
 def number(value: object) -> float | None:
     """Return a stranger's number, if it is one that can be passed on."""
-    return float(value) if isinstance(value, int | float) and abs(value) < _MOST else None
+    return (
+        float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST
+        else None
+    )

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from orchestrator.events import Event, RunEnded, RunLeft, Stamped, encode
+from orchestrator.events import Event, RunEnded, RunLeft, Stamped, TaskProgressed, encode
 from orchestrator.plainfile import open_plain
 from orchestrator.store.folder import RunFolder
 from orchestrator.store.standing import ViewFile
@@ -49,6 +49,9 @@ class EventLog:
             self._waiting = b"\n"
 
     def __call__(self, stamped: Stamped) -> None:
+        if isinstance(stamped.event, TaskProgressed):  # it has a file of its own
+            self._view.take(stamped, -1)
+            return
         self._waiting += encode(stamped) + b"\n"
         written = os.fstat(self._fd).st_size if self.flush() else -1
         self._view.take(stamped, written)

@@ -64,6 +64,7 @@ class RunFolder(Struct, frozen=True):
     lock = _Inside("keeper.lock")
     control = _Inside("control")
     order = _Inside("order.json")  # in place of the FIFO, to a keeper on another machine
+    points = _Inside("points.jsonl")  # of the training, as tasks reported them; thinned
     view = _Inside("view.json")  # how it stands, and after which bytes of the events
     vitals = _Inside("vitals.json")  # what the tasks do right now, for viewers
     notify = _Inside("notify.json")

@@ -1,7 +1,7 @@
 """A run's folder as one stream of events: events.jsonl and the logs, merged as a viewer wants them.
 
 The contract of `RunReader.poll`:
-1. Every event of events.jsonl comes once, in its order.
+1. Every event of events.jsonl comes once, in its order; between them TaskProgressed of points.jsonl.
 2. Every line of a followed log comes once, in the order of its file, after the task's TaskStarted
    and before its TaskExited; lines of several tasks come by their time.
 3. What a display cannot keep up with is dropped only with `drop_behind`, and then said as a LogGap.
@@ -10,6 +10,7 @@ The contract of `RunReader.poll`:
 from __future__ import annotations
 
 import heapq
+import math
 import os
 import re
 import time
@@ -37,9 +38,10 @@ from orchestrator.events import (
     decode,
 )
 from orchestrator.node.task.output import RECORD
-from orchestrator.plainfile import open_plain
+from orchestrator.plainfile import end_of, open_plain
 from orchestrator.run.lines import Splitter
 from orchestrator.store.folder import RunFolder
+from orchestrator.store.points import PointReader
 
 WINDOW = 65_536  # bytes from the end that are looked at
 _CHUNK = 1 << 18  # bytes of a log that are read at once
@@ -74,17 +76,24 @@ class RunReader(Struct):
     start: int = 0  # byte of the events; what was before has been read already
     ended: bool = False
     left: bool = False  # the last keeper could not keep it
+    progress: bool = True  # what tasks report of their training comes, too
     damage: str = ""  # what of events.jsonl could not be read first
     _polls: int = 0
+    _points: PointReader | None = None
+    _reports: deque[Stamped] = field(default_factory=deque)  # of points, not handed out yet
     _logs: dict[tuple[str, str], _Log] = {}
     _clocks: dict[str, float] = {}  # seconds that a host's is ahead of ours
 
     def poll(self) -> Iterator[Stamped]:
         """Yield what is new, until nothing more is there; a loud log may have more at once."""
         self._polls += 1
+        self._report()
         for stamped in self._events():
             event = stamped.event
             yield from self._lines(stamped.at)
+            if isinstance(event, TaskExited | RunEnded):  # its last ones were written before it
+                self._report()
+            yield from self._reported(math.inf if isinstance(event, RunEnded) else stamped.at)
             match event:
                 case HostConnected(host, _, clock):
                     self._clocks[host] = clock
@@ -106,6 +115,17 @@ class RunReader(Struct):
                     pass
             yield stamped
         yield from islice(self._lines(None), _AT_ONCE)
+        yield from self._reported(math.inf)
+
+    def _report(self) -> None:
+        """Read the points that came since."""
+        if self.progress:
+            self._points = self._points or PointReader(self.folder.points)
+            self._reports.extend(Stamped(point.at, point.event) for point in self._points.poll())
+
+    def _reported(self, until: float) -> Iterator[Stamped]:
+        while self._reports and self._reports[0].at <= until:
+            yield self._reports.popleft()
 
     def _events(self) -> Iterator[Stamped]:
         try:
@@ -263,13 +283,3 @@ def last_bytes(path: Path) -> bytes:
     """The whole lines at the end of a file; empty when there is no file."""
     data, begins = end_of(path, WINDOW)
     return data.partition(b"\n")[2] if begins else data
-
-
-def end_of(path: Path, window: int) -> tuple[bytes, int]:
-    """The last bytes of a file, and where they begin; nothing where there is none."""
-    try:
-        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
-            begins = file.seek(max(0, file.seek(0, os.SEEK_END) - window))
-            return file.read(), begins
-    except OSError:
-        return b"", 0

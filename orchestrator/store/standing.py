@@ -13,6 +13,7 @@ from orchestrator.events import AttemptFailed, RunEnded, RunLeft, Stamped
 from orchestrator.plainfile import open_plain, read_plain, write_atomically
 from orchestrator.run.view import View, apply
 from orchestrator.store.folder import MOST, RunFolder
+from orchestrator.store.points import newest
 from orchestrator.store.reader import RunReader
 from orchestrator.text import utf8
 
@@ -26,9 +27,12 @@ def standing(folder: RunFolder) -> tuple[View, int]:
     Raise UsageError when the events cannot be read.
     """
     view, offset = _saved(folder)
-    reader = RunReader(folder, wanted=lambda _task: False, start=offset)
+    reader = RunReader(folder, wanted=lambda _task: False, start=offset, progress=False)
     for stamped in reader.poll():
         view = apply(view, stamped.event, stamped.at)
+    for point in newest(folder.points):
+        if point.task in view.tasks and view.tasks[point.task].attempt == point.attempt:
+            view = apply(view, point.event, point.at)
     return view, reader.start
 
 
@@ -58,7 +62,7 @@ class ViewFile:
     def take(self, stamped: Stamped, written: int) -> None:
         """Apply an event; `written` is the size of the events on disk, it included, or -1."""
         self._view = apply(self._view, stamped.event, stamped.at)
-        self._since += 1
+        self._since += written > 0
         last = isinstance(stamped.event, RunEnded | RunLeft | AttemptFailed)
         if written > 0 and (last or self._since >= _EVERY):
             self._since = 0

@@ -124,6 +124,7 @@ def _keep(errand: Errand, control: int) -> int:
     from orchestrator.phases import keeper
     from orchestrator.phases.context import Inbox, Run
     from orchestrator.store.bus import Bus, EventLog
+    from orchestrator.store.points import PointFile
     from orchestrator.store.reader import events_of
 
     inbox = Inbox()
@@ -147,6 +148,7 @@ def _keep(errand: Errand, control: int) -> int:
             errand.secrets,
             patience,
             errand.key,
+            points=PointFile(errand.folder.points, len(errand.plan.tasks)),
         )
         if errand.stop is not None:
             run.stop.ask(kill=errand.stop is Order.KILL)

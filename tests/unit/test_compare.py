@@ -21,6 +21,7 @@ from orchestrator.store import RunFolder, runs_root
 from orchestrator.store.bus import EventLog
 from orchestrator.store.folder import CodeRecord
 from orchestrator.store.known import write_lock
+from orchestrator.store.points import PointFile
 from tests.unit import plans
 
 A, B = RunId("20261121-010203-aaaa"), RunId("20261122-010203-bbbb")
@@ -53,7 +54,10 @@ def folder(
     made.create(replace(plan, **{"run": str(run), "data_digest": "d1", **changes}))
     log = EventLog(made)
     progress = ev.TaskProgressed("worker/0", 5, 0.5, pace)
-    for event in (*(described(host.name) for host in hosts), *more, STARTED, progress):
+    points = PointFile(made.points, 1)
+    points.take(progress, "1", 1e9, 0, printed=False)
+    points.write()
+    for event in (*(described(host.name) for host in hosts), *more, STARTED):
         log(ev.Stamped(1e9, event))
     made.code.write_bytes(msgspec.json.encode(code))
     return made

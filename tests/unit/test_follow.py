@@ -25,8 +25,10 @@ from orchestrator.phases.context import Inbox, PhaseFailed, Reconnected, Run, St
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.restart import recovery
 from orchestrator.phases.validate import _failed, _validated
+from orchestrator.run import fitlines
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
+from orchestrator.store.points import PointFile, PointReader
 from orchestrator.transport import Link
 from tests.unit.plans import host, make
 
@@ -46,6 +48,12 @@ def follower(tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch)
     folder = RunFolder(tmp_path, RunId("r1"))
     (folder.path / "logs").mkdir(parents=True)
     run = Run(folder, make(host("a")), Bus().emit, fleet, Inbox(), "me", None)
+    return taken_over(run, told)
+
+
+def taken_over(run: Run, told: list[Event]) -> Follower:
+    """Follow the task as the next keeper does, from what is on disk."""
+    run.points = PointFile(run.folder.points, 1)
     return Follower(run, "1", {TaskId.parse("worker/0"): "a"}, told.append)
 
 
@@ -63,6 +71,70 @@ def test_what_is_reported_behind_a_hole_is_told_once_it_is_filled(
     give(follower, "report", b"".join(lines[2:]), offset=len(lines[0] + lines[1]))
     give(follower, "report", b"".join(lines), offset=0)
     assert [event.step for event in told if isinstance(event, TaskProgressed)] == [1, 2, 3, 4, 5, 6]
+
+
+def progress(first: int, behind: int) -> bytes:
+    return b"".join(
+        b'{"kind":"progress","step":%d,"loss":1,"f1":%d}\n' % (n, n) for n in range(first, behind)
+    )
+
+
+def steps(told: list[Event]) -> list[int]:
+    return [event.step for event in told if isinstance(event, TaskProgressed)]
+
+
+def test_a_keeper_that_takes_over_doubles_no_point_and_loses_none(follower: Follower) -> None:
+    """The one before was killed at any moment: between two writes, in mid-line, in mid-epoch."""
+    data, run, worker = progress(0, 20), follower._run, TaskId.parse("worker/0")
+    log = b"Epoch 3/9\n5/5 - 0s - loss: 0.5 - val_f1: 0.25 - 9ms/step\nEpoch 4/9\n3/"
+    rest = b"5 - 0s - loss: 0.1 - val_f1: 0.5 - 8ms/step\n"
+    give(follower, "report", data[:-30], offset=0)
+    give(follower, "log", log, offset=0, times=[])
+    kept = run.folder.points.read_bytes()
+    for points in (kept, kept[: len(kept) // 2], kept[:-9], b""):
+        run.folder.points.write_bytes(points)
+        again = taken_over(run, [])
+        give(again, "report", data[-30:], offset=len(data) - 30)
+        give(again, "log", rest, offset=len(log), times=[])
+        again.close()
+        found = PointReader(run.folder.points).poll()
+        assert [point.step for point in found if not point.printed] == list(range(20))
+        assert [point.values for point in found if point.printed] == [{"val_f1": 0.25}, {"val_f1": 0.5}]
+        assert again.fits[worker].fit == fitlines.Fit(4, 9, 3, 5, 0.1, "", 125.0, {"val_f1": 0.5})
+        run.folder.report("1", "worker-0").write_bytes(data[:-30])
+        run.folder.log("1", "worker-0").write_bytes(log)
+
+
+def test_what_keras_prints_is_progress(follower: Follower, told: list[Event]) -> None:
+    """Each epoch, though many come at once; what `evaluate` prints afterwards is none."""
+    epochs = b"".join(
+        b"Epoch %d/9\n5/5 - 0s - loss: 0.%d - f1: 0.5 - val_loss: 0.25 - lr: 1.0e-03 - 9ms/step\n" % (n, n)
+        for n in range(1, 10)
+    )
+    noise = b"5/5 - 0s - loss: 77.0 - f1: 0.1 - 9ms/step\n"
+    give(follower, "log", b"warning\n" + epochs + noise, offset=0, times=[])
+    assert steps(told) == [5, 10, 15, 20, 25, 30, 35, 40, 45]
+    last = told[-1]
+    assert isinstance(last, TaskProgressed)
+    assert (last.loss, last.metrics) == (0.9, {"f1": 0.5, "val_loss": 0.25, "lr": 0.001})
+
+
+def test_a_flood_of_reports_is_bounded_for_viewers_and_on_disk(follower: Follower, told: list[Event]) -> None:
+    offset = 0
+    flood = b"".join(
+        b'{"kind":"data","name":"d","step":"%d"}\n{"kind":"result","x":%d}\n' % (n, n) for n in range(5000)
+    )
+    for data in (progress(0, 50_000), progress(50_000, 120_000), flood):
+        give(follower, "report", data, offset=offset)
+        offset += len(data)
+    give(follower, "state", state=final())
+    assert len(told) < 8000
+    assert steps(told)[0] == 0
+    assert steps(told)[-1] == 119_999
+    assert sorted(steps(told)) == steps(told)
+    assert follower._run.folder.points.stat().st_size < 1 << 20
+    assert sum(isinstance(event, TaskReported) for event in told) < 300
+    assert isinstance(told[-1], TaskExited)
 
 
 def gap(count: int) -> dict[str, Any]:

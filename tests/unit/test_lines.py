@@ -120,12 +120,12 @@ def test_a_sum_over_all_tasks_is_no_loss() -> None:
     first, rest = SEVERAL.split(b"\r20/20")
     for lines in (alone, several):
         lines.feed(first)
-    assert alone.fit == Fit(1, 2, 1, 20, 9.1847, accuracy=0.1844)
-    assert several.fit == Fit(1, 2, 1, 20)
+    assert alone.fit == Fit(1, 2, 1, 20, 9.1847, metrics={"accuracy": 0.1844})
+    assert several.fit == Fit(1, 2, 1, 20, summed=True)
     several.feed(b"\r20/20" + rest)
-    assert several.fit == Fit(2, 2, 16, 20, 0.0361, "", 10.0, 0.9955)
+    assert several.fit == Fit(2, 2, 16, 20, 0.0361, "", 10.0, {"accuracy": 0.9955}, summed=True)
     several.feed(b"\r17/20 [=======================>......] - ETA: 0s - loss: nan\x08")
-    assert several.fit == Fit(2, 2, 17, 20, None, "nan", 10.0, 0.9955)
+    assert several.fit == Fit(2, 2, 17, 20, None, "nan", 10.0)
 
 
 OTHERS = [

@@ -155,9 +155,7 @@ def test_status_is_what_the_nodes_say() -> None:
         ev.TaskProgressed("worker/0", 120, 0.5, 41.2),
         ev.TaskStarted("worker/1", "gpu-02", "1", 8),
     )
-    vitals = Vitals(
-        100.0, "1", {"worker/0": Vital(98.0, Fit(3, 8, 12, 20, 0.07, "", 5.4), cpu=1.8, memory=2**30)}
-    )
+    vitals = Vitals(100.0, "1", {"worker/0": Vital(98.0, Fit(3, 8), cpu=1.8, memory=2**30)})
     away = {"gpu-02": "timed out while it was asked for the state of the tasks"}
     shown = {
         width: status_table(

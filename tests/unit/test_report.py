@@ -179,11 +179,10 @@ Epoch 2/2
 5/5 - 0s - loss: 0.5 - accuracy: 0.75 - 50ms/epoch - 10ms/step
 """
 LOOP = b"Epoch 1, Loss: 0.5, Test Loss: 9\nstep=2 acc = 0.5\n"
-PRINTED: dict[str, tuple[bytes, list[tuple[float | None, ...]]]] = {
-    "keras": (KERAS, [(5, 0.9, 0.5, 50.0), (10, 0.5, 0.75, 100.0)]),
-    "a loop": (LOOP, [(1, 0.5, None, None), (2, None, 0.5, None)]),
+PRINTED: dict[str, tuple[bytes, list[tuple[float | None, dict[str, float]]]]] = {
+    "a loop": (LOOP, [(1, {"loss": 0.5}), (2, {"accuracy": 0.5})]),
     "others": (b"val_loss: 3\nlossy: 4\nloss: nan\nloss: ....\nloss\n", []),
-    "cut": (b"loss: 0.5\nloss: 0", [(None, 0.5, None, None)]),
+    "cut": (b"loss: 0.5\nloss: 0", [(None, {"loss": 0.5})]),
 }
 
 
@@ -196,24 +195,30 @@ def test_numbers_are_read_however_the_output_is_cut(what: str, piece: int, tmp_p
     for at in range(0, len(data), piece):
         mirror.add_log(at, data[at : at + piece], [(at, (10 + at) * 10**9)])
     paths = run.log("1", "worker-0"), run.times("1", "worker-0")
-    found = printed(*paths, 1 << 20, several=True)
-    assert [point[1:] for point in found] == points
-    assert printed(paths[0], tmp_path / "none", 1, several=True) == []
+    found = printed(*paths, 1 << 20)
+    assert [(point.step, point.values) for point in found] == points
+    assert printed(paths[0], tmp_path / "none", 1) == []
 
 
 def test_accuracy_is_placed_at_the_step_that_a_task_reported_last() -> None:
-    reported = [Point(10.0, 100, 0.5), Point(20.0, 200, 0.4)]
-    found = joined(reported, [Point(15.0, 3, 9.9, 0.8), Point(30.0, 4, 9.9, 0.9)])
-    accuracies = [(point.step, point.accuracy) for point in found if point.accuracy is not None]
-    assert accuracies == [(100, 0.8), (200, 0.9)]
-    assert [(point.step, point.loss) for point in found if point.loss is not None] == [(100, 0.5), (200, 0.4)]
+    reported = [Point(10.0, 100, {"loss": 0.5}), Point(20.0, 200, {"loss": 0.4})]
+    said = [Point(at, 3, {"loss": 9.9, "accuracy": value}) for at, value in ((15.0, 0.8), (30.0, 0.9))]
+    found = [(point.step, point.values) for point in joined(reported, said)]
+    assert found == [
+        (100, {"loss": 0.5}),
+        (100, {"accuracy": 0.8}),
+        (200, {"loss": 0.4}),
+        (200, {"accuracy": 0.9}),
+    ]
 
 
 ODD = [float("nan"), float("inf"), -1e300, 1e308, 5e-324, 0.0, -1.0, 1e14]
 
 
 def test_odd_numbers_are_left_out_or_drawn() -> None:
-    points = [Point(1e9 + number, number, value, value, value) for number, value in enumerate(ODD)]
+    points = [
+        Point(1e9 + number, number, dict.fromkeys(("loss", "f1"), value)) for number, value in enumerate(ODD)
+    ]
     for chart in charts({"worker/0": points, "worker/1": points[::-1]}, 1e9):
         numbers = re.findall(r"[ML]([-\d.]+) ([-\d.]+)", "".join(chart["paths"].values()))
         assert numbers
@@ -222,7 +227,7 @@ def test_odd_numbers_are_left_out_or_drawn() -> None:
 
 
 def test_a_long_run_is_a_short_line() -> None:
-    points = [Point(float(step), step, 1.0 / (step + 1)) for step in range(50_000)]
+    points = [Point(float(step), step, {"loss": 1.0 / (step + 1)}) for step in range(50_000)]
     over_steps, over_time = charts({"worker/0": points}, 0.0)
     assert over_steps["paths"]["worker/0"].count("L") < 2420
     assert [text for _, text in over_time["xs"]] == ["5 h", "10 h"]
