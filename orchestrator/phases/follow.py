@@ -376,7 +376,10 @@ class Follower:
         """Take the points of what an earlier keeper had brought here, and had not taken."""
         if self._points is None:
             return
-        report, log_end = self._points.ends(self.attempt, str(task))
+        last, printed = (self._points.last(self.attempt, str(task), printed=one) for one in (False, True))
+        report, log_end = last.end if last else 0, printed.end if printed else 0
+        if last is not None:
+            self._reported[task] = dict.fromkeys(("loss", *last.values), last.step)
         mirror, lines, fits = self._mirrors[task], self._reports[task], self.fits[task]
         lines.end = report
         for line in lines.feed(tail_of(mirror.report.path, report)[0]):

@@ -36,7 +36,7 @@ class PointFile:
 
     def __init__(self, path: Path, tasks: int) -> None:
         self._path, self._thinned = path, Thinned(tasks)
-        self._ends: dict[tuple[str, str, bool], int] = {}  # (attempt, task, printed): byte
+        self._last: dict[tuple[str, str, bool], TrainingPoint] = {}  # by attempt, task, and whether printed
         self._waiting: dict[str, TrainingPoint] = {}  # the newest of each task, where it is not on disk
         self._shown: dict[str, float] = {}  # when the last one of a task was (monotonic)
         self._buffer, self._lines, self._next, self._most = b"", 0, 0, _SLACK
@@ -45,17 +45,16 @@ class PointFile:
             self._buffer = b"\n"
         for point in _points(data):
             self._lines, self._next = self._lines + 1, max(self._next, point.n + 1)
-            self._ends[point.attempt, point.task, point.printed] = point.end
+            self._last[point.attempt, point.task, point.printed] = point
             self._thinned.take(point, known=point.kept)
         try:
             self._thinned.stride(msgspec.json.decode(data.partition(b"\n")[0], type=_Head).strides)
         except msgspec.MsgspecError:
             self._lines = self._most + 1  # written anew
 
-    def ends(self, attempt: str, task: str) -> tuple[int, int]:
-        """Return how many bytes of a task's report and log are in the points."""
-        report, log = (self._ends.get((attempt, task, printed), 0) for printed in (False, True))
-        return report, log
+    def last(self, attempt: str, task: str, *, printed: bool) -> TrainingPoint | None:
+        """Return the last point of a task's report, or of what it printed."""
+        return self._last.get((attempt, task, printed))
 
     def take(
         self, event: TaskProgressed, attempt: str, at: float, end: int, *, printed: bool
@@ -67,7 +66,7 @@ class PointFile:
             self._next, at, event.task, attempt, event.step, known, event.diverged, end, printed
         )
         self._next += 1
-        self._ends[attempt, event.task, printed] = end
+        self._last[attempt, event.task, printed] = point
         if self._thinned.take(point):
             return self._show(replace(point, kept=True))
         self._waiting[event.task] = point

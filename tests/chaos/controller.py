@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.events import encode
+from orchestrator.names import RunId
+from orchestrator.store import RunFolder
+from orchestrator.store.reader import events_of
 from orchestrator.timings import VARIABLE
 from tests.processes import holder
 
@@ -98,16 +102,8 @@ class Controller:
         return self.runs / run
 
     def events(self, run: str) -> list[dict[str, Any]]:
-        """Every whole line of events.jsonl."""
-        try:
-            data = (self.run_folder(run) / "events.jsonl").read_bytes()
-        except FileNotFoundError:
-            return []
-        found = []
-        for line in data[: data.rfind(b"\n") + 1].splitlines():
-            with contextlib.suppress(ValueError):  # half of one, that a killed keeper left
-                found.append(json.loads(line))
-        return found
+        """What a viewer gets to see."""
+        return [json.loads(encode(one)) for one in events_of(RunFolder(self.runs, RunId(run)))]
 
     def ended(self, run: str) -> bool:
         return any(event["event"] == "RunEnded" for event in self.events(run))

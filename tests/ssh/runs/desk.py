@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.events import encode
 from orchestrator.model import Host, Role
 from orchestrator.names import RunId
 from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal.cluster import SshServer
 from orchestrator.store import RunFolder
+from orchestrator.store.reader import events_of
 from orchestrator.timings import VARIABLE
 from tests import command
 from tests.polling import poll
@@ -260,9 +262,9 @@ class Desk:
         return self.state / "orchestrate" / "runs" / (run or self.run_id())
 
     def events(self, run: str | None = None) -> list[dict[str, Any]]:
-        """Those that are told to their end: of one that is just being written a reader may see the half."""
-        *lines, _unfinished = (self.run_folder(run) / "events.jsonl").read_bytes().split(b"\n")
-        return [json.loads(line) for line in lines if line]
+        """What a viewer gets to see."""
+        folder = self.run_folder(run)
+        return [json.loads(encode(one)) for one in events_of(RunFolder(folder.parent, RunId(folder.name)))]
 
     def named(self, event: str, run: str | None = None) -> list[dict[str, Any]]:
         return [found for found in self.events(run) if found["event"] == event]
