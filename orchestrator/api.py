@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -12,7 +13,7 @@ from typing import Literal, TypeAlias, TypedDict, Unpack
 
 from msgspec import Struct
 
-from orchestrator.errors import ClusterError, HostError, OrchestrateError, RunError, UsageError
+from orchestrator.errors import ClusterError, HostError, OrchestrateError, RunError, UsageError, worded
 from orchestrator.events import Event, RunEnded, RunLeft, Stamped
 from orchestrator.model import Inventory, Order
 from orchestrator.phases.hang import RunStacks
@@ -84,6 +85,17 @@ class _Program(Caller):
         _log.info("%s", "\n".join(map(plain, lines)))
 
 
+@contextlib.contextmanager
+def _worded() -> Iterator[None]:
+    """Raise each failure as an OrchestrateError; Python's own errors stand for arguments of a wrong type."""
+    try:
+        yield
+    except (OrchestrateError, TypeError, ValueError):
+        raise
+    except Exception as error:
+        raise worded(error) from error
+
+
 def _refuse(wanted: str) -> str:
     raise UsageError(
         f"there is no terminal to ask at: {wanted.removesuffix(': ')}",
@@ -91,6 +103,7 @@ def _refuse(wanted: str) -> str:
     )
 
 
+@_worded()
 def launch(
     command: Sequence[StrPath] = (),
     *,
@@ -103,8 +116,8 @@ def launch(
 
     Raise UsageError before anything was started.
     """
-    program, selection = _Program(), _selection(options)
-    given = {name: _path(value) for name, value in options.items()}
+    program, given = _Program(), _given(options, LaunchOptions)
+    selection = make(Selection, given)
     given["other_ports"] = given.get("other_ports") or selection.hosts == inventory.SLURM
     request = make(
         LaunchRequest,
@@ -118,11 +131,16 @@ def launch(
     return RunHandle(launch_verb.start(request, launch_verb.prepare(request, program), program))
 
 
+@_worded()
 def open(run: str | None = None, *, hosts: StrPath | None = None) -> RunHandle:  # noqa: A001 - `orchestrator.open`
     """Return a run by its id, part of it, or its name, live or past; the newest without one."""
-    return RunHandle(find_run(run, None if hosts is None else os.fspath(hosts), _Program()))
+    selection = make(Selection, {"hosts": _path(hosts), "only": run})
+    if run == "":
+        raise UsageError("the name of a run is empty", hint="leave it out: the newest run is meant then")
+    return RunHandle(find_run(run, selection.hosts, _Program()))
 
 
+@_worded()
 def preflight(**hosts: Unpack[Hosts]) -> Findings:
     """Check every host and every pair of hosts; `good` where they can train together."""
     program = _Program()
@@ -130,6 +148,7 @@ def preflight(**hosts: Unpack[Hosts]) -> Findings:
     return preflight_verb.check(preflight_verb.everything(request), program)
 
 
+@_worded()
 def execute(command: Sequence[StrPath], **hosts: Unpack[Hosts]) -> dict[str, HostAnswer]:
     """Run one command on all hosts, without a run; return their answers."""
     program = _Program()
@@ -154,7 +173,8 @@ class RunHandle(Struct, frozen=True):
     @property
     def ended(self) -> RunEnded | None:
         """Return the run's end; None while something of it may be left."""
-        return over(self._folder)
+        with _worded():
+            return over(self._folder)
 
     def events(self) -> Iterator[Event]:
         """Yield what has happened and happens, the lines of tasks too, until the run has ended."""
@@ -174,6 +194,7 @@ class RunHandle(Struct, frozen=True):
             raise RunError(end.cause or f"run {self.id} was stopped", why=end.why, hint=end.hint)
         return end
 
+    @_worded()
     def stop(self, *, now: bool = False) -> RunEnded:
         """End the run everywhere, with `now` without the grace of its tasks, and return its end."""
         order, known = stop.order_of(StopRequest(now)), standing(self._folder)[1]
@@ -182,6 +203,7 @@ class RunHandle(Struct, frozen=True):
         stop.reach_keeper(self._folder, order, known, _Program())
         return self._end(None, known, order)
 
+    @_worded()
     def pull(
         self, *paths: str, source: str | None = None, all_hosts: bool = False, to: StrPath | None = None
     ) -> list[Path]:
@@ -189,10 +211,12 @@ class RunHandle(Struct, frozen=True):
         given = {"paths": paths, "source": source, "all_hosts": all_hosts, "to": _path(to)}
         return pull.fetch(self._folder, make(PullRequest, given), _Program())
 
+    @_worded()
     def stacks(self) -> RunStacks:
         """Take the stacks of all tasks: who hangs, and where."""
         return stacks.take(self._folder, _Program())
 
+    @_worded()
     def report(self, to: StrPath | None = None) -> Path:
         """Write the run as one page of HTML, into its folder unless told otherwise; return its path."""
         return page.write(self._folder, None if to is None else Path(to))
@@ -215,14 +239,15 @@ class RunHandle(Struct, frozen=True):
         order: Order | None = None,
     ) -> Iterator[Stamped | None]:
         """Yield what follows `known` bytes of events, None after each look; raise when none can keep it."""
-        reader = RunReader(self._folder, wanted=tasks, start=known)
-        left: RunLeft | None = None
-        take_over = partial(adopt, self._folder, _Program(), stop=order)
-        if order is None and self.ended is None:
-            take_over()  # does nothing when it has a keeper
-        for stamped in stream(self._folder, reader, take_over):
-            left = stamped.event if stamped and isinstance(stamped.event, RunLeft) else left
-            yield stamped
+        with _worded():
+            reader = RunReader(self._folder, wanted=tasks, start=known)
+            left: RunLeft | None = None
+            take_over = partial(adopt, self._folder, _Program(), stop=order)
+            if order is None and over(self._folder) is None:
+                take_over()  # does nothing when it has a keeper
+            for stamped in stream(self._folder, reader, take_over):
+                left = stamped.event if stamped and isinstance(stamped.event, RunLeft) else left
+                yield stamped
         if left is not None and not reader.ended:
             raise ClusterError(f"run {self.id} cannot be kept from here", why=left.why, hint=left.hint)
 
@@ -237,9 +262,11 @@ def _path(value: object) -> object:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _selection(hosts: Mapping[str, object]) -> Selection:
-    return make(Selection, {name: _path(value) for name, value in hosts.items()})
+def _given(options: Mapping[str, object], known: type) -> dict[str, object]:
+    if unknown := sorted(options.keys() - vars(known)["__optional_keys__"]):
+        raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
+    return {name: _path(value) for name, value in options.items()}
 
 
 def _inventory(hosts: Mapping[str, object], program: Caller) -> Inventory:
-    return inventory.chosen(_selection(hosts), program)
+    return inventory.chosen(make(Selection, _given(hosts, Hosts)), program)

@@ -52,6 +52,16 @@ class UsageError(OrchestrateError):
     status = ExitStatus.USAGE
 
 
+class HelpRequested(UsageError):  # noqa: N818 - an answer
+    """Nothing is wrong: the options of the bundled program ask for its help."""
+
+    status = ExitStatus.OK
+
+    def __init__(self, text: str) -> None:
+        super().__init__("--help prints the options of the bundled program, and launches nothing")
+        self.text = text
+
+
 class ClusterError(OrchestrateError):
     status = ExitStatus.CLUSTER
 
@@ -129,6 +139,17 @@ def of_this_machine(error: OSError) -> OrchestrateError:
     worded = OrchestrateError("this machine could not do its part", why=why, hint=hint)
     worded.status = ExitStatus.HERE
     return worded
+
+
+def worded(error: Exception) -> OrchestrateError:
+    """Return an error of ours for any that was raised: this machine's fault, or a bug."""
+    if isinstance(error, OrchestrateError):
+        return error
+    if isinstance(error, OSError):
+        return of_this_machine(error)
+    what = f"a bug in orchestrate: {type(error).__name__}: {error}"
+    hint = "`--debug` shows the place: run the same command with it, and report what it prints"
+    return OrchestrateError(what, hint=hint)
 
 
 class SeveralErrors(OrchestrateError):  # noqa: N818 - a bundle, not a kind

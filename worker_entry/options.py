@@ -125,9 +125,9 @@ def parser() -> Parser:
     return made
 
 
-def parse(argv: Sequence[str]) -> Options:
+def parse(argv: Sequence[str], made: Parser | None = None) -> Options:
     """Options from a command line; a wrong one ends the process with status 2 and one clear error."""
-    made = parser()
+    made = made or parser()
     options = Options(**vars(made.parse_args(argv)))
     for problem in _problems(options):
         made.error(problem)

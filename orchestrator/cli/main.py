@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from orchestrator.errors import ExitStatus, OrchestrateError, of_this_machine
+from orchestrator.errors import ExitStatus, HelpRequested, worded
 from orchestrator.verbs import python
 
 
@@ -70,16 +70,9 @@ def main(argv: Sequence[str]) -> int:
             tell(*traceback.format_exc().removesuffix("\n").split("\n"))
         from orchestrator.render.errors import report
 
-        if isinstance(error, OrchestrateError):
-            worded = error
-        elif isinstance(error, OSError):
-            worded = of_this_machine(error)
-        else:
-            what = f"a bug in orchestrate: {type(error).__name__}: {error}"
-            hint = "`--debug` shows the place: run the same command with it, and report what it prints"
-            worded = OrchestrateError(what, hint=hint)
-        report(worded, sys.stderr)
-        return int(worded.status)
+        ours = worded(error)
+        report(ours, sys.stderr)
+        return int(ours.status)
 
 
 def _verb(argv: Sequence[str]) -> int:
@@ -95,4 +88,10 @@ def _verb(argv: Sequence[str]) -> int:
 
     # Warnings of ours and of libraries belong in a run's debug.log; here errors are said in our words.
     logging.lastResort = logging.NullHandler()
-    return int(verb(arguments.verb).main(arguments))
+    try:
+        return int(verb(arguments.verb).main(arguments))
+    except HelpRequested as asked:
+        from orchestrator.cli.desk.out import say
+
+        say(*asked.text.removesuffix("\n").split("\n"))
+        return ExitStatus.OK

@@ -29,7 +29,8 @@ from orchestrator.ssh.resolve import ALGORITHMS, Target, reason, resolve
 from orchestrator.text import some
 
 # Without a handler Python prints paramiko's tracebacks on stderr; a debug log may still collect them.
-logging.getLogger("paramiko").addHandler(logging.NullHandler())
+_LOG = "orchestrate.paramiko"
+logging.getLogger("orchestrate").addHandler(logging.NullHandler())
 
 _WINDOW = 8 * 1024 * 1024  # bytes in flight per channel: 1 Gbit/s over 60 ms
 _KEEPALIVE = 15
@@ -185,6 +186,7 @@ class _Attempt:
                 "disabled_algorithms": {"pubkeys": ruled_out},
             },
         )
+        connection.client.set_log_channel(_LOG)
         connection.client.set_missing_host_key_policy(Policy(self._target, known, lines))
         return connection
 

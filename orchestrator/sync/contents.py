@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Struct
 
 import orchestrator
-from orchestrator.errors import ClusterError, UsageError
+from orchestrator.errors import ClusterError, HelpRequested, UsageError
 from orchestrator.node.base.fault import reason
 from orchestrator.node.serve.frames import MAX_PAYLOAD
 from orchestrator.node.stock.manifest import BLOB, Blob, Manifest, blobs_of
@@ -213,14 +213,23 @@ def read_builtin() -> Contents:
 
 
 def check_builtin(arguments: Sequence[str]) -> None:
-    """Let worker_entry judge its options; a wrong one ends this program with status 2."""
+    """Let worker_entry judge its options; raise UsageError for a wrong one, HelpRequested for --help."""
     home = str(_builtin_home())
     sys.path.insert(0, home)
     try:
         options = importlib.import_module("worker_entry.options")
     finally:
         sys.path.remove(home)
-    options.parse(arguments)
+    made = options.parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(message, hint="`orchestrate launch -- --help`")
+
+    def help_() -> NoReturn:
+        raise HelpRequested(made.format_help())
+
+    made.error, made.print_help = refuse, help_
+    options.parse(arguments, made)
 
 
 def _builtin_home() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator import timings
@@ -14,6 +15,7 @@ from orchestrator.store import RunFolder
 from orchestrator.store.key import read_key
 from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.keeping import Errand, start
+from orchestrator.verbs.unbroken import unbroken
 
 if TYPE_CHECKING:
     from orchestrator.fleet import Fleet
@@ -49,7 +51,8 @@ def adopt(folder: RunFolder, caller: Caller, *, stop: Order | None = None) -> bo
     names = () if plan.hearsay else plan.secrets
     secrets = {name: os.environ[name] for name in names if name in os.environ}
     asked = logins((*plan.hosts, *plan.spares), caller)
-    return start(Errand(folder, plan, key_or_none(caller), asked, secrets, stop=stop))
+    errand = Errand(folder, plan, key_or_none(caller), asked, secrets, stop=stop)
+    return unbroken(partial(start, errand))
 
 
 @contextlib.contextmanager

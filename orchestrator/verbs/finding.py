@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 from orchestrator.errors import OrchestrateError, SeveralErrors, UsageError
 from orchestrator.events import Stamped
@@ -20,6 +21,7 @@ from orchestrator.text import count
 from orchestrator.verbs import inventory as inventories
 from orchestrator.verbs.asking import asking, key_or_none
 from orchestrator.verbs.caller import Caller
+from orchestrator.verbs.unbroken import unbroken
 
 
 def find_run(wanted: str | None, hosts: str | Inventory | None, caller: Caller) -> RunFolder:
@@ -58,7 +60,7 @@ def find_run(wanted: str | None, hosts: str | Inventory | None, caller: Caller) 
     newest = max(of_name or matching, key=lambda one: (one.authentic, one.plan.created))
     plan = adopt(newest, inventory, answering)
     folder = RunFolder(runs_root(), RunId(plan.run))
-    folder.create(plan)
+    unbroken(partial(folder.create, plan))
     return folder
 
 

@@ -71,10 +71,11 @@ def start(errand: Errand) -> bool:
             return False
         time.sleep(0.01)
         lock = folder.take_lock()
-    control = folder.open_control()
-    python.hand_over(pickle.dumps(errand), (lock, control))
-    os.close(lock)
-    os.close(control)
+    with contextlib.ExitStack() as closing:
+        closing.callback(os.close, lock)
+        control = folder.open_control()
+        closing.callback(os.close, control)
+        python.hand_over(pickle.dumps(errand), (lock, control))
     return True
 
 
@@ -107,7 +108,7 @@ def main() -> None:
         _allow_files()
         _log_to_stderr()
         # It logs a traceback for every host that cannot be reached, which is told as an error anyway.
-        logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+        logging.getLogger("orchestrate.paramiko").setLevel(logging.CRITICAL)
         status = _keep(errand, descriptors[1])
     except BaseException:
         logging.getLogger("orchestrate").exception("the keeper failed")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from orchestrator.config import values
 from orchestrator.config.mistakes import Wrong
 from orchestrator.errors import UsageError
-from orchestrator.model import Job
+from orchestrator.model import Job, Order
 from orchestrator.names import RunId
 from orchestrator.planning import environ
 from orchestrator.requests import LaunchRequest
@@ -21,6 +21,7 @@ from orchestrator.verbs import keeping
 from orchestrator.verbs.asking import logins
 from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.plan import Planned, make_plan, wanted_tasks
+from orchestrator.verbs.unbroken import unbroken
 
 _UNSEALED = "from another machine this run can be followed and stopped, and not started again"
 
@@ -52,13 +53,17 @@ def start(request: LaunchRequest, made: Planned, caller: Caller) -> RunFolder:
     secrets = environ.values_here(planned.secrets, os.environ)
     asked = logins((*planned.hosts, *planned.spares), caller)
     folder = RunFolder(runs_root(), RunId(planned.run))
-    folder.create(planned)
-    if told:
-        folder.write_words(folder.notify, told)
-    if request.metrics:
-        folder.write_words(folder.metrics, [str(Path(request.metrics).absolute())])
-    keeping.start(keeping.Errand(folder, planned, key, asked, secrets, project, new=True))
-    return folder
+
+    def begin() -> RunFolder:
+        folder.create(planned)
+        if told:
+            folder.write_words(folder.notify, told)
+        if request.metrics:
+            folder.write_words(folder.metrics, [str(Path(request.metrics).absolute())])
+        keeping.start(keeping.Errand(folder, planned, key, asked, secrets, project, new=True))
+        return folder
+
+    return unbroken(begin, undo=lambda folder: folder.ask_keeper(Order.STOP))
 
 
 def notify_command(job: Job, wanted: str | None) -> tuple[str, ...]:

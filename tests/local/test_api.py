@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 import orchestrator
 from orchestrator.events import LogLine, Outcome, RunEnded, RunPlanned, TaskExited, TaskStarted, decode
+from orchestrator.store import runs
 from tests import verbs
 from tests.local.here import inventory
 
@@ -64,6 +68,9 @@ def test_a_run_from_its_launch_to_what_it_wrote(folder: Path) -> None:
     assert "<html" in run.report(folder / "page.html").read_text()
     with pytest.raises(orchestrator.UsageError, match="no task"):
         run.stacks()
+    with pytest.raises(orchestrator.OrchestrateError):
+        run.pull("-h")
+    assert not [name for name in ("paramiko", "fabric") if logging.getLogger(name).handlers]
 
 
 @pytest.mark.usefixtures("folder")
@@ -133,11 +140,44 @@ def test_what_is_wrong_is_raised_before_anything_starts(folder: Path) -> None:
         lambda: orchestrator.launch("train.py"),
         lambda: orchestrator.execute([]),
         lambda: orchestrator.open("nothing"),
+        lambda: orchestrator.open(""),
+        lambda: orchestrator.launch(["--help"]),
+        lambda: orchestrator.launch(["--ephocs=3"]),
+        lambda: orchestrator.launch(["tr\0ue"]),
+        lambda: orchestrator.launch(["true", "\udcff"]),
+        lambda: orchestrator.launch(["true"], env={"A": "\0"}),
+        lambda: orchestrator.launch(["true"], env={"A=B": "1"}),
+        lambda: orchestrator.launch(["true"], name="a\nb"),
+        lambda: orchestrator.launch(["true"], hang_timeout=float("nan")),
+        lambda: orchestrator.execute(["echo", "\0"]),
     ]
     for call in wrong:
         with pytest.raises(orchestrator.UsageError):
             call()
+    types: list[Callable[..., object]] = [
+        lambda: orchestrator.launch(5),  # type: ignore[arg-type]
+        lambda: orchestrator.launch([b"true"]),  # type: ignore[list-item]
+        lambda: orchestrator.launch(["true"], max_restarts="3"),  # type: ignore[arg-type]
+        lambda: orchestrator.launch(["true"], hosst="hosts.toml"),  # type: ignore[call-arg]
+        lambda: orchestrator.launch(["true"], env={"A": 1}),  # type: ignore[dict-item]
+        lambda: orchestrator.launch(["true"], validate="sometimes"),  # type: ignore[arg-type]
+        lambda: orchestrator.execute(["true"], hosts=5),  # type: ignore[arg-type]
+        lambda: orchestrator.open(5),  # type: ignore[arg-type]
+    ]
+    for call in types:
+        with pytest.raises((TypeError, ValueError)):
+            call()
     assert not (folder.parent / "state" / "orchestrate" / "runs").exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_this_machine_cannot_do_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for call in (lambda: orchestrator.launch(["true"]), orchestrator.preflight, orchestrator.open):
+        with pytest.raises(orchestrator.OrchestrateError, match=r"this machine|no run yet"):
+            call()
 
 
 def test_a_passphrase_is_not_asked_for_without_a_terminal(
@@ -168,6 +208,8 @@ from typing import assert_type
 import orchestrator
 from orchestrator import HostAnswer, RunHandle
 from orchestrator.events import RunEnded, TaskProgressed
+from orchestrator.model import Inventory
+from orchestrator.requests import LaunchRequest
 
 
 def train(rate: float) -> float | None:
@@ -186,6 +228,9 @@ def train(rate: float) -> float | None:
 
 
 orchestrator.launch(["x.py"], hosst="hosts.toml")
+orchestrator.launch(["x.py"], max_restarts="3")
+LaunchRequest(inventory=Inventory(()), command="x.py")
+LaunchRequest(command=("x.py",))
 orchestrator.nothing()
 """
 
@@ -202,6 +247,69 @@ def test_a_typed_program_can_use_it(tmp_path: Path) -> None:
         check=False,
     )
     mistakes = [line for line in done.stdout.splitlines() if "error:" in line]
-    assert len(mistakes) == 2, done.stdout
-    assert "hosst" in mistakes[0]
-    assert "nothing" in mistakes[1]
+    assert len(mistakes) == 5, done.stdout
+    for word, mistake in zip(
+        ("hosst", "max_restarts", "command", "inventory", "nothing"), mistakes, strict=True
+    ):
+        assert word in mistake
+
+
+def interrupted(call: Callable[[], object], at: tuple[str, int] | None = None) -> list[tuple[str, int]]:
+    """Call with a KeyboardInterrupt where Python first comes to a line; return the lines it came to."""
+    seen: dict[tuple[str, int], None] = {}
+
+    def trace(frame: FrameType, event: str, _value: object) -> Any:
+        if event == "line":
+            line = (frame.f_code.co_filename, frame.f_lineno)
+            seen[line] = None
+            if line == at:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+        assert at is None or "/orchestrator/" not in at[0], f"no interrupt came at {at}"
+    except KeyboardInterrupt:
+        assert at is not None
+    finally:
+        sys.settrace(before)
+    return list(seen)
+
+
+def held() -> list[str]:
+    """Locks and FIFOs of runs that this process has open."""
+    links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+    paths = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return [path for path in paths if path.endswith(("keeper.lock", "/control"))]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of git, in Popen itself
+def test_an_interrupt_at_any_line_of_a_launch_leaves_no_run_half_made(folder: Path) -> None:
+    """At each line that makes a run, and at a sample of those that plan it (EVERY_LINE: at all)."""
+    done: set[str] = set()
+
+    def check() -> None:
+        assert held() == []
+        assert not any((folder.parent / "state" / "orchestrate" / "runs").glob(".new/*"))
+        for run in runs():
+            if run.run not in done:
+                done.add(run.run)
+                handle = orchestrator.open(run.run)
+                assert run.has_keeper() or handle.ended is not None, run
+                handle.stop(now=True)
+
+    def begin() -> object:
+        return start("sleep", "600", hosts="hosts.toml")
+
+    begin()  # what is imported has been imported
+    lines = interrupted(begin)
+    check()
+    first = next(place for place, (file, _) in enumerate(lines) if file.endswith("verbs/unbroken.py"))
+    every = "EVERY_LINE" in os.environ
+    for at in lines if every else (*lines[: first - 20 : 25], *lines[first - 20 :]):
+        interrupted(begin, at)
+        check()
+    assert len(done) > 3

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator.cli.args.parser import parse
-from orchestrator.errors import UsageError
+from orchestrator.errors import HelpRequested, UsageError
 from orchestrator.model import Host, Inventory
 from orchestrator.program import refusals, sources
 from orchestrator.program.refusals import Code
@@ -169,7 +169,10 @@ def test_a_module_is_read_and_what_a_shell_only_mentions_is_not(project: Path) -
 
 
 def test_options_of_worker_entry_are_judged_here(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        check_builtin(("--ephocs=3",))
-    assert caught.value.code == 2
-    assert capsys.readouterr().err.startswith("error: ")
+    for option in ("--ephocs=3", "--epochs=x", "--epochs=0"):
+        with pytest.raises(UsageError, match=r"--ep"):
+            check_builtin((option,))
+    with pytest.raises(HelpRequested) as caught:
+        check_builtin(("--help",))
+    assert "--epochs" in caught.value.text
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,44 @@
+"""Work that a Ctrl-C does not cut: it is done as a whole, or not at all."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+def unbroken(work: Callable[[], _T], undo: Callable[[_T], object] = lambda _: None) -> _T:
+    """Return what `work` returns; where an interrupt comes first, `undo` it, or never begin.
+
+    Python interrupts the main thread alone, between any two of its instructions, so another one works.
+    """
+    turn, finished = threading.Lock(), threading.Lock()
+    finished.acquire()
+    unwanted: list[bool] = []
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        with turn:
+            try:
+                if not unwanted:
+                    results.append(work())
+            except BaseException as error:
+                errors.append(error)
+            finished.release()
+
+    try:
+        _thread.start_new_thread(run, ())  # `Thread.start` has lines of its own to be interrupted at
+        finished.acquire()
+        if errors:
+            raise errors[0]
+        return results[0]
+    except BaseException:
+        with turn:
+            unwanted.append(True)
+        for result in results:
+            undo(result)
+        raise
