@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.chosen(parser)
     options.planning(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write (default: stdout)")
+    parser.add_argument(
+        "-o", "--output", type=options.output, metavar="FILE", help="where to write (default: stdout)"
+    )
     parser.add_argument(
         "--plain", action="store_true", help="slurm: with srun and orchestrate_rank.py, without orchestrate"
     )

@@ -16,9 +16,10 @@ from orchestrator.verbs.finding import find_run
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
     text = "where to write it (default: report.html in the run's folder, whose path is printed)"
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
+    parser.add_argument("-o", "--output", type=options.output, metavar="FILE", help=text)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    say(str(write(find_run(arguments.run, arguments.hosts, Person()), arguments.output)))
+    folder = find_run(arguments.run, arguments.hosts, Person())
+    say(str(write(folder, arguments.output and Path(arguments.output))))
     return ExitStatus.OK

@@ -23,6 +23,7 @@ from orchestrator.config.mistakes import (
     Place,
     Report,
     Wrong,
+    foreign,
     locate,
 )
 from orchestrator.config.tables import IDENTITY_KEYS, TABLES, Read, read_table, unknown
@@ -101,6 +102,9 @@ def parse(text: str | bytes, source: str = "hosts.toml", hosts: str = "") -> Inv
 
 def _read(text: str | bytes, report: Report) -> dict[str, Any] | None:
     """Parse; None after a mistake. A byte order mark and any line ends are welcome."""
+    if isinstance(text, bytes) and (text[:2] in {b"\xff\xfe", b"\xfe\xff"} or b"\0" in text[:4]):
+        report.add(FILE, "", "is UTF-16 text, and TOML is UTF-8; save it as UTF-8 in your editor")
+        return None
     try:
         decoded = (text if isinstance(text, str) else text.decode()).removeprefix("\ufeff")
         document = tomllib.loads(decoded)
@@ -108,8 +112,7 @@ def _read(text: str | bytes, report: Report) -> dict[str, Any] | None:
         line = error.object.count(b"\n", 0, error.start) + 1
         report.add(Place(f"line {line}"), "", "is not UTF-8")
     except (ValueError, RecursionError) as error:  # Python's own limits, too: digits of a number, depth
-        quotes = "; a text needs quotes, true and false need none" if "Invalid value" in str(error) else ""
-        report.add(FILE, "", f"{error}{quotes}")
+        report.add(FILE, "", f"{error}{foreign(decoded, str(error))}")
     else:
         report.lines = locate(decoded)
         return document
@@ -135,6 +138,9 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inve
     _check_names(entries, report)
     _check_roles(entries, report)
     job = Job(**read_table(job_table, "job", JOB, report).good)
+    least, trainers = job.min_hosts or 0, sum(not host.spare for entry in entries for host in entry.hosts)
+    if least > trainers and all(entry.complete for entry in entries):
+        report.add(JOB, "min_hosts", f"is {least}; without the spares there are {count(trainers, 'host')}")
     written = {DEFAULTS: defaults_table, JOB: job_table}
     written |= {place_of(number, table): table for number, table in enumerate(tables, start=1)}
     hosts = tuple(host for entry in entries for host in entry.hosts)

@@ -5,11 +5,10 @@ TOML's parser forgets the lines of tables and keys, and a person wants them: `lo
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -75,6 +74,25 @@ def line_of(lines: Lines, place: Place, key: str) -> int | None:
     return next(filter(None, numbers), None)
 
 
+_CURLY = re.compile("[\u2018-\u201f\u00ab\u00bb]")
+_JSON = re.compile(r"\s*(?:\{|\[\s*[{\"])")
+_YAML = re.compile(r"^(?:---|\s*-\s+\S|\s*[\w-]+:(?:\s|$))", re.MULTILINE)
+
+
+def foreign(text: str, error: str) -> str:
+    """Return a remark, to follow TOML's `error`, on the likely cause in the text; "" for none."""
+    line = re.search(r"at line (\d+)", error)
+    content = text.split("\n")[int(line[1]) - 1] if line else ""
+    if _CURLY.search(content):
+        return '; its quotes are curly, and TOML needs straight ones (")'
+    example = 'TOML is written [[host]], and below it ssh = "gpu-01"'
+    if _JSON.match(text):
+        return f"; the file looks like JSON, and {example}"
+    if _YAML.match(content) and "=" not in content.partition(":")[0]:
+        return f"; the line looks like YAML, and {example}"
+    return "; a text needs quotes, true and false need none" if "Invalid value" in error else ""
+
+
 class Wrong(Exception):  # noqa: N818 - a finding about one value, not a failure of ours
     """A mistake in one value; worded to follow "key: "."""
 
@@ -124,13 +142,6 @@ def show(value: object) -> str:
         case _:
             text = str(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]}...{text[-1]}"
-
-
-def nearest(word: str, valid: Iterable[str]) -> str | None:
-    """Return the valid word that was probably meant; case does not count."""
-    by_lower = {choice.lower(): choice for choice in valid}
-    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[close[0]] if close else None
 
 
 def listed(words: Sequence[str], last: str) -> str:

@@ -8,9 +8,11 @@ from typing import Any
 from msgspec import Struct
 
 from orchestrator.config import values
-from orchestrator.config.mistakes import Place, Report, Wrong, listed, nearest
+from orchestrator.config.mistakes import Place, Report, Wrong, listed
 from orchestrator.config.values import Reader
 from orchestrator.model import MAX_PORT, AutoShard, FrameworkName, OnHang, Revalidate, Role, Via
+from orchestrator.nearest import KEYS, REMARKS, nearest
+from orchestrator.nearest import TABLES as OTHER_TABLES
 
 MAX_TASKS = 1024
 MAX_RESTARTS = 1_000_000
@@ -132,6 +134,10 @@ def unknown(key: str, valid: Mapping[str, str], noun: str) -> str:
     """Say `is not a key; did you mean port?`; `valid` maps each valid word to how it is written."""
     if homes := belongs(key):
         return f"belongs under {homes}"
-    if meant := nearest(key.replace("-", "_"), valid):
-        return f"is not a {noun}; did you mean {valid[meant]}?"
+    word = key.replace("-", "_")
+    remark = f" ({note})" if (note := REMARKS.get(word.lower())) else ""
+    if meant := nearest(word, valid, KEYS if noun == "key" else OTHER_TABLES):
+        return f"is not a {noun}; did you mean {valid[meant]}?{remark}"
+    if homes := belongs(KEYS.get(word.lower(), "")):
+        return f"is not a {noun}; did you mean {KEYS[word.lower()]}, under {homes}?{remark}"
     return f"is not a {noun}; the {noun}s are {listed(list(valid.values()), 'and')}"

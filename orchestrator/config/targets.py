@@ -32,6 +32,8 @@ def read_target(given: str) -> Destination:
     login, _, place = given.rpartition("@")
     usual = re.fullmatch(r"(?:[^-@\s][^\s]*@)?[^-@\s][^@\s]*", given) and not re.search(r"://|,", given)
     host, port = _split_port(place) if usual else ("", None)
+    if url := re.fullmatch(r"[a-z]+://((?:[^\s@/]+@)?[^\s@/]+)/?", given):
+        raise Wrong(f"is a URL, and ssh is given none: {show(given)}; write {show(url[1])}")
     if not host:
         what = f"is not one host as for ssh, such as train@gpu-01:2200: {show(given)}"
         raise Wrong(f"{what}; options belong in ~/.ssh/config, and several hosts are a range, gpu-[01-04]")

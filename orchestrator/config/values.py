@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from orchestrator.config.mistakes import Wrong, listed, show
 from orchestrator.model import Way
+from orchestrator.nearest import nearest
 from orchestrator.planning.environ import name_mistake
 from orchestrator.program.invocation import SHELLS
 
@@ -61,9 +62,13 @@ program = matching(
 )
 
 
+def _unquoted(value: object) -> str:
+    return ", without quotes" if isinstance(value, str) else ""
+
+
 def boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Wrong(f"must be true or false, without quotes, not {show(value)}")
+        raise Wrong(f"must be true or false{_unquoted(value)}, not {show(value)}")
     return value
 
 
@@ -72,7 +77,7 @@ def whole(low: int, high: int) -> Reader:
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise Wrong(f"must be a whole number from {low} to {high}, without quotes, not {show(value)}")
+            raise Wrong(f"must be a whole number from {low} to {high}{_unquoted(value)}, not {show(value)}")
         return value
 
     return read
@@ -81,7 +86,7 @@ def whole(low: int, high: int) -> Reader:
 def seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
         most = f"{MAX_SECONDS:.0f}"
-        raise Wrong(f"must be a number of seconds from 0 to {most}, without quotes, not {show(value)}")
+        raise Wrong(f"must be a number of seconds from 0 to {most}{_unquoted(value)}, not {show(value)}")
     return float(value)
 
 
@@ -120,7 +125,10 @@ def one_of(choices: type[StrEnum]) -> Reader:
     def read(value: Any) -> StrEnum:
         if value not in words:
             all_of_them = listed([f'"{word}"' for word in words], "or")
-            raise Wrong(f"must be {all_of_them}, not {show(value)}")
+            meant = nearest(value, words) if isinstance(value, str) else None
+            raise Wrong(
+                f"must be {all_of_them}, not {show(value)}" + (f'; did you mean "{meant}"?' if meant else "")
+            )
         return choices(value)
 
     return read

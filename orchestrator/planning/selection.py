@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 
 from msgspec.structs import replace
@@ -10,6 +9,7 @@ from msgspec.structs import replace
 from orchestrator import ranges
 from orchestrator.errors import UsageError
 from orchestrator.model import Inventory, Role
+from orchestrator.nearest import matching, nearest
 from orchestrator.text import count
 
 
@@ -59,7 +59,7 @@ def _names(text: str, option: str, inventory: Inventory) -> set[str]:
     known = [host.name for host in inventory.hosts]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        near = {name: difflib.get_close_matches(name, known, 1) for name in unknown}
+        near = {name: matching(name, known) or [*filter(None, [nearest(name, known)])] for name in unknown}
         meant = dict.fromkeys(host for name in names for host in near.get(name, [name]))
         which = ranges.fold(unknown) or "nothing"
         raise UsageError(

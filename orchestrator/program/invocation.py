@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
 SHELLS = frozenset(["bash", "sh", "dash", "zsh", "ksh", "fish", "csh", "tcsh"])
+OPERATORS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "&>", "2>&1", "|&"])
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 PYTHON = re.compile(r"python[\d.]*$")
 SCRIPTS = (".py", ".R", ".r", ".sh", ".bash")
 # Programs that run the rest of their words as a command, as `conda run -n tf python train.py` does.
@@ -18,6 +21,26 @@ _IN_SHELL = re.compile(
     r"(?:\bpython[\d.]*|\$\{?PY\w*(?::-[\w./]+)?\}?|\btorchrun)[\"']?(?:\s+-[\w=-]+)*?"
     r"\s+(?:-m\s+(?P<module>[\w.]+)|[\"']?(?P<file>[\w./-]+\.py)\b)"
 )
+
+
+def as_words(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words of a command given as one text, `'python train.py'`; () where it needs a shell."""
+    words = command
+    if len(command) == 1:
+        try:
+            words = tuple(shlex.split(command[0]))
+        except ValueError:
+            return ()
+        if re.search(r"[|&;<>()$`*?~#\n\\]", command[0]):
+            return ()
+    return words if not set(words) & OPERATORS else ()
+
+
+def with_env(words: tuple[str, ...]) -> str:
+    """Write a command for after `launch`, the variables before it as options: `--env A=1 -- train.py`."""
+    at = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
+    options = [part for word in words[:at] for part in ("--env", word)]
+    return shlex.join([*options, "--", *words[at:]])
 
 
 def program(command: tuple[str, ...]) -> str | None:

@@ -18,7 +18,6 @@ from orchestrator.program import invocation
 from orchestrator.program.invocation import script_of
 from orchestrator.program.sources import parsed
 
-_OPERATORS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "&>", "2>&1", "|&"])
 # Syntax that a newer Python than this one may know: the hosts decide.
 _NEWER = re.compile(
     r"""\s*(?:type\s|match\s|case\s|except\b|(?:async\s+)?def\s+\w+\[|class\s+\w+\[)|[ftFT][rR]?["']"""
@@ -49,18 +48,23 @@ def _shell_line(command: tuple[str, ...], code: Code) -> UsageError | None:
     first = command[0]
     if PurePosixPath(first).name in invocation.SHELLS:
         return None
-    word = next((word for word in command if word in _OPERATORS), "")
+    word = next((word for word in command if word in invocation.OPERATORS), "")
     if not word and re.search(r"[\s|&;<>]|^[A-Za-z_]\w*=", first) and not code.exists(first):
         word = first
     if not word:
         return None
-    line = " ".join(one if one in _OPERATORS or one == first else shlex.quote(one) for one in command)
+    what = f"{word} is for a shell, and no shell reads the command"
+    why = "a command is words, not a line"
+    words = invocation.as_words(command)
+    if words and not any(one.startswith(("TF_CONFIG=", "ORCHESTRATE_")) for one in words):
+        return UsageError(what, why=why, hint=f"`orchestrate launch {invocation.with_env(words)}`")
+    as_they_are = {*invocation.OPERATORS, first}
+    line = " ".join(one if one in as_they_are else shlex.quote(one) for one in command)
     line = f"python {line}" if line.split(" ", maxsplit=1)[0].endswith(".py") else line
     line = line.removesuffix("&").strip()  # --detach leaves a run alone
     # With pipefail: else the status of `train.py | tee log` is tee's.
     hint = f"`orchestrate launch -- bash -o pipefail -c {shlex.quote(line)}`"
-    what = f"{word} is for a shell, and no shell reads the command"
-    return UsageError(what, why="a command is words, not a line", hint=hint)
+    return UsageError(what, why=why, hint=hint)
 
 
 def _notebook(command: tuple[str, ...], code: Code) -> UsageError | None:

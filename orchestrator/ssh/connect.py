@@ -258,7 +258,10 @@ class _Attempt:
 
 def _tcp(target: Target, deadline: Deadline) -> socket.socket:
     """Connect to the first address that answers."""
-    sock = socket.create_connection((target.hostname, target.port), max(0.1, deadline.left))
+    try:
+        sock = socket.create_connection((target.hostname, target.port), max(0.1, deadline.left))
+    except TimeoutError as error:
+        raise SilentError(*error.args) from error
     # Small messages leave at once; a peer that acknowledges our keepalives no more is noticed.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -269,6 +272,10 @@ def _tcp(target: Target, deadline: Deadline) -> socket.socket:
 # --- errors of fabric, paramiko and sockets, in words: one table, the most specific first ---
 
 E = TypeVar("E", bound=BaseException)
+
+
+class SilentError(TimeoutError):
+    """The address took no connection."""
 
 
 class NoBanner(paramiko.SSHException):
@@ -358,7 +365,14 @@ def _login(error: LoginRefused, target: Target) -> Problem:
     locked = next((file.path for file in error.unusable if file.locked), None)
     hint = f"`{target.by_hand}`, or set `user` and `identity` under [defaults]"
     hint = f"`{shlex.join(['ssh-add', str(locked)])}`" if locked else hint
+    if not error.offered and not error.unusable and not str(error):
+        hint = f"`ssh-keygen -t ed25519` makes a key, and `{_copy_id(target)}` installs it; or set `identity`"
     return Problem(Trouble.AUTH, "refused the login", "; ".join(parts), hint)
+
+
+def _copy_id(target: Target) -> str:
+    port = [] if target.port == 22 else ["-p", str(target.port)]
+    return shlex.join(["ssh-copy-id", *port, f"{target.user}@{target.alias}"])
 
 
 def _channel(error: paramiko.ChannelException, target: Target) -> Problem:
@@ -396,6 +410,8 @@ TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
     (IncompatiblePeer, _plain("algorithms", "has no algorithm in common with us")),
     (paramiko.SSHException, _plain("protocol", "broke the SSH protocol")),
     (socket.gaierror, _plain("resolve", "has a name that does not resolve")),
+    (SilentError, _at_port(Trouble.TIMEOUT, "did not answer in time",
+                      "is the machine on, is the address right, and does no firewall drop the port?")),
     (TimeoutError, _timeout),
     (ConnectionRefusedError, _at_port("refused", "refused the connection", "start sshd, or set `port`")),
     (ConnectionError, _lost),

@@ -352,7 +352,8 @@ def _check_room(host: str, size: int, target: Path) -> None:
     if size and size > free - _SPARE:
         raise ClusterError(
             f"not enough room for {size / 1e6:,.0f} MB of {host}",
-            why=f"{free / 1e6:,.0f} MB are free in {target.parent}, of which {_SPARE / 1e6:,.0f} stay free",
+            why=f"{free / 1e6:,.0f} MB are free in {target.parent}"
+            + (f", {_SPARE / 1e6:,.0f} MB of it in reserve" if free > _SPARE else ""),
             hint="make room, or take another folder",
         )
 

@@ -40,9 +40,10 @@ def fetch(
             raise UsageError(f"{path} leads out of the run's work folder", hint="give it as an absolute path")
     to = Path(request.to or folder.run)
     fresh = request.to is None and not os.path.lexists(to)
-    if os.path.lexists(to) and not to.is_dir():
+    above = next(one for one in (to, *to.absolute().parents) if os.path.lexists(one))
+    if not above.is_dir() or not os.access(above, os.W_OK):
         raise UsageError(
-            f"{to} is not a folder",
+            f"{above} {'cannot be written' if above.is_dir() else 'is not a folder'}",
             why="what is pulled goes into one",
             hint="name another folder with --to: it will be made",
         )

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator.cli.args.parser import parse
+from orchestrator.cli.main import main
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.events import Outcome, RunEnded, Stamped
 from orchestrator.model import Role, TaskId
@@ -21,7 +22,25 @@ from tests.golden import matches_golden
 from tests.unit import plans
 
 MISTAKES = (
-    "",
+    "ps",
+    "list",
+    "logs night",
+    "kill night",
+    "ssh gpu-01",
+    "help ps",
+    "run train.py",
+    "--hosts F runs",
+    "--only gpu-01 preflight",
+    "--debug --hosts F launch -- train.py",
+    "python train.py",
+    "launch 'python train.py'",
+    "report -o /no/such/folder/x.html",
+    "report -o /",
+    "launch --report /no/such/x.html",
+    "launch --metrics no-such/x.prom",
+    "export slurm -o /no/such/x.sh",
+    "launch CUDA_VISIBLE_DEVICES=0 train.py",
+    "launch 'python train.py | tee log'",
     "lunch -- x.py",
     "--vresion",
     "-- train.py --lr 1",
@@ -55,6 +74,20 @@ def mistake(line: str) -> str:
 
 def test_mistakes() -> None:
     matches_golden("cli/mistakes.txt", "\n".join(map(mistake, MISTAKES)))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "usage: orchestrate [-h]"),
+        ("help", "usage: orchestrate [-h]"),
+        ("help launch", "usage: orchestrate launch"),
+        ("help stop", "usage: orchestrate stop"),
+    ],
+)
+def test_help_is_printed(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(line)) == ExitStatus.OK
+    assert capsys.readouterr().out.startswith(words)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,21 @@ IN_A_HOST = (
     "devices = [0, 1, 2]\ntasks = 2",
     "env = { A = 1 }",
     'env = { TOKEN = "abc" }\n[job]\nsecrets = ["TOKEN"]',
+    "task_port = 99999",
+    'tasks = "2"',
+    "spare = 1",
+    'role = "master"',
+    'role = "parameter_server"',
+    'role = "Parameter-Server"',
+    'role = "slave"',
+    "gpus = 4",
+    "slots = 4",
+    'pip = ["numpy"]',
+    'password = "hunter2"',
+    'host = "gpu-02"',
+    'Hostname = "gpu-02"',
+    'bastion = "gate"',
+    'identity-file = "~/.ssh/id"',
 )
 IN_THE_JOB = (
     "tasks = 1",
@@ -51,6 +66,12 @@ IN_THE_JOB = (
     'grace = "30s"',
     'on_hang = "restrat"',
     'legacy_keras = "false"',
+    "grace = -1",
+    "max_restarts = 1\nmin_hosts = 9",
+    'framework = "pytorch"',
+    "gpus = 4",
+    'cmd = "train.py"',
+    'pip = ["numpy"]',
 )
 # The only line under [[host]]
 OF_A_TARGET = (
@@ -62,6 +83,10 @@ OF_A_TARGET = (
     'address = "10.0.0.1:10090"',
     'address = "172.17.0.256"',
     'address = "gpu_01!"',
+    'name = "gpu-[4-1]"',
+    'name = "gpu-[04-01,7]"',
+    'ssh = "ssh://gpu-01"',
+    'ssh = "ssh://ada@gpu-01:2200/"',
 )
 IN_THE_DATA = (
     'sets = ["Mnist"]',
@@ -109,6 +134,18 @@ IN_A_FILE = (
     ONE + '[job]\nsecrets = ["TOKEN"]\nenv = { TOKEN = "abc" }\n',
     '[defaults.env]\nTOKEN = "abc"\n[[host]]\nssh = "gpu-01"\n[job]\nsecrets = ["TOKEN"]\n',
     "a = " + "[" * 5000,
+    ONE.encode("utf-16"),
+    ONE.encode("utf-16-le"),
+    "[[host]]\nssh = \u2018gpu-01\u2019\n",
+    '[[host]]\nssh = "gpu-01"\n[job]\ncommand = “train.py --name it”\n',
+    "hosts:\n  - ssh: gpu-01\n",
+    "---\nhost:\n",
+    '{"host": [{"ssh": "gpu-01"}]}\n',
+    '[{"ssh": "gpu-01"}]\n',
+    '[[nodes]]\nssh = "gpu-01"\n',
+    '[[machine]]\nssh = "gpu-01"\n',
+    '[[host]]\nssh: "gpu-01"\n',
+    "gpus = 4\n" + ONE,
     """
 [job]
 comand = "train.py"

@@ -35,7 +35,7 @@ FLOORS = {
         "ranges",
         "plainfile",
     },
-    0: {"errors", "model", "requests", "names", "events", "text", "quoting", "timings", "node"},
+    0: {"errors", "model", "requests", "names", "events", "text", "quoting", "nearest", "timings", "node"},
 }
 # Of no library: the name under which `node` is imported there, and the hook that may be anybody's.
 OF_NODES = {"orchestrate_node", "sitecustomize", "site_frameworks"}

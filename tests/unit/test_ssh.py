@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import hashlib
 import hmac
@@ -16,8 +17,9 @@ import pytest
 from paramiko import ssh_exception as raised
 
 from orchestrator.ssh import hostkeys
-from orchestrator.ssh.connect import explain
+from orchestrator.ssh.connect import Deadline, _tcp, explain
 from orchestrator.ssh.hostkeys import Beyond, KnownHosts, Trust
+from orchestrator.ssh.keys import LoginRefused
 from orchestrator.ssh.resolve import Target, _ask_ssh, parse_dump, resolve, split_destination, target_of
 from tests.unit.plans import host
 
@@ -221,6 +223,28 @@ def test_every_error_has_its_words(error: BaseException, kind: str) -> None:
     assert "gpu-02" not in told.what
     assert told.why
     assert told.hint
+
+
+def test_a_silent_address_is_not_a_lossy_way() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as full:
+        for _ in range(4):  # the kernel now answers no further caller, as a machine that is off
+            peer = full.enter_context(socket.socket())
+            peer.setblocking(False)
+            peer.connect_ex(server.getsockname())
+        port = server.getsockname()[1]
+        target = Target("gpu-02", "127.0.0.1", port, "train")
+        with pytest.raises(TimeoutError) as caught:
+            _tcp(target, Deadline(0.2))
+    told = explain(caught.value, "gpu-02", target)
+    assert (told.kind, "MTU" in told.hint, "is the machine on" in told.hint) == ("timeout", False, True)
+    assert "MTU" in explain(TimeoutError("timed out"), "gpu-02", target).hint
+
+
+def test_whoever_has_no_key_reads_how_to_make_one() -> None:
+    told = explain(LoginRefused([], [], ""), "gpu-02", TARGET)
+    assert "`ssh-keygen -t ed25519`" in told.hint
+    assert "`ssh-copy-id -p 2222 train@gpu-02`" in told.hint
+    assert "ssh-keygen" not in explain(LoginRefused(["id_rsa"], [], ""), "gpu-02", TARGET).hint
 
 
 def test_the_way_through_a_bastion_is_said() -> None:

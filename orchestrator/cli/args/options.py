@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.model import Revalidate, TaskId
@@ -116,7 +117,7 @@ def launching(parser: argparse.ArgumentParser) -> None:
         help="with --max-restarts: the last N hosts train only in place of hosts that are lost",
     )
     text = "at its end write the run as one page of HTML (default: report.html in the run's folder)"
-    parser.add_argument("--report", nargs="?", const="", metavar="FILE", help=text)
+    parser.add_argument("--report", nargs="?", const="", type=output, metavar="FILE", help=text)
     task(parser, "show only this task's lines")
     as_json(parser)
 
@@ -131,6 +132,15 @@ def assignment(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not K=V (to pass your own on: K=$K)")
     return name, value
+
+
+def output(text: str) -> str:
+    """Read the path of a file to write, in a folder that exists: a run ends before some are written."""
+    if Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder; name a file")
+    if not Path(text).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {Path(text).parent}")
+    return text
 
 
 def task_id(text: str) -> TaskId:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import shlex
 from collections.abc import Sequence
@@ -13,6 +12,9 @@ from typing import NoReturn
 from orchestrator import __version__
 from orchestrator.cli.args import options
 from orchestrator.errors import UsageError
+from orchestrator.nearest import VERBS as OTHER_VERBS
+from orchestrator.nearest import nearest
+from orchestrator.program.invocation import SCRIPTS, as_words, with_env
 
 _DESCRIPTION = """\
 Train one model on all your machines, over SSH: TensorFlow, PyTorch or JAX, scripts unchanged.
@@ -64,6 +66,8 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read one command line; everything after `--` is the user's command. Raise UsageError."""
+    if not argv or argv[0] == "help":
+        argv = [*argv[1:2], "--help"]
     split = list(argv).index("--") if "--" in argv else len(argv)
     ours, command = list(argv[:split]), list(argv[split + 1 :])
     try:
@@ -101,22 +105,45 @@ def _check_verb(ours: Sequence[str], command: Sequence[str]) -> None:
         return
     word, why = ours[0] if ours else "", f"the verbs are {', '.join(VERBS)}"
     hint = "`orchestrate --help`"
-    if command or "." in word:
-        hint = f"`orchestrate launch -- {shlex.join(command or ours)}`"
+    if word.startswith("-") and (later := next(filter(VERBS.__contains__, ours), "")):
+        raise _behind(later, ours, command)
+    if command or any(one.endswith(SCRIPTS) for one in ours):
+        hint = _launch(command or ours)
     what = f"{word!r} is not a verb of orchestrate" if ours else "orchestrate needs a verb"
     raise UsageError(what, why=why, hint=_near(word, (*VERBS, *_ALONE), hint))
 
 
+def _behind(name: str, ours: Sequence[str], command: Sequence[str]) -> UsageError:
+    """Say where options go that stand before the verb."""
+    others = [word for word in ours if word != name]
+    line = shlex.join([name, *others, *(["--", *command] if command else [])])
+    hint = f"`orchestrate {line}`"
+    known = build(name)[1][name].options()
+    absent = [word for word in others if word[0] == "-" and word.partition("=")[0] not in known]
+    if absent:
+        hint = f"`orchestrate {name}`: it has no option {absent[0].partition('=')[0]}"
+    return UsageError(f"{ours[0]} stands before the verb {name}", why="options follow the verb", hint=hint)
+
+
 def _near(word: str, choices: Sequence[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(word.partition("=")[0], choices, 1, cutoff=0.7)
-    return f"write {near[0]}" if near else otherwise
+    near = nearest(word.partition("=")[0], choices, OTHER_VERBS, 0.7)
+    return f"write {near}" if near else otherwise
+
+
+def _launch(words: Sequence[str], prog: str = "orchestrate launch") -> str:
+    """Write the command line that launches these words: of one text its words, variables as options."""
+    shell = ("bash", "-o", "pipefail", "-c") if len(words) == 1 and " " in words[0] else ()
+    split = as_words(tuple(words)) or (*shell, *words)
+    return f"`{prog} {with_env(split)}`"
 
 
 def _unexpected(words: Sequence[str], parser: _Parser, command: Sequence[str]) -> UsageError:
     """Say what is wrong with words that the verb has no place for."""
     hint = f"`{parser.prog} --help`"
     if options.takes_command(parser) and not command:
-        hint = f"`{parser.prog} [options] -- {shlex.join(words)}`: the command comes after --"
+        hint = f"{_launch(words, f'{parser.prog} [options]')}: the command comes after --"
+    elif "--only" in parser.options() and not command:
+        hint = f"`{parser.prog} --only {shlex.quote(','.join(words))}`"
     if words[0].startswith("-"):
         hint = _near(words[0], parser.options(), hint)
     return UsageError(f"{parser.prog}: unexpected argument {words[0]!r}", hint=hint)

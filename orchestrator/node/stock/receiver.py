@@ -107,7 +107,8 @@ def _begin(order: Order) -> tuple[set[int], str | None]:
         raise NodeError(
             "data",
             f"has no room for {missing / 1e6:,.1f} MB",
-            f"{max(0, room) / 1e6:,.1f} MB are free at {above}, and {_SPARE / 1e6:.0f} of them stay free",
+            f"{max(0, room) / 1e6:,.1f} MB are free at {above}"
+            + (f", {_SPARE / 1e6:.0f} MB of it in reserve" if room > _SPARE else ""),
             "make room there (`orchestrate clean`), or set `workdir` to another disk",
         )
     return linked, base
