@@ -7,6 +7,7 @@ have a false one. To add one, write a rule below: its code, its words and its pl
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
@@ -14,12 +15,13 @@ from itertools import islice
 
 from msgspec import Struct
 
-from orchestrator.model import Recipe, Role, TaskSpec
-from orchestrator.program.sources import SourceFile, argument, called, dotted, text
+from orchestrator.model import FrameworkName, Recipe, Role, TaskSpec
+from orchestrator.program import invocation
+from orchestrator.program.sources import SourceFile, argument, called, dotted, imports, text
 
 PAGE = "docs/lint.md"
 PROGRAM, PATH = "O201", "O203"  # found on the hosts
-CODES = ("O101", "O102", "O104", "O105", PROGRAM, PATH)  # docs/lint.md has a section for each
+CODES = ("O101", "O102", "O104", "O105", "O106", PROGRAM, PATH)  # docs/lint.md has a section for each
 
 
 class Finding(Struct, frozen=True):
@@ -46,6 +48,7 @@ class Scene(Struct, frozen=True, dict=True):
     recipe: Recipe
     sources: tuple[SourceFile, ...]  # the program first
     one_folder: bool = False  # the hosts' working folders are one, which only they can tell
+    hiding: tuple[SourceFile, ...] = ()  # as `hiding` returns them
 
     @cached_property
     def workers(self) -> int:
@@ -69,8 +72,10 @@ class Scene(Struct, frozen=True, dict=True):
 
 def find(scene: Scene) -> tuple[Finding, ...]:
     """Return all findings but those that a comment on their line silences."""
-    files = {source.path: source for source in scene.sources}
-    found = (one for rule in (_config, _legacy, _batch, _saving) for one in rule(scene))
+    files = {source.path: source for source in (*scene.sources, *scene.hiding)}
+    tensorflow = scene.recipe.framework is FrameworkName.TENSORFLOW
+    rules = (_config, _legacy, _batch, _saving, _hiding) if tensorflow else (_hiding,)
+    found = (one for rule in rules for one in rule(scene))
     return tuple(dict.fromkeys(one for one in found if not is_silent(one.code, files[one.path], one.line)))
 
 
@@ -165,6 +170,45 @@ def _saving(scene: Scene) -> Iterator[Finding]:
                 source.path,
                 call.lineno,
             )
+
+
+# Modules of Python that TensorFlow, PyTorch or JAX import, and packages that training programs import.
+_MODULES = re.compile(
+    r"argparse|array|ast|asyncio|base64|bisect|calendar|code|codeop|collections|colorsys|concurrent"
+    r"|contextlib|copy|csv|ctypes|dataclasses|datetime|decimal|difflib|dis|email|enum|fractions|functools"
+    r"|getpass|glob|gzip|hashlib|http|importlib|inspect|json|keyword|locale|logging|multiprocessing"
+    r"|numbers|operator|pathlib|pdb|pickle|platform|pprint|queue|random|re|resource|secrets|select"
+    r"|selectors|shutil|signal|socket|ssl|statistics|string|struct|subprocess|tarfile|tempfile|textwrap"
+    r"|threading|timeit|token|tokenize|traceback|types|typing|unittest|urllib|uuid|warnings|weakref|xml"
+    r"|zipfile"
+)
+_PACKAGES = re.compile(
+    r"absl|cv2|flax|h5py|jax|keras|matplotlib|numpy|optax|pandas|requests|scipy|sklearn|tensorboard"
+    r"|tensorflow|tensorflow_datasets|tf_keras|torch|torchvision|tqdm|transformers|wandb|yaml"
+)
+
+
+def hiding(command: tuple[str, ...], sent: Collection[str], sources: Sequence[SourceFile]) -> list[str]:
+    """Return the files beside a program that Python imports in place of a package or of its own module."""
+    if not sources:
+        return []
+    folder = "" if command and invocation.module_name(command) else posixpath.dirname(sources[0].path)
+    wanted = {name for source in sources for name in imports(source.text) if _PACKAGES.fullmatch(name)}
+    beside = [one for one in sent if posixpath.dirname(one) == folder and one.endswith(".py")]
+    names = {one: posixpath.basename(one).removesuffix(".py") for one in beside}
+    return sorted(one for one, name in names.items() if name in wanted or _MODULES.fullmatch(name))
+
+
+def _hiding(scene: Scene) -> Iterator[Finding]:
+    for source in scene.hiding:
+        name = posixpath.basename(source.path).removesuffix(".py")
+        yield Finding(
+            "O106",
+            f"Python imports this file in place of its own module or package {name}, also in libraries",
+            "rename it",
+            source.path,
+            1,
+        )
 
 
 # --- paths ---

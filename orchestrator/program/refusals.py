@@ -38,7 +38,7 @@ class Code(Struct, frozen=True):
 
 def check(command: tuple[str, ...], code: Code) -> None:
     """Raise UsageError for the first mistake; `command` is what would run, without the host's Python."""
-    for one in (_shell_line, _notebook, _missing, _syntax):
+    for one in (_shell_line, _notebook, _missing, _script, _syntax):
         error = one(command, code) if command else None
         if error is not None:
             raise error
@@ -111,6 +111,31 @@ def _missing(command: tuple[str, ...], code: Code) -> UsageError | None:
         why = "git, .orchestrateignore or `ignore` under [job] leaves it out"
         hint = f"`git check-ignore -v {shlex.quote(name)}` names git's rule; `git add -f` overrides it"
     return UsageError(what, why=why, hint=hint)
+
+
+def _script(command: tuple[str, ...], code: Code) -> UsageError | None:
+    """Refuse a script that only PATH would be searched for, and one with Windows line ends."""
+    first = invocation.unwrapped(command)[0]
+    name = invocation.program(command) or first
+    if posixpath.normpath(name) not in code.sent:
+        return None
+    data = code.read(name) or b""
+    head = data.partition(b"\n")[0]
+    shebang = re.match(rb"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(\S+)", head)
+    direct = name == first and not name.endswith((".py", ".R", ".r", ".ipynb"))
+    runner = PurePosixPath(shebang[1].decode("utf-8", "replace")).name if shebang else "bash"
+    found = name.endswith((".sh", ".bash")) or (shebang and not code.prepared)
+    if direct and "/" not in name and found:
+        place = command.index(name)
+        words = shlex.join([*command[:place], runner, *command[place:]])
+        what = f"{name} is in the code, and a command without a slash is searched on PATH alone"
+        return UsageError(what, hint=f"`orchestrate launch -- {words}`")
+    by_shell = PurePosixPath(first).name in invocation.SHELLS or (direct and runner in invocation.SHELLS)
+    if b"\r" in (data if by_shell else head if direct and shebang else b""):
+        what = f"{name} has Windows line ends"
+        why = "a shell, and the kernel in a first line such as #!/bin/bash, take them for part of each word"
+        return UsageError(what, why=why, hint=f"`sed -i 's/\\r$//' {shlex.quote(name)}`, then launch again")
+    return None
 
 
 def _line(command: tuple[str, ...], name: str, right: str) -> str:

@@ -14,6 +14,7 @@ from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import Admission, FrameworkName, Revalidate, RunPlan, TaskId
 from orchestrator.planning import plan, selection
 from orchestrator.program import findings, refusals
+from orchestrator.program.sources import SourceFile
 from orchestrator.requests import LaunchRequest
 from orchestrator.store import new_run_id
 from orchestrator.sync.contents import CodeSource, check_builtin
@@ -71,9 +72,13 @@ def make_plan(request: LaunchRequest, *, sends: bool = True, resolves: bool = Tr
     # What is set for TensorFlow is no news to a program that does not name it, as far as it can be read.
     known = plan.is_builtin(command) or plan.is_r(layout.tasks[0].argv) or not tensorflow
     known |= any(map(_TENSORFLOW.search, (*command, *(source.text for source in sources))))
-    scene = findings.Scene(layout.tasks, layout.recipe, sources)
-    found = findings.find(scene) if tensorflow else ()
-    if_shared = findings.find(replace(scene, one_folder=True)) if tensorflow else ()
+    hiding = tuple(
+        SourceFile(path, code.text(path, around) or "")
+        for path in findings.hiding(command, around.sent, sources)
+    )
+    scene = findings.Scene(layout.tasks, layout.recipe, sources, hiding=hiding)
+    found = findings.find(scene)
+    if_shared = findings.find(replace(scene, one_folder=True))
     own = findings.own_paths(
         command, sources, lambda path: around.exists(path) and not around.everywhere(path)
     )

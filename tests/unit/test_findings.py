@@ -32,6 +32,7 @@ class Case:
     code: str = ""
     roles: tuple[Role, ...] = WORKERS
     tasks: int = 1  # of each host
+    beside: str = ""  # a file in the program's folder
 
 
 def scene(files: tuple[SourceFile, ...], roles: tuple[Role, ...], job: Job, tasks: int = 1) -> Scene:
@@ -46,7 +47,10 @@ def scene(files: tuple[SourceFile, ...], roles: tuple[Role, ...], job: Job, task
 
 
 def of(case: Case) -> Scene:
-    return scene((SourceFile("train.py", HEAD + case.text),), case.roles, Job(), case.tasks)
+    sources = (SourceFile("train.py", HEAD + case.text),)
+    paths = findings.hiding(("train.py",), {"train.py", case.beside}, sources)
+    hiding = tuple(SourceFile(path, case.text) for path in paths)
+    return replace(scene(sources, case.roles, Job(), case.tasks), hiding=hiding)
 
 
 ENV = "os.environ['TF_CONFIG'] = '{}'\n"
@@ -76,6 +80,12 @@ CASES = {
     "a path of two tasks": Case(MADE + SAVE, "O105", tasks=2),
     "a path with the task": Case(MADE + "n = strategy.cluster_resolver.task_id\n" + SAVE, tasks=2),
     "a path of a host each": Case(MADE + SAVE),
+    "a module of Python": Case("", "O106", beside="random.py"),
+    "a module of Python, silenced": Case("# orchestrate: ignore[O106]", beside="random.py"),
+    "a module of Python in a package": Case("", beside="lib/random.py"),
+    "a module that no library imports": Case("", beside="test.py"),
+    "a package": Case("", "O106", beside="tensorflow.py"),
+    "a package that is not imported": Case("", beside="torch.py"),
     "a text that no Python reads": Case("x = (\n" + ENV),
 }
 
