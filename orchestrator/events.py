@@ -430,7 +430,8 @@ class RunEnded(_Fact):
     last_lines: tuple[str, ...]  # its last traceback where that ended it, else the end of its log
     folder: str
     hint: str = ""
-    unproven: tuple[str, ...] = ()  # hosts that did not answer: whether anything is left there is unknown
+    unproven: tuple[str, ...] = ()  # hosts where something may be left, or is
+    alive: tuple[str, ...] = ()  # of these, the hosts that answer, and where tasks could not be ended
     attempts: int = 1
     given_up: str = ""  # why no other attempt followed, where restarts were asked for
     kind: FailureKind = FailureKind.NONE

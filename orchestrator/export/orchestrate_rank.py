@@ -222,7 +222,7 @@ def answer(size: int, where: str, job: str, deadline: float) -> list[str]:
 
     folder = os.path.isdir(where)
     with contextlib.ExitStack() as stack:
-        stack.callback(lambda: [caller.close() for caller in calls.values()])
+        stack.callback(close_all, calls)
         port = 0 if folder else int(where.rpartition(":")[2])
         server = stack.enter_context(socket.create_server(("", port)))
         server.settimeout(0.2)
@@ -252,6 +252,11 @@ def answer(size: int, where: str, job: str, deadline: float) -> list[str]:
                 caller.settimeout(5)
                 caller.sendall(json.dumps(hosts).encode() + b"\n")
     return hosts
+
+
+def close_all(calls: dict[int, socket.socket]) -> None:
+    for caller in calls.values():
+        caller.close()
 
 
 def read_line(peer: socket.socket, most: int, deadline: float) -> str:

@@ -130,6 +130,7 @@ class Run(Struct):
     leased: dict[str, Session] = {}  # host -> whose agent holds its ports
     fate: tuple[float, Fate] = (-math.inf, Fate())  # when Slurm was asked (monotonic), and its answer
     points: PointFile | None = None  # of the training
+    alive: set[str] = set()  # hosts where tasks could not be ended
     started: bool = False  # something of the run may be alive on the nodes
     watched: float = -math.inf  # when a viewer last said that it looks at the tasks (monotonic)
 

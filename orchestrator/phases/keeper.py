@@ -341,13 +341,15 @@ class _Keeper:
 
     def _ended(self, outcome: Outcome, status: ExitStatus, verdict: Verdict, given_up: str = "") -> RunEnded:
         run, unproven, hint = self._run, self._unproven, verdict.hint
-        if unproven:
-            hint = (
-                f"{', '.join(unproven)} did not answer, so nothing is proven there; when it does: "
-                f"orchestrate stop {run.id}"
-            )
+        alive = tuple(name for name in unproven if name in run.alive)
+        if alive:
+            hint = "end their processes there as root, or restart the machine"
+            hint += f"; then `orchestrate stop {run.id}`"
+        elif unproven:
+            hint = f"when it answers: orchestrate stop {run.id}"
         if self._over is not None:
-            return msgspec.structs.replace(self._over, unproven=unproven, hint=hint if unproven else "")
+            hint = hint if unproven else ""
+            return msgspec.structs.replace(self._over, unproven=unproven, alive=alive, hint=hint)
         return RunEnded(
             run=run.id,
             outcome=outcome,
@@ -359,6 +361,7 @@ class _Keeper:
             folder=str(run.folder.path),
             hint=hint,
             unproven=unproven,
+            alive=alive,
             attempts=self._number,
             given_up=given_up,
             kind=verdict.kind,

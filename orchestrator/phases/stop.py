@@ -89,6 +89,7 @@ def sweep(run: Run) -> list[str]:
     if back:  # nobody has told them yet that the run is over
         end_all(run, kill=True, grace=0.0, by=StopBy.USER if run.stop.asked else StopBy.FAILURE)
     answers = run.fleet.ask(wire.Sweep(run=run.id), timeout=30.0)
+    run.alive = {name for name, reply in answers.good.items() if reply.alive}
     for name, reply in answers.good.items():
         if reply.killed:
             log.warning("%s: swept %s", name, reply.killed)

@@ -36,8 +36,10 @@ def summary(view: View, *, told: bool = True) -> list[str]:
     missing = (f"{task}: {size(lost)} of its log were lost on the node" for task, lost in losses)
     rows = [f"  {row}" for row in (*ends(view), *missing)] if started else []
     where = f"logs: {ended.folder}/logs" if started else f"more: {ended.folder}/debug.log"
-    hosts = fold.names(ended.unproven)
-    unproven = f"{hosts}: no answer; whether anything of the run is left there is unknown"
+    silent = [name for name in ended.unproven if name not in ended.alive]
+    doubts = [f"{fold.names(ended.alive)}: KILL does not end its tasks"] if ended.alive else []
+    if silent:
+        doubts.append(f"{fold.names(silent)}: no answer; tasks of the run may be alive there")
     said = [
         head,
         *rows,
@@ -45,7 +47,7 @@ def summary(view: View, *, told: bool = True) -> list[str]:
         *cause(view, ended, told=told),
         *([f"not started again: {ended.given_up}"] if ended.given_up else []),
         *(line for text in ended.warnings for line in block(text, word="warning")),
-        *(block(unproven, hint=ended.hint, word="warning") if ended.unproven else ()),
+        *(block("\n".join(doubts), hint=ended.hint, word="warning") if doubts else ()),
         *([where] if ended.folder else []),
     ]
     return [plain(line) for line in said]

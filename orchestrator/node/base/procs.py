@@ -17,7 +17,7 @@ from .fault import NodeError
 _SETS = (b"SigPnd", b"ShdPnd", b"SigBlk", b"SigIgn", b"SigCgt")
 _SET_PDEATHSIG, _SET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 36  # of prctl(2), which Python lacks
 _PATIENCE = 5.0  # seconds until a process that cannot be killed is named
-SUPERVISOR = "orch-supervisor"  # the name of the process above each task
+GUARD, SUPERVISOR = "orch-guard", "orch-supervisor"  # the names of the processes above each task
 COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and all it starts
 
 

@@ -35,7 +35,7 @@ _SAVE_EVERY = 0.5  # seconds, of how far a gap grew
 def guard(launch: Launch, handles: Handles) -> None:
     """The guard's life after its fork (all signals blocked, for good); ends the process."""
     try:
-        procs.set_name("orch-guard")
+        procs.set_name(procs.GUARD)
         procs.adopt_orphans()
         try:
             child = os.fork()

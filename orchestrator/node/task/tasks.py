@@ -21,6 +21,8 @@ from . import environ, leases, state, supervisor
 from .environ import Handles, Launch
 
 _SECONDS = 60.0  # that a child may take to end what is left of tasks
+_ACKNOWLEDGE = 1.0  # seconds for a supervisor to act on a stop
+_BUSY = 10.0  # the same on a machine that is very busy, where a task may still save its checkpoint
 _ROOM = 12 << 20  # bytes of an answer: plans of large clusters are long, and a message holds 16 MB
 
 
@@ -78,7 +80,8 @@ def store_plan(paths: Paths, run: str, plan: str | None) -> None:
 def stop(agent: Agent, request: Request) -> dict[str, Any]:
     """Ask every living task of a run to end; those without guard and supervisor are for `sweep` and `states`.
 
-    `final`: from now on nothing of the run is started, whatever a keeper elsewhere is about to do.
+    A supervisor that does not acknowledge it is killed, and its guard ends the task. `final`: from now on
+    nothing of the run is started, whatever a keeper elsewhere is about to do.
     """
     paths, run = agent.paths, request["run"]
     if request.get("final") and os.path.isdir(paths.run(run)):
@@ -87,8 +90,42 @@ def stop(agent: Agent, request: Request) -> dict[str, Any]:
         except OSError:
             pass  # no room: what runs is stopped all the same
     grace, kill = float(request.get("grace") or 0.0), bool(request.get("kill", False))
-    asked = {folder.task for folder in paths.tasks(run) if state.stop(folder, grace, kill)}
-    return {"asked": sorted(asked)}
+    asked = [folder for folder in paths.tasks(run) if state.stop(folder, grace, kill)]
+    for process in _holders(asked, procs.GUARD, procs.SUPERVISOR):
+        procs.send(process, signal.SIGCONT)  # somebody may have stopped it
+    if asked:
+        agent.loop.after(_ACKNOWLEDGE, lambda: _insist(agent, asked, kill))
+    return {"asked": sorted({folder.task for folder in asked})}
+
+
+def _insist(agent: Agent, folders: Sequence[TaskFolder], kill: bool) -> None:
+    """Kill the supervisors that have not acknowledged a request; without `kill` only after more time.
+
+    On a busy machine a slow supervisor still ends its task with grace: it may save a checkpoint.
+    """
+    silent = [folder for folder in folders if not _acknowledged(folder, kill)]
+    for process in _holders(silent, procs.SUPERVISOR) if kill else ():
+        procs.send(process, signal.SIGKILL)
+    if silent and not kill:
+        agent.loop.after(_BUSY, lambda: _insist(agent, silent, kill=True))
+
+
+def _acknowledged(folder: TaskFolder, kill: bool) -> bool:
+    """Return True if a task's state shows that its supervisor acts on a request, or that it has ended."""
+    try:
+        found = state.read(folder)
+    except FileNotFoundError:
+        return True
+    wants = (state.WANT_KILL,) if kill else (state.WANT_STOP, state.WANT_KILL)
+    return state.is_final(found) or found["want"] in wants or not state.is_locked(folder)
+
+
+def _holders(folders: Sequence[TaskFolder], *names: str) -> Iterator[procs.Process]:
+    """The guards or supervisors of tasks, by the lock that they hold open."""
+    held = {os.path.realpath(folder.lock) for folder in folders}
+    for process in procs.scan() if held else ():
+        if procs.name(process.pid) in names and held & {path for _, path in procs.open_files(process.pid)}:
+            yield process
 
 
 def sweep(agent: Agent, request: Request) -> dict[str, Any]:
