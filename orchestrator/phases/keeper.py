@@ -346,7 +346,7 @@ class _Keeper:
             hint = "end their processes there as root, or restart the machine"
             hint += f"; then `orchestrate stop {run.id}`"
         elif unproven:
-            hint = f"when it answers: orchestrate stop {run.id}"
+            hint = f"`orchestrate stop {run.id}`, when it answers"
         if self._over is not None:
             hint = hint if unproven else ""
             return msgspec.structs.replace(self._over, unproven=unproven, alive=alive, hint=hint)
