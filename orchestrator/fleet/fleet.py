@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from orchestrator.clock import SYSTEM, Clock
 from orchestrator.errors import HereError, HostError, Trouble
-from orchestrator.fleet.session import Cancelled, Session, Sink, settle, start_thread
+from orchestrator.fleet.session import Cancelled, Session, Sink, settle
 from orchestrator.model import Host
 from orchestrator.timings import DEFAULT, Timings
 from orchestrator.transport import Connector
@@ -42,14 +41,17 @@ class Fleet:
 
     keep_alive = 20.0  # seconds between our own words to an agent, which leaves when it hears none
 
-    def __init__(self, connector: Connector, sink: Sink, timings: Timings = DEFAULT) -> None:
+    def __init__(
+        self, connector: Connector, sink: Sink, timings: Timings = DEFAULT, clock: Clock = SYSTEM
+    ) -> None:
+        self.clock = clock
         self.sessions: dict[str, Session] = {}
         self._connector = connector
         self._sink = sink
         self._cancelled = False
-        self._waiting: set[Future[Any]] = set()
+        self._waiting: dict[Future[Any], None] = {}
         self._lock = threading.Lock()
-        self._watched: set[Session] = set()  # those that are being opened again, too
+        self._watched: dict[Session, None] = {}  # those that are being opened again, too
         self._closed = threading.Event()
         self._beats = False  # the thread that watches has begun
         self._timings = timings
@@ -66,9 +68,9 @@ class Fleet:
         """
 
         def one(host: Host) -> Session:
-            began = time.monotonic()
+            began = self.clock.now()
             session = self.sessions[host.name] = self.open(host)  # at once: a cancel shall find it to close
-            on_open(session, time.monotonic() - began)
+            on_open(session, self.clock.now() - began)
             return session
 
         wanted = {host.name: host for host in hosts}
@@ -83,21 +85,21 @@ class Fleet:
 
         A host that hangs up at once, as a busy sshd does, is tried again: later, each at another moment.
         """
-        deadline = time.monotonic() + timeout
+        deadline = self.clock.now() + timeout
         for longest in _PAUSES:
             try:
-                return self._open(host, deadline - time.monotonic())
+                return self._open(host, deadline - self.clock.now())
             except HostError as error:
-                pause = longest * random.uniform(0.3, 1.0)  # noqa: S311 - only spreads
-                if error.kind != Trouble.HUNG_UP or time.monotonic() + pause + 1.0 > deadline:
+                pause = longest * self.clock.between(0.3, 1.0)
+                if error.kind != Trouble.HUNG_UP or self.clock.now() + pause + 1.0 > deadline:
                     raise
-            time.sleep(pause)
-        return self._open(host, deadline - time.monotonic())
+            self.clock.sleep(pause)
+        return self._open(host, deadline - self.clock.now())
 
     def _open(self, host: Host, timeout: float) -> Session:
         try:
             link = self._connector.connect(host, timeout)
-            session = Session(host, link, self._sink)
+            session = Session(host, link, self._sink, self.clock)
             try:
                 session.start(self._timings.hello, self._timings.beat)
                 self._watch(session)
@@ -111,23 +113,25 @@ class Fleet:
     def _watch(self, session: Session) -> None:
         """Give the session up when its agent's heartbeats stay away."""
         with self._lock:
-            self._watched.add(session)
+            self._watched[session] = None
             if not self._beats:
-                start_thread("pulse", self._pulse)
+                self.clock.start("pulse", self._pulse)
                 self._beats = True
 
     def _pulse(self) -> None:
-        looked = spoke = time.monotonic()
-        while not self._closed.wait(min(_TICK, self._timings.silence / 4)):
-            now = time.monotonic()
+        looked = spoke = self.clock.now()
+        while not self.clock.flagged(self._closed, min(_TICK, self._timings.silence / 4)):
+            now = self.clock.now()
             with self._lock:
-                self._watched = {session for session in self._watched if session.alive}
+                self._watched = {session: None for session in self._watched if session.alive}
                 sessions = list(self._watched)
             if now - looked > _FROZEN:  # what was said meanwhile is yet to be read
                 for session in sessions:
                     session.heard = now
             looked = now
             for session in sessions:
+                if session.held:
+                    session.heard = now
                 if now - session.heard > self._timings.silence:
                     session.give_up(f"no word for {self._timings.silence:.0f} s")
                 session.look(now)
@@ -165,7 +169,7 @@ class Fleet:
         with self._lock:
             if self._cancelled:
                 raise Cancelled
-            self._waiting.update(futures.values())
+            self._waiting.update(dict.fromkeys(futures.values()))
 
         def serve() -> None:
             for name, item in todo:
@@ -181,7 +185,7 @@ class Fleet:
         self._pool = [thread for thread in self._pool if thread.is_alive()]
         for number in range(min(pool, len(items))):
             try:
-                self._pool.append(start_thread(f"pool {number}", serve))
+                self._pool.append(self.clock.start(f"pool {number}", serve))
             except OSError:
                 if not number:
                     raise
@@ -190,13 +194,14 @@ class Fleet:
         try:
             for key, future in futures.items():
                 try:
-                    answers.good[key] = future.result()
+                    answers.good[key] = self.clock.result(future)
                 except HostError as error:
                     answers.bad[key] = error
             return answers
         finally:
             with self._lock:
-                self._waiting.difference_update(futures.values())
+                for future in futures.values():
+                    self._waiting.pop(future, None)
 
     def ask(
         self,
@@ -236,13 +241,13 @@ class Fleet:
             else:
                 futures[name] = session, request.OP, session.submit(request)
         self._check()  # a cancel that came while we were submitting has cancelled only the first ones
-        deadline = time.monotonic() + timeout
+        deadline = self.clock.now() + timeout
 
         def gather() -> Answers[R]:
             answers: Answers[R] = Answers({}, dict(bad))
             for name, (session, op, future) in futures.items():
                 try:
-                    answers.good[name] = session.wait(future, op, max(0.01, deadline - time.monotonic()))
+                    answers.good[name] = session.wait(future, op, max(0.01, deadline - self.clock.now()))
                 except HostError as error:
                     answers.bad[name] = error
             return answers
@@ -253,7 +258,7 @@ class Fleet:
         """Make every wait of this fleet end with `Cancelled`, now and until `resume`."""
         with self._lock:  # to the end: a `resume` that came in between would see its own waits cancelled
             self._cancelled = True
-            waiting, self._waiting = set(self._waiting), set()
+            waiting, self._waiting = list(self._waiting), {}
             for future in waiting:
                 settle(future, error=Cancelled())
             for session in list(self.sessions.values()):
@@ -274,6 +279,6 @@ class Fleet:
         for session in list(self.sessions.values()):
             session.close()
         self._connector.close()
-        deadline = time.monotonic() + _LAST_MOMENTS
+        deadline = self.clock.now() + _LAST_MOMENTS
         for thread in self._pool:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            self.clock.join(thread, max(0.0, deadline - self.clock.now()))

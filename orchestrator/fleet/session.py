@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -15,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from orchestrator import wire
+from orchestrator.clock import SYSTEM, Clock
 from orchestrator.errors import HostError
 from orchestrator.fleet import problems
 from orchestrator.model import Host
@@ -36,14 +35,14 @@ _SLOWEST = 10_000.0  # and bytes per second of a large one
 ROOM = 32 << 20  # bytes of one host that nobody has looked at, with which its reader waits for us
 MOST = 256 << 20  # bytes, with which a host is let go of: answers are awaited behind them
 _FRAME = 1024  # bytes that a frame takes beside its payload
-_LOOK = 0.05
 
 
 class Backlog:
     """Counts the frames of one session between its reader and whoever takes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM) -> None:
         self.size = 0
+        self.clock = clock
         self._changed = threading.Condition()
 
     def add(self, payload: bytes) -> None:
@@ -55,11 +54,16 @@ class Backlog:
             self.size -= len(payload) + _FRAME
             self._changed.notify_all()
 
+    def hurry(self) -> None:
+        """Have whoever waits look again whether it is urgent."""
+        with self._changed:
+            self._changed.notify_all()
+
     def wait(self, urgent: Callable[[], bool]) -> None:
         """Until there is room again, or reading on is `urgent`."""
-        while self.size > ROOM and not urgent():
-            with self._changed:
-                self._changed.wait(_LOOK)
+        with self._changed:
+            while self.size > ROOM and not urgent():
+                self.clock.changed(self._changed)
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error: the user asked for it
@@ -101,12 +105,14 @@ class Session:
     is awaited fails with one HostError (kind "protocol"), and the sink hears of the loss.
     """
 
-    def __init__(self, host: Host, link: Link, sink: Sink) -> None:
+    def __init__(self, host: Host, link: Link, sink: Sink, clock: Clock = SYSTEM) -> None:
         self.host = host
         self.link = link
         self.clock_offset = 0.0  # node's clock minus ours, seconds
-        self.heard = time.monotonic()
-        self.backlog = Backlog()
+        self.clock = clock
+        self.heard = clock.now()
+        self.held = False  # its reader waits for room here: it is we who do not listen
+        self.backlog = Backlog(clock)
         self.on_output: Callable[[wire.Pipe, bytes], None] = lambda _stream, _data: None  # of an `Exec`
         self._hello: wire.Hello | None = None
         self._sink = sink
@@ -124,19 +130,19 @@ class Session:
 
     def start(self, timeout: float = DEFAULT.hello, beat: float = DEFAULT.beat) -> None:
         """Start the agent, which is heard every `beat` seconds; raise HostError for no hello in `timeout`."""
-        began = time.time()
+        began = self.clock.wall()
         self._channel = channel = self.link.open(bootstrap.argv(self.host.agent_python))
-        start_thread(f"read {self.host.name}", self._read, channel)
-        start_thread(f"start {self.host.name}", self._introduce, channel, timeout, beat)
+        self.clock.start(f"read {self.host.name}", self._read, channel)
+        self.clock.start(f"start {self.host.name}", self._introduce, channel, timeout, beat)
         try:
-            hello = self._greeted.result(timeout)
+            hello = self.clock.result(self._greeted, timeout)
         except FutureTimeoutError:
             why = f"no answer from our agent within {timeout:.0f} s"
             error = problems.no_agent(self.host, why, None)
             self.close()
             raise error from None
         # The hello was stamped when the agent was up, which is close to now, not to the beginning.
-        now = time.time()
+        now = self.clock.wall()
         self.clock_offset = hello.time_ns / 1e9 - now
         if abs(self.clock_offset) <= now - began:
             self.clock_offset = 0.0
@@ -148,7 +154,7 @@ class Session:
             channel.send(bootstrap.payload(settings))
         except HostError as error:
             with contextlib.suppress(HostError, FutureTimeoutError):  # what it printed says more
-                self._greeted.result(timeout)
+                self.clock.result(self._greeted, timeout)
             settle(self._greeted, error=error)
 
     @property
@@ -168,6 +174,7 @@ class Session:
             self._open[number] = _Open(request, future)
             if isinstance(request, wire.Follow):
                 self._followed[number] = frozenset(one.task for one in request.tasks)
+        self.backlog.hurry()
         assert self._channel is not None
         data = frames.pack(wire.header(number, request), payload)
         try:
@@ -190,7 +197,7 @@ class Session:
 
     def wait(self, future: Future[R], op: str, timeout: float) -> R:
         try:
-            return future.result(timeout)
+            return self.clock.result(future, timeout)
         except FutureTimeoutError:
             raise problems.silent(self.host, op, timeout) from None
 
@@ -214,6 +221,7 @@ class Session:
 
     def close(self) -> None:
         self._closing = True
+        self.backlog.hurry()
         # The link first: on one that hangs, closing the channel would wait for the far end.
         self.link.close()
         if self._channel is not None:
@@ -232,7 +240,7 @@ class Session:
         """The reader thread; whatever a node makes it trip over ends this session, and nothing else."""
         try:
             while self.alive and (data := channel.recv(_READ)):
-                self.heard = time.monotonic()
+                self.heard = self.clock.now()
                 self._take(data)
         except ProtocolError as error:
             self.distrust(str(error))
@@ -249,15 +257,17 @@ class Session:
             if self.backlog.size > MOST:  # an honest one may: its tasks' words wait on its disk
                 self.give_up("it sends faster than this machine takes it in")
                 return
-            self.backlog.wait(self._urgent)
+            if self.backlog.size > ROOM:
+                self.held = True
+                self.backlog.wait(self._urgent)
+                self.heard, self.held = self.clock.now(), False
         if not self._stream.wanting:
             self._frame_since = 0.0
         elif not self._frame_since:
-            self._frame_since = time.monotonic()
+            self._frame_since = self.clock.now()
 
     def _urgent(self) -> bool:
         """Return True if reading cannot wait: for an answer that somebody waits for, or the end."""
-        self.heard = time.monotonic()  # it is we who do not listen
         return bool(self._open) or not self.alive or self._closing
 
     def _limits(self) -> tuple[int, int]:
@@ -346,20 +356,11 @@ class Session:
                 return
             self._ended = error
             waiting, self._open = list(self._open.values()), {}
+        self.backlog.hurry()
         for one in waiting:
             settle(one.future, error=error())
         if self._hello is not None and not self._closing:
             self._sink(Lost(self.host.name, self, error()))
-
-
-def start_thread(name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
-    """Start a thread that does not keep the process alive; raise OSError where this machine has none left."""
-    thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError as error:  # Python has no type of its own for that
-        raise OSError(errno.EAGAIN, str(error)) from error
-    return thread
 
 
 def settle(future: Future[Any], outcome: object = None, error: BaseException | None = None) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -112,10 +110,10 @@ def _become_keeper(run: Run) -> dict[str, HostError]:
 
     Return who refuses it. A stop needs no place of a keeper: it is asked for once.
     """
-    deadline = time.monotonic() + _HANDOVER
+    deadline = run.clock.now() + _HANDOVER
     while True:
         refused = keep(run)
-        over = run.stop.asked or time.monotonic() > deadline
+        over = run.stop.asked or run.clock.now() > deadline
         if over or not any(error.kind == Trouble.KEPT for error in refused.values()):
             return refused
-        time.sleep(0.2)
+        run.clock.sleep(0.2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 
 from orchestrator import slurm
 from orchestrator.model import Order
@@ -21,9 +20,9 @@ def job(run: Run) -> str:
 def fate(run: Run, *, now: bool = False) -> Fate:
     """Return what Slurm says of the run's job and nodes; nothing of a run without one."""
     at, known = run.fate
-    if job(run) and (now or time.monotonic() - at > _EVERY):
+    if job(run) and (now or run.clock.now() - at > _EVERY):
         known = slurm.look(job(run), {host.ssh for host in run.hosts if host.job})
-        run.fate = time.monotonic(), known
+        run.fate = run.clock.now(), known
     return known
 
 

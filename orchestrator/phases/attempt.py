@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 
@@ -85,7 +84,7 @@ class Attempt:
     def follow(self) -> Finished:
         """Until every task has ended, or cannot be waited for any longer; what is left is swept away."""
         run, follower = self._run, self._follower
-        began = time.monotonic()
+        began = run.clock.now()
         run.emit(PhaseStarted(Phase.FOLLOW, len(run.hosts)))
         stopper: stop.Stopper | None = None
         asked: float | None = None  # when a user asked for the end, seconds since the epoch
@@ -96,14 +95,14 @@ class Attempt:
             follower.step(0.5 if stopper is None else 0.1)
             elsewhere = self._stopped_elsewhere() if stopper is None else None
             if (run.stop.asked or elsewhere) and asked is None:
-                asked = elsewhere or time.time()
+                asked = elsewhere or run.clock.wall()
                 run.fleet.resume()
-                self._next_leave = time.monotonic() + _CATCH_UP
+                self._next_leave = run.clock.now() + _CATCH_UP
                 if stopper is None:
                     why = "asked for from another machine" if elsewhere and not run.stop.asked else ""
                     stopper = self._stop(StopBy.USER, why, run.plan.grace)
-            if asked is not None and time.monotonic() >= self._next_leave:
-                self._next_leave = time.monotonic() + _LEAVE_EVERY
+            if asked is not None and run.clock.now() >= self._next_leave:
+                self._next_leave = run.clock.now() + _LEAVE_EVERY
                 follower.leave_behind()  # however much of their output is still there
             if run.stop.kill and stopper is not None:
                 stopper.sharpen()
@@ -124,14 +123,14 @@ class Attempt:
                 follower.give_up_host(gone)
             for name, why in allocation.taken(run).items():
                 follower.give_up_host(name, why)
-            if stopper is not None and time.monotonic() > stopper.deadline:
+            if stopper is not None and run.clock.now() > stopper.deadline:
                 follower.give_up()
                 break
             gauge.look()
         follower.close()
         unproven = () if allocation.fate(run).over else tuple(stop.sweep(run))  # Slurm ends all of a job
         good = hung is None and succeeded(follower.placed, follower.ends, run.plan.completion)
-        run.emit(PhaseEnded(Phase.FOLLOW, good, time.monotonic() - began))
+        run.emit(PhaseEnded(Phase.FOLLOW, good, run.clock.now() - began))
         # What fails after the stop was asked for may fail because of it: a peer was killed a moment earlier.
         failed = asked is None or any(one.ended < asked for one in self._failed())
         # What matters was done before anybody was told to stop: the run has succeeded.
@@ -168,7 +167,8 @@ class Attempt:
 
     def _given_up(self) -> str:
         """A host that its attempt is better off without; "" for none."""
-        run, follower, now = self._run, self._follower, time.monotonic()
+        run, follower = self._run, self._follower
+        now = run.clock.now()
         if not run.plan.restarts.most:
             return ""  # with nothing to restart its tasks are waited for
         return restarts.given_up(
@@ -197,7 +197,7 @@ class Gauge(Struct):
     busy: dict[str, float] = {}  # by task, since the answer before
 
     def look(self) -> None:
-        now = time.monotonic()
+        now = self.run.clock.now()
         if now - self.run.watched > _WATCHED or now - self.wrote < _WRITE_EVERY:
             return
         self.wrote = now
@@ -211,7 +211,7 @@ class Gauge(Struct):
             log.debug("vitals: %s", error)
 
     def _made(self, now: float) -> vitals.Vitals:
-        wall = time.time()
+        wall = self.run.clock.wall()
         tasks = {}
         for task in self.follower.waiting():
             _, last = self.last.get(str(task), (0.0, None))

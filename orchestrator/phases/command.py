@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -14,7 +13,7 @@ from msgspec import Struct
 
 from orchestrator import wire
 from orchestrator.errors import HostError
-from orchestrator.fleet import Fleet, start_thread
+from orchestrator.fleet import Fleet
 from orchestrator.fleet.session import Backlog, Cancelled, Session
 from orchestrator.model import Host
 from orchestrator.transport import Connector
@@ -55,12 +54,12 @@ class Commands:
 
     def start(self) -> None:
         """Connect, from a thread of its own: the first answers need not wait for the last host."""
-        start_thread("exec", self._connect)
+        self._fleet.clock.start("exec", self._connect)
 
     def next(self, timeout: float) -> Word | None:
         """The next word, None when there is none in time; raise what ended the connecting."""
         try:
-            word = self._words.get(timeout=timeout)
+            word = self._fleet.clock.take(self._words, timeout)
         except queue.Empty:
             return None
         if isinstance(word, Exception) and not isinstance(word, HostError):
@@ -78,6 +77,7 @@ class Commands:
     def close(self) -> None:
         """Cut the connections; agents end what still runs."""
         self._closed.set()
+        self._backlog.hurry()
         self._fleet.close()
 
     def _connect(self) -> None:
@@ -106,14 +106,16 @@ class Commands:
         """Called by the reader of a session, which reads no further meanwhile."""
 
         def urgent() -> bool:
-            session.heard = time.monotonic()  # it is we who do not listen
             return self._closed.is_set() or not session.alive
 
         self._backlog.add(data)
         self._words.put(CommandOutput(session.host.name, stream, data))
+        session.held = True
         self._backlog.wait(urgent)
+        session.heard, session.held = self._fleet.clock.now(), False
 
     def _on_end(self, name: str, future: Future[wire.CommandEnd]) -> None:
+        self._backlog.hurry()
         error = future.exception()
         if error is None:
             self._words.put(CommandEnded(name, future.result()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 
@@ -159,11 +158,11 @@ def _ask_for_ports(run: Run, patience: float) -> Answers[wire.Leased]:
         questions[host.name] = wire.Lease(
             run=run.id, owner=run.plan.owner, machine=machine(host), ports=ports
         )
-    deadline = time.monotonic() + patience
+    deadline = run.clock.now() + patience
     while True:
         answers = run.fleet.ask(questions)
         held = any(_of_others(run, reply) for reply in answers.good.values())
-        if not held or time.monotonic() > deadline or run.stop.wait(_LOOK):
+        if not held or run.clock.now() > deadline or run.clock.flagged(run.stop, _LOOK):
             return answers
 
 

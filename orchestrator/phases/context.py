@@ -7,7 +7,6 @@ import logging
 import math
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from orchestrator import wire
+from orchestrator.clock import SYSTEM, Clock
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Event, HostFailed, Phase, PhaseEnded, PhaseStarted
 from orchestrator.fleet import Fleet, Lost, Session, TaskNews
@@ -53,7 +53,8 @@ Item: TypeAlias = TaskNews | Lost | ViewerRequest | Reconnected | Followed
 class Inbox:
     """Messages that the keeper has yet to handle; a host whose frames fill it is no longer read from."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
         self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
 
     def put(self, item: Item) -> None:
@@ -63,7 +64,7 @@ class Inbox:
 
     def get(self, timeout: float) -> Item:
         """The next item; raise `queue.Empty` when none comes in time."""
-        item = self._queue.get(timeout=timeout)
+        item = self._clock.take(self._queue, timeout)
         if isinstance(item, TaskNews):
             item.session.backlog.take(item.payload)
         return item
@@ -135,6 +136,10 @@ class Run(Struct):
     watched: float = -math.inf  # when a viewer last said that it looks at the tasks (monotonic)
 
     @property
+    def clock(self) -> Clock:
+        return self.fleet.clock
+
+    @property
     def id(self) -> str:
         return self.plan.run
 
@@ -170,14 +175,14 @@ class PhaseFailed(Exception):  # noqa: N818 - how a phase ends, caught by the ke
 @contextmanager
 def phase(run: Run, which: Phase) -> Iterator[None]:
     """Say when a phase starts and how it ended."""
-    began = time.monotonic()
+    began = run.clock.now()
     run.emit(PhaseStarted(which, len(run.hosts)))
     try:
         yield
     except BaseException:
-        run.emit(PhaseEnded(which, ok=False, seconds=time.monotonic() - began))
+        run.emit(PhaseEnded(which, ok=False, seconds=run.clock.now() - began))
         raise
-    run.emit(PhaseEnded(which, ok=True, seconds=time.monotonic() - began))
+    run.emit(PhaseEnded(which, ok=True, seconds=run.clock.now() - began))
 
 
 def report_failures(emit: Emit, phase: Phase, errors: Mapping[str, HostError]) -> None:

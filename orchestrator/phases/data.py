@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator import wire
+from orchestrator.clock import SYSTEM, Clock
 from orchestrator.errors import HostError, RunError, UsageError
 from orchestrator.events import DataPlaced, Phase, Stepped
 from orchestrator.fleet import Answers, Fleet
@@ -112,14 +112,14 @@ def find_set(root: Path, wanted: str) -> Path | None:
     return None
 
 
-def read_sources(found: Sequence[DataPath], emit: Emit) -> Contents:
+def read_sources(found: Sequence[DataPath], emit: Emit, clock: Clock = SYSTEM) -> Contents:
     """Read them with a word about it once a second; raise UsageError."""
-    said = time.monotonic()
+    said = clock.now()
 
     def on_bytes(done: int, total: int) -> None:
         nonlocal said
-        if time.monotonic() - said > _TOLD:
-            said = time.monotonic()
+        if clock.now() - said > _TOLD:
+            said = clock.now()
             emit(Stepped("", "reads the data", done, total))
 
     return read_data(found, on_bytes)
@@ -140,7 +140,7 @@ def bring(
     `run` holds the leases of ports that are our own, `limit` is how many bytes leave this machine per second.
     `helpers` are others that have the data, and give it to these.
     """
-    began = time.monotonic()
+    began = fleet.clock.now()
     looked = look(fleet, hosts, dataset.digest)
     bad = dict(looked.bad)
     whole = {name for name, one in looked.good.items() if one.state is wire.StoreState.WHOLE}
@@ -164,7 +164,7 @@ def bring(
         elif host.name in seen.bad or seen.good[host.name].state is wire.StoreState.ABSENT:
             bad[host.name] = seen.bad.get(host.name) or unseen_error(host, f"data/{dataset.digest}")
     paths = {host.name: looked.good[host.name].path for host in asked if host.name not in bad}
-    seconds = time.monotonic() - began
+    seconds = fleet.clock.now() - began
     for name, path in paths.items():
         part = came.get(name)
         figures = (part.sending.sent, part.from_peers, part.seconds) if part else (0, 0, seconds)
@@ -219,7 +219,7 @@ class Transfer:
         self._emit = emit
         self._key = one_time_key()
         self._throttle = Throttle(limit)
-        self._began = time.monotonic()
+        self._began = self._fleet.clock.now()
         self._line: list[Participant] = []
         self._bad: dict[str, HostError] = {}
 
@@ -235,7 +235,7 @@ class Transfer:
                 helping = [part for part in helping if not part.sending.lacks]
                 self._line = [*helping, *sorted(rest, key=lambda part: len(part.sending.lacks))]
                 for part in self._each(self._each(rest, self._fill), lambda part: part.sending.seal()):
-                    part.seconds = time.monotonic() - self._began
+                    part.seconds = self._fleet.clock.now() - self._began
         finally:
             for part in (*takers, *givers):
                 if part.seconds < 0:
@@ -269,7 +269,7 @@ class Transfer:
         part.port = begun.port
         part.lacked = sum(map(self._data.manifest.length, part.sending.lacks))
         if begun.present:
-            part.seconds = time.monotonic() - self._began
+            part.seconds = self._fleet.clock.now() - self._began
 
     def _fill(self, part: Participant) -> None:
         """Give a host what it lacks: from those before it in the line, at last from here."""
@@ -288,20 +288,20 @@ class Transfer:
             return
         host = giver.host
         part.sending.have(wire.StoreSource(host.name, host.address, giver.port, sorted(lacks)))
-        since = time.monotonic()
+        since = self._fleet.clock.now()
         while giver.port and not self._look(part) and part.sending.lacks:
             if part.sending.lacks != lacks or lacks <= giver.sending.lacks:
-                lacks, since = part.sending.lacks, time.monotonic()
-            elif time.monotonic() - since > _STALL:
+                lacks, since = part.sending.lacks, self._fleet.clock.now()
+            elif self._fleet.clock.now() - since > _STALL:
                 log.warning("data: nothing comes from %s to %s any more", host.name, part.host.name)
                 return
-            time.sleep(_GLANCE)
+            self._fleet.clock.sleep(_GLANCE)
 
     def _send(self, part: Participant) -> None:
         """Send a host what it lacks."""
 
         def before(size: int) -> None:
-            if time.monotonic() - part.told_at > _TOLD:
+            if self._fleet.clock.now() - part.told_at > _TOLD:
                 self._look(part)
             self._throttle.wait(size)
 
@@ -314,8 +314,8 @@ class Transfer:
         part.sending.lacks &= part.sending.absent(held.bits)  # a host that forgets is not sent to for ever
         if held.trouble:
             log.warning("data: %s gets nothing from the host before it: %s", part.host.name, held.trouble)
-        if time.monotonic() - part.told_at > _TOLD:
-            part.told_at = time.monotonic()
+        if self._fleet.clock.now() - part.told_at > _TOLD:
+            part.told_at = self._fleet.clock.now()
             left = sum(map(self._data.manifest.length, part.sending.lacks))
             step = Stepped(part.host.name, "receives data", self._data.size - left, self._data.size)
             self._emit(step)

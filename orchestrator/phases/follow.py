@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import shlex
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -69,7 +68,7 @@ class Follower:
         self._on: dict[str, list[TaskId]] = {}  # host -> its tasks
         for task, name in placed.items():
             self._on.setdefault(name, []).append(task)
-        now = time.monotonic()
+        now = run.clock.now()
         self.lives = {task: hang.Life(now) for task in placed}  # when each was heard of last
         self._mirrors = {task: Mirror(run.folder, attempt, str(task)) for task in placed}
         self.fits = {task: fitlines.Lines(several=len(placed) > 1) for task in placed}
@@ -81,7 +80,7 @@ class Follower:
         self._missing: dict[TaskId, int] = {}  # bytes
         self._said_missing: dict[TaskId, int] = {}  # of them, what somebody was told of
         self._holes: Counter[str] = Counter()  # by host
-        self._asked_keep = time.monotonic()
+        self._asked_keep = self._run.clock.now()
         # When a main thread was reported as ended by an exception, or a traceback was printed last.
         self.held: dict[TaskId, float] = {
             task: now for task in placed if reported_held(run.folder, attempt, str(task))
@@ -129,8 +128,8 @@ class Follower:
     def step(self, timeout: float) -> bool:
         """Handle what arrives within `timeout` seconds; True when a viewer asked for something."""
         asked = self._take(timeout)
-        if self._run.losses.unkept and time.monotonic() - self._asked_keep > _AGAIN:
-            self._asked_keep = time.monotonic()
+        if self._run.losses.unkept and self._run.clock.now() - self._asked_keep > _AGAIN:
+            self._asked_keep = self._run.clock.now()
             for name in list(self._run.losses.unkept):
                 if (session := self._run.fleet.sessions.get(name)) is not None:
                     keep_again(self._run, session)
@@ -145,7 +144,7 @@ class Follower:
         for task in self.waiting():
             silent, loss = recovery.silence(self._run, self.placed[task])
             why = silent or "it has not ended, and nothing tells why"
-            self._end(vanished(self._place(task), why, time.time(), stopped=True, loss=loss))
+            self._end(vanished(self._place(task), why, self._run.clock.wall(), stopped=True, loss=loss))
 
     def give_up_host(self, name: str, taken: str = "") -> None:
         """Take the tasks of a host that stays lost for failed; `taken` is why, where Slurm says it."""
@@ -159,7 +158,7 @@ class Follower:
     def _lost(self, name: str, why: str, loss: Loss) -> None:
         for task in self.waiting():
             if self.placed[task] == name:
-                self._end(vanished(self._place(task), why, time.time(), loss=loss))
+                self._end(vanished(self._place(task), why, self._run.clock.wall(), loss=loss))
 
     def close(self) -> None:
         self._show(now=True)
@@ -167,10 +166,10 @@ class Follower:
             mirror.close()
 
     def _take(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
+        deadline = self._run.clock.now() + timeout
         while True:
             try:
-                item = self._run.inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+                item = self._run.inbox.get(timeout=max(0.0, deadline - self._run.clock.now()))
             except queue.Empty:
                 return False
             match item:
@@ -188,14 +187,14 @@ class Follower:
                         self._lose(session.host.name, error.in_one_line, pause=_AGAIN)
                     for task in filter(None, (self.task_on(session.host.name, name) for name in missing)):
                         if task not in self.ends:
-                            self._end(vanished(self._place(task), _UNKNOWN, time.time()))
+                            self._end(vanished(self._place(task), _UNKNOWN, self._run.clock.wall()))
                 case Lost(error=error) if error.kind == Trouble.PROTOCOL:
                     self._distrust(error)
                 case Lost(error=error):
                     self._lose(item.host, recovery.reason(error))
                 case TaskNews():
                     self._mirrored(item)
-            if time.monotonic() >= deadline or len(self.ends) == len(self.placed):
+            if self._run.clock.now() >= deadline or len(self.ends) == len(self.placed):
                 return False
 
     def _answered(self, session: Session, future: Future[wire.Unknown]) -> None:
@@ -235,11 +234,11 @@ class Follower:
                     f" `df -h {shlex.quote(str(folder))}`, then make room: the run continues by itself"
                 )
             )
-        self._due[frame.host] = time.monotonic() + _AGAIN
+        self._due[frame.host] = self._run.clock.now() + _AGAIN
 
     def _fetch_deferred(self) -> None:
         """Ask again for the logs that wait on their hosts, once there is room for them."""
-        now = time.monotonic()
+        now = self._run.clock.now()
         for name in self._due:  # its tasks may print: nothing here can tell
             for task in self._on.get(name, ()):
                 hang.heard(self.lives, task, now)
@@ -260,7 +259,7 @@ class Follower:
             return
         mirror = self._mirrors[task]
         if not isinstance(news, wire.StateNews):
-            hang.heard(self.lives, task, time.monotonic())
+            hang.heard(self.lives, task, self._run.clock.now())
         match news:
             case wire.LogNews(offset=offset, times=times):
                 here = mirror.log.size
@@ -268,7 +267,7 @@ class Follower:
                 printed = self.fits[task].feed(frame.payload[max(0, here - offset) :])
                 self._printed(task, printed, times, frame.session.clock_offset)
                 if b"Traceback (most recent call last)" in frame.payload:
-                    self.traced[task] = time.monotonic()
+                    self.traced[task] = self._run.clock.now()
             case wire.ReportNews(offset=offset):
                 known = mirror.report.size
                 try:
@@ -294,7 +293,7 @@ class Follower:
                 if (behind := told.log_size - self._mirrors[task].log.size) > 0:
                     why = f"not fetched: the rest of its log is on {self.placed[task]}"
                     self._told(LogGap(str(task), GapPlace.CONTROLLER, behind, why))
-                self._end(final(self._place(task), told.state, clock_offset, time.time()))
+                self._end(final(self._place(task), told.state, clock_offset, self._run.clock.wall()))
 
     def _records(self, task: TaskId, data: bytes) -> None:
         for line in self._reports[task].feed(data):
@@ -303,10 +302,10 @@ class Follower:
             except ValueError:
                 log.warning("%s reported what is not a JSON object: %r", task, line[:200])
                 continue
-            now = time.monotonic()
+            now = self._run.clock.now()
             if isinstance(event, TaskProgressed):
                 hang.stepped(self.lives, task, event.step, now)
-                self._progressed(task, event, time.time(), self._reports[task].end)
+                self._progressed(task, event, self._run.clock.wall(), self._reports[task].end)
                 continue
             if isinstance(event, TaskReported) and event.data.get("held") and event.kind is Last.ERROR:
                 self.held[task] = now
@@ -323,10 +322,10 @@ class Follower:
             self._told(LogGap(str(task), GapPlace.NODE, missing - said, state.gaps[-1].why))
         if missing != self._missing.get(task, 0):
             self._missing[task] = missing
-            hang.heard(self.lives, task, time.monotonic())  # it prints, and its node has no room for it
+            hang.heard(self.lives, task, self._run.clock.now())  # it prints, and its node has no room for it
         if not state.state.final:
             return
-        self._end(final(self._place(task), state, session.clock_offset, time.time()))
+        self._end(final(self._place(task), state, session.clock_offset, self._run.clock.wall()))
 
     def _place(self, task: TaskId) -> TaskPlace:
         return TaskPlace(task, self.placed[task], self.attempt)
@@ -335,7 +334,7 @@ class Follower:
         self, task: TaskId, fits: Iterable[tuple[int, Fit]], times: Sequence[tuple[int, int]], ahead: float
     ) -> None:
         """Take what a task printed of its training; of one that reports only what it does not report."""
-        now, reported = time.time(), self._reported.get(task, {})
+        now, reported = self._run.clock.wall(), self._reported.get(task, {})
         for end, fit in fits:
             event = fit.progress(str(task))
             at = next((ns / 1e9 - ahead for offset, ns in reversed(times) if offset < end), now)
@@ -385,7 +384,7 @@ class Follower:
         for line in lines.feed(tail_of(mirror.report.path, report)[0]):
             with contextlib.suppress(ValueError):
                 if isinstance(event := reported(task, line), TaskProgressed):
-                    self._progressed(task, event, time.time(), lines.end)
+                    self._progressed(task, event, self._run.clock.wall(), lines.end)
         data, fits.offset = tail_of(mirror.log.path, max(0, log_end - _EPOCH), _CAUGHT_UP)
         known = max(0, log_end - fits.offset)
         fits.feed(data[:known])  # for the epoch
@@ -441,8 +440,8 @@ def collect(run: Run, attempt: str) -> None:
         if isinstance(event, TaskExited) and event.attempt == attempt and TaskId.parse(event.task) in placed:
             follower.know(event)
     follower.attach()
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
+    deadline = run.clock.now() + _PATIENCE
+    while run.clock.now() < deadline:
         if all(follower.placed[task] in run.losses.since for task in follower.waiting()):
             break
         if follower.step(0.2) and run.stop.kill:

@@ -45,9 +45,9 @@ def keep(
     steps: Mapping[str, int | None],
     *,
     hang: bool,
+    at: float,
 ) -> RunStacks:
     """Judge what the nodes have answered, and keep the whole of it. Raise OSError without room for it."""
-    at = time.time()
     told = [
         (host, task)
         for host, reply in good.items()
@@ -104,13 +104,13 @@ class Watch:
     def __init__(self, run: Run, follower: Follower) -> None:
         self._run = run
         self._follower = follower
-        self._began = self._since = time.monotonic()  # nothing before it is held against the tasks
+        self._began = self._since = run.clock.now()  # nothing before it is held against the tasks
         self._suspicion: _Suspicion | None = None
         self._noted: set[TaskId] = set()  # whose silence after a traceback was reported
 
     def look(self) -> Hung | None:
         """Decide once per hang; None while there is nothing to do, or `on_hang` only reports."""
-        now = time.monotonic()
+        now = self._run.clock.now()
         if any(self._follower.placed[task] in self._run.losses.since for task in self._follower.waiting()):
             # Its tasks are unknown, and the others may well wait for them.
             self._since = now
@@ -219,7 +219,8 @@ class Watch:
                 missing[name] = "no answer in time"
         steps = {str(task): life.step for task, life in self._follower.lives.items()}
         try:
-            return keep(self._run.folder, self._run.plan, good, missing, steps, hang=True)
+            at = self._run.clock.wall()
+            return keep(self._run.folder, self._run.plan, good, missing, steps, hang=True, at=at)
         except Exception:  # no room, or text that nobody foresaw: the tasks hang all the same
             log.exception("the stacks cannot be kept")
             return None

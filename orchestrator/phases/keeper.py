@@ -8,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shlex
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -38,7 +36,7 @@ from orchestrator.events import (
     TaskExited,
     encode,
 )
-from orchestrator.fleet import Cancelled, start_thread
+from orchestrator.fleet import Cancelled
 from orchestrator.model import Order, RunPlan
 from orchestrator.phases import allocation, launch, stage, stop
 from orchestrator.phases.adopt import Adopted, adopt, announcement
@@ -76,12 +74,12 @@ class Control:
         self._typed = ""  # for the task with a terminal, while its host is lost
 
     def listen(self) -> None:
-        start_thread("control", self._listen)
+        self._run.clock.start("control", self._listen)
 
     def _listen(self) -> None:
         buffer = b""
         while True:
-            if select.select([self._fifo], [], [], _GLANCE if self._typed else _LOOK)[0]:
+            if self._run.clock.readable(self._fifo, _GLANCE if self._typed else _LOOK):
                 *lines, buffer = (buffer + os.read(self._fifo, 4096)).split(b"\n")
                 for line in lines:
                     self._hear(line)
@@ -101,7 +99,7 @@ class Control:
             case Order.TYPE:
                 self._type_in(str(asked.get("typed", "")), asked.get("terminal"))
             case Order.VITALS:
-                self._run.watched = time.monotonic()
+                self._run.watched = self._run.clock.now()
             case Order.STOP | Order.KILL:
                 # Cancelled first: whoever sees that it was asked for may wait for hosts again.
                 if self.cancels and not self._run.stop.asked:
@@ -140,7 +138,7 @@ class _Keeper:
         self._run = run
         run.fleet.keep_alive = min(run.fleet.keep_alive, run.plan.lifeline / 4 or run.fleet.keep_alive)
         # Wall clocks jump; what was before us can be told by them alone.
-        self._began = time.monotonic() - max(0.0, time.time() - run.plan.created)
+        self._began = run.clock.now() - max(0.0, run.clock.wall() - run.plan.created)
         self._unproven: tuple[str, ...] = ()
         self._number = FIRST  # of the attempt
         self._failures: list[FailedAttempt] = []
@@ -354,7 +352,7 @@ class _Keeper:
             run=run.id,
             outcome=outcome,
             status=int(status),
-            seconds=time.monotonic() - self._began,
+            seconds=run.clock.now() - self._began,
             cause=verdict.cause,
             cause_task=verdict.task,
             last_lines=verdict.last_lines,
@@ -398,7 +396,7 @@ def with_gpus(run: Run, verdict: Verdict, finished: Finished) -> Verdict:
     """Add to a verdict what has become of the hosts' GPUs since preflight, where hosts answer."""
     exits = finished.exits
     since = min((one.ended - one.seconds for one in exits), default=0.0)
-    failed = min((one.ended for one in exits if verdict.task in ("", one.task)), default=time.time())
+    failed = min((one.ended for one in exits if verdict.task in ("", one.task)), default=run.clock.wall())
     clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
     found: list[tuple[float, str, bool, str]] = []
     silent = {*finished.unproven, *(name for name, look in run.gpus.items() if not look.gpus)}
@@ -465,15 +463,16 @@ def notify(run: Run, ended: RunEnded, patience: float = _REPORT_PATIENCE) -> Non
     argv = run.folder.read_words(run.folder.notify)
     if not argv:
         return
-    why = _report(argv, result(run.plan, ended), patience)
+    told = result(run.plan, Stamped(run.clock.wall(), ended))
+    why = _report(argv, told, patience)
     if why:
         log.warning("--notify: %s %s", shlex.join(argv), why)
         run.emit(Noted(f"the run's end was not reported: the command of --notify {why}"))
 
 
-def result(plan: RunPlan, ended: RunEnded) -> bytes:
+def result(plan: RunPlan, ended: Stamped) -> bytes:
     """The last event of the run as `--json` has it, with the run's name and hosts."""
-    event = json.loads(encode(Stamped(time.time(), ended)))
+    event = json.loads(encode(ended))
     hosts = [host.name for host in plan.hosts]
     return json.dumps({**event, "name": plan.name, "hosts": hosts}).encode() + b"\n"
 

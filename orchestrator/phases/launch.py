@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 from orchestrator import wire
@@ -68,10 +67,10 @@ def _start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, 
         request = wire.Start(run=run.id, attempt=attempt, task=str(spec.id), plan=plan, spec=started)
         futures.append((spec, session, session.submit(request)))
     bad: dict[str, HostError] = {}
-    deadline = time.monotonic() + START_TIMEOUT
+    deadline = run.clock.now() + START_TIMEOUT
     for spec, session, future in futures:
         try:
-            reply = session.wait(future, wire.Start.OP, max(0.1, deadline - time.monotonic()))
+            reply = session.wait(future, wire.Start.OP, max(0.1, deadline - run.clock.now()))
         except HostError as error:
             if error.kind == Trouble.STOPPED:  # by a user, from another machine
                 run.stop.ask(kill=False)

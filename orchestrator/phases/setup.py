@@ -7,14 +7,12 @@ where the host reaches no package index.
 from __future__ import annotations
 
 import functools
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import wait
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from orchestrator import wire
 from orchestrator.envs import (
@@ -90,7 +88,9 @@ def _make(
     fleet: Fleet, hosts: list[Host], plan: EnvironmentPlan, lock: Lock, emit: Emit
 ) -> dict[str, HostError]:
     """Create it with the Python and index of each host; hosts that lack one get it from here."""
-    makers = {host.name: _Maker(fleet.sessions[host.name], plan, lock, emit) for host in hosts}
+    makers = {
+        host.name: _Maker(fleet.sessions[host.name], plan, lock, emit, fleet.clock.now()) for host in hosts
+    }
     bad: dict[str, HostError] = {}
 
     def each(step: Callable[[_Maker], None]) -> None:
@@ -164,6 +164,7 @@ class _Maker(Struct):
     plan: EnvironmentPlan
     lock: Lock
     emit: Emit
+    began: float
     is_done: bool = False
     lacks: Platform | None = None  # what is supplied next is for it
     platform: Platform = Platform("", "")
@@ -173,7 +174,6 @@ class _Maker(Struct):
     python: str = ""
     version: str = ""
     wheels: str | None = None
-    began: float = field(default_factory=time.monotonic)
 
     def look(self) -> None:
         """Find out if it is there; if not, it lacks uv. Raise HostError."""
@@ -255,8 +255,8 @@ class _Maker(Struct):
             ask_first=ask_first,
         )
         future = session.submit(request, self.lock.text.encode())
-        deadline = time.monotonic() + _LIMIT
-        while wait([future], _GLANCE).not_done and time.monotonic() < deadline:
+        deadline = session.clock.now() + _LIMIT
+        while not session.clock.done(future, _GLANCE) and session.clock.now() < deadline:
             steps = session.request(wire.EnvProgress(workdir=session.host.workdir, name=self.plan.name))
             if steps.step == "unpack":  # what it counts are packages
                 self.emit(Stepped(session.host.name, f"unpack {steps.done} of {total} packages"))
@@ -267,7 +267,7 @@ class _Maker(Struct):
     def _made(self, versions: Mapping[str, str], *, reused: bool = False) -> None:
         self.is_done = True
         host = self.session.host
-        seconds = time.monotonic() - self.began
+        seconds = self.session.clock.now() - self.began
         path = str(Path(interpreter(host, self.plan)).parent.parent)
         self.emit(EnvironmentMade(host.name, path, dict(versions), seconds, reused))
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from orchestrator import wire
 from orchestrator.errors import HostError, RunError
 from orchestrator.events import Noted, Phase, TreeSynced
-from orchestrator.fleet import Session, start_thread
+from orchestrator.fleet import Session
 from orchestrator.model import RunPlan
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
@@ -161,7 +161,7 @@ def begin(run: Run) -> None:
         except BaseException as error:  # for whoever asks for it
             reading.set_exception(error)
 
-    start_thread("code", read)
+    run.clock.start("code", read)
     run.staged.reading = reading
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from orchestrator import wire
 from orchestrator.events import Noted, StopBy, StopRequested
 from orchestrator.fleet import Session
@@ -22,7 +20,7 @@ class Stopper:
         self._killing = by is StopBy.USER and run.stop.kill  # at once, without a grace before
         self._grace = 0.0 if self._killing else grace
         own = run.timings.stop_impatient if self._killing else run.timings.stop_unreachable
-        self.deadline = time.monotonic() + self._grace + own
+        self.deadline = run.clock.now() + self._grace + own
         run.emit(StopRequested(by, why, self._grace))
         follower.stopping = self._tell
         self._tell_all()
@@ -32,7 +30,7 @@ class Stopper:
         if not self._killing:
             self._killing = True
             self._run.emit(StopRequested(StopBy.USER, "asked again", 0.0))
-            self.deadline = min(self.deadline, time.monotonic() + self._run.timings.stop_impatient)
+            self.deadline = min(self.deadline, self._run.clock.now() + self._run.timings.stop_impatient)
             self._tell_all()
 
     def _tell_all(self) -> None:
@@ -61,8 +59,8 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
 
     # Told before anything is looked at: an agent answers when the starts under way are done.
     tell(list(run.fleet.sessions))
-    began = time.monotonic()
-    while time.monotonic() - began < (0.0 if kill else grace) + run.timings.stop_unreachable:
+    began = run.clock.now()
+    while run.clock.now() - began < (0.0 if kill else grace) + run.timings.stop_unreachable:
         if run.stop.kill and not kill:
             kill = True
             run.emit(StopRequested(StopBy.USER, "asked again", 0.0))
@@ -71,10 +69,10 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
         recovery.gather(run, 0.1, lambda session: tell([session.host.name]))
         states = run.fleet.ask(wire.States(run=run.id), timeout=10.0)
         alive = any(task.alive for reply in states.good.values() for task in reply.tasks)
-        impatient = time.monotonic() - began > run.timings.stop_impatient
+        impatient = run.clock.now() - began > run.timings.stop_impatient
         if not alive and not states.bad and (not run.lost or impatient):
             return
-        time.sleep(0.05)
+        run.clock.sleep(0.05)
 
 
 def _request(run: Run, by: StopBy, grace: float, *, kill: bool) -> wire.Stop:

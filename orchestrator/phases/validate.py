@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from orchestrator.events import (
 from orchestrator.fleet import Cancelled
 from orchestrator.frameworks import FRAMEWORKS, alone
 from orchestrator.model import FrameworkName, TaskSpec
-from orchestrator.phases.context import Emit, Run, fail_on, log, phase
+from orchestrator.phases.context import Run, fail_on, log, phase
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.launch import start
 from orchestrator.phases.restart import recovery
@@ -112,20 +111,20 @@ def _stand(run: Run, subjects: Mapping[str, str]) -> set[str]:
 class _Arrivals:
     """Reports of the tasks of a validation while they train."""
 
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._doing: dict[str, str] = {}  # what each task does about its data
         self.results: dict[str, TaskReported] = {}
-        self.since = time.monotonic()  # when it began, or data were last fetched
+        self.since = run.clock.now()  # when it began, or data were last fetched
 
     def take(self, event: Event) -> None:
         if isinstance(event, TaskReported):
             self.results[event.task] = event
         elif isinstance(event, Stepped):
-            self.since = time.monotonic()  # a large download is not a hang
+            self.since = self._run.clock.now()  # a large download is not a hang
             if self._doing.get(event.who) != event.step:
                 self._doing[event.who] = event.step
-                self._emit(event)
+                self._run.emit(event)
 
 
 def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, HostError]]:
@@ -136,17 +135,17 @@ def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, Ho
     builtin = {host.name: f"{host.workdir}/trees/{run.staged.trees[-1].digest}" for host in run.hosts}
     bad = start(run, name, local, run.staged.work if own else builtin)
     placed = {spec.id: spec.host for spec in local if spec.host not in bad}
-    news = _Arrivals(run.emit)
+    news = _Arrivals(run)
     follower = Follower(run, name, placed, news.take)
     follower.attach()
     try:
-        while follower.waiting() and time.monotonic() - news.since < run.timings.validation:
+        while follower.waiting() and run.clock.now() - news.since < run.timings.validation:
             if follower.step(1.0) or run.stop.asked:
                 raise Cancelled
             awaited = {follower.placed[task] for task in follower.waiting()}
             for host, since in run.losses.since.items():
                 # For longer than before a launch: nothing tells whether it trains.
-                if host in awaited and time.monotonic() - since > run.timings.host_return:
+                if host in awaited and run.clock.now() - since > run.timings.host_return:
                     bad[host] = recovery.loss(run, host, "was lost in its local training")
                     follower.give_up_host(host)
         for task, host in placed.items():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 
+from orchestrator.clock import SYSTEM, Clock
 from orchestrator.events import Event, RunEnded, RunLeft, Stamped, TaskProgressed, encode
 from orchestrator.plainfile import open_plain
 from orchestrator.store.folder import RunFolder
@@ -18,7 +18,8 @@ Subscriber = Callable[[Stamped], None]
 class Bus:
     """Stamps events and passes them on, one at a time, whatever thread they come from."""
 
-    def __init__(self, *subscribers: Subscriber) -> None:
+    def __init__(self, *subscribers: Subscriber, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
         self._subscribers = subscribers
         self._lock = threading.Lock()
         self._over = False
@@ -28,7 +29,7 @@ class Bus:
         with self._lock:
             if not self._over:
                 self._over = isinstance(event, RunEnded | RunLeft)
-                stamped = Stamped(time.time(), event)
+                stamped = Stamped(self._clock.wall(), event)
                 for subscriber in self._subscribers:
                     subscriber(stamped)
 
@@ -39,7 +40,8 @@ class EventLog:
     On a full disk they wait in memory; logs leave some room for them (`mirror.ROOM`).
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
         self._waiting = b""
         self._fd = open_plain(folder.events, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         self._view = ViewFile(folder)
@@ -67,7 +69,7 @@ class EventLog:
 
     def finish(self) -> None:
         """No event will come any more: wait for room for the last ones."""
-        deadline = time.monotonic() + 600.0
-        while not self.flush() and time.monotonic() < deadline:
-            time.sleep(1.0)
+        deadline = self._clock.now() + 600.0
+        while not self.flush() and self._clock.now() < deadline:
+            self._clock.sleep(1.0)
         os.close(self._fd)

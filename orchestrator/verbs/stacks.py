@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator import wire
+from orchestrator.clock import SYSTEM
 from orchestrator.errors import SeveralErrors, UsageError
 from orchestrator.phases.hang import RunStacks, keep
 from orchestrator.run.stacks import living
@@ -33,4 +34,4 @@ def take(folder: RunFolder, caller: Caller) -> RunStacks:
             hint=f"`orchestrate status {plan.run}` says what became of them",
         )
     steps = {task.task: task.step for task in view.tasks.values()}
-    return keep(folder, plan, good, missing, steps, hang=False)
+    return keep(folder, plan, good, missing, steps, hang=False, at=SYSTEM.wall())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ FLOORS = {
     5: {"render"},
     4: {"verbs"},
     3: {"phases", "connectors"},
-    2: {"transport", "ssh", "command", "slurm", "fleet", "sync", "store", "rehearsal", "envs"},
+    2: {"transport", "clock", "ssh", "command", "slurm", "fleet", "sync", "store", "rehearsal", "envs"},
     1: {
         "config",
         "planning",
@@ -43,8 +44,8 @@ FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 
 # Where nothing has an effect, neighbours may know each other; above, each effect stays behind its door.
 PURE = {0, 1}
-# The seam is types, whatever its floor.
-SEAM = "transport"
+# The seams: between us and hosts, and between us and time.
+SEAMS = {"transport", "clock"}
 
 # What the floors would allow and must not be: phases know the seam, not who stands behind it.
 FORBIDDEN = {
@@ -159,7 +160,7 @@ def floors_allow(source: str, target: str) -> bool:
     if target in FORBIDDEN.get(source, set()):
         return False
     above, below = FLOOR_OF[source], FLOOR_OF[target]
-    return below < above or (below == above and (above in PURE or target == SEAM))
+    return below < above or (below == above and (above in PURE or target in SEAMS))
 
 
 def test_every_room_is_on_a_floor() -> None:
@@ -229,6 +230,26 @@ def test_node_is_shipped_alone() -> None:
             if found.relative
             else found.target.partition(".")[0] in {*sys.stdlib_module_names, *OF_NODES}
         )
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+# Rooms that decide: time, chance and waiting come through `clock` there, so that they can be simulated.
+DECIDES = ("orchestrator.phases", "orchestrator.fleet", "orchestrator.run", "orchestrator.store.bus")
+_SEAM = re.compile(
+    r"\b(?:time\.(?:monotonic|time|time_ns|monotonic_ns|perf_counter|sleep)|random\.\w+|select\.\w+"
+    r"|datetime\.now)\b|threading\.(?:Thread|Timer)\("
+)
+
+
+def test_time_chance_and_threads_come_through_the_clock() -> None:
+    rooms = [module for module in ORCHESTRATOR.values() if under(module.name, *DECIDES)]
+    assert len(rooms) > 20
+    wrong = [
+        f"{module.name}:{node.lineno}: {call}"
+        for module in rooms
+        for node in ast.walk(ast.parse(module.path.read_bytes()))
+        if isinstance(node, ast.Attribute | ast.Call) and _SEAM.match(call := ast.unparse(node))
     ]
     assert not wrong, "\n".join(wrong)
 

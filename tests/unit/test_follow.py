@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator import wire
+from orchestrator.clock import SYSTEM
 from orchestrator.connectors import Connectors
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Event, HostLost, Last, LogGap, TaskExited, TaskProgressed, TaskReported
@@ -242,7 +243,7 @@ class Told:
 def a_run(fleet: Told) -> Any:
     hosts = [SimpleNamespace(name="gpu-1", address="10.0.0.1")]
     plan = SimpleNamespace(admission=Admission(), run="r1", owner="me", tasks_on=lambda _host: ())
-    known = {"fleet": fleet, "plan": plan, "stop": StopFlag(), "emit": lambda _event: None}
+    known = {"fleet": fleet, "plan": plan, "stop": StopFlag(), "emit": lambda _event: None, "clock": SYSTEM}
     return SimpleNamespace(id="r1", hosts=hosts, **known)
 
 

@@ -126,7 +126,7 @@ def test_a_host_does_not_say_where_the_tasks_of_another_one_stand(tmp_path: Path
     folder.path.mkdir()
     lies = [("worker/1", "1"), ("worker/0", "99"), ("worker/7", "1")]
     answers = {"a": told(("worker/0", "1"), *lies), "b": told(("worker/1", "1"))}
-    taken = keep(folder, make(host("a"), host("b")), answers, {}, {}, hang=False)
+    taken = keep(folder, make(host("a"), host("b")), answers, {}, {}, hang=False, at=1.0)
     assert [(one.task, one.attempt, name) for name, one in taken.tasks] == [
         ("worker/0", "1", "a"),
         ("worker/1", "1", "b"),

@@ -48,7 +48,7 @@ class Screen:
 
     def take(self) -> None:
         """Take the terminal, if the task runs."""
-        from orchestrator.fleet import start_thread
+        from orchestrator.clock import SYSTEM
 
         if self._log is None or self._before:
             return
@@ -58,7 +58,7 @@ class Screen:
         raw = termios.tcgetattr(0)
         raw[1] = self._before[1]  # lines of our own end as ever
         termios.tcsetattr(0, termios.TCSADRAIN, raw)
-        self._thread = start_thread("screen", self._serve)
+        self._thread = SYSTEM.start("screen", self._serve)
 
     def give_back(self) -> None:
         """Show the rest, and have the terminal as it was. Idempotent."""

@@ -67,7 +67,7 @@ def _wait_in_line(run: Run) -> None:
         if words and words != told:
             run.emit(Noted(f"in line: waits on {words}"))
             told = words
-        if run.stop.wait(_TURN if behind else _MOMENT):
+        if run.clock.flagged(run.stop, _TURN if behind else _MOMENT):
             raise Cancelled
 
 
@@ -157,14 +157,14 @@ class CannotSeatError(PhaseFailed):
 
 def rest(run: Run, seconds: float) -> None:
     """The pause between two attempts, in which lost hosts may come back; raise Cancelled."""
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
+    deadline = run.clock.now() + seconds
+    while (left := deadline - run.clock.now()) > 0:
         if run.stop.asked:
             raise Cancelled
         if run.lost:
             recovery.gather(run, min(_LOOK, left))
         else:
-            run.stop.wait(min(_LOOK, left))
+            run.clock.flagged(run.stop, min(_LOOK, left))
 
 
 def start_again(run: Run, attempt: int) -> None:
@@ -231,7 +231,7 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
         )
         patience = min(run.timings.host_return, policy.host_timeout) if helped else policy.host_timeout
         gone = allocation.taken(run)
-        if all(name in gone or time.monotonic() - run.losses.since[name] > patience for name in lost):
+        if all(name in gone or run.clock.now() - run.losses.since[name] > patience for name in lost):
             return lost | unfit
         recovery.gather(run, _LOOK)
     return unfit
@@ -244,11 +244,11 @@ def prove_free(run: Run) -> None:
     """
     stop.end_all(run, kill=True, grace=0.0, by=StopBy.FAILURE)
     stop.sweep(run)
-    deadline = time.monotonic() + run.timings.release
+    deadline = run.clock.now() + run.timings.release
     while busy := _busy(run):
-        if time.monotonic() > deadline:
+        if run.clock.now() > deadline:
             fail_on(run, Phase.CONNECT, busy)
-        if run.stop.wait(_LOOK):
+        if run.clock.flagged(run.stop, _LOOK):
             raise Cancelled
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostLost, HostRecovered, Loss
-from orchestrator.fleet import Lost, Session, problems, start_thread
+from orchestrator.fleet import Lost, Session, problems
 from orchestrator.phases import connect
 from orchestrator.phases.context import Reconnected, Run, ViewerRequest, log
 from orchestrator.text import duration
@@ -31,7 +31,7 @@ def lose(run: Run, name: str, why: str, *, pause: float = 0.0) -> None:
     """
     if name in run.losses.since:
         return
-    run.losses.since[name] = time.monotonic()
+    run.losses.since[name] = run.clock.now()
     log.warning("lost %s: %s", name, why)
     run.fleet.let_go(name)
     run.emit(HostLost(name, why))
@@ -43,7 +43,7 @@ def try_again(run: Run) -> None:
     """Begin to try hosts again that have just been lost, each in a thread, once one can be had."""
     for name, pause in list(run.losses.untried.items()):
         try:
-            start_thread(f"reconnect {name}", _reconnect, run, name, pause)
+            run.clock.start(f"reconnect {name}", _reconnect, run, name, pause)
         except OSError as error:
             log.warning("%s is not tried again yet: %s", name, error)
             return
@@ -52,10 +52,10 @@ def try_again(run: Run) -> None:
 
 def _reconnect(run: Run, name: str, pause: float) -> None:
     host = run.plan.host(name)
-    time.sleep(pause)
+    run.clock.sleep(pause)
     attempt, shown = 0, ""
     while name in run.losses.since:
-        time.sleep(_BACKOFF[min(attempt, len(_BACKOFF) - 1)])
+        run.clock.sleep(_BACKOFF[min(attempt, len(_BACKOFF) - 1)])
         attempt += 1
         try:
             session = run.fleet.open(host)
@@ -83,7 +83,7 @@ def regain(run: Run, session: Session) -> bool:
         # Replaced meanwhile: what it still runs belongs to an attempt that is over.
         session.submit(wire.Stop(run=run.id, grace=0.0, kill=True, final=False))
     run.fleet.sessions[name] = session
-    run.emit(HostRecovered(name, time.monotonic() - since))
+    run.emit(HostRecovered(name, run.clock.now() - since))
     connect.keep_again(run, session)
     return True
 
@@ -98,8 +98,8 @@ def silence(run: Run, name: str) -> tuple[str, Loss]:
     since = run.losses.since.get(name)
     if since is None:
         return "", Loss.NONE
-    seconds = time.monotonic() - since
-    when = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+    seconds = run.clock.now() - since
+    when = time.strftime("%H:%M:%S", time.localtime(run.clock.wall() - seconds))
     return f"the host stopped answering at {when}, for {duration(seconds)}", Loss.UNREACHABLE
 
 
@@ -110,7 +110,7 @@ def losses(run: Run) -> dict[str, HostError]:
 
 
 def loss(run: Run, name: str, what: str) -> HostError:
-    why = f"no connection could be made for {time.monotonic() - run.losses.since[name]:.0f} s"
+    why = f"no connection could be made for {run.clock.now() - run.losses.since[name]:.0f} s"
     return problems.lost(run.plan.host(name), why, what)
 
 
@@ -126,11 +126,11 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
     for name, session in list(run.fleet.sessions.items()):
         if (error := session.error) is not None:
             lose(run, name, reason(error))
-    deadline = time.monotonic() + patience
+    deadline = run.clock.now() + patience
     while True:  # hosts that were replaced are not waited for, but they may be back
         awaited = bool(run.lost)
         try:
-            item = run.inbox.get(timeout=max(0.0, deadline - time.monotonic()) if awaited else 0.0)
+            item = run.inbox.get(timeout=max(0.0, deadline - run.clock.now()) if awaited else 0.0)
         except queue.Empty:
             return
         match item:
