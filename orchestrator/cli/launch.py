@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from orchestrator.planning.explain import dry_run
 from orchestrator.requests import LaunchRequest
 from orchestrator.text import utf8
 from orchestrator.verbs.code import Sent
-from orchestrator.verbs.launch import notify_command, prepare, start
+from orchestrator.verbs.launch import launch, notify_command, prepare
 from orchestrator.verbs.plan import wanted_tasks
 
 
@@ -65,9 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return _dry_run(request, person, as_json=arguments.json)
     with Interrupts() as interrupts:
-        planned = prepare(request, person)
-        wanted_tasks(arguments.task, planned[0], "the run")
-        folder = start(request, planned, person)
+        folder = launch(request, person, partial(wanted_tasks, arguments.task, whose="the run"))
         if not arguments.detach or interrupts.count:
             return follow(folder, arguments, interrupts)
     if arguments.json:
@@ -82,14 +81,14 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _dry_run(request: LaunchRequest, person: Person, *, as_json: bool) -> int:
-    planned, project, found = prepare(request, person, resolves=False)
-    sent = Sent(project.root, project.read()) if project is not None else None
+    made = prepare(request, person, resolves=False)
+    sent = Sent(made.code.root, made.code.read()) if made.code is not None else None
     told = notify_command(request.inventory.job, request.notify)
     if as_json:
         more: dict[str, Any] = {"code": sent.as_json()} if sent else {}
-        more["findings"] = [one.as_json() for one in found]
-        facts(msgspec.json.encode(utf8({**msgspec.to_builtins(planned), **more})))
+        more["findings"] = [one.as_json() for one in made.findings]
+        facts(msgspec.json.encode(utf8({**msgspec.to_builtins(made.plan), **more})))
     else:
-        say(*dry_run(planned).removesuffix("\n").split("\n"), *(sent.as_text() if sent else ()))
+        say(*dry_run(made.plan).removesuffix("\n").split("\n"), *(sent.as_text() if sent else ()))
         say(*(("", f"at its end, here: {shlex.join(told)}") if told else ()))
     return ExitStatus.OK

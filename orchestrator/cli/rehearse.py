@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.interrupts import Interrupts
@@ -17,7 +18,7 @@ from orchestrator.model import Inventory
 from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal.watcher import MARK
 from orchestrator.requests import LaunchRequest
-from orchestrator.verbs.launch import prepare, start
+from orchestrator.verbs.launch import launch
 from orchestrator.verbs.plan import wanted_tasks
 
 
@@ -38,9 +39,8 @@ def main(arguments: argparse.Namespace) -> int:
         os.environ[MARK] = str(cluster.folder)  # a keeper has it, and ends with the hosts if we are killed
         person, inventory = Person(), Inventory(cluster.hosts, source="the rehearsal")
         request = request_of(LaunchRequest, arguments, person, inventory=inventory)
-        planned = prepare(request, person)
-        wanted_tasks(arguments.task, planned[0], "the run")
-        status = follow(start(request, planned, person), arguments, interrupts)
+        folder = launch(request, person, partial(wanted_tasks, arguments.task, whose="the run"))
+        status = follow(folder, arguments, interrupts)
     if status == ExitStatus.CLUSTER and arguments.python is None:
         tell("the tasks use the Python that runs orchestrate; name another with --python")
     tell("the rehearsal's servers and folders are removed; the logs are kept, as of any run")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator import ranges
 from orchestrator.errors import UsageError
@@ -20,21 +22,26 @@ from orchestrator.model import (
     EnvironmentPlan,
     FrameworkName,
     Host,
-    Inventory,
     Job,
     Recipe,
     Restarts,
+    Revalidate,
     Role,
     RunPlan,
     TaskId,
     TaskSpec,
 )
 from orchestrator.planning import environ as env_rules
+from orchestrator.planning.selection import stand_by
 from orchestrator.program.choices import KerasChoice, choose_framework, choose_keras, reads_config
+from orchestrator.program.findings import Finding, Scene, find
+from orchestrator.program.sources import SourceFile
 from orchestrator.ranges import grouped
+from orchestrator.requests import LaunchRequest
 from orchestrator.text import endpoint
 
 WORKER_ENTRY = ("-m", "worker_entry")
+_TENSORFLOW = re.compile(r"(?i)\b(?:tensorflow|tf_?keras|keras)")
 CHECKPOINTS = ("--checkpoint-dir", "checkpoints")  # in the run's own folder
 
 
@@ -51,36 +58,33 @@ class _Seat(Struct, frozen=True):
         return endpoint(self.host.address, self.port)
 
 
-class Layout(Struct, frozen=True):
-    """The tasks of a command on the hosts of an inventory, before they are a run."""
+class LaunchFacts(Struct, frozen=True, kw_only=True):
+    """Findings of this machine for one launch; a plan is made of them and of the request."""
 
-    hosts: tuple[Host, ...]
-    command: tuple[str, ...]
-    recipe: Recipe
-    cluster: Mapping[str, tuple[str, ...]]
-    tasks: tuple[TaskSpec, ...]
-    took: tuple[str, ...]  # which framework "auto" is
-    notes: tuple[str, ...]  # what the tool set by itself
+    run: str  # id
+    owner: str
+    created: float
+    sources: tuple[SourceFile, ...] = ()  # the program and the modules beside it, where they are Python
+    own_paths: Mapping[str, str] = {}  # paths in them that only this machine has
+    environment: EnvironmentPlan | None = None  # whose Pythons the hosts have
+    cwd: str = ""  # where in the code the tasks run
+    notes: tuple[str, ...] = ()
 
 
-def lay_out(
-    inventory: Inventory,
-    *,
-    command: tuple[str, ...],
-    env: Mapping[str, str],
-    sources: tuple[str, ...] = (),
-) -> Layout:
-    """Place tasks on every host that is no spare, in inventory order.
+def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Finding, ...]]:
+    """Plan a launch: tasks on every host that is no spare, in inventory order, and what may go wrong.
 
-    `command` and `env` are those of the command line, `sources` the texts of the program and of the modules
-    beside it, where they are Python. Raise UsageError.
+    Raise UsageError for what cannot be planned.
     """
-    job = inventory.job
-    env_rules.check(env, job.secrets)
-    chosen = choose_command(job, command)
-    named = any(word.partition("=")[0] == CHECKPOINTS[0] for word in chosen)
-    if job.max_restarts and is_builtin(chosen) and not named:
-        chosen = (*chosen, *CHECKPOINTS)  # without a folder a restart begins at the first step
+    job, inventory = request.job, request.inventory
+    if request.spares:
+        inventory = stand_by(inventory, request.spares)
+    env_rules.check(request.env, job.secrets)
+    command = choose_command(job, request.command)
+    builtin = is_builtin(command)
+    named = any(word.partition("=")[0] == CHECKPOINTS[0] for word in command)
+    if job.max_restarts and builtin and not named:
+        command = (*command, *CHECKPOINTS)  # without a folder a restart begins at the first step
     hosts = tuple(host for host in inventory.hosts if not host.spare)
     if not hosts:
         raise UsageError(f"{inventory.source} has no host to run on", why="every host is a spare")
@@ -90,20 +94,85 @@ def lay_out(
             why="a run continues with fewer hosts only when its tasks are restarted",
             hint="give `--max-restarts 3`, or set max_restarts = 3 under [job]",
         )
-    framework, took = job.framework, tuple[str, ...]()
-    if is_builtin(chosen):
+    texts = tuple(source.text for source in facts.sources)
+    recipe, took, remark = _recipe(job, request.env, hosts, command, texts)
+    cluster, tasks, notes = seat(hosts, command, recipe)
+    tensorflow = recipe.framework is FrameworkName.TENSORFLOW
+    # What is set for TensorFlow is no news to a program that does not name it, as far as it can be read.
+    known = builtin or is_r(tasks[0].argv) or not tensorflow
+    known |= any(map(_TENSORFLOW.search, (*command, *texts)))
+    scene = Scene(tasks, recipe, facts.sources)
+    found = find(scene) if tensorflow else ()
+    if_shared = find(replace(scene, one_folder=True)) if tensorflow else ()
+    terminal = request.terminal
+    once = terminal is not None  # whoever looks at a breakpoint thinks: nothing hangs, nothing is restarted
+    # With ps only the chief of worker_entry writes the checkpoints.
+    ours = command[-len(CHECKPOINTS) :] == CHECKPOINTS and Role.PS.value in cluster
+    backup = job.backup or (CHECKPOINTS[1] if ours else None)
+    most, least = (0, None) if once else (job.max_restarts, job.min_hosts)
+    conduct = {name: getattr(job, name) for name in Conduct.__struct_fields__}
+    made = RunPlan(
+        run=facts.run,
+        name=request.name,
+        owner=facts.owner,
+        created=facts.created,
+        hosts=hosts,
+        cluster=cluster,
+        tasks=tasks,
+        command=command,
+        completion=completion(cluster),
+        recipe=recipe,
+        restarts=Restarts(most, least, job.host_timeout, backup),
+        admission=_admission(request, recipe.framework),
+        notes=(*took, *((*notes, *remark) if known else ()), *map(str, found), *facts.notes),
+        if_shared=tuple(str(one) for one in if_shared if one not in found),
+        own_paths=dict(facts.own_paths),
+        terminal=terminal,
+        **{**conduct, **({"hang_timeout": 0.0} if once else {})},
+        spares=tuple(host for host in inventory.hosts if host.spare),
+        cwd=facts.cwd,
+        environment=facts.environment,
+        data=inventory.data,
+    )
+    return made, found
+
+
+def _admission(request: LaunchRequest, framework: FrameworkName) -> Admission:
+    job = request.job
+    # What a command of the user's own looks at is not known: it may be the network.
+    when = job.validation or (Revalidate.ALWAYS if job.validate else Revalidate.CHANGED)
+    return Admission(
+        preflight=request.preflight,
+        validate=when is not Revalidate.NEVER and bool(job.validate or FRAMEWORKS[framework].validation),
+        recall=when is Revalidate.CHANGED,
+        validate_command=job.validate,
+        other_ports=request.other_ports,
+        wait=request.wait,
+    )
+
+
+def _recipe(
+    job: Job,
+    env: Mapping[str, str],
+    hosts: tuple[Host, ...],
+    command: tuple[str, ...],
+    texts: tuple[str, ...],
+) -> tuple[Recipe, tuple[str, ...], tuple[str, ...]]:
+    """Return the material of the tasks, why it is of its framework, and a remark on its Keras."""
+    framework, took, builtin = job.framework, tuple[str, ...](), is_builtin(command)
+    if builtin:
         framework = FrameworkName.TENSORFLOW
     elif framework is FrameworkName.AUTO:
-        framework, why = choose_framework(chosen, sources, {**job.env, **env})
+        framework, why = choose_framework(command, texts, {**job.env, **env})
         took = (f"{FRAMEWORKS[framework].title}: {why}; `framework` under [job] changes it",)
-    _check_framework(framework, hosts, chosen)
+    _check_framework(framework, hosts, command)
     tensorflow = framework is FrameworkName.TENSORFLOW
     trainers = sum(host.tasks for host in hosts if host.role in (Role.CHIEF, Role.WORKER))
-    texts = None if is_builtin(chosen) else sources
+    read = None if builtin else texts
     which = KerasChoice()
     if tensorflow:
         ps = any(host.role is Role.PS for host in hosts)
-        which = choose_keras(job.legacy_keras, texts, several=trainers > 1, ps=ps)
+        which = choose_keras(job.legacy_keras, read, several=trainers > 1, ps=ps)
     recipe = Recipe(
         job_env=job.env,
         env=env,
@@ -111,57 +180,10 @@ def lay_out(
         legacy_keras=which.legacy,
         repair_keras=job.repair_keras and which != KerasChoice(),
         auto_shard=job.auto_shard if tensorflow else AutoShard.OFF,
-        tf_config=reads_config(texts) if job.tf_config is None else job.tf_config,
+        tf_config=reads_config(read) if job.tf_config is None else job.tf_config,
         setup=job.setup,
     )
-    cluster, tasks, notes = seat(hosts, chosen, recipe)
-    if which.keras_3 is not None:
-        notes = (*notes, which.keras_3)
-    return Layout(hosts, chosen, recipe, cluster, tasks, took, notes)
-
-
-def assign(
-    inventory: Inventory,
-    layout: Layout,
-    *,
-    run: str,
-    name: str,
-    owner: str,
-    created: float,
-    admission: Admission,
-    environment: EnvironmentPlan | None = None,
-    cwd: str = "",
-    notes: tuple[str, ...] = (),
-    if_shared: tuple[str, ...] = (),
-    own_paths: Mapping[str, str] | None = None,
-) -> RunPlan:
-    """Make the plan of a run from what its inventory says and where its tasks are."""
-    job = inventory.job
-    # With ps only the chief of worker_entry writes the checkpoints.
-    ours = layout.command[-len(CHECKPOINTS) :] == CHECKPOINTS and Role.PS.value in layout.cluster
-    backup = job.backup or (CHECKPOINTS[1] if ours else None)
-    return RunPlan(
-        run=run,
-        name=name,
-        owner=owner,
-        created=created,
-        hosts=layout.hosts,
-        cluster=layout.cluster,
-        tasks=layout.tasks,
-        command=layout.command,
-        completion=completion(layout.cluster),
-        recipe=layout.recipe,
-        restarts=Restarts(job.max_restarts, job.min_hosts, job.host_timeout, backup),
-        admission=admission,
-        notes=notes,
-        if_shared=if_shared,
-        own_paths=dict(own_paths or {}),
-        **{name: getattr(job, name) for name in Conduct.__struct_fields__},
-        spares=tuple(host for host in inventory.hosts if host.spare),
-        cwd=cwd,
-        environment=environment,
-        data=inventory.data,
-    )
+    return recipe, took, () if which.keras_3 is None else (which.keras_3,)
 
 
 def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: Sequence[str]) -> None:

@@ -24,12 +24,14 @@ from orchestrator.node.base import locks
 from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import make_folder, open_plain, read_plain, write_atomically
 from orchestrator.planning import takeover
+from orchestrator.requests import LaunchRequest
 from orchestrator.text import plain, utf8
 
 MOST = 64 << 20  # bytes of a plan
 _MOST_VITALS = 8 << 20
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
 _T = TypeVar("_T")
+_D = TypeVar("_D")
 NEW = ".new"  # holds the folders that are not whole yet
 
 
@@ -60,6 +62,7 @@ class RunFolder(Struct, frozen=True):
 
     plan = _Inside("plan.json")
     events = _Inside("events.jsonl")
+    request = _Inside("request.json")  # what was launched, for a replay; never sent to hosts
     debug_log = _Inside("debug.log")
     lock = _Inside("keeper.lock")
     control = _Inside("control")
@@ -97,14 +100,21 @@ class RunFolder(Struct, frozen=True):
         """Return the words that were kept; () when there are none, or they cannot be read."""
         return self._kept(file, tuple[str, ...], ())
 
+    def write_request(self, request: LaunchRequest) -> None:
+        write_atomically(self.request, msgspec.json.encode(utf8(msgspec.to_builtins(request))))
+
+    def read_request(self) -> LaunchRequest | None:
+        """Return what was launched; None where that was elsewhere, or it cannot be read."""
+        return self._kept(self.request, LaunchRequest, None)
+
     def read_code(self) -> CodeRecord:
         """Nothing where the code was never read, or what was kept of it cannot be."""
         return self._kept(self.code, CodeRecord, CodeRecord())
 
-    def _kept(self, file: Path, kind: type[_T], otherwise: _T) -> _T:
+    def _kept(self, file: Path, kind: type[_T], otherwise: _D) -> _T | _D:
         try:
             return msgspec.json.decode(read_plain(file, MOST), type=kind)
-        except (OSError, RecursionError, msgspec.MsgspecError):
+        except (OSError, RecursionError, UsageError, msgspec.MsgspecError):
             return otherwise
 
     def write_stacks(self, at: float, text: str) -> Path:

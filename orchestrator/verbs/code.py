@@ -81,9 +81,10 @@ class Sent(Struct, frozen=True):
 def look(inventory: Inventory, project: CodeSource | None) -> Code:
     """Return what the checks may ask; `project` is None for worker_entry.
 
-    Paths are relative to the current folder, where the tasks run.
+    Paths are relative to the folder that stands for the tasks': the current one, or that in a copy of code.
     """
-    here = Path.cwd()
+    copied = project is not None and project.state is not None
+    here = project.root.path / project.root.cwd if project is not None and copied else Path.cwd()
     local = all(host.is_local for host in inventory.hosts)
     cwd = "." if project is None else project.root.cwd or "."
     paths = () if project is None else project.listing.paths

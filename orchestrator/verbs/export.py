@@ -33,7 +33,8 @@ def export(request: ExportRequest, output: Sequence[str] = ()) -> Exported:
     if request.engine == "kubernetes":  # the image's
         hosts = tuple(replace(host, python=DEFAULT_PYTHON) for host in hosts)
     bare = replace(inventory, hosts=hosts, environment=None)
-    plan, project, _ = make_plan(replace(request.launch, inventory=bare))
+    made = make_plan(replace(request.launch, inventory=bare))
+    plan, project = made.plan, made.code
     remarks = common.remarks(plan, inventory)
     if request.engine == "kubernetes":
         tree = read_builtin() if project is None else project.read()
@@ -41,8 +42,8 @@ def export(request: ExportRequest, output: Sequence[str] = ()) -> Exported:
         names = [request.selection.hosts or NAME, *output]
         own = [Path(name) for name in names if os.path.exists(name)]  # noqa: PTH110
         code = {file.path: path.read_bytes() for file, path in files if not any(map(path.samefile, own))}
-        made = kubernetes.manifests(plan, inventory.kubernetes, code, plan.cwd, jobset=request.jobset)
-        return Exported(plan, kubernetes.text(made, plan, remarks))
+        objects = kubernetes.manifests(plan, inventory.kubernetes, code, plan.cwd, jobset=request.jobset)
+        return Exported(plan, kubernetes.text(objects, plan, remarks))
     if request.plain:
         return Exported(plan, _plain(plan, project, remarks), needs_rank=True)
     return Exported(plan, _batch(plan, request))

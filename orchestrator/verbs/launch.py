@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from orchestrator.config import values
 from orchestrator.config.mistakes import Wrong
 from orchestrator.errors import UsageError
-from orchestrator.model import Job, Order
+from orchestrator.model import Job, Order, RunPlan
 from orchestrator.names import RunId
 from orchestrator.planning import environ
 from orchestrator.requests import LaunchRequest
@@ -26,29 +25,33 @@ from orchestrator.verbs.unbroken import unbroken
 _UNSEALED = "from another machine this run can be followed and stopped, and not started again"
 
 
-def prepare(request: LaunchRequest, caller: Caller, *, resolves: bool = True) -> Planned:
+def prepare(
+    request: LaunchRequest, caller: Caller, *, resolves: bool = True, notes: tuple[str, ...] = ()
+) -> Planned:
     """Plan a launch, new or of an earlier run; unless it `resolves`, no package index is asked."""
     if request.replay is None:
-        planned, project, found = make_plan(request, resolves=resolves)
+        made = make_plan(request, resolves=resolves, notes=notes)
     else:
         from orchestrator.verbs.replay import plan_again  # 80 ms that few launches need
 
-        planned, project, found = plan_again(request, caller)
-    if (terminal := request.terminal) is not None:
-        wanted_tasks([terminal.task], planned, "the run")
-        once = replace(planned.restarts, most=0, min_hosts=None)
-        # Whoever looks at a breakpoint thinks.
-        planned = replace(planned, terminal=terminal, restarts=once, hang_timeout=0.0)
-    admission = replace(planned.admission, other_ports=request.other_ports, wait=request.wait)
-    return replace(planned, admission=admission), project, found
+        made = plan_again(request, caller, notes)
+    if request.terminal is not None:
+        wanted_tasks([request.terminal.task], made.plan, "the run")
+    return made
 
 
-def start(request: LaunchRequest, made: Planned, caller: Caller) -> RunFolder:
-    """Make the folder of a planned run and fork its keeper; raise UsageError before anything was made."""
-    key, (planned, project, _) = own_key(), made
-    if key is None:
-        note = f"no key could be made ({key_path()}): {_UNSEALED}"
-        planned = replace(planned, notes=(*planned.notes, note))
+def launch(
+    request: LaunchRequest, caller: Caller, check: Callable[[RunPlan], object] = lambda _: None
+) -> RunFolder:
+    """Plan a run, make its folder and start its keeper; raise UsageError before anything was made.
+
+    `check` may raise for a plan that the caller has no use for.
+    """
+    key = own_key()
+    unsealed = () if key is not None else (f"no key could be made ({key_path()}): {_UNSEALED}",)
+    made = prepare(request, caller, notes=unsealed)
+    planned = made.plan
+    check(planned)
     told = notify_command(request.inventory.job, request.notify)
     secrets = environ.values_here(planned.secrets, os.environ)
     asked = logins((*planned.hosts, *planned.spares), caller)
@@ -56,11 +59,12 @@ def start(request: LaunchRequest, made: Planned, caller: Caller) -> RunFolder:
 
     def begin() -> RunFolder:
         folder.create(planned)
+        folder.write_request(made.request)
         if told:
             folder.write_words(folder.notify, told)
         if request.metrics:
             folder.write_words(folder.metrics, [str(Path(request.metrics).absolute())])
-        keeping.start(keeping.Errand(folder, planned, key, asked, secrets, project, new=True))
+        keeping.start(keeping.Errand(folder, planned, key, asked, secrets, made.code, new=True))
         return folder
 
     return unbroken(begin, undo=lambda folder: folder.ask_keeper(Order.STOP))

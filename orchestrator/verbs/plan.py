@@ -1,29 +1,31 @@
-"""From a request to a plan: what is read here, and what will probably go wrong."""
+"""From a request to a plan: what this machine has for it is read, and the plan is made of both."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable
-from typing import TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.errors import UsageError
-from orchestrator.frameworks import FRAMEWORKS
-from orchestrator.model import Admission, FrameworkName, Revalidate, RunPlan, TaskId
-from orchestrator.planning import plan, selection
+from orchestrator.model import EnvironmentPlan, RunPlan, TaskId
+from orchestrator.planning import plan
 from orchestrator.program import findings, refusals
-from orchestrator.program.sources import SourceFile
 from orchestrator.requests import LaunchRequest
 from orchestrator.store import new_run_id
 from orchestrator.sync.contents import CodeSource, check_builtin
 from orchestrator.verbs import code, keeping
 from orchestrator.verbs.environment import check_data, with_environment
 
-_TENSORFLOW = re.compile(r"(?i)\b(?:tensorflow|tf_?keras|keras)")
-# Its plan, the user's code where it is to be sent, and what will probably go wrong.
-Planned: TypeAlias = tuple[RunPlan, CodeSource | None, tuple[findings.Finding, ...]]
+
+class Planned(Struct, frozen=True):
+    """A launch that can start."""
+
+    request: LaunchRequest  # a replay of which launches the same
+    plan: RunPlan
+    code: CodeSource | None  # None: worker_entry
+    findings: tuple[findings.Finding, ...]
 
 
 def wanted_tasks(tasks: Iterable[TaskId], plan: RunPlan, whose: str) -> set[str]:
@@ -37,68 +39,55 @@ def wanted_tasks(tasks: Iterable[TaskId], plan: RunPlan, whose: str) -> set[str]
     return wanted
 
 
-def make_plan(request: LaunchRequest, *, sends: bool = True, resolves: bool = True) -> Planned:
-    """The plan, the user's code where it is to be sent, and what will probably go wrong; raise UsageError.
+def make_plan(
+    request: LaunchRequest, *, sends: bool = True, resolves: bool = True, notes: tuple[str, ...] = ()
+) -> Planned:
+    """Plan a launch of the code that is here; raise UsageError.
 
-    Unless it `sends` the code, which may not be written yet, nothing is refused for what that lacks.
+    Unless it `sends` the code, which may not be written yet, nothing is refused for what that lacks; unless
+    it `resolves`, no package index is asked.
     """
-    created = time.time()
-    inventory = replace(request.inventory, job=request.job)
-    if request.spares:
-        inventory = selection.stand_by(inventory, request.spares)
+    inventory = request.inventory
     command = plan.choose_command(inventory.job, request.command)
-    project = code.project(inventory, request.code) if sends and not plan.is_builtin(command) else None
-    around = code.look(inventory, project)
+    own = sends and not plan.is_builtin(command)
+    project = code.project(inventory, request.code) if own else None
     if sends:
-        refusals.check(command, around)
+        refusals.check(command, code.look(inventory, project))
         if command and plan.is_builtin(command):
             check_builtin(command)
     check_data(inventory)
     environment = None
     if inventory.environment is not None:
         inventory, environment, _ = with_environment(inventory, resolves=resolves)
+    run = None if sends else "preflight"
+    made = plan_of(replace(request, inventory=inventory), project, environment, notes=notes, run=run)
+    return replace(made, request=request)
+
+
+def plan_of(
+    request: LaunchRequest,
+    project: CodeSource | None,
+    environment: EnvironmentPlan | None,
+    *,
+    notes: tuple[str, ...],
+    run: str | None = None,
+) -> Planned:
+    """Plan a launch of some code, whose hosts have the Pythons of an environment."""
+    created = time.time()
+    command = plan.choose_command(request.job, request.command)
+    around = code.look(request.inventory, project)
     sources = code.read(command, around)
-    layout = plan.lay_out(
-        inventory,
-        command=request.command,
-        env=request.env,
-        sources=tuple(source.text for source in sources),
-    )
-    # What a command of the user's own looks at is not known: it may be the network.
-    usual = Revalidate.ALWAYS if inventory.job.validate else Revalidate.CHANGED
-    when = inventory.job.validation or usual
-    framework = FRAMEWORKS[layout.recipe.framework]
-    tensorflow = layout.recipe.framework is FrameworkName.TENSORFLOW
-    # What is set for TensorFlow is no news to a program that does not name it, as far as it can be read.
-    known = plan.is_builtin(command) or plan.is_r(layout.tasks[0].argv) or not tensorflow
-    known |= any(map(_TENSORFLOW.search, (*command, *(source.text for source in sources))))
-    hiding = tuple(
-        SourceFile(path, code.text(path, around) or "")
-        for path in findings.hiding(command, around.sent, sources)
-    )
-    scene = findings.Scene(layout.tasks, layout.recipe, sources, hiding=hiding)
-    found = findings.find(scene)
-    if_shared = findings.find(replace(scene, one_folder=True))
-    own = findings.own_paths(
-        command, sources, lambda path: around.exists(path) and not around.everywhere(path)
-    )
-    planned = plan.assign(
-        inventory,
-        layout,
-        run=str(new_run_id(created)) if sends else "preflight",
-        name=request.name,
+    facts = plan.LaunchFacts(
+        run=run or str(new_run_id(created)),
         owner=keeping.owner(),
         created=created,
-        admission=Admission(
-            preflight=request.preflight,
-            validate=when is not Revalidate.NEVER and bool(inventory.job.validate or framework.validation),
-            recall=when is Revalidate.CHANGED,
-            validate_command=inventory.job.validate,
+        sources=sources,
+        own_paths=findings.own_paths(
+            command, sources, lambda path: around.exists(path) and not around.everywhere(path)
         ),
         environment=environment,
         cwd="" if project is None else project.root.cwd,
-        notes=(*layout.took, *(layout.notes if known else ()), *map(str, found)),
-        if_shared=tuple(str(one) for one in if_shared if one not in found),
-        own_paths=own,
+        notes=notes,
     )
-    return planned, project, found
+    made, found = plan.make(request, facts)
+    return Planned(request, made, project, found)

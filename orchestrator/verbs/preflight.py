@@ -43,4 +43,4 @@ def everything(request: PreflightRequest) -> RunPlan:
     other = not job.command and job.framework not in (FrameworkName.AUTO, FrameworkName.TENSORFLOW)
     whole = replace(request.inventory, hosts=hosts)
     launch = LaunchRequest(inventory=whole, command=("train.py",) if other else ())
-    return make_plan(launch, sends=False)[0]
+    return make_plan(launch, sends=False).plan

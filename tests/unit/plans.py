@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.model import Admission, Host, Inventory, Job, Role, RunPlan
+from orchestrator.model import Host, Inventory, Job, Role, RunPlan
 from orchestrator.planning import plan
+from orchestrator.program.sources import SourceFile
+from orchestrator.requests import LaunchRequest
 
 
 def make(
@@ -16,17 +18,9 @@ def make(
     sources: tuple[str, ...] = (),
 ) -> RunPlan:
     inventory = Inventory(hosts, job or Job())
-    layout = plan.lay_out(inventory, command=command, env=env or {}, sources=sources)
-    return plan.assign(
-        inventory,
-        layout,
-        run="r1",
-        name="",
-        owner="ada@laptop",
-        created=1e9,
-        admission=Admission(),
-        notes=layout.notes,
-    )
+    request = LaunchRequest(inventory=inventory, command=command, env=env or {})
+    files = tuple(SourceFile(f"{number}.py", text) for number, text in enumerate(sources))
+    return plan.make(request, plan.LaunchFacts(run="r1", owner="ada@laptop", created=1e9, sources=files))[0]
 
 
 def host(name: str, role: str = "worker", **other: object) -> Host:

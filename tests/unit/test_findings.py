@@ -15,6 +15,7 @@ from orchestrator.planning import plan
 from orchestrator.program import findings, sources
 from orchestrator.program.findings import Scene
 from orchestrator.program.sources import SourceFile
+from orchestrator.requests import LaunchRequest
 from tests.scripts.corpus import ALL
 
 ROOT = Path(__file__).parents[2]
@@ -37,13 +38,9 @@ class Case:
 
 def scene(files: tuple[SourceFile, ...], roles: tuple[Role, ...], job: Job, tasks: int = 1) -> Scene:
     hosts = tuple(Host(f"h{n}", f"h{n}", f"h{n}", role=role, tasks=tasks) for n, role in enumerate(roles))
-    layout = plan.lay_out(
-        Inventory(hosts, job=job),
-        command=("train.py",),
-        env={},
-        sources=tuple(source.text for source in files),
-    )
-    return Scene(layout.tasks, layout.recipe, files)
+    request = LaunchRequest(inventory=Inventory(hosts, job=job), command=("train.py",))
+    made, _ = plan.make(request, plan.LaunchFacts(run="r1", owner="ada@laptop", created=1e9, sources=files))
+    return Scene(made.tasks, made.recipe, files)
 
 
 def of(case: Case) -> Scene:

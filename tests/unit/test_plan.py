@@ -59,6 +59,7 @@ def test_everything_of_a_plan() -> None:
         host("here", "ps", workdir="/data/my runs", python="python3.12"),
         job=Job(setup="module load cuda\nulimit -n 9", secrets=("TOKEN",), env={"B": "\x1b[2J"}),
         command=("train.py", "--name", "a b"),
+        sources=("import tensorflow as tf\ntf.keras.Sequential()",),
     )
     matches_golden("cli/dry_run.txt", explain.dry_run(plan))
 
