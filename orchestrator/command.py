@@ -7,7 +7,6 @@ user's) whose last word is the command line for a shell at the far end.
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import signal
 import socket
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from orchestrator import processes
 from orchestrator.errors import HostError
 from orchestrator.node.base.fault import reason
 from orchestrator.quoting import command_line
@@ -99,6 +99,8 @@ class PipeChannel:
         assert process.stderr is not None
         self._host = host
         self._process = process
+        self._registration = contextlib.ExitStack()
+        self._registration.enter_context(processes.registered(process))
         self._end, self._err = end, process.stderr
         self._lock = threading.Lock()
         self._closed = False
@@ -160,9 +162,9 @@ class PipeChannel:
                 self._process.wait(_ENDING)
                 break
             except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, number)
+                processes.kill(self._process, number)
         self._process.wait()
+        self._registration.close()
         self._end.close()
         self._drainer.join(_ENDING)
         self._err.close()

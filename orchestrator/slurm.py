@@ -6,12 +6,12 @@ import contextlib
 import os
 import re
 import socket
-import subprocess
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec import Struct
 
+from orchestrator import processes
 from orchestrator.errors import HostError, Trouble, UsageError
 from orchestrator.export.orchestrate_rank import expand
 from orchestrator.model import Host
@@ -34,6 +34,7 @@ _ENDS = {
 }
 _SHOW = ("scontrol", "--oneliner", "show")
 _PATIENCE = 5.0  # seconds for Slurm to answer
+_MOST = 8 << 20  # bytes of an answer
 _FIRST_PORT, _PLACES = 20_000, 187  # below what systems hand out by themselves, above Slurm's own
 _ROOM = 64  # task ports of one job on a node
 
@@ -185,24 +186,17 @@ def _address(name: str, record: Mapping[str, str]) -> str:
 def _slurm(*words: str, patience: float = _PATIENCE) -> str:
     """Return what a program of Slurm's prints; raise UsageError."""
     try:
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=True,
-            timeout=patience,
-            stdin=subprocess.DEVNULL,
-            env=environment(),
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        told = getattr(error, "stderr", None) or str(error)
+        done = processes.run(words, patience, most=_MOST, env=environment())
+        told = done.err.decode("utf-8", "replace") or f"no answer within {patience:g} s"
+    except OSError as error:
+        done, told = None, str(error)
+    if done is None or done.status != 0:
         raise UsageError(
-            "Slurm does not tell",
-            why=f"{words[0]}: {plain(' '.join(str(told).split()))[:300]}",
+            "Slurm does not answer",
+            why=f"{words[0]}: {plain(' '.join(told.split()))[:300]}",
             hint="`squeue --me` shows your jobs; SLURM_CONF names a configuration outside of /etc/slurm",
-        ) from error
-    return done.stdout
+        )
+    return done.out.decode("utf-8", "replace")
 
 
 def _record(line: str) -> dict[str, str]:

@@ -33,6 +33,8 @@ def run() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):  # what is left, if anybody reads it
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
+    if (programs := sys.modules.get("orchestrator.processes")) is not None:
+        programs.end_all()
     # Not `sys.exit`: threads of connections may be at work still (daemons, for a host that hangs must not
     # keep us), and an interpreter that is taken down under them ends by SIGSEGV now and then (Python 3.11).
     os._exit(status)

@@ -12,11 +12,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
+from orchestrator import processes
 from orchestrator.errors import HostError, Trouble
 from orchestrator.model import Host
+from orchestrator.ranges import fold
 from orchestrator.ssh.resolve import client_words, resolve
 from orchestrator.text import plain
 
@@ -30,6 +32,7 @@ class OnlyOpenSSHError(HostError):
 
 
 _NOT_CONNECTED = 255  # the exit status of ssh itself
+_LOGIN, _SLOW = 20.0, 2.0  # seconds for a login that asks nobody, and until its host is named
 _IDLE = 600  # seconds without use after which a master of ours ends by itself
 _OPTIONS = {
     "ConnectTimeout": "15",
@@ -99,8 +102,14 @@ def open_masters(hosts: Sequence[Host], tell: Callable[[str], None]) -> Path | N
 
     Return the folder of the connections; None where nothing had to be asked.
     """
-    with ThreadPoolExecutor(8) as pool:
-        asking = [host for host, asks in zip(hosts, pool.map(_asks, hosts), strict=True) if asks]
+    pool = ThreadPoolExecutor(8)
+    try:
+        answers = {host.name: pool.submit(_asks, host) for host in hosts}
+        if slow := [name for name, one in answers.items() if one in wait(answers.values(), _SLOW).not_done]:
+            tell(f"waiting for the login of {fold(slow)}")
+        asking = [host for host in hosts if answers[host.name].result()]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # on Ctrl-C nobody waits for their logins
     if not asking:
         return None
     folder = Path(tempfile.mkdtemp(prefix="orchestrate-"))
@@ -113,8 +122,8 @@ def open_masters(hosts: Sequence[Host], tell: Callable[[str], None]) -> Path | N
 
 def _asks(host: Host) -> bool:
     """Return True for a host whose login works only when a person answers."""
-    done = subprocess.run([*client(host), "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    problem = error(host, done.returncode, done.stderr)
+    done = processes.run([*client(host), "true"], _LOGIN)
+    problem = error(host, done.status, done.err)
     return problem is not None and problem.kind in (Trouble.AUTH, Trouble.HOSTKEY_UNKNOWN)
 
 
@@ -122,6 +131,5 @@ def close_masters(folder: Path) -> None:
     """End the connections in a folder of `open_masters`, and remove it."""
     for socket in folder.glob("*"):
         with contextlib.suppress(OSError):
-            words = ["ssh", "-F", "/dev/null", "-O", "exit", "-o", f"ControlPath={socket}", "x"]
-            subprocess.run(words, capture_output=True, check=False, timeout=5)
+            processes.run(["ssh", "-F", "/dev/null", "-O", "exit", "-o", f"ControlPath={socket}", "x"], 5)
     shutil.rmtree(folder, ignore_errors=True)

@@ -11,7 +11,6 @@ import pwd
 import re
 import shlex
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from orchestrator import processes
 from orchestrator.errors import HereError, HostError
 from orchestrator.model import Host
 from orchestrator.plainfile import at_home, cache, make_folder, read_plain, write_atomically
@@ -221,25 +221,17 @@ def _ask_ssh(words: tuple[str, ...], _when: int) -> Options:
         if answer.asker == asker and all(_stamp(path) == stamp for path, stamp in answer.stamps.items()):
             return answer.told
     began = time.time_ns()
-    try:
-        done = subprocess.run(
-            [words[0], "-v", *words[1:]],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
-            check=False,
-            timeout=_PATIENCE,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise BadConfigError(f"ssh -G took more than {error.timeout:.0f} s (a Match exec?)") from error
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if not _NOISE.search(line)]
-        raise BadConfigError(lines[-1] if lines else f"ssh -G exited with {done.returncode}")
-    told = parse_dump(done.stdout)
+    done = processes.run([words[0], "-v", *words[1:]], _PATIENCE)
+    out, err = (text.decode("utf-8", "surrogateescape") for text in (done.out, done.err))
+    if done.status is None:
+        raise BadConfigError(f"ssh -G took more than {_PATIENCE:.0f} s, or flooded us (a Match exec?)")
+    if done.status != 0:
+        lines = [line for line in err.splitlines() if not _NOISE.search(line)]
+        raise BadConfigError(lines[-1] if lines else f"ssh -G exited with {done.status}")
+    told = parse_dump(out)
     with contextlib.suppress(OSError, RuntimeError, UnicodeError):
-        named = [str(at_home(path)) for path in _NAMED.findall(done.stderr)]
-        texts = [Path(path).read_bytes() for path in _READ.findall(done.stderr)]
+        named = [str(at_home(path)) for path in _NAMED.findall(err)]
+        texts = [Path(path).read_bytes() for path in _READ.findall(err)]
         strange = [path for path in named if "\\" in path or len(path) >= _CUT]  # not as it is written
         if texts and not strange and not any(map(_MOVING.search, texts)):
             home = Path(pwd.getpwuid(os.getuid()).pw_dir)

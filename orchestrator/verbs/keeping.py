@@ -115,6 +115,8 @@ def main() -> None:
     finally:
         with contextlib.suppress(Exception):
             sys.stderr.flush()
+            if (programs := sys.modules.get("orchestrator.processes")) is not None:
+                programs.end_all()
         os._exit(status)
 
 

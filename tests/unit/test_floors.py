@@ -35,6 +35,7 @@ FLOORS = {
         "export",
         "ranges",
         "plainfile",
+        "processes",
     },
     0: {"errors", "model", "requests", "names", "events", "text", "quoting", "nearest", "timings", "node"},
 }

@@ -88,7 +88,7 @@ def test_nodes_that_a_job_has_lost(words: Path) -> None:
 def test_a_slurm_that_does_not_answer_ends_nothing(words: Path) -> None:
     (words / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
     assert slurm.look("7", ["n1"]) == slurm.Fate()
-    with pytest.raises(UsageError, match="tell"):
+    with pytest.raises(UsageError, match="does not answer"):
         slurm.allocation("7")
 
 

@@ -9,13 +9,13 @@ import hashlib
 import hmac
 import os
 import socket
-import subprocess
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from paramiko import ssh_exception as raised
 
+from orchestrator import processes
 from orchestrator.ssh import hostkeys
 from orchestrator.ssh.connect import Deadline, _tcp, explain
 from orchestrator.ssh.hostkeys import Beyond, KnownHosts, Trust
@@ -162,8 +162,8 @@ EDITS = (  # ssh_config (None: a file that it includes appears), the port, and w
 
 def test_what_ssh_says_is_kept_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked = Mock(side_effect=subprocess.run)
-    monkeypatch.setattr(subprocess, "run", asked)
+    asked = Mock(side_effect=processes.run)
+    monkeypatch.setattr(processes, "run", asked)
     etc = tmp_path / "etc"
     (etc / "more").mkdir(parents=True)
     for step, (text, port, again) in enumerate(EDITS):
