@@ -21,15 +21,29 @@ MOMENT = 0.4  # seconds that a line waits for others
 _MOST_OPEN = 200  # lines that are held
 
 # `I0000 00:00:1795318895.276187   30788 port.cc:153] ...`, and as it was before TensorFlow 2.17:
-# `2024-01-02 09:35:23.860511: I tensorflow/core/util/port.cc:113] ...`
+# `2024-01-02 09:35:23.860511: I tensorflow/core/util/port.cc:113] ...`. A program that logs with absl has its
+# own lines of this form, which name a file of Python; of those only TensorFlow's are known.
 _INFORMATION = re.compile(
-    r"I\d{4} \d\d:\d\d:[\d.]+ +\d+ \S+:\d+\] |\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+: I \S+:\d+\] |INFO:tensorflow:"
+    r"I\d{4} \d\d:\d\d:[\d.]+ +\d+ (?:\S+\.(?:cc|h|cu|cpp)|(?:cross_device|collective|mirrored|multi_"
+    r"|parameter_server|cluster_coord|distribut|saver|checkpoint|builder_impl|dataset_)\w*\.py):\d+\] "
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+: I \S+:\d+\] "
     r"|WARNING: All log messages before absl::InitializeLog|To enable the following instructions: [A-Z]"
 )
+_TOLD = "INFO:tensorflow:"  # also what TensorFlow says of an error that it goes on with
 _ALARM = re.compile(r"(?i)error|fail|abort|crash|unhealthy|exception|out of memory|oom|nan\b|killed")
-# TensorFlow's stamps; durations and rates as Keras prints them: `0s`, `398ms/epoch`, `ETA: 1:02`, `41 it/s`.
+# Lines below one of information that are part of it.
+_CONTINUED = re.compile(r"/job:\w+/replica:\d+/task:\d+\s*$|\s*\[\[\{\{(?:function_)?node |:?\{\"created\":")
+# A stamp at the beginning of a line, behind a bracket or a level at most.
+_STAMP = re.compile(
+    r"^(\W{0,3}(?:[A-Z]{4,8}\b\W{1,3})?)"
+    r"(?:(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d(?:/\d{2,4})?|[A-Z][a-z]{2} [ \d]\d)[ T])?"
+    r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?![\d:])"
+)
+# TensorFlow's stamps; durations and rates as Keras prints them: `0s`, `398ms/epoch`, `ETA: 1:02`, `41 it/s`;
+# the folder of the run, which is another one where hosts are on one machine.
 _VARYING = re.compile(
-    r"^[WEF]\d{4} \d\d:\d\d:[\d.]+ +\d+ |^\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+: "
+    r"^[IWEF]\d{4} \d\d:\d\d:[\d.]+ +\d+ "
+    r"|/[^\"'\s]{1,200}/runs/\d{8}-\d{6}-\w{4}/"
     r"|(?<=ETA: )[0-9:]{1,16}s?(?![\w:])"
     r"|(?:(?<![\w.\[;:/-])|(?<=\x1b\[[01]m))[0-9]+(?:\.[0-9]+)? ?(?:ns|us|\u00b5s|ms|s)"
     r"(?=/(?:step|epoch|sample|batch)\b|[^\w/]|$)"
@@ -69,6 +83,7 @@ class Folding:
         self._running: set[str] = set()
         self._open: deque[_Group] = deque()
         self._last: dict[str, int] = {}  # task -> the place of its last line
+        self._hides: set[str] = set()  # tasks whose last line was information
         self._place = 0
 
     def note(self, event: Event, *, aloud: bool) -> list[Shown]:
@@ -86,7 +101,9 @@ class Folding:
         if line.task not in self._last:
             self._last[line.task] = -1
             self._running.add(line.task)
-        if is_information(line.text):
+        hides = is_information(line.text) or (line.task in self._hides and is_continued(line.text))
+        (self._hides.add if hides else self._hides.discard)(line.task)
+        if hides:
             return shown
         key, last = shape(line.text), self._last[line.task]
         group = next((group for group in self._open if group.key == key and group.place > last), None)
@@ -122,10 +139,19 @@ class Folding:
 
 
 def is_information(text: str) -> bool:
-    """Return True for what TensorFlow prints for information, unless it sounds like trouble."""
-    return text[:1] in "IT2W" and bool(_INFORMATION.match(text)) and not _ALARM.search(text)
+    """Return True for what TensorFlow, XLA and absl print for information, whatever its words."""
+    if text.startswith(_TOLD):
+        return not _ALARM.search(text)
+    return text[:1] in "IT2W" and bool(_INFORMATION.match(text))
+
+
+def is_continued(text: str) -> bool:
+    """Return True for a line that is part of the information above it."""
+    return bool(_CONTINUED.match(text))
 
 
 def shape(text: str) -> str:
     """Return the text without durations, rates and stamps: lines of one shape are shown once."""
-    return _VARYING.sub("\0", text) if "/" in text or ":" in text else text
+    if "/" not in text and ":" not in text:
+        return text
+    return _VARYING.sub("\0", _STAMP.sub("\\1\0", text))

@@ -50,11 +50,20 @@ def test_a_burst_is_folded_line_by_line() -> None:
     assert shown == [(ALL, text) for text in texts]
 
 
+RUN = "20261127-013316-vra9"
 ALIKE = [
     ("6/6 - 0s - loss: 0.5 - 398ms/epoch - 66ms/step", "6/6 - 1s - loss: 0.5 - 1s/epoch - 171ms/step", True),
     ("step 40: loss 0.3012, 41.2 steps/s", "step 40: loss 0.3012, 9.8 steps/s", True),
     ("\x1b[1m6/6\x1b[0m \x1b[1m0s\x1b[0m 7ms/step", "\x1b[1m6/6\x1b[0m \x1b[1m1s\x1b[0m 12ms/step", True),
     ("6/6 - 0s - loss: 0.5", "6/6 - 0s - loss: 0.6", False),
+    ("2026-11-27 01:33:16,123 INFO step 3", "2026-11-27 01:33:17,004 INFO step 3", True),
+    ("[01:33:16] step 3", "[01:33:17] step 3", True),
+    ("INFO 2026-11-27T01:33:16.1Z: step 3", "INFO 2026-11-27T01:33:16.2Z: step 3", True),
+    ("11/27/2026 01:33:16 - INFO - x", "11/27/2026 01:33:17 - INFO - x", True),
+    ("I1127 01:33:16.123456 140234 train.py:12] step 3", "I1127 01:33:16.1 9 train.py:12] step 3", True),
+    ("2026-11-27 01:33:16 step 3", "2026-11-27 01:33:16 step 4", False),
+    ("row 2026-11-27 01:33:16", "row 2026-11-27 01:33:17", False),
+    (f'  File "/h/1/runs/{RUN}/work/t.py", line 6', f'  File "/h/2/runs/{RUN}/work/t.py", line 6', True),
     ("gpu: Tesla T4, cuda: 12.1.2", "gpu: Tesla T4, cuda: 11.8.0", False),
 ]
 
@@ -65,6 +74,11 @@ def test_lines_are_alike_but_for_durations_and_rates(one: str, other: str, alike
     assert feed(folding, line(0, one), line(1, other)) == ([("worker/0,worker/1", one)] if alike else [])
 
 
+ONEDNN = (  # in its full length
+    "oneDNN custom operations are on. You may see slightly different numerical results due to floating-point"
+    " round-off errors from different computation orders. To turn them off, set the environment variable"
+    " `TF_ENABLE_ONEDNN_OPTS=0`."
+)
 STAMP = "0000 00:00:1795320342.882476    8101 "
 
 
@@ -73,6 +87,10 @@ STAMP = "0000 00:00:1795320342.882476    8101 "
     [
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
         f"I{STAMP}cpu_feature_guard.cc:227] This TensorFlow binary is optimized to use",
+        f"I{STAMP}port.cc:153] {ONEDNN}",
+        f"I{STAMP}gpu_device.cc:20] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.0GiB",
+        f"I{STAMP}service.cc:152] XLA service 0x7f failed over",
+        "I1127 01:33:16.123456 140234 cross_device_ops.py:617] Reduce to /job:localhost failed once",
         "2024-01-02 09:35:23.860511: I tensorflow/core/util/port.cc:113] oneDNN custom operations are on.",
         "INFO:tensorflow:Collective all_reduce tensors: 2 all_reduces, num_devices = 1",
     ],
@@ -90,13 +108,26 @@ def test_what_tensorflow_prints_for_information_is_left_out(text: str) -> None:
         "I am a line",
         "2024 is a year",
         "INFO:tensorflow:Error reported to Coordinator: out of range",
-        f"I{STAMP}gpu_device.cc:20] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.0GiB",
+        "I1127 01:33:16.123456 140234 train.py:12] step 3: loss 0.5",
+        "/job:worker/replica:0/task:2",
         f"W{STAMP}gpu_device.cc:2341] Cannot dlopen some GPU libraries.",
         "To enable the following instructions: are my own words",
     ],
 )
 def test_what_may_matter_is_shown(text: str) -> None:
     assert feed(started(1), line(0, text)) == [("worker/0", text)]
+
+
+def test_lines_below_information_are_left_out_with_it() -> None:
+    stragglers, peer = (
+        f"I{STAMP}coordination_service.cc:505] Example stragglers:",
+        "/job:worker/replica:0/task:2",
+    )
+    unhealthy = f"E{STAMP}coordination_service.cc:9] The following tasks are unhealthy:"
+    said = (line(0, stragglers), line(1, unhealthy), line(0, peer), line(1, peer), line(0, "data ready"))
+    shown = [("worker/1", unhealthy), ("worker/1", peer), ("worker/0", "data ready"), ("worker/0", peer)]
+    folding = started(2)
+    assert [*feed(folding, *said, line(0, peer)), *words(folding.flush())] == shown
 
 
 def test_warnings_that_differ_in_their_stamps_are_one() -> None:
