@@ -49,3 +49,8 @@ class AttemptName(_Name):
 def is_validation(attempt: str) -> bool:
     """Return True if an attempt of this name is one before the training; no attempt, which is "", is none."""
     return bool(attempt) and AttemptName(attempt).number is None
+
+
+def is_rehearsed(host: str) -> bool:
+    """Return True for a host of a rehearsal, which is gone when its run has ended."""
+    return re.fullmatch(r"rehearsal-\d+", host) is not None

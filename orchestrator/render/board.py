@@ -172,7 +172,8 @@ def region(view: View, now: float, height: int, width: int, vitals: Vitals = Vit
 
 def _rule(view: View, now: float, width: int) -> str:
     """The line that sets the board apart from the log, with the run and what it does."""
-    head = f"{_RULE * 2} {f'run {view.planned.run} ' if view.planned else ''}{_doing(view, now)} "
+    run = f"run {view.planned.name or view.planned.run} " if view.planned else ""
+    head = f"{_RULE * 2} {run}{_doing(view, now)} "
     return head.ljust(width, _RULE)[:width]
 
 

@@ -13,10 +13,10 @@ from orchestrator.render.grid import wrapped
 from orchestrator.render.sink import Sink, colours
 from orchestrator.text import plain
 
-_HEAD = re.compile(r"^(error|warning):")
+_HEAD = re.compile(r"^(?:(error|warning):|run \S+ (succeeded|failed)\b)")
 # A sentence about a host that begins with its verb; a node may say one of its own.
 _VERB = re.compile(r"(?!(?:the|an?|no|its?|not|what)\b)[a-z]+(?:[: ]|$)")
-_COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m"}
+_COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "failed": "\x1b[1;31m", "succeeded": "\x1b[1;32m"}
 
 
 def block(what: str, why: str = "", hint: str = "", *, word: str = "error") -> list[str]:
@@ -44,8 +44,12 @@ def host_block(
 
 
 def coloured(text: str) -> str:
-    """Colour the first word of a line that begins a block."""
-    return _HEAD.sub(lambda match: f"{_COLOURS[match[1]]}{match[0]}\x1b[0m", text)
+    """Color the first word of a line that begins a block, and how a run ended."""
+    match = _HEAD.match(text)
+    if match is None:
+        return text
+    start, end = 0 if match[1] else match.start(2), match.end()
+    return f"{text[:start]}{_COLOURS[match[1] or match[2]]}{text[start:end]}\x1b[0m{text[end:]}"
 
 
 def report(error: OrchestrateError, stream: TextIO, width: int | None = None) -> None:

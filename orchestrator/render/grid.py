@@ -11,6 +11,7 @@ from orchestrator.text import plain
 _GAP = 2  # cells between two columns
 _LAST = 20  # cells that the last column of a table wants
 _COMMAND = re.compile(r"`[^`]*`")
+QUOTE = "    | "  # before each last line of a task
 _BLANK = "\0"  # of a command; no line has one
 
 
@@ -86,6 +87,9 @@ def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
 def _rows(line: str, width: int) -> list[str]:
     if len(line) <= width:
         return [line]
+    if line.startswith(QUOTE) and width > 2 * len(QUOTE):
+        rows = textwrap.wrap(line.removeprefix(QUOTE), width - len(QUOTE), break_on_hyphens=False)
+        return [QUOTE + row for row in rows]
     head, _, rest = line.partition(": ")
     rows = textwrap.wrap(
         _COMMAND.sub(lambda match: match[0].replace(" ", _BLANK), line),

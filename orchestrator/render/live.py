@@ -7,10 +7,12 @@ data: it never meets rich's markup or emoji codes, and what passes is `text.harm
 
 from __future__ import annotations
 
+import io
 import time
 from typing import TextIO, TypeAlias, cast
 
 from rich.ansi import AnsiDecoder
+from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live as RichLive
 from rich.text import Text
@@ -30,6 +32,8 @@ from orchestrator.run.vitals import Vitals
 from orchestrator.text import harmless, plain
 
 _FRAME = 0.1  # seconds between two frames
+_LEAST_ROOM = 20  # cells of a task's line
+_MEASURE = Console(file=io.StringIO())  # wrapping asks one for nothing but its tab size
 _ROOM = 4000  # lines that wait for the next frame
 
 Said: TypeAlias = tuple[str, str] | LogLine | Folded  # a line of ours and its style, or one of tasks
@@ -56,10 +60,24 @@ class Paint:
         if isinstance(said, tuple):
             text, style = said
             return Text(plain(text), style) if style else _decoded(coloured(text))
-        prefix = self._prefixes.of_line(said)
-        at = (when(said.sent), "dim") if self._timestamps else ""
-        task = said.task if isinstance(said, LogLine) else ""  # several have no colour
-        return Text.assemble(at, (plain(prefix), self._styles.get(task, "")), _decoded(said.text))
+        (line,) = self.lines_of(said)
+        return line
+
+    def lines_of(self, said: LogLine | Folded, width: int = 0) -> list[Text]:
+        """A task's line in rows of `width` cells, broken between words: half a number is another number."""
+        prefix = plain(self._prefixes.of_line(said))
+        at = when(said.sent) if self._timestamps else ""
+        style = self._styles.get(said.task if isinstance(said, LogLine) else "", "")  # several have no color
+        text, room = _decoded(said.text), width - cell_len(at + prefix)
+        rows = [text]
+        if room >= _LEAST_ROOM and text.cell_len > room:
+            text.expand_tabs(8)
+            rows = list(text.wrap(_MEASURE, room, overflow="fold"))
+            for row in rows:
+                row.rstrip()
+        blank = " " * (cell_len(at + prefix) - 2)
+        heads = [Text.assemble((at, "dim"), (prefix, style)), *(Text(f"{blank}| ") for _ in rows[1:])]
+        return [head.append_text(row) for head, row in zip(heads, rows, strict=True)]
 
 
 def _decoded(text: str) -> Text:
@@ -140,8 +158,10 @@ class Live(Renderer):
         for said in self._said:
             if isinstance(said, tuple) and not said[0].lstrip().startswith("try: "):  # that is to be copied
                 lines += [self._paint.line((part, said[1])) for part in wrapped([said[0]], width)]
-            else:
+            elif isinstance(said, tuple):
                 lines.append(self._paint.line(said))
+            else:
+                lines += self._paint.lines_of(said, width)
         self._said.clear()
         if rows == self._rows and not lines:
             return

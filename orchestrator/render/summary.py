@@ -6,10 +6,11 @@ from orchestrator import ranges
 from orchestrator.diagnosis.ends import end
 from orchestrator.events import Level, Outcome, RunEnded
 from orchestrator.model import Role, TaskId
+from orchestrator.names import is_rehearsed
 from orchestrator.ranges import grouped
 from orchestrator.render import fold
 from orchestrator.render.errors import block, host_block, problems
-from orchestrator.render.grid import table
+from orchestrator.render.grid import QUOTE, table
 from orchestrator.run.view import TaskView, View
 from orchestrator.text import duration, plain, size
 
@@ -35,7 +36,8 @@ def summary(view: View, *, told: bool = True) -> list[str]:
     losses = ((task.task, task.missing) for task in view.tasks.values() if task.missing)
     missing = (f"{task}: {size(lost)} of its log were lost on the node" for task, lost in losses)
     rows = [f"  {row}" for row in (*ends(view), *missing)] if started else []
-    where = f"logs: {ended.folder}/logs" if started else f"more: {ended.folder}/debug.log"
+    logs = [f"logs: {ended.folder}/logs", _more(view, ended)]
+    where = logs if started else [f"more: {ended.folder}/debug.log"]
     silent = [name for name in ended.unproven if name not in ended.alive]
     doubts = [f"{fold.names(ended.alive)}: KILL does not end its tasks"] if ended.alive else []
     if silent:
@@ -48,9 +50,17 @@ def summary(view: View, *, told: bool = True) -> list[str]:
         *([f"not started again: {ended.given_up}"] if ended.given_up else []),
         *(line for text in ended.warnings for line in block(text, word="warning")),
         *(block("\n".join(doubts), hint=ended.hint, word="warning") if doubts else ()),
-        *([where] if ended.folder else []),
+        *(where if ended.folder else []),
     ]
     return [plain(line) for line in said]
+
+
+def _more(view: View, ended: RunEnded) -> str:
+    """Offer the commands for an ended run; what a rehearsal's tasks wrote is gone with its hosts."""
+    run = (view.planned and view.planned.name) or ended.run
+    page = f"more: `orchestrate report {run}` writes a page"
+    gone = all(is_rehearsed(task.host) for task in view.tasks.values())
+    return page if gone else f"{page}, `orchestrate pull {run}` fetches what the tasks wrote"
 
 
 def ends(view: View) -> list[str]:
@@ -77,7 +87,7 @@ def ends(view: View) -> list[str]:
 
 def cause(view: View, ended: RunEnded, *, told: bool = True) -> list[str]:
     """The first failure, its last lines as they came, and what to try."""
-    shown = [f"    | {plain(line)}".rstrip() for line in ended.last_lines]
+    shown = [f"{QUOTE}{plain(line)}".rstrip() for line in ended.last_lines]
     shown = ["  its last lines:", *shown] if shown else []
     if not ended.cause or ended.outcome is Outcome.STOPPED:
         return shown

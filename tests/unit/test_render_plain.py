@@ -14,10 +14,15 @@ from typing import Any
 import pytest
 
 from orchestrator import events as ev
-from orchestrator.events import Event, Level, Outcome, Phase, Stamped
+from orchestrator.events import Event, Level, LogLine, Outcome, Phase, Stamped
 from orchestrator.render import Look
-from orchestrator.render.live import Live
+from orchestrator.render.errors import coloured
+from orchestrator.render.grid import QUOTE, wrapped
+from orchestrator.render.live import Live, Paint
 from orchestrator.render.plain import Plain
+from orchestrator.render.summary import summary
+from orchestrator.run.view import replay
+from orchestrator.text import plain
 from tests.golden import matches_golden
 
 PLAN = ev.RunPlanned(
@@ -162,3 +167,49 @@ def test_every_line_of_a_fast_log_is_shown(monkeypatch: pytest.MonkeyPatch) -> N
     bare = re.sub(r"\x1b\[[?\d;]*\w", "", raw.decode())
     shown = re.findall(r"worker/0 gpu-01 \| (line \d+)\r?\n", bare)
     assert shown == [f"line {number}" for number in range(5_000)]
+
+
+def test_a_quoted_line_keeps_its_bar() -> None:
+    text = QUOTE + '  File "/home/train/work/runs/x/work/train.py", line 6, in <module>'
+    rows = wrapped([text, QUOTE + "^" * 60, QUOTE.rstrip()], 40)
+    assert all(row.startswith(QUOTE.rstrip()) and len(row) <= 40 for row in rows)
+    assert rows[0].startswith(QUOTE + "  File")
+    assert rows[-1] == QUOTE.rstrip()
+    assert "".join(row.removeprefix(QUOTE) for row in rows[:-3]).replace(" ", "") == text[6:].replace(" ", "")
+
+
+def test_a_tasks_line_is_broken_between_words() -> None:
+    paint = Paint()
+    paint.learn(replay([Stamped(1.0, ev.TaskStarted(f"worker/{n}", f"gpu-0{n}", "1", 1)) for n in range(2)]))
+    text = "20/20 [========] - 2s 105ms/step - loss: \x1b[1m8.0570e-05\x1b[0m - accuracy: 1.0000"
+    line = LogLine("worker/0", "gpu-00", text, 1.0)
+    rows = [row.plain for row in paint.lines_of(line, 50)]
+    assert rows == [
+        "worker/0 gpu-00 | 20/20 [========] - 2s 105ms/step",
+        "                | - loss: 8.0570e-05 - accuracy:",
+        "                | 1.0000",
+    ]
+    assert paint.line(line).plain == "worker/0 gpu-00 | " + plain(text)
+    assert [row.plain for row in paint.lines_of(line, 30)] == [paint.line(line).plain]  # no room for words
+
+
+def test_how_a_run_ended_has_a_color() -> None:
+    assert coloured("run r1 succeeded after 3 s") == "run r1 \x1b[1;32msucceeded\x1b[0m after 3 s"
+    assert coloured("run r1 failed after 3 s") == "run r1 \x1b[1;31mfailed\x1b[0m after 3 s"
+    assert coloured("run r1 was stopped after 3 s") == "run r1 was stopped after 3 s"
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "last"),
+    [
+        ("night", "gpu-1", "`orchestrate report night` writes a page, `orchestrate pull night` fetches what"),
+        ("", "gpu-1", "`orchestrate report r1` writes a page, `orchestrate pull r1` fetches what"),
+        ("night", "rehearsal-01", "`orchestrate report night` writes a page"),
+    ],
+)
+def test_the_last_line_of_a_run_offers_what_comes_next(name: str, host: str, last: str) -> None:
+    planned = ev.RunPlanned("r1", name, "ann@laptop", ("t.py",), (("worker/0", host),), (), "/runs/r1")
+    ended = ev.RunEnded("r1", ev.Outcome.SUCCEEDED, 0, 1.0, "", "", (), "/runs/r1")
+    story: list[Event] = [planned, ev.TaskStarted("worker/0", host, "1", 1), ended]
+    said = summary(replay([Stamped(1.0, event) for event in story]))[-1]
+    assert said.removesuffix(" the tasks wrote") == f"more: {last}"

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from orchestrator import events as ev
 from orchestrator.events import Event, Outcome, Phase, Stamped
 from orchestrator.render.board import region
@@ -30,6 +32,11 @@ def drawn(view: View, now: float = 100.0, height: int = 10, width: int = 200, **
     rows = [text for text, _ in region(view, now, height, width, **more)]
     assert all(len(row) <= width for row in rows)
     return [rows[0].strip("\u2500 "), *rows[1:]] if rows else []
+
+
+def test_the_board_has_the_name_of_the_run() -> None:
+    assert drawn(after(replace(plan(1), name="night"), *started(1)))[0] == "run night 0.0 s"
+    assert drawn(after(plan(1), *started(1)))[0] == "run r1 0.0 s"
 
 
 def test_nothing_is_drawn_before_a_run_and_after_it() -> None:
