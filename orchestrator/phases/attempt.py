@@ -180,7 +180,7 @@ class Attempt:
         )
 
 
-_WRITE_EVERY = 1.0
+_WRITE_EVERY, _AT_ONCE = 1.0, 0.1  # the latter where a viewer has just asked
 _ASK_EVERY = 5.0
 _WATCHED = 15.0  # seconds after a viewer's last word in which somebody looks
 
@@ -198,7 +198,8 @@ class Gauge(Struct):
 
     def look(self) -> None:
         now = self.run.clock.now()
-        if now - self.run.watched > _WATCHED or now - self.wrote < _WRITE_EVERY:
+        pause = _WRITE_EVERY if self.run.watched < self.wrote else _AT_ONCE
+        if now - self.run.watched > _WATCHED or now - self.wrote < pause:
             return
         self.wrote = now
         self._take(now)

@@ -35,6 +35,10 @@ class ViewerRequest(Struct, frozen=True):
     """A viewer has asked for the end of the run."""
 
 
+class Watched(Struct, frozen=True):
+    """A viewer has asked what the tasks do now."""
+
+
 class Reconnected(Struct, frozen=True):
     session: Session
 
@@ -47,7 +51,7 @@ class Followed(Struct, frozen=True):
     error: HostError | None = None
 
 
-Item: TypeAlias = TaskNews | Lost | ViewerRequest | Reconnected | Followed
+Item: TypeAlias = TaskNews | Lost | ViewerRequest | Watched | Reconnected | Followed
 
 
 class Inbox:

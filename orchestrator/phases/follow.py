@@ -28,7 +28,7 @@ from orchestrator.fleet import Lost, Session, TaskNews, problems
 from orchestrator.model import TaskId
 from orchestrator.names import is_validation
 from orchestrator.phases.connect import keep_again
-from orchestrator.phases.context import Emit, Followed, Reconnected, Run, ViewerRequest, log
+from orchestrator.phases.context import Emit, Followed, Reconnected, Run, ViewerRequest, Watched, log
 from orchestrator.phases.restart import recovery
 from orchestrator.plainfile import tail_of
 from orchestrator.run import fitlines, hang
@@ -175,6 +175,8 @@ class Follower:
             match item:
                 case ViewerRequest():
                     return True
+                case Watched():
+                    return False
                 case Reconnected(session):
                     if recovery.regain(self._run, session):
                         self.attach([session.host.name])

@@ -41,7 +41,7 @@ from orchestrator.model import Order, RunPlan
 from orchestrator.phases import allocation, launch, stage, stop
 from orchestrator.phases.adopt import Adopted, adopt, announcement
 from orchestrator.phases.attempt import Attempt, Finished
-from orchestrator.phases.context import PhaseFailed, Run, ViewerRequest, log
+from orchestrator.phases.context import PhaseFailed, Run, ViewerRequest, Watched, log
 from orchestrator.phases.follow import collect
 from orchestrator.phases.restart.again import (
     CannotSeatError,
@@ -100,6 +100,7 @@ class Control:
                 self._type_in(str(asked.get("typed", "")), asked.get("terminal"))
             case Order.VITALS:
                 self._run.watched = self._run.clock.now()
+                self._run.inbox.put(Watched())
             case Order.STOP | Order.KILL:
                 # Cancelled first: whoever sees that it was asked for may wait for hosts again.
                 if self.cancels and not self._run.stop.asked:
