@@ -216,12 +216,16 @@ class PairReported(_Fact):
 
 
 class Stepped(_Fact):
-    """A host, a task or this machine ("") does a step of what takes long; 0 of 0 bytes: not known."""
+    """A host, a task or this machine ("") does a step of what takes long; 0 of 0: not known.
+
+    Without a step it has nothing left to do.
+    """
 
     who: str
     step: str
     done: int = 0
     total: int = 0
+    unit: str = "bytes"
 
 
 class EnvironmentMade(_Fact):

@@ -28,7 +28,7 @@ from orchestrator.envs import (
     uv_for,
 )
 from orchestrator.errors import ClusterError, HostError, Trouble
-from orchestrator.events import EnvironmentMade, Event, Noted, Phase, Stepped
+from orchestrator.events import DataPlaced, EnvironmentMade, Event, Noted, Phase, Stepped
 from orchestrator.fleet import Fleet, Session
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
@@ -97,34 +97,34 @@ def _make(
         going = {name: one for name, one in makers.items() if name not in bad and not one.is_done}
         bad.update(fleet.each(going, step).bad)
 
-    def supply(part: str, get: Callable[[Platform], list[DataPath]]) -> None:
+    def supply(part: str, what: str, get: Callable[[Platform], list[DataPath]]) -> None:
         """Bring a part to the hosts that lack it: the same files for hosts of one platform."""
         going = ((one.lacks, one.session.host) for name, one in makers.items() if name not in bad)
         for platform, group in grouped(going).items():
             if platform is not None:
-                places, failed = _bring(fleet, group, functools.partial(get, platform), emit)
+                places, failed = _bring(fleet, group, what, functools.partial(get, platform), emit)
                 bad.update(failed)
                 for name, folder in places.items():
                     makers[name].supplied(f"{folder}/{part}")
 
     def on_bytes(size: int) -> None:
-        emit(Stepped("", "fetches packages", size))
+        emit(Stepped("", "fetch packages", size))
 
     def wheels(platform: Platform) -> list[DataPath]:
         folder = fetch(lock, platform, plan.index, on_bytes)
         return [DataPath(f"{_WHEELS}/{path.name}", path) for path in sorted(folder.glob("*.whl"))]
 
     each(_Maker.look)
-    supply(_UV, lambda one: [DataPath(_UV, uv_for(one, plan.index, on_bytes), executable=True)])
+    supply(_UV, "uv", lambda one: [DataPath(_UV, uv_for(one, plan.index, on_bytes), executable=True)])
     fits = fleet.in_pool(
         lambda: {one: _fit(lock, one, plan) for one in {m.platform for m in makers.values()}}
     )
     each(lambda one: one.find(fits[one.platform]))
     going = [one for name, one in makers.items() if name not in bad]
     fleet.in_pool(lambda: _choose(going, emit))
-    supply(_PYTHON, _python)
+    supply(_PYTHON, "Python", _python)
     each(_Maker.begin)
-    supply(_WHEELS, wheels)
+    supply(_WHEELS, "packages", wheels)
     each(_Maker.finish)
     return bad
 
@@ -258,11 +258,15 @@ class _Maker(Struct):
         deadline = session.clock.now() + _LIMIT
         while not session.clock.done(future, _GLANCE) and session.clock.now() < deadline:
             steps = session.request(wire.EnvProgress(workdir=session.host.workdir, name=self.plan.name))
-            if steps.step == "unpack":  # what it counts are packages
-                self.emit(Stepped(session.host.name, f"unpack {steps.done} of {total} packages"))
+            if steps.step == "install":
+                self.emit(Stepped(session.host.name, steps.step, min(steps.done, total), total, "packages"))
             elif steps.step:
                 self.emit(Stepped(session.host.name, steps.step, steps.done))
-        self._made(session.wait(future, wire.EnvMake.OP, 1.0).versions)
+        try:
+            self._made(session.wait(future, wire.EnvMake.OP, 1.0).versions)
+        except HostError:
+            self.emit(Stepped(session.host.name, ""))
+            raise
 
     def _made(self, versions: Mapping[str, str], *, reused: bool = False) -> None:
         self.is_done = True
@@ -273,7 +277,7 @@ class _Maker(Struct):
 
 
 def _bring(
-    fleet: Fleet, hosts: Sequence[Host], sources: Callable[[], list[DataPath]], emit: Emit
+    fleet: Fleet, hosts: Sequence[Host], what: str, sources: Callable[[], list[DataPath]], emit: Emit
 ) -> tuple[dict[str, str], dict[str, HostError]]:
     """Have files of this machine on all of the hosts; the folder on each, and what failed."""
     try:
@@ -281,10 +285,14 @@ def _bring(
     except ClusterError as error:
         why = {"kind": "env", "why": error.why, "hint": error.hint}
         return {}, {host.name: HostError(host.name, error.what, **why) for host in hosts}
+    finally:
+        emit(Stepped("", ""))
 
     def step(event: Event) -> None:  # what is data for a transfer is an environment for people
         if isinstance(event, Stepped) and event.who:
-            emit(Stepped(event.who, "receives packages", event.done, event.total))
+            emit(Stepped(event.who, f"receive {what}", event.done, event.total))
+        elif isinstance(event, DataPlaced):
+            emit(Stepped(event.host, ""))
 
     others = [session.host for session in fleet.sessions.values() if session.host not in hosts]
     looked = look(fleet, others, dataset.digest, _HELP).good

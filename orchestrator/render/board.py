@@ -234,8 +234,9 @@ def _phase(view: View, now: float) -> list[str]:
     ]
     share = 1 - len(waiting) / max(1, phase.hosts)
     text = f"{phase.hosts - len(waiting)} of {count(phase.hosts, 'host')}"
-    if bytes_ := sum(step.total for step in view.steps.values()):
-        came = sum(step.done for step in view.steps.values())
+    moved = [step for step in view.steps.values() if step.unit == "bytes"]
+    if bytes_ := sum(step.total for step in moved):
+        came = sum(step.done for step in moved)
         rate = came / max(1.0, now - phase.started)
         left = f"  {_since((bytes_ - came) / rate)} left" if rate > 0 and bytes_ > came else ""
         share, text = came / bytes_, f"{size(came)} of {size(bytes_)}  {size(rate)}/s{left}"

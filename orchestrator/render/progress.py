@@ -6,46 +6,65 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from msgspec.structs import replace
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress_bar import ProgressBar
+from rich.text import Text
 
+from orchestrator.events import Stepped
 from orchestrator.ranges import fold, grouped
-from orchestrator.text import plain, size
+from orchestrator.text import duration, plain, size
+
+
+class _Bar(BarColumn):
+    """A bar where the total is known; nothing moves where it is not."""
+
+    def render(self, task: Task) -> ProgressBar:
+        return super().render(task) if task.total else ProgressBar(width=0)
+
+
+class _Figures(ProgressColumn):
+    """How much of how much, in bytes with their rate where they come from elsewhere; else for how long."""
+
+    def render(self, task: Task) -> Text:
+        step, seconds = task.fields["step"], task.elapsed or 0.0
+        if step.total or step.done:
+            word = size if step.unit == "bytes" else str
+            of = f" of {word(step.total)}" if step.total else ""
+            unit = "" if step.unit == "bytes" else f" {step.unit}"
+            comes = step.total and not unit and step.done and seconds >= 1
+            pace = f", {size(step.done / seconds)}/s" if comes else ""
+            return Text(f"{word(step.done)}{of}{unit}{pace}")
+        return Text(duration(int(seconds)) if seconds >= 1 else "")
 
 
 @contextmanager
-def steps(*, quiet: bool = False) -> Iterator[Callable[[str, str, int, int], None]]:
-    """A bar for hosts at the same step, on stderr while the block runs.
-
-    Call the result with (name, step, done, total), in bytes; with "" for who has nothing left to do.
-    """
+def steps(*, quiet: bool = False) -> Iterator[Callable[[Stepped], None]]:
+    """A row for hosts at the same step, on stderr while the block runs; one without a step leaves its row."""
     if quiet or not sys.stderr.isatty():
-        yield lambda *_: None
+        yield lambda _: None
         return
-    now: dict[str, tuple[str, int, int]] = {}
-    tasks: dict[str, TaskID] = {}  # the bar of each step
-    columns = TextColumn("{task.description}", markup=False), BarColumn(bar_width=20)
-    bars = Progress(
-        *columns, TextColumn("{task.fields[figures]}"), console=Console(stderr=True), transient=True
-    )
-    with bars:
+    now: dict[str, Stepped] = {}
+    rows: dict[str, TaskID] = {}  # of each step
+    words = TextColumn("{task.description}", markup=False)
+    console = Console(stderr=True)
+    with Progress(words, _Bar(bar_width=20), _Figures(), console=console, transient=True) as progress:
 
-        def show(name: str, step: str, done: int, total: int) -> None:
-            now[name] = step, done, total
-            groups = grouped((step, name) for name, (step, *_) in now.items() if step)
-            for gone in tasks.keys() - groups.keys():
-                bars.remove_task(tasks.pop(gone))
-            if not step:
-                return
-            names = groups[step]
-            if step not in tasks:
-                tasks[step] = bars.add_task("", total=None, figures="")
-            done, total = sum(now[name][1] for name in names), sum(now[name][2] for name in names)
-            seconds = next(task.elapsed or 0.0 for task in bars.tasks if task.id == tasks[step])
-            said = f"{size(done)}{f' of {size(total)}' if total else ''}" if done else ""
-            said += f", {size(done / seconds)}/s" if done and seconds >= 1 else ""
-            words = plain(f"{fold(names)} {step}")
-            bars.update(tasks[step], description=words, completed=done, total=total or None, figures=said)
+        def show(step: Stepped) -> None:
+            now[step.who or "this machine"] = step
+            groups = grouped((one.step, (name, one)) for name, one in now.items() if one.step)
+            for gone in rows.keys() - groups.keys():
+                progress.remove_task(rows.pop(gone))
+            for name, members in groups.items():
+                done, total = (sum(getattr(one, what) for _, one in members) for what in ("done", "total"))
+                merged = replace(members[0][1], done=done, total=total)
+                title = plain(f"{fold(who for who, _ in members)}: {name}")
+                if name not in rows:
+                    rows[name] = progress.add_task("", total=None, step=merged)
+                progress.update(
+                    rows[name], description=title, completed=done, total=total or None, step=merged
+                )
 
         yield show
 
@@ -59,7 +78,7 @@ def progress(title: str, total: int, *, quiet: bool = False) -> Iterator[Callabl
         def add(number: int) -> None:
             nonlocal done
             done += number
-            show(title, "arrives", done, total)
+            show(Stepped(title, "arrives", done, total))
 
         yield add
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+from collections.abc import Iterable
 from typing import assert_never
 
 from orchestrator import events as ev
@@ -98,9 +99,9 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
         case ev.RunEnded():
             return ["", *summary(view)]
         case ev.EnvironmentMade():
-            lines = [] if event.reused else [environment_made(event)]
+            lines = [] if event.reused else placed([event])
         case ev.DataPlaced():
-            lines = [] if event.reused else [data_placed(event)]
+            lines = [] if event.reused else placed([event])
         case ev.HostConnected() | ev.HostFailed() | ev.CheckReported() | ev.PairReported() | ev.TreeSynced():
             return []  # said for all hosts at once when their phase ends
         case ev.HostDescribed() | ev.TaskProgressed() | ev.TaskReported() | ev.LogLine():
@@ -132,20 +133,28 @@ def gap(event: ev.LogGap) -> str:
     return f"{count(event.count, 'line')} not shown: {event.why}; the log file has all"
 
 
-def environment_made(event: ev.EnvironmentMade) -> str:
-    """The environment that a host has now, with the versions that were imported there."""
-    how = "has its environment already" if event.reused else f"environment made in {duration(event.seconds)}"
-    versions = ", ".join(f"{name} {version}" for name, version in event.versions.items())
-    return f"{event.host}: {how}{': ' if versions else ''}{versions}"
+def placed(events: Iterable[ev.EnvironmentMade | ev.DataPlaced]) -> list[str]:
+    """List what hosts have now, with the versions that were imported there; equal ones share a line."""
+    same: dict[tuple[str, str], list[ev.EnvironmentMade | ev.DataPlaced]] = {}
+    for event in events:
+        same.setdefault(_placed(event), []).append(event)
+    lines = []
+    for (how, what), alike in same.items():
+        least, most = (duration(one(event.seconds for event in alike)) for one in (min, max))
+        took = "" if alike[0].reused else f" in {most if least == most else f'{least} to {most}'}"
+        lines.append(f"{fold.names(event.host for event in alike)}: {how}{took}{': ' if what else ''}{what}")
+    return lines
 
 
-def data_placed(event: ev.DataPlaced) -> str:
-    """Word what a host has of [data] now, and where that came from."""
+def _placed(event: ev.EnvironmentMade | ev.DataPlaced) -> tuple[str, str]:
+    if isinstance(event, ev.EnvironmentMade):
+        versions = ", ".join(f"{name} {version}" for name, version in event.versions.items())
+        return "has its environment already" if event.reused else "environment made", versions
     if event.reused:
-        return f"{event.host}: has the data already ({size(event.total)})"
+        return f"has the data already ({size(event.total)})", ""
     ways = [(event.sent, "from here"), (event.peers, "from other hosts")]
     came = ", ".join(f"{size(count)} {where}" for count, where in ways if count) or "all of it was there"
-    return f"{event.host}: data in {duration(event.seconds)}: {came}"
+    return "data", came
 
 
 def _planned(event: ev.RunPlanned, *, brief: bool) -> list[str]:

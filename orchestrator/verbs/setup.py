@@ -28,9 +28,9 @@ class Prepared(Struct, frozen=True):
 
 def setup(request: SetupRequest, emit: Emit, caller: Caller) -> Prepared:
     """Resolve the packages, and make their environment where it is missing."""
-    for host in request.inventory.hosts:
-        emit(Stepped(host.name, "resolve"))
+    emit(Stepped("", "resolve packages"))
     inventory, plan, lock = with_environment(request.inventory, renew=request.upgrade)
+    emit(Stepped("", ""))
     trainers = tuple(host for host in inventory.hosts if runs_in(host, plan))
     own = tuple(host.name for host in inventory.hosts if host not in trainers)
     with asking(trainers, caller) as (fleet, bad):

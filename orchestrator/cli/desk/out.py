@@ -56,25 +56,32 @@ def show(stream: TextIO, lines: Iterable[str], *, json: bool = False) -> None:
 
 @contextlib.contextmanager
 def bars(*, json: bool) -> Iterator[Callable[[Event], None]]:
-    """While the block runs each event is a line of JSON; or the host's bar, and a line when it is done."""
+    """While the block runs each event is a line of JSON; or hosts at the same step share a row.
+
+    What they have in the end is said behind the block: once, where several have the same.
+    """
     from orchestrator.events import DataPlaced, EnvironmentMade, Noted, Stepped, encode
     from orchestrator.render.progress import steps
-    from orchestrator.render.words import data_placed, environment_made
+    from orchestrator.render.words import placed
     from orchestrator.store.bus import Bus
 
-    with steps(quiet=json) as draw:
+    done: list[DataPlaced | EnvironmentMade] = []
+    try:
+        with steps(quiet=json) as draw:
 
-        def show(stamped: Stamped) -> None:
-            event = stamped.event
-            if json:
-                facts(encode(stamped))
-                sys.stdout.flush()
-            elif isinstance(event, Stepped):
-                draw(event.who or "this machine", event.step, event.done, event.total)
-            elif isinstance(event, Noted):
-                tell(event.text)
-            elif isinstance(event, DataPlaced | EnvironmentMade):
-                draw(event.host, "", 0, 0)
-                tell(data_placed(event) if isinstance(event, DataPlaced) else environment_made(event))
+            def show(stamped: Stamped) -> None:
+                event = stamped.event
+                if json:
+                    facts(encode(stamped))
+                    sys.stdout.flush()
+                elif isinstance(event, Stepped):
+                    draw(event)
+                elif isinstance(event, Noted):
+                    tell(event.text)
+                elif isinstance(event, DataPlaced | EnvironmentMade):
+                    draw(Stepped(event.host, ""))
+                    done.append(event)
 
-        yield Bus(show).emit
+            yield Bus(show).emit
+    finally:
+        tell(*placed(done))

@@ -91,11 +91,11 @@ def progress(_agent: Agent, request: Request) -> dict[str, Any]:
         if made is None:
             continue
         if sign in argv[0]:
-            return {"step": "import", "done": 0}
+            return {"step": "import check", "done": 0}
         making = os.path.join(os.path.dirname(_path(request)), made[made.index(sign) :].split("/")[0])
         installed = len(glob.glob(f"{glob.escape(making)}/lib/*/site-packages/*.dist-info"))
-        written = int(procs.facts(pid, "io").get(b"wchar", b"0"))  # what uv fetches, unpacked
-        return {"step": "unpack", "done": installed} if installed else {"step": "fetch", "done": written}
+        written = int(procs.facts(pid, "io").get(b"wchar", b"0"))  # what uv unpacks while it fetches
+        return {"step": "install", "done": installed} if installed else {"step": "unpack", "done": written}
     return {"step": "", "done": 0}
 
 
