@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from orchestrator.clock import SYSTEM, Clock
 from orchestrator.events import TaskProgressed
 from orchestrator.node.base.descriptors import write_all
 from orchestrator.plainfile import end_of, open_plain, write_atomically
@@ -27,15 +27,16 @@ _decode = msgspec.json.Decoder(TrainingPoint).decode
 class _Head(Struct):
     """The first line."""
 
-    made: int  # nanoseconds
+    n: int  # of the next point
+    made: float  # seconds since the epoch
     strides: dict[str, dict[str, int]] = {}
 
 
 class PointFile:
     """Thins what tasks report and print, and keeps it: a keeper that takes over goes on where it ended."""
 
-    def __init__(self, path: Path, tasks: int) -> None:
-        self._path, self._thinned = path, Thinned(tasks)
+    def __init__(self, path: Path, tasks: int, clock: Clock = SYSTEM) -> None:
+        self._path, self._thinned, self._clock = path, Thinned(tasks), clock
         self._last: dict[tuple[str, str, bool], TrainingPoint] = {}  # by attempt, task, and whether printed
         self._waiting: dict[str, TrainingPoint] = {}  # the newest of each task, where it is not on disk
         self._shown: dict[str, float] = {}  # when the last one of a task was (monotonic)
@@ -74,12 +75,12 @@ class PointFile:
 
     def newest(self, task: str, *, now: bool = False) -> list[TrainingPoint]:
         """Return the newest point of a task that viewers have not seen, at most one a second."""
-        due = now or time.monotonic() - self._shown.get(task, 0.0) >= _PAUSE
+        due = now or self._clock.now() - self._shown.get(task, 0.0) >= _PAUSE
         return self._show(self._waiting[task]) if due and task in self._waiting else []
 
     def _show(self, point: TrainingPoint) -> list[TrainingPoint]:
         self._waiting.pop(point.task, None)
-        self._shown[point.task] = time.monotonic()
+        self._shown[point.task] = self._clock.now()
         self._buffer += msgspec.json.encode(point) + b"\n"
         self._lines += 1
         return [point]
@@ -90,7 +91,7 @@ class PointFile:
             return
         if not self._path.exists() or self._lines > self._most:
             points = self._thinned.points()
-            head = msgspec.json.encode(_Head(time.time_ns(), self._thinned.strides))
+            head = msgspec.json.encode(_Head(self._next, self._clock.wall(), self._thinned.strides))
             lines = (msgspec.json.encode(point) for point in points)
             write_atomically(self._path, b"\n".join((head, *lines, b"")))
             self._lines, self._most = len(points), _SLACK + 2 * len(points)

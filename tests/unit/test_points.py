@@ -70,7 +70,9 @@ def test_a_reader_sees_each_point_once_and_the_last_one_however_often_it_looks(t
     assert (tmp_path / "p").stat().st_size < 500_000
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}\n", b"\xff" * 99, b"[" * 100_000, b'{"made":1,"strides":3}\n'])
+@pytest.mark.parametrize(
+    "damage", [b"", b"{}\n", b"\xff" * 99, b"[" * 100_000, b'{"n":1,"made":1,"strides":3}\n']
+)
 def test_damage_is_left_out_and_mended(damage: bytes, tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_bytes(damage + b"\nhalf")
