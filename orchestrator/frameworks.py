@@ -6,12 +6,15 @@ Another one is a name in model.py, a section here, and its line in the table.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import TypeVar
 
 from msgspec import Struct
 
+from orchestrator import orchestrate_rank
 from orchestrator.model import FrameworkName
-from orchestrator.text import endpoint
+
+V = TypeVar("V")
 
 
 class Standing(Struct, frozen=True):
@@ -29,13 +32,6 @@ class Standing(Struct, frozen=True):
     def size(self) -> int:
         return len(self.peers)
 
-    @property
-    def addresses(self) -> str:
-        return ",".join(endpoint(address, port) for address, port in self.peers)
-
-
-_ALONE = Standing(0, (("localhost", 1),), 0, 1, 0, 1, None)
-
 
 class Framework(Struct, frozen=True):
     title: str
@@ -44,7 +40,7 @@ class Framework(Struct, frozen=True):
     # command that starts such a program.
     spreads: re.Pattern[str] = re.compile(r"(?!)")
     starts: re.Pattern[str] = re.compile(r"(?!)")
-    variables: Callable[[Standing], Mapping[str, str]] = lambda _: {}
+    contracts: tuple[str, ...] = ()  # names of variables that its programs read, in orchestrate_rank.py
     package: str = ""  # the distribution that it cannot do without
     packages: Mapping[str, str] = {}  # distributions that tasks agree on -> modules
     # Python for a process that has imported those: it may `write` the number of `gpus`, and its build.
@@ -76,7 +72,10 @@ _TENSORFLOW = Framework(
     },
     probe=_TENSORFLOW_PROBE,
     validation=("worker_entry", "--validate"),
-    spreads=re.compile(r"tf\.distribute|MultiWorkerMirrored|MirroredStrategy|ParameterServer|TF_CONFIG"),
+    contracts=("dtensor",),
+    spreads=re.compile(
+        r"dtensor|tf\.distribute|MultiWorkerMirrored|MirroredStrategy|ParameterServer|TF_CONFIG"
+    ),
 )
 
 
@@ -94,26 +93,6 @@ if "torch" in sys.modules:
 """
 
 
-def _of_torch(place: Standing) -> dict[str, str]:
-    address, port = place.peers[0]
-    processes = "auto" if place.devices is None else str(max(1, len(place.devices)))
-    return {
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-        "RANK": str(place.rank),
-        "WORLD_SIZE": str(place.size),
-        "LOCAL_RANK": str(place.local_rank),
-        "LOCAL_WORLD_SIZE": str(place.local_size),
-        "GROUP_RANK": str(place.host_rank),
-        # Options of torchrun that its command line does not have; it replaces the variables above.
-        "PET_MASTER_ADDR": address,
-        "PET_MASTER_PORT": str(port),
-        "PET_NNODES": str(place.hosts),
-        "PET_NODE_RANK": str(place.host_rank),
-        "PET_NPROC_PER_NODE": processes,
-    }
-
-
 _TORCH = Framework(
     "PyTorch",
     imports=frozenset(
@@ -124,8 +103,10 @@ _TORCH = Framework(
     probe=_TORCH_PROBE,
     validation=("worker_entry.alone", "torch"),
     spreads=re.compile(r"torch\.distributed|DistributedDataParallel|lightning|accelerate|deepspeed"),
-    starts=re.compile(r"(?:^|[/\s])torchrun(?:\s|$)|\btorch\.distributed\.(?:run|launch)\b"),
-    variables=_of_torch,
+    starts=re.compile(
+        r"(?:^|[/\s])(?:torchrun|accelerate\s+launch)(?:\s|$)|\btorch\.distributed\.(?:run|launch)\b"
+    ),
+    contracts=("torch", "torchrun"),
     shows_all=True,
 )
 
@@ -141,18 +122,6 @@ if gpus and "jax" in sys.modules:
 """
 
 
-def _of_jax(place: Standing) -> dict[str, str]:
-    return {
-        # JAX reads the first one itself; node/hook/site_frameworks.py answers its question for the others.
-        "JAX_COORDINATOR_ADDRESS": place.addresses.partition(",")[0],
-        "JAX_NUM_PROCESSES": str(place.size),
-        "JAX_PROCESS_ID": str(place.rank),
-        "KERAS_DISTRIBUTION_JOB_ADDRESSES": place.addresses,
-        "KERAS_DISTRIBUTION_NUM_PROCESSES": str(place.size),
-        "KERAS_DISTRIBUTION_PROCESS_ID": str(place.rank),
-    }
-
-
 _JAX = Framework(
     "JAX",
     imports=frozenset({"jax", "flax", "optax", "equinox", "haiku"}),
@@ -161,7 +130,7 @@ _JAX = Framework(
     probe=_JAX_PROBE,
     validation=("worker_entry.alone", "jax"),
     spreads=re.compile(r"jax\.distributed|keras\.distribution|shard_map|NamedSharding|pmap"),
-    variables=_of_jax,
+    contracts=("jax", "kubeflow", "keras"),
 )
 
 
@@ -173,18 +142,18 @@ FRAMEWORKS: Mapping[FrameworkName, Framework] = {
 }
 
 
-def variables(name: FrameworkName, place: Standing) -> dict[str, str]:
-    """Return what tells a task where it stands: names of our own, whatever it is, and its framework's."""
-    own = {
-        "ORCHESTRATE_RANK": str(place.rank),
-        "ORCHESTRATE_SIZE": str(place.size),
-        "ORCHESTRATE_LOCAL_RANK": str(place.local_rank),
-        "ORCHESTRATE_HOSTS": place.addresses,
-    }
-    return {**own, **FRAMEWORKS[name].variables(place)}
+def variables(name: FrameworkName, place: Standing, tuner: bool = False) -> dict[str, str]:
+    """Return a task's place in variables: names of our own, its framework's, and those of Keras Tuner."""
+    local, node = (place.local_rank, place.local_size), (place.host_rank, place.hosts)
+    known = orchestrate_rank.values(place.peers, place.rank, local, node)
+    if place.devices is not None:
+        known["processes"] = str(max(1, len(place.devices)))
+    contracts = ("orchestrate", *FRAMEWORKS[name].contracts, *["keras_tuner"] * tuner)
+    return orchestrate_rank.of_contracts(contracts, known)
 
 
-def alone(name: FrameworkName, env: Mapping[str, str]) -> dict[str, str]:
+def alone(name: FrameworkName, env: Mapping[str, V]) -> dict[str, V]:
     """Take a task's place away from its environment: for what runs on each host by itself."""
-    placed = {"TF_CONFIG", *variables(name, _ALONE)}
+    contracts = ("orchestrate", *FRAMEWORKS[name].contracts, "keras_tuner")
+    placed = {"TF_CONFIG"}.union(*(orchestrate_rank.CONTRACTS[contract] for contract in contracts))
     return {key: value for key, value in env.items() if key not in placed}

@@ -270,6 +270,7 @@ class Recipe(Struct, frozen=True):
     repair_keras: bool = False
     auto_shard: AutoShard = AutoShard.OFF
     tf_config: bool = True  # also for one task
+    tuner: bool = False  # tasks share out a search of Keras Tuner: the first is its chief
     setup: str | None = None
 
 

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from orchestrator import processes
 from orchestrator.errors import HostError, Trouble, UsageError
-from orchestrator.export.orchestrate_rank import expand
 from orchestrator.model import Host
+from orchestrator.orchestrate_rank import expand
 from orchestrator.text import plain
 
 # Of the job, and not of the step or batch script that we are in: what that was given would be taken for

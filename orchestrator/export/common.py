@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import TypeVar
 
+from orchestrator import orchestrate_rank
 from orchestrator.errors import UsageError
-from orchestrator.export import orchestrate_rank
 from orchestrator.model import AutoShard, Inventory, RunPlan, TaskSpec
 from orchestrator.planning.environ import DEVICES, TF_CONFIG
 from orchestrator.planning.plan import is_builtin
@@ -18,7 +19,7 @@ _T = TypeVar("_T")
 
 RANK_FILE = Path(orchestrate_rank.__file__)
 # Set by orchestrate_rank.py, which cannot know the number of GPUs, or by the engine that shares those out.
-_ELSEWHERE = {TF_CONFIG, DEVICES, "CUDA_DEVICE_ORDER", *orchestrate_rank.of_frameworks(0, [("host", 1)])}
+_ELSEWHERE = {TF_CONFIG, DEVICES, "CUDA_DEVICE_ORDER", *itertools.chain(*orchestrate_rank.CONTRACTS.values())}
 _ELSEWHERE.remove("PET_NPROC_PER_NODE")
 
 

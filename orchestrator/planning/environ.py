@@ -70,7 +70,9 @@ def defaults(
         chosen.append(
             Default("grpc_proxy", "", "so that tasks do not look for each other through an http_proxy")
         )
-    chosen += [Default(name, value, "") for name, value in variables(recipe.framework, place).items()]
+    chosen += [
+        Default(name, value, "") for name, value in variables(recipe.framework, place, recipe.tuner).items()
+    ]
     if recipe.legacy_keras is not None:
         chosen.append(Default(LEGACY_KERAS, "1", recipe.legacy_keras))
     parts = ["tf_keras"] * (recipe.legacy_keras is not None) + ["keras"] * several

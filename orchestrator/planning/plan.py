@@ -31,6 +31,7 @@ from orchestrator.model import (
     TaskId,
     TaskSpec,
 )
+from orchestrator.orchestrate_rank import shares_search
 from orchestrator.planning import environ as env_rules
 from orchestrator.planning.selection import stand_by
 from orchestrator.program.choices import KerasChoice, choose_framework, choose_keras, reads_config
@@ -40,6 +41,7 @@ from orchestrator.ranges import grouped
 from orchestrator.requests import LaunchRequest
 from orchestrator.text import endpoint
 
+_SEARCH = "Keras Tuner: the first task hands out the trials, the others run them"
 WORKER_ENTRY = ("-m", "worker_entry")
 _TENSORFLOW = re.compile(r"(?i)\b(?:tensorflow|tf_?keras|keras)")
 CHECKPOINTS = ("--checkpoint-dir", "checkpoints")  # in the run's own folder
@@ -182,8 +184,10 @@ def _recipe(
         auto_shard=job.auto_shard if tensorflow else AutoShard.OFF,
         tf_config=reads_config(read) if job.tf_config is None else job.tf_config,
         setup=job.setup,
+        tuner=any(map(shares_search, read or ())) and sum(host.tasks for host in hosts) > 1,
     )
-    return recipe, took, () if which.keras_3 is None else (which.keras_3,)
+    notes = () if which.keras_3 is None else (which.keras_3,)
+    return recipe, took, (*notes, *[_SEARCH] * recipe.tuner)
 
 
 def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: Sequence[str]) -> None:

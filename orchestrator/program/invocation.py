@@ -52,7 +52,7 @@ def program(command: tuple[str, ...]) -> str | None:
     if PYTHON.match(name):
         option, word = _of_python(command)
         return None if option else word
-    if name == "torchrun":
+    if name in {"torchrun", "accelerate"}:
         return next((word for word in command[1:] if word.endswith(".py")), None)
     if name in SHELLS | {"Rscript"}:
         return next((word for word in command[1:2] if not word.startswith("-")), None)

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from orchestrator.events import HostDescribed
+from orchestrator.frameworks import alone
 from orchestrator.ranges import grouped
 from orchestrator.render import fold
 from orchestrator.render.grid import table
@@ -30,7 +31,7 @@ _WIDEST = 48  # characters of a value
 _REST = 17  # cells of a line that are the area's, and gaps
 _CLOSE = 0.1  # of the larger one: numbers that differ by less are no news
 _PINNED = re.compile(r"(?m)^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s\\]+(?: ; [^\\\n]*[^\\\s])?)")  # and marker
-_DERIVED = re.compile(r"TF_CONFIG|TMPDIR|ORCHESTRATE_.*|MASTER_.*")  # follow from hosts and their ports
+_DERIVED = re.compile(r"TMPDIR|ORCHESTRATE_.*")  # follow from hosts and their ports
 
 Value: TypeAlias = str | float | None  # None: it has none
 Facts: TypeAlias = Mapping[str, Mapping[str, Value]]  # area -> name -> value
@@ -90,7 +91,9 @@ def facts_of(folder: RunFolder) -> Facts:
             **_texts(rows(_hardware(story.hosts.values()))),
         },
         "environment": {
-            name: text for name, text in _texts(environment(plan)).items() if not _DERIVED.fullmatch(name)
+            name: text
+            for name, text in alone(plan.recipe.framework, _texts(environment(plan))).items()
+            if not _DERIVED.fullmatch(name)
         },
     }
 

@@ -17,7 +17,7 @@ import yaml
 
 from orchestrator.errors import ExitStatus
 from orchestrator.export.common import RANK_FILE
-from orchestrator.export.orchestrate_rank import expand
+from orchestrator.orchestrate_rank import expand
 from tests.ports import free_ports
 from tests.ssh.runs.desk import Desk
 from tests.tf.gang import PATIENCE

@@ -20,7 +20,8 @@ def test_the_defaults_and_what_is_said() -> None:
     env = {name: value for name, value in plan.tasks[0].env.items() if name != "TF_CONFIG"}
     ours = {"ORCHESTRATE_KERAS": "tf_keras,keras", "ORCHESTRATE_AUTO_SHARD": "auto"}
     ours |= {"ORCHESTRATE_RANK": "0", "ORCHESTRATE_SIZE": "2", "ORCHESTRATE_LOCAL_RANK": "0"}
-    ours["ORCHESTRATE_HOSTS"] = "a:2222,b:2222"
+    ours["ORCHESTRATE_HOSTS"] = ours["DTENSOR_JOBS"] = "a:2222,b:2222"
+    ours |= {"DTENSOR_CLIENT_ID": "0", "DTENSOR_NUM_CLIENTS": "2", "DTENSOR_JOB_NAME": "worker"}
     assert env == {"PYTHONUNBUFFERED": "1", "grpc_proxy": "", "TF_USE_LEGACY_KERAS": "1", **ours}
     keras = "tf.keras is Keras 2 (tf_keras), on one task as on several; legacy_keras = false under [job]"
     assert plan.notes[1:] == (

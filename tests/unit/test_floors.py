@@ -37,7 +37,19 @@ FLOORS = {
         "plainfile",
         "processes",
     },
-    0: {"errors", "model", "requests", "names", "events", "text", "quoting", "nearest", "timings", "node"},
+    0: {
+        "errors",
+        "model",
+        "requests",
+        "names",
+        "events",
+        "text",
+        "quoting",
+        "nearest",
+        "orchestrate_rank",
+        "timings",
+        "node",
+    },
 }
 # Of no library: the name under which `node` is imported there, and the hook that may be anybody's.
 OF_NODES = {"orchestrate_node", "sitecustomize", "site_frameworks"}
@@ -56,7 +68,7 @@ FORBIDDEN = {
 # Foreign packages with a door of their own; the others stay out.
 DOORS = {
     "argcomplete": ("orchestrator.cli.completion",),
-    "argparse": ("orchestrator.cli", "orchestrator.export.orchestrate_rank"),  # which is a program of its own
+    "argparse": ("orchestrator.cli", "orchestrator.orchestrate_rank"),  # which is a program of its own
     "fabric": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "paramiko": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "jinja2": ("orchestrator.report.page",),

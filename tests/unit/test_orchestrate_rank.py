@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.export import orchestrate_rank
-from orchestrator.export.orchestrate_rank import answer, call, variables
+from orchestrator import orchestrate_rank
+from orchestrator.orchestrate_rank import answer, call, variables
 from tests.polling import poll
 from tests.ports import free_ports
 

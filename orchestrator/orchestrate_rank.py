@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Mapping, NoReturn
+from typing import Iterable, Mapping, NoReturn, Sequence
 
 # Who starts tasks: their rank, and their number; the last two leave that to --hosts or --roles. A launcher
 # inside of another one comes first.
@@ -31,6 +31,64 @@ ENGINES = (
     ("PMIx", "PMIX_RANK", ""),
     ("Kubernetes", "JOB_COMPLETION_INDEX", ""),
 )
+# The variables that programs read, by contract, and the value of each: one of `values`. An IPv6 address has
+# brackets where a program puts ":PORT" after it, and none where the port stays apart.
+CONTRACTS = {
+    "orchestrate": {
+        "ORCHESTRATE_RANK": "rank",
+        "ORCHESTRATE_SIZE": "size",
+        "ORCHESTRATE_LOCAL_RANK": "local rank",
+        "ORCHESTRATE_HOSTS": "addresses",
+    },
+    "torch": {
+        "MASTER_ADDR": "host",
+        "MASTER_PORT": "port",
+        "RANK": "rank",
+        "WORLD_SIZE": "size",
+        "LOCAL_RANK": "local rank",
+        "LOCAL_WORLD_SIZE": "local size",
+        "GROUP_RANK": "node",
+    },
+    # Options of torchrun, and of `accelerate launch`, which calls it; they replace the variables of torch.
+    "torchrun": {
+        "PET_MASTER_ADDR": "host",
+        "PET_MASTER_PORT": "port",
+        "PET_NNODES": "nodes",
+        "PET_NODE_RANK": "node",
+        "PET_NPROC_PER_NODE": "processes",
+    },
+    # JAX reads the first one itself; node/hook/site_frameworks.py answers its question for the others.
+    "jax": {
+        "JAX_COORDINATOR_ADDRESS": "first",
+        "JAX_NUM_PROCESSES": "size",
+        "JAX_PROCESS_ID": "rank",
+    },
+    # Of Kubeflow's JAXJob: its programs write f"{COORDINATOR_ADDRESS}:{COORDINATOR_PORT}".
+    "kubeflow": {
+        "COORDINATOR_ADDRESS": "[host]",
+        "COORDINATOR_PORT": "port",
+        "NUM_PROCESSES": "size",
+        "PROCESS_ID": "rank",
+    },
+    "keras": {
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": "addresses",
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": "size",
+        "KERAS_DISTRIBUTION_PROCESS_ID": "rank",
+    },
+    "dtensor": {
+        "DTENSOR_JOBS": "addresses",
+        "DTENSOR_CLIENT_ID": "rank",
+        "DTENSOR_NUM_CLIENTS": "size",
+        "DTENSOR_JOB_NAME": "worker",
+    },
+    # Rank 0 only hands out trials: set where the program shares a search out, see `shares_search`.
+    "keras_tuner": {
+        "KERASTUNER_TUNER_ID": "tuner",
+        "KERASTUNER_ORACLE_IP": "[host]",
+        "KERASTUNER_ORACLE_PORT": "port",
+    },
+}
+SEVERAL = ("dtensor", "keras_tuner")  # one task alone is in a local mode without them
 JOB = ("PMIX_NAMESPACE", "OMPI_MCA_orte_precondition_transports", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 FILE = ".orchestrate_rank-"
 ROLES = {"chief", "worker", "ps", "evaluator"}
@@ -52,13 +110,15 @@ def main() -> NoReturn:
     try:
         if not program:
             raise ValueError("no program follows --")
-        env = {**os.environ, **variables(os.environ, options)}
+        env = {**os.environ, **variables(os.environ, options, program)}
         os.execvpe(program[0], program, env)
     except (ValueError, OSError) as error:
         parser.exit(2, f"orchestrate_rank: {error}\n")
 
 
-def variables(env: Mapping[str, str], options: argparse.Namespace) -> dict[str, str]:
+def variables(
+    env: Mapping[str, str], options: argparse.Namespace, program: Sequence[str] = ()
+) -> dict[str, str]:
     """Return what to set for the program; raise ValueError."""
     roles = [(role, int(count)) for role, count in re.findall(r"(\w+)=(\d+)", options.roles)]
     told = len(expand(options.hosts)) or sum(count for _, count in roles)
@@ -72,7 +132,7 @@ def variables(env: Mapping[str, str], options: argparse.Namespace) -> dict[str, 
     hosts = with_ports(find_hosts(env, options, engine, rank, size), options.port or port)
     if len(hosts) != size or rank >= size:
         raise ValueError(f"{engine} says rank {rank} of {size}, for {len(hosts)} hosts")
-    made = of_frameworks(rank, hosts)
+    made = of_frameworks(rank, hosts, tunes(program))
     if size > 1:
         made["TF_CONFIG"] = tf_config(rank, roles, made["ORCHESTRATE_HOSTS"].split(","))
     kept = made if engine == "torchrun" else ["PET_NPROC_PER_NODE"]
@@ -157,26 +217,63 @@ def with_ports(hosts: list[str], first: int) -> list[tuple[str, int]]:
     return addresses
 
 
-def of_frameworks(rank: int, hosts: list[tuple[str, int]]) -> dict[str, str]:
-    """Return the variables of torch, torchrun, JAX, Keras and any program for one of the tasks."""
+def values(
+    peers: Sequence[tuple[str, int]], rank: int, local: tuple[int, int], node: tuple[int, int]
+) -> dict[str, str]:
+    """Return the values that CONTRACTS names; `local` and `node` are a rank and a number each."""
+    host, port = peers[0][0].strip("[]"), str(peers[0][1])
+    bracketed = "[" + host + "]" if ":" in host else host
+    addresses = [
+        f"[{name}]:{number}" if ":" in name and not name.startswith("[") else f"{name}:{number}"
+        for name, number in peers
+    ]
+    return {
+        "rank": str(rank),
+        "size": str(len(peers)),
+        "local rank": str(local[0]),
+        "local size": str(local[1]),
+        "node": str(node[0]),
+        "nodes": str(node[1]),
+        "addresses": ",".join(addresses),
+        "first": addresses[0],
+        "host": host,
+        "[host]": bracketed,
+        "port": port,
+        "processes": "auto",
+        "worker": "worker",
+        "tuner": f"tuner{rank - 1}" if rank else "chief",
+    }
+
+
+def of_contracts(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of some contracts; those of SEVERAL only for several tasks."""
+    chosen = [name for name in names if name not in SEVERAL or known["size"] != "1"]
+    return {variable: known[value] for name in chosen for variable, value in CONTRACTS[name].items()}
+
+
+def of_frameworks(rank: int, hosts: list[tuple[str, int]], tuner: bool = False) -> dict[str, str]:
+    """Return the variables of every framework for one of the tasks."""
     names = [host for host, _ in hosts]
     nodes = list(dict.fromkeys(names))
-    addresses = [f"{host}:{port}" for host, port in hosts]
-    values = (
-        (rank, "ORCHESTRATE_RANK", "RANK", "JAX_PROCESS_ID", "KERAS_DISTRIBUTION_PROCESS_ID"),
-        (len(hosts), "ORCHESTRATE_SIZE", "WORLD_SIZE", "JAX_NUM_PROCESSES"),
-        (len(hosts), "KERAS_DISTRIBUTION_NUM_PROCESSES"),
-        (names[:rank].count(names[rank]), "ORCHESTRATE_LOCAL_RANK", "LOCAL_RANK"),
-        (names.count(names[rank]), "LOCAL_WORLD_SIZE"),
-        (",".join(addresses), "ORCHESTRATE_HOSTS", "KERAS_DISTRIBUTION_JOB_ADDRESSES"),
-        (addresses[0], "JAX_COORDINATOR_ADDRESS"),
-        (names[0].strip("[]"), "MASTER_ADDR", "PET_MASTER_ADDR"),
-        (hosts[0][1], "MASTER_PORT", "PET_MASTER_PORT"),
-        (nodes.index(names[rank]), "GROUP_RANK", "PET_NODE_RANK"),
-        (len(nodes), "PET_NNODES"),
-        ("auto", "PET_NPROC_PER_NODE"),
-    )
-    return {str(name): str(value) for value, *variables in values for name in variables}
+    local = names[:rank].count(names[rank]), names.count(names[rank])
+    known = values(hosts, rank, local, (nodes.index(names[rank]), len(nodes)))
+    return of_contracts([name for name in CONTRACTS if tuner or name != "keras_tuner"], known)
+
+
+def tunes(program: Sequence[str]) -> bool:
+    """Return whether a program's text shows a search of Keras Tuner that tasks share out."""
+    for word in program:
+        with contextlib.suppress(OSError, ValueError):
+            if word.endswith(".py") and shares_search(Path(word).read_text(encoding="utf-8")):
+                return True
+    return False
+
+
+def shares_search(text: str) -> bool:
+    """Return whether the text imports Keras Tuner, and no strategy that makes the tasks train as one."""
+    code = re.sub(r"(?m)#.*$", "", text)
+    imports = re.search(r"(?m)^\s*(?:import\b.*|from\s+)\b(?:keras_tuner|kerastuner)\b", code)
+    return bool(imports) and not re.search(r"MultiWorkerMirrored|ParameterServerStrategy|TF_CONFIG", code)
 
 
 def tf_config(rank: int, roles: list[tuple[str, int]], addresses: list[str]) -> str:
