@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = (
         "keep the run's figures in this file, as Prometheus has them, for node_exporter's textfile collector"
     )
-    parser.add_argument("--metrics", type=options.output, metavar="FILE", help=text)
+    parser.add_argument("--metrics", metavar="FILE", help=text)
     text = "a run once more: its code, packages, data, command and options, on the hosts of today"
     parser.add_argument("--replay", metavar="RUN", help=text)
     parser.add_argument("--detach", action="store_true", help="start the run and return; `tail` shows it")

@@ -39,7 +39,7 @@ from orchestrator.program.findings import Finding, Scene, find
 from orchestrator.program.sources import SourceFile
 from orchestrator.ranges import grouped
 from orchestrator.requests import LaunchRequest
-from orchestrator.text import endpoint
+from orchestrator.text import count, endpoint
 
 _SEARCH = "Keras Tuner: the first task hands out the trials, the others run them"
 WORKER_ENTRY = ("-m", "worker_entry")
@@ -95,6 +95,11 @@ def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Fin
             "--min-hosts needs --max-restarts",
             why="a run continues with fewer hosts only when its tasks are restarted",
             hint="give `--max-restarts 3`, or set max_restarts = 3 under [job]",
+        )
+    if (request.min_hosts or 0) > len(hosts):
+        raise UsageError(
+            f"--min-hosts {request.min_hosts} is more than the {count(len(hosts), 'host')} of the run",
+            hint=f"`--min-hosts {len(hosts)}` at most",
         )
     texts = tuple(source.text for source in facts.sources)
     recipe, took, remark = _recipe(job, request.env, hosts, command, texts)

@@ -37,7 +37,6 @@ MISTAKES = (
     "report -o /no/such/folder/x.html",
     "report -o /",
     "launch --report /no/such/x.html",
-    "launch --metrics no-such/x.prom",
     "export slurm -o /no/such/x.sh",
     "launch CUDA_VISIBLE_DEVICES=0 train.py",
     "launch 'python train.py | tee log'",
@@ -76,6 +75,17 @@ def test_mistakes() -> None:
     matches_golden("cli/mistakes.txt", "\n".join(map(mistake, MISTAKES)))
 
 
+def test_more_hosts_than_the_run_has_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hosts.toml").write_text('[[host]]\nssh = "gpu-[1-4]"\n')
+    line = "launch --dry-run --max-restarts 1 --min-hosts"
+    assert main([*line.split(), "4"]) == ExitStatus.OK
+    assert main([*line.split(), "9"]) == ExitStatus.USAGE
+    assert "`--min-hosts 4` at most" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -94,6 +104,7 @@ def test_help_is_printed(line: str, words: str, capsys: pytest.CaptureFixture[st
     ("line", "name", "value"),
     [
         ("tail night -n all", "run", "night"),
+        ("launch --report", "report", ""),
         ("tail -n all", "n", None),
         ("tail --task worker/1", "task", [TaskId(Role.WORKER, 1)]),
         ("launch --name größer", "name", "größer"),

@@ -136,7 +136,7 @@ def assignment(text: str) -> tuple[str, str]:
 
 def output(text: str) -> str:
     """Read the path of a file to write, in a folder that exists: a run ends before some are written."""
-    if Path(text).is_dir():
+    if text and Path(text).is_dir():  # "" is --report without a file
         raise argparse.ArgumentTypeError(f"{text} is a folder; name a file")
     if not Path(text).parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {Path(text).parent}")
