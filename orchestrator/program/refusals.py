@@ -38,7 +38,7 @@ class Code(Struct, frozen=True):
 
 def check(command: tuple[str, ...], code: Code) -> None:
     """Raise UsageError for the first mistake; `command` is what would run, without the host's Python."""
-    for one in (_shell_line, _notebook, _missing, _script, _syntax):
+    for one in (_shell_line, _missing, _script, _syntax):
         error = one(command, code) if command else None
         if error is not None:
             raise error
@@ -65,19 +65,6 @@ def _shell_line(command: tuple[str, ...], code: Code) -> UsageError | None:
     # With pipefail: else the status of `train.py | tee log` is tee's.
     hint = f"`orchestrate launch -- bash -o pipefail -c {shlex.quote(line)}`"
     return UsageError(what, why=why, hint=hint)
-
-
-def _notebook(command: tuple[str, ...], code: Code) -> UsageError | None:
-    name = invocation.program(command) or command[0]
-    if not name.endswith(".ipynb") or not code.exists(name):
-        return None
-    line = shlex.join(["orchestrate", "launch", "--", f"{name}.py"])
-    output = shlex.quote(posixpath.basename(name))  # no import finds it: `keras.py` would hide the package
-    return UsageError(
-        f"{name} is a notebook, and Python runs scripts",
-        why="its cells have to become a script first",
-        hint=f"`jupyter nbconvert --to script --output {output} {shlex.quote(name)}`, then `{line}`",
-    )
 
 
 def _missing(command: tuple[str, ...], code: Code) -> UsageError | None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import posixpath
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from orchestrator.errors import UsageError
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
-from orchestrator.plainfile import at_home
-from orchestrator.program import sources
+from orchestrator.plainfile import at_home, write_atomically
+from orchestrator.program import invocation, notebook, sources
 from orchestrator.program.refusals import Code
 from orchestrator.program.sources import SourceFile
 from orchestrator.store import runs_root
+from orchestrator.text import count
 
 if TYPE_CHECKING:
     from orchestrator.sync.contents import CodeSource, Contents
@@ -76,6 +79,27 @@ class Sent(Struct, frozen=True):
             yield plain(f"  {private.how_to_send(path)}")
         listed = set(private.remarks(self.tree.left_out))
         yield from (plain(f"note: {note}") for note in self.tree.notes if note not in listed)
+
+
+def of_notebook(command: tuple[str, ...], here: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the command with `x.ipynb.py`, made of its `x.ipynb`, and notes; raise UsageError."""
+    name = invocation.program(command) or ""
+    path = here / os.path.expanduser(name)  # noqa: PTH111
+    if not name.endswith(".ipynb") or not path.is_file():
+        return command, ()
+    script = path.with_name(f"{path.name}.py")  # no import finds it: `keras.py` would hide the package
+    try:
+        text, left_out = notebook.convert(path.read_bytes(), path.name)
+        mark = notebook.MARK.format(name=path.name)
+        if script.exists() and not script.read_text(errors="replace").startswith(mark):
+            what, why = f"{name} becomes {script.name}, which is there already", "orchestrate did not make it"
+            raise UsageError(what, why=why, hint=f"launch {shlex.quote(name + '.py')}, or rename one of them")
+        write_atomically(script, text.encode("utf-8", "surrogateescape"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{name} cannot be made a script", why=str(error)) from None
+    lines = f", without {count(len(left_out), 'line')} for IPython alone: " if left_out else ""
+    note = f"{name} is launched as {script.name}{lines}{'; '.join(' '.join(one.split()) for one in left_out)}"
+    return tuple(f"{word}.py" if word == name else word for word in command), (note,)
 
 
 def look(inventory: Inventory, project: CodeSource | None) -> Code:

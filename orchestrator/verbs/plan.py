@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,6 +50,10 @@ def make_plan(
     """
     inventory = request.inventory
     command = plan.choose_command(inventory.job, request.command)
+    if sends:
+        command, converted = code.of_notebook(command, Path.cwd())
+        if converted:
+            request, notes = replace(request, command=command), (*converted, *notes)
     own = sends and not plan.is_builtin(command)
     project = code.project(inventory, request.code) if own else None
     if sends:

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from orchestrator.node.task import environ
-from orchestrator.node.task.supervisor import KILL, LINGER, NOTHING, OVER, TERM_ALL, TERM_GROUP, Ending
+from orchestrator.node.task.supervisor import (
+    KILL,
+    LINGER,
+    NOTHING,
+    OVER,
+    SETTLE,
+    TERM_ALL,
+    TERM_GROUP,
+    Ending,
+)
 
 ALIVE, LEFT, GONE = (True, True), (False, True), (False, False)
 
@@ -28,8 +37,15 @@ STOP, KILL_NOW = ("stop", 30), ("kill", 0)
         [(0, STOP, None), (0, ALIVE, TERM_GROUP), (1, KILL_NOW, None), (1, ALIVE, KILL)],
         [(0, STOP, None), (1, ("stop", 2), None), (1, ALIVE, TERM_GROUP), (3, ALIVE, KILL)],
         [(0, ("stop", 2), None), (1, STOP, None), (1, ALIVE, TERM_GROUP), (2, ALIVE, KILL)],
-        [(5, LEFT, TERM_ALL), (5 + LINGER - 0.1, LEFT, NOTHING), (5 + LINGER, LEFT, KILL)],
-        [(5, LEFT, TERM_ALL), (6, STOP, None), (6, LEFT, NOTHING), (5 + LINGER, LEFT, KILL)],
+        [(5, LEFT, NOTHING), (5 + SETTLE / 2, LEFT, NOTHING), (5 + SETTLE, GONE, OVER)],
+        [
+            (4, LEFT, NOTHING),
+            (5, LEFT, TERM_ALL),
+            (5 + LINGER - 0.1, LEFT, NOTHING),
+            (5 + LINGER, LEFT, KILL),
+        ],
+        [(4, LEFT, NOTHING), (5, LEFT, TERM_ALL), (6, STOP, None), (6, LEFT, NOTHING), (7, LEFT, KILL)],
+        [(4, LEFT, NOTHING), (4.1, STOP, None), (4.1, LEFT, TERM_ALL), (4.1 + LINGER, LEFT, KILL)],
     ],
 )
 def test_an_end_is_a_story(story: list[tuple[float, Any, str | None]]) -> None:

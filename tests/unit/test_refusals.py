@@ -39,8 +39,6 @@ FILES: Mapping[str, str] = {
     "windows.py": "print(1)\r\n",
     "prepare": "#!/usr/bin/env -S python3 -u\nprint(1)\n",
     "notes": "no program",
-    "train.ipynb": "{}",
-    "train.ipynb.py": "",
     "my script.py": "",
 }
 BYTES: Mapping[str, bytes] = {
@@ -75,7 +73,6 @@ def look(project: Path) -> Code:
 
 # (the command line, what is wrong, what to type)
 MISTAKES = [
-    ("train.ipynb", "train.ipynb is a notebook", "train.ipynb`, then `orchestrate launch -- train.ipynb.py`"),
     ("'python train.py | tee log'", "is for a shell", "-- bash -o pipefail -c 'python train.py | tee log'"),
     ("'python train.py --lr 1'", "is for a shell", "`orchestrate launch -- python train.py --lr 1`"),
     ("train.py '|' tee log", "| is for a shell", "-- bash -o pipefail -c 'python train.py | tee log'"),

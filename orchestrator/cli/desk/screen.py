@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import termios
 import threading
 import tty
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from orchestrator.events import Event, TaskExited, TaskStarted
@@ -54,6 +56,8 @@ class Screen:
             return
         self._before = termios.tcgetattr(0)
         self._over.clear()
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # else of nohup
+            signal.signal(signal.SIGHUP, self._hang_up)
         tty.setraw(0, termios.TCSADRAIN)
         raw = termios.tcgetattr(0)
         raw[1] = self._before[1]  # lines of our own end as ever
@@ -72,6 +76,15 @@ class Screen:
         finally:
             termios.tcsetattr(0, termios.TCSADRAIN, self._before)
             self._before = []
+            if signal.getsignal(signal.SIGHUP) == self._hang_up:
+                signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    def _hang_up(self, number: int, _: FrameType | None) -> None:
+        """Restore the terminal, which may outlive us, and end by the signal."""
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(0, termios.TCSANOW, self._before)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def _serve(self) -> None:
         size, order = os.terminal_size((0, 0)), dict[str, Any]()  # that no keeper has taken yet

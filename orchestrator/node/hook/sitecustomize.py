@@ -191,6 +191,58 @@ def _write(path: str, record: "Dict[str, Any]") -> None:
         os.close(file)
 
 
+# --- breakpoints where nobody can type ---
+
+
+def install_breakpoints() -> None:
+    """Let a task without a terminal pass its breakpoints with one note, instead of ending with BdbQuit."""
+    if os.environ.get("PYTHONBREAKPOINT") == "0":  # set where the task started, unless the user did
+        sys.breakpointhook = lambda *_, **__: skip(sys._getframe(1))  # noqa: SLF001
+        from importlib.machinery import PathFinder
+        from importlib.util import LazyLoader, module_from_spec
+
+        spec: "Any" = PathFinder.find_spec("bdb")
+        execute = spec.loader.exec_module
+
+        def exec_module(module: "Any") -> None:
+            execute(module)
+            _change_bdb(module)
+
+        spec.loader.exec_module = exec_module
+        spec.loader = LazyLoader(spec.loader)  # few programs need it, and it takes 10 ms
+        sys.modules["bdb"] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["bdb"])
+
+
+def _change_bdb(bdb: "Any") -> None:
+    """Change what pdb, ipdb and torch.distributed.breakpoint have in common."""
+    before = bdb.Bdb.set_trace
+
+    def set_trace(self: "Any", frame: "Any" = None) -> None:
+        frame = frame or sys._getframe(1)  # noqa: SLF001
+        if _is_null(getattr(self, "stdin", None) or sys.stdin):  # else it is fed, or talks over a socket
+            skip(frame)
+        else:
+            before(self, frame)
+
+    bdb.Bdb.set_trace = set_trace
+
+
+def _is_null(stream: "Any") -> bool:
+    try:
+        return os.fstat(stream.fileno()).st_rdev == os.stat(os.devnull).st_rdev
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def skip(frame: "Any", noted: "List[int]" = []) -> None:  # noqa: B006 - one note per process
+    if not noted:
+        noted.append(frame.f_lineno)
+        place = "%s, line %d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)
+        way = "this task has no terminal; `launch --attach TASK` gives it one"
+        print("orchestrate: skipped the breakpoint in %s: %s" % (place, way), file=sys.stderr, flush=True)
+
+
 # --- what the plan asks for ---
 
 
@@ -236,7 +288,7 @@ class Watch:
 
 
 def install() -> None:
-    for part in (install_stacks, install_errors, install_lines, install_changes):
+    for part in (install_stacks, install_errors, install_lines, install_breakpoints, install_changes):
         sys.path.insert(0, HERE)
         try:
             part()

@@ -196,9 +196,8 @@ class Supervisor:
         """How long there is nothing to do unless something happens."""
         if self._ending.stage == KILLING:
             return self._pause
-        deadline = self._ending.deadline
-        due = [] if deadline is None else [deadline - time.monotonic()]
-        return min([self._lifeline.tick, *due])
+        due = (self._ending.deadline, self._ending.patience)
+        return max(0.0, min([self._lifeline.tick, *(when - time.monotonic() for when in due if when)]))
 
     def _reap(self) -> bool:
         ended, any_alive = procs.reap()
@@ -361,9 +360,11 @@ def _explained(error: Exception, launch: Launch) -> NodeError:
 # --- when to signal whom so that a task ends; pure: the clock and the facts are given ---
 #
 # run --stop--> term --grace--> kill          TERM goes to the leader's group
-# run, term --leader ended--> linger --> kill TERM goes to every process that it left behind
+# run --leader ended--> settle --> linger     trackers of multiprocessing end with its pipe
+# term --leader ended--> linger --> kill      TERM goes to every process that it left behind
 
-LINGER = 2.0  # seconds that processes have after their leader
+SETTLE = 1.0  # seconds in which processes may end by themselves after their leader
+LINGER = 2.0  # seconds that they have after TERM
 
 NOTHING = "nothing"
 TERM_GROUP = "term group"
@@ -371,7 +372,8 @@ TERM_ALL = "term all"
 KILL = "kill"
 OVER = "over"
 
-RUNNING, TERMINATING, LINGERING, KILLING = "running", "terminating", "lingering", "killing"
+RUNNING, TERMINATING, KILLING = "running", "terminating", "killing"
+SETTLING, LINGERING = "settling", "lingering"
 
 
 class Ending:
@@ -380,6 +382,7 @@ class Ending:
     def __init__(self) -> None:
         self.want = state.WANT_RUN
         self.deadline: float | None = None  # then comes KILL
+        self.patience: float | None = None  # then comes TERM for what the leader left behind
         self.stage = RUNNING
 
     def ask(self, want: str, grace: float, now: float) -> None:
@@ -399,7 +402,11 @@ class Ending:
             self.stage = KILLING
             return KILL
         if not leader_alive and self.stage != LINGERING:
-            self.stage = LINGERING
+            if self.want == state.WANT_RUN:
+                self.stage, self.patience = SETTLING, self.patience or now + SETTLE
+                if now < self.patience:
+                    return NOTHING
+            self.stage, self.patience = LINGERING, None
             self._due(now + LINGER)
             return TERM_ALL
         if leader_alive and self.want == state.WANT_STOP and self.stage == RUNNING:

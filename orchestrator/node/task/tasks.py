@@ -320,6 +320,8 @@ def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any], site: str
     if site is not None and spec.get("stacks", True):
         marks["ORCHESTRATE_STACKS"] = f"{environ.SIGNAL}:{folder.stacks}"
     argv, env = environ.of_task(spec, marks)
+    if not spec.get("terminal") and "PYTHONBREAKPOINT" not in (spec.get("env") or {}):
+        env[b"PYTHONBREAKPOINT"] = b"0"  # at a prompt it would read the end of /dev/null, and end
     if site is not None:
         rest = env.get(b"PYTHONPATH")  # an empty piece of it would mean the working folder
         env[b"PYTHONPATH"] = os.fsencode(site) + (b":" + rest if rest else b"")

@@ -16,7 +16,8 @@ from tests.local.screen import Screen, is_on, need_tmux
 from tests.ssh.runs.desk import Desk, until
 
 PROGRAM = """
-import json, os, sys, time
+import json, os, pdb, sys, time
+from pdb import set_trace
 def size():
     found = os.get_terminal_size()
     return f"{found.columns}x{found.lines}"
@@ -33,6 +34,9 @@ if index == 0:
     if input("code? ") == "7":
         sys.exit(7)
 else:
+    breakpoint()
+    set_trace()
+    pdb.Pdb().set_trace()
     print("alone", sys.stdin.isatty())
     while not os.path.exists(sys.argv[1]):
         time.sleep(0.01)
@@ -51,7 +55,19 @@ def screen(desk: Desk) -> Iterator[Screen]:
 
 def attach(desk: Desk, screen: Screen, *more: str) -> None:
     desk.script("t.py", PROGRAM)
-    words = [sys.executable, "-m", "orchestrator", "launch", "--hosts", str(desk.hosts), "--skip-preflight"]
+    words = [
+        "sh",
+        "-c",
+        'echo $$ >viewer; exec "$@"',
+        "sh",
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "launch",
+        "--hosts",
+        str(desk.hosts),
+        "--skip-preflight",
+    ]
     words += ["--no-validate", "--attach", "worker/0", "--", "t.py", str(desk.folder / "end"), *more]
     screen.run(shlex.join(words) + "; echo status $?")
 
@@ -72,7 +88,9 @@ def test_a_debugger_works_and_the_others_wait(desk: Desk, screen: Screen) -> Non
     screen.shows(f"status {ExitStatus.RUN_FAILED.value}")
     assert not is_on(screen.lines(), "alone")
     assert screen.is_sane()
-    assert "alone False" in (desk.run_folder() / "logs" / "1" / "worker-1.log").read_text()
+    log = (desk.run_folder() / "logs" / "1" / "worker-1.log").read_text()
+    assert log.count("skipped the breakpoint in t.py, line 20: this task has no terminal") == 1
+    assert log.endswith("alone False\n")
     desk.nothing_is_left(desk.run_id())
 
 
@@ -99,3 +117,22 @@ def test_a_keeper_that_is_killed_and_a_viewer_that_leaves(desk: Desk, screen: Sc
     stop = desk.start("stop", run)
     assert stop.wait() == ExitStatus.OK, stop.stderr
     desk.nothing_is_left(run)
+
+
+def test_the_terminal_is_sane_after_a_hangup(desk: Desk, screen: Screen) -> None:
+    attach(desk, screen)
+    screen.shows("(Pdb)")
+    os.kill(int((desk.project / "viewer").read_text()), signal.SIGHUP)
+    screen.shows(f"status {128 + signal.SIGHUP}")
+    assert screen.is_sane()
+    stop = desk.start("stop", desk.run_id())
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+
+
+def test_a_program_that_is_not_attached_passes_its_breakpoints(desk: Desk) -> None:
+    desk.script("t.py", "breakpoint()\nimport pdb\npdb.set_trace()\nprint('after')\n")
+    viewer = desk.launch("--", "t.py")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert viewer.stdout.count("skipped the breakpoint in t.py, line 1: ") == 2
+    viewer = desk.launch("--env", "PYTHONBREAKPOINT=builtins.print", "--", "t.py")
+    assert viewer.wait() == ExitStatus.RUN_FAILED  # by pdb, as the user has it

@@ -33,6 +33,10 @@ def test_a_good_run(desk: Desk) -> None:
 
 
 FAILS = 'open("begun", "w").close()\nraise ValueError("no data")\n'
+# multiprocessing's resource tracker ignores TERM, and ends when its pipe does.
+TRACKED = (
+    "from multiprocessing import shared_memory as m\nb = m.SharedMemory(create=True, size=9)\nb.unlink()\n"
+)
 SLEEPS = 'import time\nopen("begun", "w").close()\ntime.sleep(60)\n'
 UP = "while ! [ -e begun ]; do sleep 0.01; done"
 
@@ -43,6 +47,7 @@ UP = "while ! [ -e begun ]; do sleep 0.01; done"
         ("python train.py | cat", FAILS, "ended with ValueError: no data (train.py, line 2)"),
         (f"nohup python train.py & {UP}", SLEEPS, "left 1 process behind, which was ended"),
         ("python train.py; echo done", "print(1)\n", ""),
+        ("exec python train.py", TRACKED, ""),
     ],
 )
 def test_a_script_that_hides_a_failure_succeeds_with_a_warning(

@@ -1,0 +1,98 @@
+"""A notebook as a script: its code cells, without what only IPython understands. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+MARK = "# Made of {name} by orchestrate, again at each launch; edit the notebook."
+_SHOWN = 'def display(*shown):\n    print(*shown, sep="\\n")'
+_MAGIC = re.compile(r"(\s*)(?:(\w+)\s*=\s*)?([%!?].*|[\w.]+\?{1,2}\s*)", re.DOTALL)
+_KEPT = re.compile(r"%%(?:time|timeit|capture|prun|memit)\b")  # what they measure is a program
+_INSTALL = re.compile(r"!+\s*(?:\S*python\S*\s+-m\s+)?(?:pip3?|conda|mamba|apt|apt-get|sudo)\b")
+_VALUE = re.compile(r"(?<!\$)\{([A-Za-z_][^{},]*)\}")  # `{name}` is Python's, `${name}` the shell's
+
+
+def convert(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
+    """Return a notebook's script, and the lines that it leaves out; raise ValueError with the reason."""
+    try:
+        notebook = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=dict[str, Any])
+        cells = msgspec.convert(notebook.get("cells"), list[dict[str, Any]])
+        sources = [_source(cell) for cell in cells]
+    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"not in the format of Jupyter 4 or later: {error}") from None
+    about = notebook.get("metadata")
+    kernel = about.get("kernelspec") if isinstance(about, Mapping) else None
+    language = kernel.get("language", "python") if isinstance(kernel, Mapping) else "python"
+    if language != "python":
+        raise ValueError(f"its cells are {language}, not Python")
+    left_out: list[str] = []
+    parts = [MARK.format(name=name)]
+    for number, source in enumerate(sources, 1):
+        if source is not None:
+            parts.append(f"# --- cell {number} of {name}\n{_cell(source, left_out)}")
+    if re.search(r"\bdisplay\(", "\n".join(parts)):
+        parts.insert(1, _SHOWN)
+    return "\n\n".join(parts) + "\n", tuple(left_out)
+
+
+def _source(cell: Mapping[str, Any]) -> str | None:
+    """Return the text of a code cell; None for any other."""
+    if cell.get("cell_type") != "code":
+        return None
+    text = msgspec.convert(cell.get("source"), str | list[str])
+    return text if isinstance(text, str) else "".join(text)
+
+
+def _cell(source: str, left_out: list[str]) -> str:
+    head, _, body = source.lstrip().partition("\n")
+    if head.startswith("%%") and not _KEPT.match(head):
+        if (file := re.match(r"%%writefile\s+(?:-a\s+)?(\S+)\s*$", head)) is not None:
+            mode = "a" if " -a " in head else "w"
+            return f"with open({file[1]!r}, {mode!r}) as _file:\n    _file.write({body!r})"
+        if re.match(r"%%(?:bash|sh)\b", head):
+            return f'__import__("subprocess").run(["bash", "-c", {body!r}])'
+        left_out.append(f"{head} (the whole cell)")
+        return "\n".join(f"# {line}" for line in source.split("\n"))
+    lines = source.split("\n")
+    while (at := _broken(lines)) is not None:
+        last = at
+        while lines[last].endswith("\\") and last + 1 < len(lines):
+            last += 1
+        whole = "\n".join(lines[at : last + 1])
+        lines[at : last + 1] = [_line(whole, left_out), *[""] * (last - at)]  # the numbers stay
+    return "\n".join(lines)
+
+
+def _broken(lines: list[str]) -> int | None:
+    """Return the first line that only IPython understands; a string may have some that look so."""
+    try:
+        ast.parse("\n".join(lines))
+    except SyntaxError as error:
+        at = (error.lineno or 1) - 1
+        where = [at] if at < len(lines) and _MAGIC.fullmatch(lines[at]) else range(len(lines))
+        return next((one for one in where if _MAGIC.fullmatch(lines[one])), None)
+    except (ValueError, RecursionError, MemoryError):
+        pass
+    return None
+
+
+def _line(line: str, left_out: list[str]) -> str:
+    match = _MAGIC.fullmatch(line)
+    assert match is not None
+    blank, target, magic = match.groups()
+    if not magic.startswith("!") or _INSTALL.match(magic):
+        left_out.append(magic.strip())
+        return f"{blank}{f'{target} = None' if target else 'pass'}  # {' '.join(magic.split())}"
+    words = _VALUE.split(magic.lstrip("!"))
+    command = " + ".join(f"str({word})" if i % 2 else repr(word) for i, word in enumerate(words) if word)
+    call = f'__import__("subprocess").run({command}, shell=True'
+    return (
+        f"{blank}{target} = {call}, stdout=-1, text=True).stdout.splitlines()"
+        if target
+        else f"{blank}{call})"
+    )

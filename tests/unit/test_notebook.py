@@ -1,0 +1,95 @@
+"""A notebook becomes a script that Python runs, and says what it leaves out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import UsageError
+from orchestrator.program import notebook
+from orchestrator.verbs import code
+
+
+def cells(*sources: str, **more: object) -> bytes:
+    made = [{"cell_type": "code", "source": source.splitlines(keepends=True)} for source in sources]
+    title = {"cell_type": "markdown", "source": ["# Title\n", "%no code"]}
+    return json.dumps({"cells": [title, *made], "nbformat": 4, **more}).encode()
+
+
+# (cells, what the script prints, what is left out)
+GOOD: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
+    (("x = 1", "print(x)"), "1\n", ()),
+    (("%matplotlib inline\nprint(1)",), "1\n", ("%matplotlib inline",)),
+    (("!pip install -q \\\n  tensorflow\nprint(2)",), "2\n", ("!pip install -q \\\n  tensorflow",)),
+    (("if True:\n    !pip install x\nprint(3)",), "3\n", ("!pip install x",)),
+    (("word = 'a b'\n!echo {word} ${HOME:+home}",), "a b home\n", ()),
+    (("found = !printf 'a\\nb\\n'\nprint(found)",), "['a', 'b']\n", ()),
+    (('text = """\n%d of\n!ls\n"""\nprint(text % 3)',), "\n3 of\n!ls\n\n", ()),
+    (('%time x = 1\ntext = """\n%d\n"""\nprint(text % 3)',), "\n3\n\n", ("%time x = 1",)),
+    (("%%time\nprint(4)",), "4\n", ("%%time",)),
+    (("%%writefile lib.py\nx = 5\n", "import lib\nprint(lib.x)"), "5\n", ()),
+    (("%%bash\necho 6",), "6\n", ()),
+    (("%%html\n<b>",), "", ("%%html (the whole cell)",)),
+    (("print?\nimport os\n?os",), "", ("print?", "?os")),
+    (("display(7)",), "7\n", ()),
+    (("x = !pip list\nprint(x)",), "None\n", ("!pip list",)),
+]
+
+
+@pytest.mark.parametrize(("sources", "printed", "left_out"), GOOD, ids=[one[0][0] for one in GOOD])
+def test_a_notebook_runs(
+    tmp_path: Path, sources: tuple[str, ...], printed: str, left_out: tuple[str, ...]
+) -> None:
+    text, skipped = notebook.convert(cells(*sources), "a.ipynb")
+    assert skipped == left_out
+    (tmp_path / "a.ipynb.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "a.ipynb.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == (printed, "")
+
+
+def test_a_traceback_leads_to_the_cell() -> None:
+    text, _ = notebook.convert(cells("!pip install \\\n  x\ny = 1", "1 / 0"), "a.ipynb")
+    lines = text.split("\n")
+    assert lines[lines.index("1 / 0") - 1] == "# --- cell 3 of a.ipynb"
+    assert lines.index("y = 1") - lines.index("# --- cell 2 of a.ipynb") == 3
+
+
+BAD = [
+    (b"{", "truncated"),
+    (b"[]", "object"),
+    (b"{}", "array"),
+    (b'{"cells": [1]}', "object"),
+    (b'{"cells": [{"cell_type": "code", "source": 3}]}', "int"),
+    (b"\xff\xfe", "malformed"),
+    (cells("x", metadata={"kernelspec": {"language": "R"}}), "its cells are R"),
+]
+
+
+@pytest.mark.parametrize(("data", "why"), BAD)
+def test_a_file_that_is_no_notebook_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
+    (tmp_path / "a.ipynb").write_bytes(data)
+    with pytest.raises(UsageError) as caught:
+        code.of_notebook(("a.ipynb",), tmp_path)
+    assert why in (caught.value.why or "")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.ipynb"]
+
+
+def test_the_script_takes_the_place_of_the_notebook(tmp_path: Path) -> None:
+    (tmp_path / "my nb.ipynb").write_bytes(cells("%cd x\nx = 1"))
+    for _ in range(2):  # the second time it is ours already
+        words, notes = code.of_notebook(("python", "-u", "my nb.ipynb", "--lr", "1"), tmp_path)
+        assert words == ("python", "-u", "my nb.ipynb.py", "--lr", "1")
+        assert notes == (
+            "my nb.ipynb is launched as my nb.ipynb.py, without 1 line for IPython alone: %cd x",
+        )
+    (tmp_path / "my nb.ipynb.py").write_text("mine\n")
+    with pytest.raises(UsageError, match="there already"):
+        code.of_notebook(("my nb.ipynb",), tmp_path)
+    for other in ((), ("train.py",), ("missing.ipynb",), ("bash", "-c", "a.ipynb")):
+        assert code.of_notebook(other, tmp_path) == (other, ())
