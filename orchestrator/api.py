@@ -112,9 +112,9 @@ def launch(
     env: Mapping[str, str] | None = None,
     **options: Unpack[LaunchOptions],
 ) -> RunHandle:
-    """Start a run and return; it outlives this process, and is ended by `stop` alone.
+    """Start a run and return its handle. The run outlives this process; only `stop` ends it.
 
-    Raise UsageError before anything was started.
+    Raise UsageError where nothing was started.
     """
     program, given = _Program(), _given(options, LaunchOptions)
     selection = make(Selection, given)
@@ -133,7 +133,7 @@ def launch(
 
 @_worded()
 def open(run: str | None = None, *, hosts: StrPath | None = None) -> RunHandle:  # noqa: A001 - `orchestrator.open`
-    """Return a run by its id, part of it, or its name, live or past; the newest without one."""
+    """Return the handle of a run by its ID, part of the ID, or its name; by default the newest run."""
     selection = make(Selection, {"hosts": _path(hosts), "only": run})
     if run == "":
         raise UsageError("the name of a run is empty", hint="leave it out: the newest run is meant then")
@@ -142,7 +142,7 @@ def open(run: str | None = None, *, hosts: StrPath | None = None) -> RunHandle: 
 
 @_worded()
 def preflight(**hosts: Unpack[Hosts]) -> Findings:
-    """Check every host and every pair of hosts; `good` where they can train together."""
+    """Check every host and every pair of hosts. `good` is True when they can train together."""
     program = _Program()
     request = PreflightRequest(_inventory(hosts, program))
     return preflight_verb.check(preflight_verb.everything(request), program)
@@ -150,44 +150,45 @@ def preflight(**hosts: Unpack[Hosts]) -> Findings:
 
 @_worded()
 def execute(command: Sequence[StrPath], **hosts: Unpack[Hosts]) -> dict[str, HostAnswer]:
-    """Run one command on all hosts, without a run; return their answers."""
+    """Run one command on all hosts, without a run, and return the answer of each host by its name."""
     program = _Program()
     request = make(ExecRequest, {"command": _words(command)}, inventory=_inventory(hosts, program))
     return exec_verb.execute(request, program)
 
 
 class RunHandle(Struct, frozen=True):
-    """A run, live or past; to the run it is nothing who holds it, and for how long."""
+    """Handle to a live or finished run. Dropping it does not affect the run."""
 
     _folder: RunFolder
 
     @property
     def id(self) -> str:
+        """Return the run's ID."""
         return self._folder.run
 
     @property
     def folder(self) -> Path:
-        """Return the run's folder on this machine, with its logs."""
+        """Return the run's folder on this machine, which holds its logs."""
         return self._folder.path
 
     @property
     def ended(self) -> RunEnded | None:
-        """Return the run's end; None while something of it may be left."""
+        """Return the event that ended the run; None while anything of it may be alive."""
         with _worded():
             return over(self._folder)
 
     def events(self) -> Iterator[Event]:
-        """Yield what has happened and happens, the lines of tasks too, until the run has ended."""
+        """Yield the run's events and the lines of its tasks, from the first to the one that ends the run."""
         return (stamped.event for stamped in self.stamped())
 
     def stamped(self) -> Iterator[Stamped]:
-        """Yield what `events` does, each with its time."""
+        """Yield the same events as `events`, each with its time: `at` and `event`."""
         return (stamped for stamped in self._stream() if stamped is not None)
 
     def wait(self, timeout: float | None = None, *, check: bool = False) -> RunEnded:
-        """Wait for the run's end and return it.
+        """Wait until the run has ended and return that event.
 
-        Raise TimeoutError when it does not come in time, and with `check` RunError for a run that failed.
+        Raise TimeoutError after `timeout` seconds, and with `check` RunError for a run that failed.
         """
         end = self._end(timeout)
         if check and end.status:
@@ -196,7 +197,7 @@ class RunHandle(Struct, frozen=True):
 
     @_worded()
     def stop(self, *, now: bool = False) -> RunEnded:
-        """End the run everywhere, with `now` without the grace of its tasks, and return its end."""
+        """End the run on every host and return that event; `now` gives the tasks no time to finish."""
         order, known = stop.order_of(StopRequest(now)), standing(self._folder)[1]
         if (end := self.ended) is not None:
             return end
@@ -207,18 +208,18 @@ class RunHandle(Struct, frozen=True):
     def pull(
         self, *paths: str, source: str | None = None, all_hosts: bool = False, to: StrPath | None = None
     ) -> list[Path]:
-        """Fetch what the tasks wrote; return the folders that something came into."""
+        """Fetch files that the tasks wrote; return the folders that received any."""
         given = {"paths": paths, "source": source, "all_hosts": all_hosts, "to": _path(to)}
         return pull.fetch(self._folder, make(PullRequest, given), _Program())
 
     @_worded()
     def stacks(self) -> RunStacks:
-        """Take the stacks of all tasks: who hangs, and where."""
+        """Take the Python stacks of all tasks, which show the one that hangs, and where."""
         return stacks.take(self._folder, _Program())
 
     @_worded()
     def report(self, to: StrPath | None = None) -> Path:
-        """Write the run as one page of HTML, into its folder unless told otherwise; return its path."""
+        """Write the run as one page of HTML, by default into its folder, and return the path."""
         return page.write(self._folder, None if to is None else Path(to))
 
     def _end(self, timeout: float | None, known: int = 0, order: Order | None = None) -> RunEnded:

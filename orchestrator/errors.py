@@ -49,6 +49,8 @@ class OrchestrateError(Exception):
 
 
 class UsageError(OrchestrateError):
+    """The request or the configuration is wrong; nothing was started."""
+
     status = ExitStatus.USAGE
 
 
@@ -63,10 +65,14 @@ class HelpRequested(UsageError):  # noqa: N818 - an answer
 
 
 class ClusterError(OrchestrateError):
+    """A host could not be reached, or failed a check."""
+
     status = ExitStatus.CLUSTER
 
 
 class RunError(OrchestrateError):
+    """The run failed, or cannot go on."""
+
     status = ExitStatus.RUN_FAILED
 
 

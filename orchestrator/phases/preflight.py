@@ -31,6 +31,8 @@ _MANY_PAIRS = 256  # of more, a launch tells those with something wrong
 
 
 class Findings(Struct, frozen=True):
+    """Result of a preflight; `good` is True when the hosts can train together."""
+
     shared: dict[str, str]  # host -> the first host that sees the same workdir
     checks: tuple[CheckReported, ...]
     pairs: tuple[PairReported, ...]

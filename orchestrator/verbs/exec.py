@@ -20,7 +20,7 @@ _LOOK = 0.2  # seconds, in which a Ctrl-C is taken
 
 
 class HostAnswer(Struct, frozen=True):
-    """The answer of one host to a command."""
+    """Answer of one host to a command: its exit status and output, or an error."""
 
     host: str
     status: int | None  # None: it is not known, and `error` says why
