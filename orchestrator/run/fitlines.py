@@ -50,8 +50,7 @@ class Fit(Struct, frozen=True):
     def progress(self, task: str) -> TaskProgressed:
         """Return what its last line tells of a task's training."""
         step = (self.step or 0) + ((self.epoch or 1) - 1) * (self.steps or 0)
-        told = (None, {}) if self.summed else (self.loss, self.metrics)
-        return TaskProgressed(task, step, told[0], self.steps_per_second, self.diverged, told[1])
+        return TaskProgressed(task, step, self.loss, self.steps_per_second, self.diverged, self.metrics)
 
 
 class Lines:
@@ -108,7 +107,7 @@ class Lines:
         """Read a whole redraw, unless it was read before its line ended."""
         if piece != self._seen and (fit := self._drawn(piece)) is not None:
             self._seen, self.fit = piece, fit
-            if not self._over:
+            if not self._over and not fit.summed:
                 found.append((end, fit))
 
     def _drawn(self, piece: bytes) -> Fit | None:

@@ -122,7 +122,7 @@ def test_a_sum_over_all_tasks_is_no_loss() -> None:
         lines.feed(first)
     assert alone.fit == Fit(1, 2, 1, 20, 9.1847, metrics={"accuracy": 0.1844})
     assert several.fit == Fit(1, 2, 1, 20, summed=True)
-    several.feed(b"\r20/20" + rest)
+    assert [fit.loss for _, fit in several.feed(b"\r20/20" + rest)] == [0.0361]  # and no sum
     assert several.fit == Fit(2, 2, 16, 20, 0.0361, "", 10.0, {"accuracy": 0.9955}, summed=True)
     several.feed(b"\r17/20 [=======================>......] - ETA: 0s - loss: nan\x08")
     assert several.fit == Fit(2, 2, 17, 20, None, "nan", 10.0)
