@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.node.task.output import RECORD
 from orchestrator.plainfile import end_of
+from orchestrator.ranges import grouped
 
 _MOST = 32 << 20  # bytes of a log and of its times, from the end
 _LOOKS = 1000  # at one log
@@ -32,7 +33,7 @@ _PRINTED = (
     *(re.compile(rb"(?i)(?<![a-z_])(?:train[_ ])?" + name + _NUMBER) for name in (b"loss", b"acc(?:uracy)?")),
 )
 _UNITS = ((86_400, " d"), (3600, " h"), (60, " min"))  # seconds of each
-
+_NEVER: Mapping[str, Sequence[float]] = {}
 
 Line: TypeAlias = list[tuple[float, float]]
 
@@ -98,25 +99,37 @@ def last(points: Iterable[Point]) -> dict[str, float]:
     }
 
 
-def charts(tasks: Mapping[str, Sequence[Point]], began: float) -> list[dict[str, Any]]:
-    """Draw each number that tasks told, over steps and over time: in percent."""
+def charts(
+    tasks: Mapping[str, Sequence[Point]], began: float, restarts: Mapping[str, Sequence[float]] = _NEVER
+) -> list[dict[str, Any]]:
+    """Draw each number that tasks told, over steps and over time: in percent.
+
+    No line leads from one attempt to the next; `restarts` are the times at which each task was started again.
+    """
     told = {name: None for points in tasks.values() for point in points for name in point.values}
     names = sorted(told, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))[
         :_MOST_NAMES
     ]
-    drawn = (_chart(name, over, tasks, began) for name, over in product(names, ("step", "at")))
+    drawn = (_chart(name, over, tasks, began, restarts) for name, over in product(names, ("step", "at")))
     return [chart for chart in drawn if chart]
 
 
-def _chart(name: str, over: str, tasks: Mapping[str, Sequence[Point]], began: float) -> dict[str, Any]:
-    """Draw a line for each task; {} where there is nothing to see."""
+def _chart(
+    name: str,
+    over: str,
+    tasks: Mapping[str, Sequence[Point]],
+    began: float,
+    restarts: Mapping[str, Sequence[float]],
+) -> dict[str, Any]:
+    """Draw a line for each task, with a gap at each restart; {} where there is nothing to see."""
     most = max(50, _MOST_POINTS // max(1, len(tasks)))
-    lines = {task: _line(points, name, over, most) for task, points in tasks.items()}
-    xs, ys = ([pair[axis] for line in lines.values() for pair in line] for axis in (0, 1))
+    lines = {task: _lines(points, name, over, most, restarts.get(task, ())) for task, points in tasks.items()}
+    xs, ys = ([pair[axis] for parts in lines.values() for part in parts for pair in part] for axis in (0, 1))
     if not xs or max(xs) - min(xs) <= _FLAT:
         return {}
     span, start, unit, word = (min(xs), max(xs)), 0.0, 1, ""
     if over == "at":  # from the start of the run on
+        span = (min(began, span[0]), span[1])
         longer = (one for one in _UNITS if span[1] - began >= 2 * one[0])
         start, (unit, word) = began, next(longer, (1, " s"))
     steep = name == "loss" and 0 < min(ys) * _STEEP < max(ys)
@@ -125,21 +138,29 @@ def _chart(name: str, over: str, tasks: Mapping[str, Sequence[Point]], began: fl
     low = 0.0 if 0 <= low < high / 2 and not steep else low
 
     def path(line: Line) -> str:
-        return "L".join(f"{_share(x, *span):.2f} {100 - _share(scale(y), low, high):.2f}" for x, y in line)
+        points = [f"{_share(x, *span):.2f} {100 - _share(scale(y), low, high):.2f}" for x, y in line]
+        return "M" + "L".join(points if len(points) > 1 else 2 * points)  # a point alone is a dot
 
     return {
         "title": "steps a second" if name == PACE else name,
         "over": "over time" if over == "at" else "over steps",
-        "paths": {task: f"M{path(line)}" if line else "" for task, line in lines.items()},
+        "paths": {task: "".join(map(path, parts)) for task, parts in lines.items()},
         "xs": [(place, f"{x:,.12g}{word}") for place, x in _round(*((x - start) / unit for x in span))],
         "ys": [(place, f"{10**y if steep else y:.4g}") for place, y in _round(low, high)],
     }
 
 
-def _line(points: Sequence[Point], name: str, over: str, most: int) -> Line:
-    pairs = ((point.step if over == "step" else point.at, point.values.get(name)) for point in points)
-    drawn = [(x, y) for x, y in pairs if x is not None and y is not None and abs(y) < _MOST_NUMBER]
-    return drawn[:: -(1 + len(drawn) // most)][::-1]  # with the last one
+def _lines(points: Sequence[Point], name: str, over: str, most: int, restarts: Sequence[float]) -> list[Line]:
+    """Return the parts of a task's line, one for each attempt that told the number."""
+    told = [
+        (point.at, point.step if over == "step" else point.at, point.values[name])
+        for point in points
+        if name in point.values
+    ]
+    drawn = [(at, x, y) for at, x, y in told if x is not None and abs(y) < _MOST_NUMBER]
+    kept = drawn[:: -(1 + len(drawn) // most)][::-1]  # with the last one
+    parts = grouped((bisect_right(restarts, at), (x, y)) for at, x, y in kept)
+    return list(map(list, parts.values()))
 
 
 def _share(value: float, low: float, high: float) -> float:

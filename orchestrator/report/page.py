@@ -88,7 +88,7 @@ def _facts(folder: RunFolder, now: float) -> dict[str, Any]:
         "ended": ended,
         "last": (numbers := {task: last(each) for task, each in told.items()}),
         "metrics": sorted({name for each in numbers.values() for name in each} - {"step", "loss", PACE}),
-        "charts": charts(told, began),
+        "charts": charts(told, began, story.restarts),
         "versions": versions(story),
         "problems": problems([check for host in view.hosts.values() for check in host.checks]),
         "pairs": story.pairs if 1 < len(plan.hosts) <= _MOST_HOSTS else {},

@@ -37,6 +37,7 @@ class Story(Struct):
     hosts: dict[str, ev.HostDescribed] = {}
     pairs: dict[tuple[str, str], ev.PairReported] = {}  # the worst one of each two
     starts: dict[str, list[ev.TaskStarted]] = {}  # by task
+    restarts: dict[str, list[float]] = {}  # by task, when it was started again
     reported: dict[str, list[Point]] = {}
     notes: list[str] = []
 
@@ -50,6 +51,8 @@ class Story(Struct):
             case ev.TaskStarted(task, attempt=attempt):
                 if _lane(task, attempt) not in self.lanes:
                     self._begin(_lane(task, attempt), at)
+                    if task in self.starts:
+                        self.restarts.setdefault(task, []).append(at)
                     self.starts.setdefault(task, []).append(event)
             case ev.TaskExited(task, attempt=attempt):
                 kind = "bad" if failed(event) else "stopped" if event.stopped else "good"

@@ -18,6 +18,8 @@ from orchestrator.model import RunPlan
 from orchestrator.names import RunId
 from orchestrator.report.curves import Point, charts, joined, printed
 from orchestrator.report.page import page
+from orchestrator.report.story import Story
+from orchestrator.run.view import View
 from orchestrator.store import RunFolder, runs_root
 from orchestrator.store.bus import EventLog
 from orchestrator.store.mirror import Mirror
@@ -230,5 +232,24 @@ def test_a_long_run_is_a_short_line() -> None:
     points = [Point(float(step), step, {"loss": 1.0 / (step + 1)}) for step in range(50_000)]
     over_steps, over_time = charts({"worker/0": points}, 0.0)
     assert over_steps["paths"]["worker/0"].count("L") < 2420
-    assert [text for _, text in over_time["xs"]] == ["5 h", "10 h"]
+    assert [text for _, text in over_time["xs"]] == ["0 h", "5 h", "10 h"]
     assert [text for _, text in over_steps["ys"]][-1] == "0.01"
+
+
+def test_no_line_leads_across_a_restart_and_time_begins_with_the_run() -> None:
+    points = [
+        Point(at, step, {"loss": 1.0 / (step + 1)})
+        for at, step in ((10, 0), (12, 2), (20, 1), (22, 3), (30, 2))
+    ]
+    over_steps, over_time = charts({"worker/0": points}, 0.0, {"worker/0": [19.0, 29.0]})
+    shapes = [re.sub(r"[-\d. ]+", "", chart["paths"]["worker/0"]) for chart in (over_steps, over_time)]
+    assert shapes == ["MLMLML"] * 2  # a point alone is a dot
+    assert over_time["xs"][0] == (0.0, "0 s")
+    assert over_time["paths"]["worker/0"].startswith("M33.33 ")
+
+
+def test_a_story_knows_when_a_task_was_started_again() -> None:
+    story = Story(plan=plans.make(plans.host("a")), view=View(), kept=False)
+    for at, attempt in ((1.0, "1"), (1.5, "1"), (9.0, "2")):
+        story.tell(at, ev.TaskStarted("worker/0", "a", attempt, 7))
+    assert story.restarts == {"worker/0": [9.0]}
