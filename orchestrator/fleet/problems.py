@@ -62,8 +62,8 @@ def noise(stdout: bytes, stderr: bytes) -> str:
     return f'the login printed "{shown[-400:]}"' if shown else ""
 
 
-def no_agent(host: Host, words: str, status: int | None) -> HostError:
-    """Word that no agent answers, by what the login printed and ended with."""
+def no_agent(host: Host, words: str, status: int | None, *, begun: bool) -> HostError:
+    """Word that no agent answers, by the login's output and status, and whether our command had begun."""
     python = host.agent_python
     named = not words or python.rpartition("/")[2] in words  # a start-up file may miss something else
     kind: str
@@ -71,6 +71,16 @@ def no_agent(host: Host, words: str, status: int | None) -> HostError:
     if absent or re.search(r"SyntaxError|unknown option:? -I", words, re.IGNORECASE):
         kind, what = Trouble.NO_PYTHON, f"has no {python} of 3.8 or newer"
         hint = "install one, or set `agent_python` in hosts.toml"
+    elif not begun:
+        kind, what = "no-agent", "logs in, but does not run our agent"
+        hint = (
+            "begin that file (.bashrc, .zshenv) with `case $- in *i*) ;; *) return ;; esac`; in config.fish"
+            " put `status is-interactive; and` before what it runs, in .cshrc `if ($?prompt)`;"
+            f" `{host.by_hand(python, '-V')}` has to answer at once"
+        )
+        if status is not None:
+            replaced = "a start-up file (or a ForceCommand) replaces or ends the login's shell"
+            words = "; ".join(filter(None, (replaced, words or f"it ended with status {status}")))
     else:
         kind, what = "no-agent", "logs in, but does not run our agent"
         hint = (

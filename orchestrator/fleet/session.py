@@ -35,6 +35,7 @@ _SLOWEST = 10_000.0  # and bytes per second of a large one
 ROOM = 32 << 20  # bytes of one host that nobody has looked at, with which its reader waits for us
 MOST = 256 << 20  # bytes, with which a host is let go of: answers are awaited behind them
 _FRAME = 1024  # bytes that a frame takes beside its payload
+_SUSPICIOUS = 3.0  # seconds without a word of our command, after which the login is looked into
 
 
 class Backlog:
@@ -124,6 +125,8 @@ class Session:
         self._ended: Callable[[], HostError] | None = None
         self._closing = False
         self._greeted: Future[wire.Hello] = Future()
+        self._ready = threading.Event()  # what is written is read by our command; or it is over
+        self._silence = "no answer from our agent"
         self._channel: Channel | None = None
         self._stream = wire.AgentStream(self._limits, self._limit)
         self._frame_since = 0.0  # when the frame that comes began
@@ -137,8 +140,8 @@ class Session:
         try:
             hello = self.clock.result(self._greeted, timeout)
         except FutureTimeoutError:
-            why = f"no answer from our agent within {timeout:.0f} s"
-            error = problems.no_agent(self.host, why, None)
+            why = f"{self._silence} within {timeout:.0f} s"
+            error = problems.no_agent(self.host, why, None, begun=self._stream.ready)
             self.close()
             raise error from None
         # The hello was stamped when the agent was up, which is close to now, not to the beginning.
@@ -150,12 +153,34 @@ class Session:
     def _introduce(self, channel: Channel, timeout: float, beat: float) -> None:
         """Send our agent: in a thread, since on a way that loses large packets it would take for ever."""
         try:
+            if not self.clock.flagged(self._ready, min(timeout, _SUSPICIOUS)):
+                with contextlib.suppress(HostError):  # a host may allow one session only
+                    self._examine(timeout)
+            if not self.clock.flagged(self._ready, timeout) or not self._stream.ready:
+                return
             settings = {"state": self.host.state, "idle": AGENT_IDLE, "beat": beat}
             channel.send(bootstrap.payload(settings))
         except HostError as error:
             with contextlib.suppress(HostError, FutureTimeoutError):  # what it printed says more
                 self.clock.result(self._greeted, timeout)
             settle(self._greeted, error=error)
+
+    def _examine(self, timeout: float) -> None:
+        """Log in once more, with an empty stdin: our command begins, and a shell in its place ends."""
+        probe = self.link.open(bootstrap.argv(self.host.agent_python))
+        try:
+            probe.send_eof()
+            said = b""
+            while frames.READY not in said and (data := probe.recv(_READ)):
+                said = (said + data)[-_READ:]
+            status = probe.wait(timeout)
+        finally:
+            probe.close()
+        if frames.READY in said:
+            self._silence = "a start-up file waits for input: our command did not begin"
+        elif not self._ready.is_set():
+            words = problems.noise(said, probe.stderr_tail())
+            settle(self._greeted, error=problems.no_agent(self.host, words, status, begun=False))
 
     @property
     def hello(self) -> wire.Hello:
@@ -261,6 +286,8 @@ class Session:
                 self.held = True
                 self.backlog.wait(self._urgent)
                 self.heard, self.held = self.clock.now(), False
+        if self._stream.ready:
+            self._ready.set()
         if not self._stream.wanting:
             self._frame_since = 0.0
         elif not self._frame_since:
@@ -338,7 +365,9 @@ class Session:
         if not self._greeted.done():
             status, words = channel.wait(2.0), channel.stderr_tail()
             noise = problems.noise(self._stream.noise, words)
-            error = self.link.explain(status, words) or problems.no_agent(self.host, noise, status)
+            error = self.link.explain(status, words) or problems.no_agent(
+                self.host, noise, status, begun=self._stream.ready
+            )
             settle(self._greeted, error=error)
         self._finish(lambda: problems.lost(self.host, "the connection was closed"))
 
@@ -357,6 +386,7 @@ class Session:
             self._ended = error
             waiting, self._open = list(self._open.values()), {}
         self.backlog.hurry()
+        self._ready.set()
         for one in waiting:
             settle(one.future, error=error())
         if self._hello is not None and not self._closing:

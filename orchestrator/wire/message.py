@@ -27,7 +27,7 @@ from typing import (
 import msgspec
 from msgspec import Meta, Struct
 
-from orchestrator.node.serve.frames import MARKER, Decoder
+from orchestrator.node.serve.frames import MARKER, READY, Decoder
 from orchestrator.text import advised, cut, plain
 
 _FAR = 2**62  # a moment in ns, an offset or a size: more than any machine has
@@ -213,6 +213,7 @@ class AgentStream(Decoder):
     def __init__(self, limits: Limits, limit: Limit) -> None:
         super().__init__()
         self.noise = b""
+        self.ready = False  # what is written now is read by our command
         self.marked = False
         self._limits = limits
         self._limit = limit
@@ -226,7 +227,8 @@ class AgentStream(Decoder):
         """The frames that `data` completes; raise ProtocolError for what is not a frame."""
         if not self.marked:
             noise, marker, data = (self.noise + data).partition(MARKER)
-            self.noise = noise[-NOISE:]
+            self.ready = self.ready or READY in noise
+            self.noise = noise.replace(READY, b"")[-NOISE:]
             if not marker:
                 return
             self.marked = True

@@ -109,6 +109,7 @@ def changed(header, payload):
 
 threading.Thread(target=forward, daemon=True).start()
 def listen():
+    write(frames.READY)
     noise = b""
     while frames.MARKER not in noise:
         data = os.read(agent.stdout.fileno(), 1 << 16)

@@ -20,6 +20,8 @@ sys.path.insert(0, {root!r})
 from orchestrator.node.serve import frames
 
 stdin, out = sys.stdin.buffer, sys.stdout.buffer
+out.write(frames.READY)
+out.flush()
 stdin.read(int(stdin.readline()))
 sizes = stdin.readline().split()
 stdin.read(int(sizes[0]) + int(sizes[1]))

@@ -2,10 +2,12 @@
 
     controller                                   far end
     argv(python)                  ->  login shell -> python -c COMMAND_CODE
+                                  <-  login noise, frames.READY
     payload(config)               ->  COMMAND_CODE runs loader.py, which runs ops.main(config)
-                                  <-  login noise, frames.MARKER, {"hello": ...}
+                                  <-  frames.MARKER, {"hello": ...}
 
-Nothing more may be written before the marker was seen: the bytes would be lost in a buffer.
+Nothing may be written before READY was seen: a start-up file may have put a shell in the place of ours, which
+would execute it. Nothing more may be written before the marker was seen: the bytes would be lost in a buffer.
 """
 
 from __future__ import annotations
@@ -18,11 +20,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .frames import READY
+
 PACKAGE = "orchestrate_node"
 
 # One line for every login shell: no quote, backslash, dollar or exclamation mark, so that no
 # shell's idea of quoting matters (csh expands `!` inside quotes, fish changes backslashes).
-COMMAND_CODE = "import sys;f=sys.stdin.buffer;exec(f.read(int(f.readline())))"
+COMMAND_CODE = (
+    "import sys;print(chr(0)+sys.argv[1]+chr(0),end=str(),flush=True);"
+    "f=sys.stdin.buffer;exec(f.read(int(f.readline()or 0)))"
+)
 
 _making = threading.Lock()
 
@@ -33,11 +40,11 @@ def argv(agent_python: str) -> list[str]:
     -I and -S: nothing of the user's can change us, and a start costs half. -X utf8: paths and
     environment values are the same bytes whatever the login's locale is.
     """
-    return [agent_python, "-I", "-S", "-X", "utf8", "-c", COMMAND_CODE]
+    return [agent_python, "-I", "-S", "-X", "utf8", "-c", COMMAND_CODE, READY.strip(b"\0").decode()]
 
 
 def payload(config: Mapping[str, Any]) -> bytes:
-    """Everything that goes to stdin before the marker comes back."""
+    """Return all that goes to stdin between READY and the marker."""
     settings = json.dumps(dict(config)).encode()
     with _making:  # a cache alone would have every connection that begins at once make them
         loader, bundle = _parts()

@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterator, Tuple
 
 Frame = Tuple[Dict[str, Any], bytes]
 
+READY = b"\x00orchestrate-ready\x00"  # sent by our command line: whatever is written now is read by Python
 MARKER = b"\x00orchestrate-agent\x00"  # sent before the first frame; what comes earlier is login noise
 MAX_HEADER = 16 << 20  # the manifest of a tree of 100,000 files
 MAX_PAYLOAD = 64 << 20
