@@ -1,6 +1,12 @@
-"""`python -m orchestrator`: the same as `orchestrate`."""
+"""The entry point of `orchestrate` and of `python -m orchestrator`."""
 
 from __future__ import annotations
+
+import signal
+
+# Until `run` can take it, Ctrl-C ends us without a word: imports would show a traceback.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from orchestrator.cli.main import run
 

@@ -26,6 +26,8 @@ def run() -> NoReturn:
 
         answer()
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         status = main(sys.argv[1:])
     except KeyboardInterrupt:
         status = int(ExitStatus.INTERRUPTED)
