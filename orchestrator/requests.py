@@ -128,6 +128,14 @@ class SetupRequest(Struct, frozen=True):
     upgrade: bool = False  # resolve the packages again
 
 
+class TensorboardRequest(Struct, frozen=True):
+    """A TensorBoard on this machine that follows a run."""
+
+    source: str | None = None  # a task or host; None: all
+    logdir: str | None = None  # None: anywhere in the folder of the tasks
+    port: int = 0  # of this machine; 0: a free one
+
+
 class CleanRequest(Struct, frozen=True):
     """Removal of what ended runs left on the hosts."""
 

@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import re
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.cli.desk.person import Person
-from orchestrator.envs import uv
-from orchestrator.errors import ClusterError, ExitStatus, SeveralErrors
-from orchestrator.fleet import Fleet
-from orchestrator.model import Host, RunPlan
-from orchestrator.node.base import procs
-from orchestrator.node.stock.uv import environment
-from orchestrator.sync.files import EventMirror, work_folder
-from orchestrator.verbs.asking import unconnected
-from orchestrator.verbs.finding import find_run, source_of
-
-_EVERY = 3.0  # seconds between two looks
-_AGAIN = 15.0  # seconds until a host that was lost is tried again
-# setuptools 81 is the last that brings pkg_resources, which TensorBoard imports and does not ask for.
-_FETCHED = ("tool", "run", "--from", "tensorboard>=2.16", "--with", "setuptools<82", "tensorboard")
-_LAST = 1000  # characters of its words that an error has
-_UP = 180.0  # seconds; an environment with TensorFlow is imported as a whole
-_LOOK = 0.1
-_END = 5.0
+from orchestrator.errors import ExitStatus
+from orchestrator.requests import TensorboardRequest, make
+from orchestrator.verbs.finding import find_run
+from orchestrator.verbs.tensorboard import follow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=options.whole(1, 65_535),
-        default=0,
         metavar="PORT",
         help="on this machine (default: a free one)",
     )
@@ -61,114 +36,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     person = Person()
     folder = find_run(arguments.run, arguments.hosts, person)
-    plan = folder.read_plan()
-    names = [source_of(plan, arguments.source)] if arguments.source else [host.name for host in plan.hosts]
-    hosts = [plan.host(name) for name in names]
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    program = _program()
+
+    def show(url: str, files: int) -> None:
+        if arguments.json:
+            facts(json.dumps({"run": folder.run, "url": url, "files": files}))
+        else:
+            say(url)
+        sys.stdout.flush()
+        tell(f"event files so far: {files}; it follows the run, and Ctrl-C ends it")
+
     try:
-        with (
-            tempfile.TemporaryDirectory(prefix="orchestrate-tensorboard-") as made,
-            _tensorboard(program, Path(made), arguments.port) as (process, log),
-            unconnected(hosts, person) as fleet,
-        ):
-            mirrors = {
-                host.name: EventMirror(Path(made) / host.name, _root(plan, host, arguments.logdir))
-                for host in hosts
-            }
-            tried = time.monotonic()
-            _catch_up(fleet, mirrors, hosts)
-            files = sum(len(mirror.sizes) for mirror in mirrors.values())
-            url = _url(process, log)
-            show = facts if arguments.json else say
-            show(json.dumps({"run": plan.run, "url": url, "files": files}) if arguments.json else url)
-            sys.stdout.flush()
-            tell(f"event files so far: {files}; it follows the run, and Ctrl-C ends it")
-            while process.poll() is None:
-                time.sleep(_EVERY)
-                missing = [host for host in hosts if host.name not in fleet.sessions]
-                if missing and time.monotonic() - tried > _AGAIN:
-                    tried = time.monotonic()
-                else:
-                    missing = []
-                _catch_up(fleet, mirrors, missing)
-            raise ClusterError("TensorBoard has ended", why=_last_words(log))
+        follow(folder, make(TensorboardRequest, vars(arguments)), person, show)
     except KeyboardInterrupt:
         tell("TensorBoard has ended; nothing of it was on the hosts")
     return ExitStatus.OK
-
-
-def _program() -> list[str]:
-    """Find TensorBoard beside the Python that runs us or on the PATH, else have uv fetch it."""
-    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    if path := shutil.which("tensorboard", path=search):
-        return [path]
-    uv.run("fetch TensorBoard", [*_FETCHED, "--version"])
-    return [str(uv.binary()), *_FETCHED]
-
-
-@contextlib.contextmanager
-def _tensorboard(
-    argv: Sequence[str], folder: Path, port: int
-) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Have TensorBoard at work on a folder, for this machine alone; it ends with the block, or with us.
-
-    Its words are in the log that is yielded.
-    """
-    procs.load()
-    dies = partial(procs.die_with_parent, signal.SIGTERM)
-    log = folder / ".tensorboard.log"
-    options = ["--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
-    options += ["--reload_interval", str(round(_EVERY)), "--reload_multifile", "true"]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*argv, *options],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={**environment(os.environ), "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-            start_new_session=True,
-            preexec_fn=dies if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads yet
-        )
-    try:
-        yield process, log
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_END)
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _url(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Return where it answers, once it does. Raise ClusterError when it does not come up."""
-    deadline = time.monotonic() + _UP
-    while not (match := re.search(r"(http://\S+)\s", log.read_text(errors="replace"))):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise ClusterError("TensorBoard did not start", why=_last_words(log))
-        time.sleep(_LOOK)
-    return match[1]
-
-
-def _last_words(log: Path) -> str:
-    return log.read_text(errors="replace")[-_LAST:].strip()
-
-
-def _catch_up(fleet: Fleet, mirrors: Mapping[str, EventMirror], hosts: Sequence[Host]) -> None:
-    """Take what is new from every host that answers, once `hosts` were tried; raise where none can be had."""
-    bad = fleet.connect(hosts)
-    if len(bad) == len(mirrors):
-        raise SeveralErrors(bad.values())
-    taken = fleet.each(fleet.sessions, lambda one: mirrors[one.host.name].catch_up(one))
-    for name, error in {**bad, **taken.bad}.items():
-        fleet.let_go(name)
-        tell(f"warning: {name} {error.in_one_line}; tried again every {_AGAIN:g} s")
-
-
-def _root(plan: RunPlan, host: Host, logdir: str | None) -> str:
-    """Return where to look on a host: the run's whole work folder, or a folder as its tasks would name it."""
-    if logdir is None or logdir.startswith(("/", "~")):
-        return logdir or work_folder(host.workdir, plan.run)
-    return f"{work_folder(host.workdir, plan.run, plan.cwd)}/{logdir}"

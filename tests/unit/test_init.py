@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.cli import init
 from orchestrator.config.load import parse
 from orchestrator.config.mistakes import Wrong
 from orchestrator.envs import Lock, Platform
 from orchestrator.envs.platforms import fit
 from orchestrator.phases.survey import Machine, TensorFlowPython, choose_addresses, choose_python, unfit
+from orchestrator.verbs import init
 from orchestrator.verbs.inventory import host_of
 
 
