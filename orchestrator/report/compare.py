@@ -12,6 +12,7 @@ from statistics import median
 from typing import NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import asdict
 
 from orchestrator.events import HostDescribed
 from orchestrator.frameworks import alone
@@ -22,6 +23,7 @@ from orchestrator.render.tables import RunRow, state_of
 from orchestrator.report.curves import PACE, last
 from orchestrator.report.page import Rows, environment, rows, versions
 from orchestrator.report.story import points, read
+from orchestrator.requests import LaunchRequest
 from orchestrator.store import RunFolder
 from orchestrator.store.known import read_lock
 from orchestrator.text import count, cut, size, utf8
@@ -29,6 +31,22 @@ from orchestrator.text import count, cut, size, utf8
 _SHOWN = 12  # differences of one area; JSON has all
 _WIDEST = 48  # characters of a value
 _REST = 17  # cells of a line that are the area's, and gaps
+# Of a request: facts of other areas, or of the plan, or nothing that a run depends on.
+_PLANNED = frozenset(
+    [
+        "inventory",
+        "command",
+        "env",
+        "framework",
+        "validate",
+        "validation",
+        "replay",
+        "terminal",
+        "notify",
+        "metrics",
+        "name",
+    ]
+)
 _CLOSE = 0.1  # of the larger one: numbers that differ by less are no news
 _PINNED = re.compile(r"(?m)^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s\\]+(?: ; [^\\\n]*[^\\\s])?)")  # and marker
 _DERIVED = re.compile(r"TMPDIR|ORCHESTRATE_.*")  # follow from hosts and their ports
@@ -64,14 +82,10 @@ def facts_of(folder: RunFolder) -> Facts:
         "options": {
             "command": shlex.join(plan.command),
             "tasks": ", ".join(str(spec.id) for spec in plan.tasks),
-            "setup": recipe.setup or "",
             "framework": recipe.framework,
             "Keras 2": "yes" if recipe.legacy_keras else "no",
-            "auto_shard": recipe.auto_shard.value,
-            "restarts": f"{plan.restarts.most}",
-            "hang_timeout": f"{plan.hang_timeout:g}",
-            "preflight": "yes" if plan.admission.preflight else "no",
             "validation": plan.admission.validate_command or ("yes" if plan.admission.validate else "no"),
+            **_options(folder.read_request()),
         },
         "code": {
             "folder": plan.cwd,
@@ -95,6 +109,16 @@ def facts_of(folder: RunFolder) -> Facts:
             for name, text in alone(plan.recipe.framework, _texts(environment(plan))).items()
             if not _DERIVED.fullmatch(name)
         },
+    }
+
+
+def _options(request: LaunchRequest | None) -> dict[str, str]:
+    """Return what [job] and the command line set, without what the plan tells of it."""
+    given = {} if request is None else {**asdict(request), **asdict(request.job)}
+    return {
+        name: f"{value:g}" if isinstance(value, float) else str(value or "")
+        for name, value in given.items()
+        if name not in _PLANNED
     }
 
 

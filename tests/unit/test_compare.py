@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from orchestrator import events as ev
 from orchestrator.cli.main import main
 from orchestrator.errors import ExitStatus
-from orchestrator.model import Data, EnvironmentPlan, Host
+from orchestrator.model import Data, EnvironmentPlan, Host, Inventory
 from orchestrator.names import RunId
 from orchestrator.report.compare import differences, facts_of, shown
+from orchestrator.requests import LaunchRequest
 from orchestrator.store import RunFolder, runs_root
 from orchestrator.store.bus import EventLog
 from orchestrator.store.folder import CodeRecord
@@ -47,11 +48,13 @@ def folder(
     env: dict[str, str] | None = None,
     code: CodeRecord = CodeRecord({"train.py": "1", "other.py": "2"}, "c0ffee", "main"),  # noqa: B008
     pace: float = 10.0,
+    asked: dict[str, Any] | None = None,
     **changes: Any,
 ) -> RunFolder:
     made = RunFolder(runs_root(), run)
     plan = plans.make(*hosts, command=command, env=env or {})
     made.create(replace(plan, **{"run": str(run), "data_digest": "d1", **changes}))
+    made.write_request(LaunchRequest(inventory=Inventory(hosts), **(asked or {})))
     log = EventLog(made)
     progress = ev.TaskProgressed("worker/0", 5, 0.5, pace)
     points = PointFile(made.points, 1)
@@ -77,6 +80,10 @@ ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
     "a pace that is close": (lambda: folder(B, pace=10.9), set()),
     "a pace": (lambda: folder(B, pace=5.0), {("outcome", "steps a second")}),
     "an option": (lambda: folder(B, command=("train.py",)), {("options", "command")}),
+    "options of a launch": (
+        lambda: folder(B, asked={"wait": True, "spares": 1, "max_restarts": 2, "hang_timeout": 60.0}),
+        {("options", name) for name in ("wait", "spares", "max_restarts", "hang_timeout")},
+    ),
     "a file": (
         lambda: folder(B, code=CodeRecord({"train.py": "9", "new.py": "3"}, "c0ffee", "main", "x\n")),
         {("code", "not committed"), *(("files", name) for name in ("train.py", "other.py", "new.py"))},
