@@ -387,6 +387,13 @@ class HangPassed(_Fact):
     seconds: float  # since the suspicion
 
 
+class PeersReported(_Fact):
+    """Tasks that train each for itself; none: they have met the others after all."""
+
+    apart: tuple[TaskName, ...]
+    connected: bool  # and yet nothing was reduced among them
+
+
 class AttemptFailed(_Fact):
     """An attempt failed and another one follows; how it failed is worded as in RunEnded."""
 
@@ -474,6 +481,7 @@ Event: TypeAlias = (
     | HangSuspected
     | StacksTaken
     | HangPassed
+    | PeersReported
     | AttemptFailed
     | HostReplaced
     | AttemptPlanned

@@ -14,6 +14,7 @@ from orchestrator.diagnosis.ends import failed as ended_badly
 from orchestrator.events import (
     Event,
     Noted,
+    PeersReported,
     Phase,
     PhaseEnded,
     PhaseStarted,
@@ -22,13 +23,15 @@ from orchestrator.events import (
     TaskExited,
     TaskProgressed,
 )
+from orchestrator.model import FrameworkName
+from orchestrator.model import Role as TaskRole
 from orchestrator.phases import allocation, stop
 from orchestrator.phases.adopt import Adopted
 from orchestrator.phases.context import Run, log
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.hang import Hung, Watch
 from orchestrator.plainfile import write_atomically
-from orchestrator.run import restarts, vitals
+from orchestrator.run import peers, restarts, vitals
 
 _CATCH_UP = 10.0  # seconds after a user's stop in which output that is behind may still come
 _LEAVE_EVERY = 2.0
@@ -44,6 +47,7 @@ class Finished(Struct, frozen=True):
     unproven: tuple[str, ...]  # hosts that did not answer at its end
     hung: Hung | None  # its tasks hung, and were stopped for it
     diverged: Mapping[str, str]  # task -> what its last loss is, where that is not a number
+    apart: PeersReported | None = None  # its tasks trained each for itself
 
 
 class Attempt:
@@ -55,6 +59,8 @@ class Attempt:
         self._adopted = adopted
         self._looked = 0  # stopped tasks of which the nodes were asked who stopped them
         self._doing: dict[str, str] = {}  # what each task does about its data
+        self._apart: PeersReported | None = None
+        self._began = run.clock.now()
         self._diverged: dict[str, str] = {}  # what each task's last loss is, where it is not a number
         placed = {spec.id: spec.host for spec in run.plan.tasks}
         self._follower = Follower(run, name, placed, self._told)
@@ -127,7 +133,9 @@ class Attempt:
                 follower.give_up()
                 break
             gauge.look()
+            self._look_at_peers(peers.CLEAR)
         follower.close()
+        self._look_at_peers(peers.SHORT, ended=True)
         unproven = () if allocation.fate(run).over else tuple(stop.sweep(run))  # Slurm ends all of a job
         good = hung is None and succeeded(follower.placed, follower.ends, run.plan.completion)
         run.emit(PhaseEnded(Phase.FOLLOW, good, run.clock.now() - began))
@@ -142,7 +150,25 @@ class Attempt:
             if lines.fit is not None and lines.fit.diverged:
                 self._diverged.setdefault(str(task), lines.fit.diverged)
         steps = {str(task): life.step for task, life in follower.lives.items() if life.step is not None}
-        return Finished(tuple(follower.ends.values()), good, stopped, steps, unproven, hung, self._diverged)
+        return Finished(
+            tuple(follower.ends.values()), good, stopped, steps, unproven, hung, self._diverged, self._apart
+        )
+
+    def _look_at_peers(self, clear: float, *, ended: bool = False) -> None:
+        """Report once that the tasks train each for itself, and that they do not any more."""
+        run, now, follower = self._run, self._run.clock.now(), self._follower
+        if run.plan.recipe.framework is FrameworkName.NONE:
+            return
+        trained = [when for when in follower.trains.values() if ended or now - when > peers.SETTLED]
+        longest = max((end.seconds for end in follower.ends.values()), default=0.0)
+        if not trained and self._apart is None and max(now - self._began, longest) < clear:
+            return
+        alone = {TaskRole.PS, TaskRole.EVALUATOR}
+        tasks = [str(task) for task in follower.placed if task.role not in alone]
+        found = peers.apart(follower.peers, tasks, trains=bool(trained))
+        if found != self._apart and (found is None or self._apart is None):
+            self._apart = found
+            run.emit(found or PeersReported((), False))
 
     def _stopped_elsewhere(self) -> float | None:
         """When a user stopped the run from another machine (seconds since the epoch); None: nobody did.

@@ -77,6 +77,8 @@ class Follower:
         self._points = None if is_validation(attempt) else run.points
         self._reported: dict[TaskId, dict[str, int]] = {}  # the figures that tasks report, each with its step
         self._diverged: dict[TaskId, str] = {}
+        self.peers: dict[str, wire.Peers] = {}  # how far each has come with the others, as its node tells
+        self.trains: dict[TaskId, float] = {}  # when each showed a loss first
         self._missing: dict[TaskId, int] = {}  # bytes
         self._said_missing: dict[TaskId, int] = {}  # of them, what somebody was told of
         self._holes: Counter[str] = Counter()  # by host
@@ -317,6 +319,7 @@ class Follower:
                     self._told(event)
 
     def _state(self, task: TaskId, session: Session, state: wire.TaskRecord) -> None:
+        self.peers[str(task)] = state.peers
         missing, said = state.missing, self._said_missing.get(task, 0)
         # It grows for as long as there is no room: said at its beginning, and as a whole at the end.
         if missing > said and (not said or state.state.final):
@@ -350,6 +353,8 @@ class Follower:
         self, task: TaskId, event: TaskProgressed, at: float, end: int, *, printed: bool = False
     ) -> None:
         """Keep a point, and tell of it as often as a person can read; a loss that is no number at once."""
+        if event.loss is not None or event.diverged:
+            self.trains.setdefault(task, self._run.clock.now())
         if not printed:
             self._reported[task] = dict.fromkeys(("loss", *event.metrics), event.step)
         shown = [event]

@@ -163,6 +163,8 @@ class Watch:
             if task in watched and task not in self._follower.ends
         }
         plan = self._run.plan
+        if plan.terminal is not None:
+            return None  # somebody sits at a prompt
         patience = plan.hang_timeout or self._run.timings.quiet
         return hang.look(lives, patience, now, since=self._since, completion=plan.completion)
 

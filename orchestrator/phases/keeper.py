@@ -52,7 +52,7 @@ from orchestrator.phases.restart.again import (
 )
 from orchestrator.planning.takeover import FIRST
 from orchestrator.ranges import fold, grouped
-from orchestrator.run import restarts
+from orchestrator.run import peers, restarts
 from orchestrator.run.records import last_error
 from orchestrator.run.restarts import FailedAttempt
 from orchestrator.store import RunFolder
@@ -435,7 +435,8 @@ def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, 
             words.append(("exited with 0, and the kernel killed a process of it for want of memory", exited))
         if exited.note:
             words.append((exited.note, exited))
-    return tuple(
+    of_peers = (f"{peers.words(finished.apart)}; {peers.hint(finished.apart)}",) if finished.apart else ()
+    return of_peers + tuple(
         f"{fold(one.task for one in exits)} on {fold(one.host for one in exits)} {text}"
         for text, exits in grouped(words).items()
     )

@@ -14,6 +14,7 @@ from orchestrator.names import is_validation
 from orchestrator.ranges import grouped
 from orchestrator.render import fold
 from orchestrator.render.grid import shortened, table, wrapped
+from orchestrator.run import peers
 from orchestrator.run.fitlines import Fit
 from orchestrator.run.view import HostState, HostView, TaskState, TaskView, View
 from orchestrator.run.vitals import Vital, Vitals
@@ -208,6 +209,8 @@ def _troubles(view: View, now: float, vitals: Vitals) -> list[str]:
         how = f"KILL in {math.ceil(until)} s" if until > 0 else "waiting for KILL"
         sooner = "; sooner: Ctrl-C again, or stop --now" if until > 0 else ""
         return [f"waiting for {ranges.fold(task.task for task in left)}: {how}{sooner}"]
+    if view.apart:
+        return [f"warning: {peers.words(view.apart)}"]
     if view.hang:
         seconds = vitals.quiet(now) if vitals.tasks else now - view.hang_since
         return [hanging(view.hang, seconds, view.planned.run if view.planned else "RUN")]

@@ -19,6 +19,7 @@ from orchestrator.render.board import doing, hanging, later, numbers, task_table
 from orchestrator.render.board import facts as numbers_of
 from orchestrator.render.grid import table
 from orchestrator.render.summary import cause
+from orchestrator.run import peers
 from orchestrator.run.view import View
 from orchestrator.run.vitals import Vitals
 from orchestrator.store.folder import decode_plan
@@ -115,6 +116,8 @@ def status_table(
     named = f" ({plan.name})" if plan.name else ""
     head = f"run {plan.run}{named}: {run['state']}" + ("" if view.ended else f", {who}")
     rows = task_table([_cells(task, now) for task in tasks], None if width is None else width - 2)
+    if view.apart is not None and not view.ended:
+        rows.append(f"warning: {peers.words(view.apart)}; {peers.hint(view.apart)}")
     if view.hang is not None and not view.ended:
         rows.append(hanging(view.hang))
         rows += [f"{view.stacks.found} ({view.stacks.file})"] if view.stacks else []
@@ -140,6 +143,7 @@ def _run_facts(row: RunRow) -> dict[str, Any]:
         **{name: getattr(ended, name, "") for name in words},
         "last_lines": getattr(ended, "last_lines", ()),
         "loss": row.view.loss,
+        "apart": row.view.apart.apart if row.view.apart else (),
         "hosts": [host.name for host in plan.hosts],
         "command": plan.command,
     }

@@ -15,6 +15,7 @@ from orchestrator.planning.takeover import FOLLOWED
 from orchestrator.render import fold
 from orchestrator.render.errors import block, host_block, problems
 from orchestrator.render.summary import summary
+from orchestrator.run import peers
 from orchestrator.run.view import View
 from orchestrator.text import count, duration, plain, size
 
@@ -79,6 +80,10 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
         case ev.StacksTaken():
             missing = [f"  no stacks from {fold.names(event.missing)}"] if event.missing else []
             lines = [event.found, *missing, f"  all stacks: {event.file}"]
+        case ev.PeersReported():
+            if event.apart:
+                return block(peers.words(event), hint=peers.hint(event), word="warning")
+            lines = [peers.words(event)]
         case ev.HangPassed():
             lines = [f"the tasks no longer seem to hang, {duration(event.seconds)} later"]
         case ev.AttemptFailed():

@@ -77,6 +77,7 @@ class View(Struct, frozen=True):
     hosts: Mapping[str, HostView] = {}
     tasks: Mapping[str, TaskView] = {}
     failures: tuple[ev.AttemptFailed, ...] = ()  # of the attempts before this one
+    apart: ev.PeersReported | None = None  # its tasks train each for itself
     hang: ev.HangSuspected | None = None  # and not passed
     hang_since: float = 0.0  # when those tasks were heard of last
     stacks: ev.StacksTaken | None = None  # of that hang
@@ -176,6 +177,8 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             return replace(view, hang=event, hang_since=at - event.seconds, stacks=None)
         case ev.StacksTaken():
             return replace(view, stacks=event)
+        case ev.PeersReported():
+            return replace(view, apart=event if event.apart else None)
         case ev.HangPassed():
             return replace(view, hang=None)
         case ev.AttemptFailed():
@@ -226,7 +229,7 @@ def _started(view: View, event: ev.TaskStarted, at: float) -> View:
     """A task begins afresh; a new attempt makes the stop of the one before history."""
     before = view.tasks.get(event.task)
     if before and before.attempt not in ("", event.attempt):
-        view = replace(view, stop=None, hang=None)
+        view = replace(view, stop=None, hang=None, apart=None)
     if event.host not in view.hosts:
         view = _host(view, event.host)
     view = replace(view, launched=True)

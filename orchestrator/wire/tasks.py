@@ -56,6 +56,15 @@ class Want(StrEnum):
     KILL = "kill"
 
 
+class Peers(StrEnum):
+    """How far a task has come with the others of its run."""
+
+    UNKNOWN = ""
+    NONE = "none"  # no connection to another task so far
+    IDLE = "idle"  # connected, by a strategy that has reduced nothing so far
+    MET = "met"
+
+
 class Gap(Reply):
     """Bytes of a log that a node could not keep."""
 
@@ -75,6 +84,7 @@ class TaskRecord(Reply):
     ended_ns: Moment | None = None
     gaps: tuple[Gap, ...] = ()
     oom_kills: Count = 0  # by the kernel because memory ran out
+    peers: Peers = Peers.UNKNOWN
     restarted: bool = False  # its machine was, and it is lost by that
     seconds: Seconds | None = None  # that it took, by a clock that does not jump
     message: Words = ""

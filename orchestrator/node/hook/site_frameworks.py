@@ -12,7 +12,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Tuple
+    from typing import Any, Callable, Dict, List, Tuple
 
 # The versions of Keras 3 that the repair was proven on. Metrics of 3.8 and 3.9 count twice what others count
 # already, and 3.5 scales the loss otherwise.
@@ -41,9 +41,40 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
     if "keras" in keras:
         made["keras.src.backend.tensorflow.trainer"] = repair
         made["keras.src.layers.layer"] = average
+    if policy and "ORCHESTRATE_REPORT" in os.environ:
+        made["tensorflow.python.distribute.cross_device_utils"] = note_reductions
     if policy:
         made["tensorflow.python.distribute.input_ops"] = lambda module: share(module, policy or "")
     return made
+
+
+def note_reductions(module: "Any") -> None:
+    """Leave a mark beside the report from the strategy's start to its first reduction among several workers.
+
+    A model made outside its scope trains alone, though the strategy has connected the workers.
+    """
+    launcher, mark = module.CollectiveReplicaLauncher, os.environ["ORCHESTRATE_REPORT"] + ".idle"
+    start = launcher.__init__
+    reduced: "List[bool]" = []
+
+    def init(self: "Any", group_key: int, group_size: int, *more: "Any", **named: "Any") -> None:
+        start(self, group_key, group_size, *more, **named)
+        if group_size > 1 and not reduced:
+            os.close(os.open(mark, os.O_CREAT | os.O_WRONLY, 0o600))
+
+    def noting(before: "Any") -> "Any":
+        def reduce(self: "Any", *values: "Any", **named: "Any") -> "Any":
+            if not reduced and self._group_size > 1:
+                reduced.append(True)
+                if os.path.exists(mark):
+                    os.unlink(mark)
+            return before(self, *values, **named)
+
+        return reduce
+
+    launcher.__init__ = init
+    for name in ("all_reduce", "batch_all_reduce", "all_gather", "all_reduce_indexed_slices"):
+        setattr(launcher, name, noting(getattr(launcher, name)))
 
 
 def repair(trainer: "Any") -> None:

@@ -56,6 +56,7 @@ def new(folder: TaskFolder, incarnation: str, now_ns: int) -> State:
         "ended_ns": None,
         "gaps": [],
         "oom_kills": 0,  # by the kernel, for want of memory
+        "peers": "",  # whether it has met them, as meeting.py has it
         "restarted": False,  # the machine or container was, under a task that is lost by it
         "message": "",
     }

@@ -20,7 +20,7 @@ from ..base import lenient, procs, trust
 from ..base.fault import NodeError, no_process, reason
 from ..base.paths import TaskFolder
 from ..serve.loop import READ, Loop, wake_on
-from . import environ, state
+from . import environ, meeting, state
 from .environ import Handles, Launch
 from .output import Output
 
@@ -128,6 +128,7 @@ class Supervisor:
         self._began = time.monotonic()
         self._lifeline = Lifeline(launch)
         self._memory = Memory()
+        self._meeting = meeting.Meeting(launch.env, launch.folder.run, launch.folder.report)
         self._ending = Ending()
         self._loop = Loop()
         self._leader_alive = True
@@ -146,9 +147,10 @@ class Supervisor:
             refuse(self._launch.folder, error)
             _tell_start(self._handles.answer, {"error": error.as_dict()})
             return
-        self._update(state=state.RUNNING)
+        self._update(state=state.RUNNING, peers=self._meeting.state)
         self._save()
         _tell_start(self._handles.answer, {"state": self._facts})
+        self._meeting.resolve()
         wakeup = wake_on(signal.SIGCHLD, signal.SIGTERM)
         self._loop.watch(wakeup, READ, lambda: self._on_signal(wakeup))
         self._loop.watch(self._handles.control, READ, self._on_control)
@@ -184,6 +186,8 @@ class Supervisor:
         any_alive = self._reap()
         now = time.monotonic()
         self._memory.look(now)
+        if self._meeting.look(now, self._facts["pid"]):
+            self._update(peers=self._meeting.state)
         if now >= self._next_look and self._ending.want == state.WANT_RUN:
             self._next_look = now + self._lifeline.tick
             self._look_around(now)
