@@ -1,4 +1,4 @@
-"""Whether a task is connected to another task of its run, as the kernel's tables of connections show it."""
+"""Looks for a connection of a task to another task of its run, in the kernel's tables."""
 
 from __future__ import annotations
 
