@@ -40,7 +40,8 @@ APART = {
         "l = serve(int(HOSTS[RANK][2]), HOSTS[RANK][0]); c = join(*l.getsockname()); a = l.accept(); train()"
     ),
     "standalone, with a child": (
-        "l = serve(0, '127.0.0.1')\nif os.fork() == 0:\n    c = join(*l.getsockname()); train(); os._exit(0)\n"
+        "l = serve(0, '127.0.0.1')\nif os.fork() == 0:\n"
+        "    c = join(*l.getsockname()); train(); os._exit(0)\n"
         "a = l.accept(); os.wait()"
     ),
     # As `torchrun --nnodes=1 --node_rank=0` copied to all hosts: each waits for nobody.
