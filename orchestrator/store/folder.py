@@ -26,6 +26,7 @@ from orchestrator.plainfile import make_folder, open_plain, read_plain, write_at
 from orchestrator.planning import takeover
 from orchestrator.requests import LaunchRequest
 from orchestrator.text import plain, utf8
+from orchestrator.unbroken import unbroken
 
 MOST = 64 << 20  # bytes of a plan
 _MOST_VITALS = 8 << 20
@@ -215,6 +216,9 @@ class RunFolder(Struct, frozen=True):
 
     def has_keeper(self) -> bool:
         """Return True while a living keeper holds the run, by its lock and by nothing else."""
+        return unbroken(self._has_keeper)  # an interrupt must not leave the lock with us
+
+    def _has_keeper(self) -> bool:
         try:
             fd = open_plain(self.lock, os.O_RDONLY)
         except OSError:

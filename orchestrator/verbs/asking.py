@@ -13,9 +13,9 @@ from orchestrator.errors import HostError, UsageError
 from orchestrator.model import Host, Order
 from orchestrator.store import RunFolder
 from orchestrator.store.key import read_key
+from orchestrator.unbroken import unbroken
 from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.keeping import Errand, start
-from orchestrator.verbs.unbroken import unbroken
 
 if TYPE_CHECKING:
     from orchestrator.fleet import Fleet

@@ -16,11 +16,11 @@ from orchestrator.planning import environ
 from orchestrator.requests import LaunchRequest
 from orchestrator.store import RunFolder, runs_root
 from orchestrator.store.key import key_path, own_key
+from orchestrator.unbroken import unbroken
 from orchestrator.verbs import keeping
 from orchestrator.verbs.asking import logins
 from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.plan import Planned, make_plan, wanted_tasks
-from orchestrator.verbs.unbroken import unbroken
 
 _UNSEALED = "from another machine this run can be followed and stopped, and not started again"
 

@@ -35,6 +35,7 @@ FLOORS = {
         "export",
         "ranges",
         "plainfile",
+        "unbroken",
         "processes",
     },
     0: {

@@ -31,7 +31,10 @@ def unbroken(work: Callable[[], _T], undo: Callable[[_T], object] = lambda _: No
             finished.release()
 
     try:
-        _thread.start_new_thread(run, ())  # `Thread.start` has lines of its own to be interrupted at
+        try:
+            _thread.start_new_thread(run, ())  # `Thread.start` has lines of its own to be interrupted at
+        except RuntimeError:  # this machine has no thread left
+            run()
         finished.acquire()
         if errors:
             raise errors[0]
