@@ -1,1 +1,1 @@
-"""From a command line to a sealed plan and its keeper, without a terminal: the caller asks a person."""
+"""The verbs: from a request to its result and events, without a terminal."""
