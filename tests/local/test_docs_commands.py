@@ -99,6 +99,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("place")
     shutil.copytree(ROOT / "examples", folder / "examples")
     (folder / "train.py").write_text("import json\n")
+    (folder / "train.ipynb").write_text('{"nbformat": 4, "metadata": {}, "cells": []}')
     (folder / "program").touch()
     (folder / "say-trained").write_text("#!/bin/sh\n")
     (folder / "say-trained").chmod(0o755)
