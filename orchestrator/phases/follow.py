@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from types import MappingProxyType
+from typing import TypeAlias
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
@@ -51,6 +53,7 @@ _UNKNOWN = "its host knows nothing of it: it was never started, or its state fol
 _EPOCH, _CAUGHT_UP = 64 << 10, 8 << 20  # bytes of a log before the last point, and after it
 _HOLES = 3  # in what a host sends of its files, after which nobody believes it
 LOG_CAP = 16 * 2**30  # bytes of one task's log that a node keeps
+Known: TypeAlias = Mapping[TaskId, tuple[wire.TaskStatus, float]]  # ends, each with its node's clock offset
 
 
 class Follower:
@@ -125,7 +128,8 @@ class Follower:
 
     def know(self, exited: TaskExited) -> None:
         """Take over an end that an earlier keeper has told already."""
-        self.ends[TaskId.parse(exited.task)] = exited
+        if (task := TaskId.parse(exited.task)) in self.placed:
+            self.ends[task] = exited
 
     def step(self, timeout: float) -> bool:
         """Handle what arrives within `timeout` seconds; True when a viewer asked for something."""
@@ -140,9 +144,9 @@ class Follower:
         self._show()
         return asked
 
-    def give_up(self) -> None:
+    def give_up(self, known: Known = MappingProxyType({})) -> None:
         """End what was told to stop and is not waited for any longer: its host stays lost, or KILL fails."""
-        self.leave_behind()
+        self.leave_behind(known)
         for task in self.waiting():
             silent, loss = recovery.silence(self._run, self.placed[task])
             why = silent or "it has not ended, and nothing tells why"
@@ -290,9 +294,12 @@ class Follower:
             return None
         return task if self.placed.get(task) == host else None
 
-    def leave_behind(self) -> None:
-        """End tasks that have ended by their nodes' word though their output is not all here, and say so."""
-        for task, (told, clock_offset) in ended_on_nodes(self._run, self.attempt).items():
+    def leave_behind(self, known: Known = MappingProxyType({})) -> None:
+        """End tasks that have ended by their nodes' word though their output is not all here, and say so.
+
+        `known` are such words from before: a host may be lost by now.
+        """
+        for task, (told, clock_offset) in {**known, **ended_on_nodes(self._run, self.attempt)}.items():
             if task in self.placed and task not in self.ends:
                 if (behind := told.log_size - self._mirrors[task].log.size) > 0:
                     why = f"not fetched: the rest of its log is on {self.placed[task]}"
@@ -412,7 +419,7 @@ def reported_held(folder: RunFolder, attempt: str, task: str) -> bool:
     return error is not None and error.held != ""
 
 
-def ended_on_nodes(run: Run, attempt: str) -> dict[TaskId, tuple[wire.TaskStatus, float]]:
+def ended_on_nodes(run: Run, attempt: str) -> Known:
     """Tasks of an attempt that have ended, as their hosts tell, and how far each clock is ahead."""
     placed = {(spec.host, str(spec.id)): spec.id for spec in run.plan.tasks}
     answers = run.fleet.ask(wire.States(run=run.id), timeout=10.0)
@@ -429,22 +436,22 @@ _PATIENCE = 30.0  # seconds for what is on the nodes to come here
 
 
 def collect(run: Run, attempt: str) -> None:
-    """Bring their output here and tell how they ended, of those that ended where hosts answer.
+    """Bring the output of an attempt's tasks here, and tell how each ended that was started, or is on a host.
 
     Also of tasks that nobody told of: their keeper may have been killed over it.
     """
     there = ended_on_nodes(run, attempt)
-    placed = {spec.id: spec.host for spec in run.plan.tasks if spec.id in there}
-    if not placed:
-        return
     history = [stamped.event for stamped in events_of(run.folder)]
     started = {event.task for event in history if isinstance(event, TaskStarted) and event.attempt == attempt}
-    for task, host in placed.items():
-        if str(task) not in started:
-            run.emit(TaskStarted(str(task), host, attempt, there[task][0].state.started_as))
-    follower = Follower(run, attempt, placed, run.emit)
+    tasks = [spec for spec in run.plan.tasks if spec.id in there or str(spec.id) in started]
+    if not tasks:
+        return
+    for spec in tasks:
+        if str(spec.id) not in started:
+            run.emit(TaskStarted(str(spec.id), spec.host, attempt, there[spec.id][0].state.started_as))
+    follower = Follower(run, attempt, {spec.id: spec.host for spec in tasks}, run.emit)
     for event in history:
-        if isinstance(event, TaskExited) and event.attempt == attempt and TaskId.parse(event.task) in placed:
+        if isinstance(event, TaskExited) and event.attempt == attempt:
             follower.know(event)
     follower.attach()
     deadline = run.clock.now() + _PATIENCE
@@ -453,5 +460,5 @@ def collect(run: Run, attempt: str) -> None:
             break
         if follower.step(0.2) and run.stop.kill:
             break  # a user has no more patience
-    follower.leave_behind()
+    follower.give_up(there)
     follower.close()

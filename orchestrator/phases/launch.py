@@ -8,7 +8,7 @@ from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Phase, TaskStarted
 from orchestrator.fleet import Cancelled
-from orchestrator.model import Completion, Role, RunPlan, TaskSpec
+from orchestrator.model import Completion, Role, RunPlan, TaskId, TaskSpec
 from orchestrator.names import is_validation
 from orchestrator.phases.connect import lease, plan_text
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
@@ -24,20 +24,23 @@ def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, s
 
     A host that is lost over it is asked once more when it is back: to start a task twice starts it once.
     """
-    bad = _start(run, attempt, specs, cwd)
+    told: set[TaskId] = set()  # of a host with several tasks some may have answered
+    bad = _start(run, attempt, specs, cwd, told)
     if any(error.lost for error in bad.values()):
         recovery.gather(run, run.timings.host_return)
         if run.stop.asked:
             raise Cancelled
         back = {name for name, error in bad.items() if error.lost and name in run.fleet.sessions}
         lease(run, Phase.LAUNCH, move=False)  # the gone agents held theirs; the other tasks know these ports
-        again = _start(run, attempt, [spec for spec in specs if spec.host in back], cwd)
+        again = _start(run, attempt, [spec for spec in specs if spec.host in back], cwd, told)
         bad = {**{name: error for name, error in bad.items() if name not in back}, **again}
     return bad
 
 
-def _start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]) -> dict[str, HostError]:
-    """Ask once."""
+def _start(
+    run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str], told: set[TaskId]
+) -> dict[str, HostError]:
+    """Ask once; `told` are tasks whose start was told."""
     if run.plan.hearsay:
         raise PhaseFailed(Phase.LAUNCH, f"nothing of this run is started from here: {run.plan.hearsay}")
     plan = plan_text(run)
@@ -77,7 +80,8 @@ def _start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, 
                 raise Cancelled from error
             bad[spec.host] = error
         else:
-            if not is_validation(attempt):
+            if not is_validation(attempt) and spec.id not in told:
+                told.add(spec.id)
                 run.emit(TaskStarted(str(spec.id), spec.host, attempt, reply.pid or 0))
     return bad
 

@@ -94,7 +94,7 @@ def _trees_of_a_host(run: Run) -> list[Contents]:
     builtin = read_builtin()
     if builtin.digest == run.plan.tree:
         return [builtin]
-    sessions = [run.fleet.sessions[name] for name in run.names]
+    sessions = [run.fleet.sessions[name] for name in run.names if run.plan.tree]
     if (tree := code_of_a_host(sessions, run.plan.tree, run.folder.path / "code")) is None:
         raise PhaseFailed(
             Phase.STAGE,

@@ -1,0 +1,170 @@
+"""The checker: what must hold in every history, whatever happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from orchestrator.diagnosis.ends import essential
+from orchestrator.events import (
+    AttemptPlanned,
+    FailureKind,
+    GapPlace,
+    LogGap,
+    Outcome,
+    RunEnded,
+    RunPlanned,
+    StopRequested,
+    TaskExited,
+    TaskStarted,
+)
+from orchestrator.model import TaskId
+from orchestrator.node.task import state
+
+if TYPE_CHECKING:
+    from tests.sim.node import Task
+    from tests.sim.world import World
+
+_HARMLESS = {"split-frames", "clock-offset", "task-bursts", "task-ignores-term", "slow-connect"}
+
+
+def _tasks(world: World) -> list[Task]:
+    return [task for node in world.nodes.values() for task in node.tasks]
+
+
+def start(world: World, new: Task) -> None:
+    """A program starts: none of another attempt, nor the same one, may be alive on a host of this attempt."""
+    placed: set[str] = set()
+    for _, _, stamped in world.history.events:
+        if isinstance(stamped.event, RunPlanned | AttemptPlanned):
+            placed = {host for _, host in stamped.event.tasks}
+    for task in _tasks(world):
+        if task is not new and task.alive and task.node.name in placed and task.attempt != new.attempt:
+            world.problem(
+                f"two attempts at a time: {new.name} of attempt {new.attempt} starts on {new.node.name} while"
+                f" {task.name} of attempt {task.attempt} runs on {task.node.name}"
+            )
+        if task is not new and task.name == new.name and task.attempt == new.attempt:
+            world.problem(f"{new.name} of attempt {new.attempt} starts twice")
+
+
+def end(world: World, ended: RunEnded) -> None:
+    """The run has ended: it says the truth about what is alive, and how it came to its end."""
+    for task in _tasks(world):
+        if task.alive and task.node.name not in ended.unproven:
+            world.problem(
+                f"{task.name} of attempt {task.attempt} is alive on {task.node.name}, which is not unproven"
+            )
+        elif task.alive and task.conduct.on_kill < 1.0 and task.node.answers_since(world.now - 30.0):
+            world.problem(f"{task.name} is alive on {task.node.name}, which answers")
+    history = world.history
+    if ended.kind is FailureKind.BUG or ended.status == 4:
+        world.problem("a bug ended the run")
+    before = [one.event for _, _, one in history.events[:-1] if isinstance(one.event, RunEnded)]
+    if before and not before[-1].unproven:
+        world.problem("a second end of the run")
+    if before:  # the same end, told again of what is left
+        if (before[0].outcome, before[0].cause) != (ended.outcome, ended.cause):
+            world.problem(f"it had ended as {before[0].outcome}, and now as {ended.outcome}")
+        return
+    if ended.attempts > world.plan.restarts.most + 1:
+        world.problem(f"{ended.attempts} attempts, of at most {world.plan.restarts.most + 1}")
+    asked = history.asked
+    if ended.outcome is Outcome.STOPPED and asked is None:
+        world.problem("stopped, and nobody asked for it")
+    match ended.outcome:
+        case Outcome.SUCCEEDED:
+            _succeeded(world, ended)
+        case Outcome.FAILED | Outcome.CLUSTER:
+            if not set(history.hits) - _HARMLESS:
+                world.problem(f"failed without a cause: {ended.cause}")
+    if ended.cause_task and ended.kind is not FailureKind.HOST_LOST:  # which it may have outlived
+        known = [task for task in _tasks(world) if task.name == ended.cause_task]
+        if known and all(task.state["exit_code"] == 0 and not task.state["gaps"] for task in known):
+            world.problem(f"{ended.cause_task} is blamed, and exited with 0 in every attempt: {ended.cause}")
+
+
+def _succeeded(world: World, ended: RunEnded) -> None:
+    last = str(ended.attempts)
+    found = {TaskId.parse(task.name): task for task in _tasks(world) if task.attempt == last}
+    if not found:
+        world.problem("succeeded, and no task of the last attempt was ever started")
+        return
+    for name in essential(list(found), world.plan.completion):
+        if found[name].state["exit_code"] != 0:
+            world.problem(f"succeeded, and {name} ended as {found[name].state}")
+
+
+def whole(world: World) -> None:
+    """The history as a whole."""
+    events = [(at, stamped.event) for _, at, stamped in world.history.events]
+    ends = [(at, event) for at, event in events if isinstance(event, RunEnded)]
+    unknown: set[tuple[str, str]] = set()  # nobody knows whether they were started
+    starts: Counter[tuple[str, str]] = Counter()
+    exits: dict[tuple[str, str], list[TaskExited]] = {}
+    gaps: set[str] = set()
+    where: dict[tuple[str, str], str] = {}
+    for _, event in events:
+        match event:
+            case TaskStarted(task=task, attempt=attempt, host=host, pid=pid):
+                starts[attempt, task] += 1
+                where[attempt, task] = host
+                if not pid:
+                    unknown.add((attempt, task))
+            case TaskExited(task=task, attempt=attempt):
+                exits.setdefault((attempt, task), []).append(event)
+            case LogGap(task=task, where=GapPlace.CONTROLLER | GapPlace.NODE):
+                gaps.add(task)
+    for key, count in starts.items():
+        if count > 1:
+            world.problem(f"{key} was started {count} times")
+        told = exits.get(key, [])
+        known = [one for one in told if not one.lost]
+        if len(known) > 1 or len(told) > world.history.keepers:
+            world.problem(f"{key} ended {len(told)} times: {told}")
+        if not told and ends and world.history.keepers == 1:
+            world.problem(f"{key} was started, and its end was never told")
+        found = world.nodes[where[key]].runs.get(world.plan.run, {}).get(key)
+        if found is None:
+            if key not in unknown:
+                world.problem(f"{key} was started, and {where[key]} knows nothing of it")
+            continue
+        _bytes(world, found, complete=bool(known) and found.name not in gaps)
+        is_so = found.state["exit_code"], found.state["exit_signal"]
+        for one in known:
+            if found.final and (one.code, one.signal) != is_so:
+                world.problem(f"{key} is told to have ended with {one.code}, {one.signal}: {found.state}")
+    for key in exits.keys() - starts.keys():
+        if not any(one.lost for one in exits[key]):
+            world.problem(f"{key} ended, and its start was never told")
+    _stopped(world, ends)
+
+
+def _bytes(world: World, task: Task, *, complete: bool) -> None:
+    path = world.folder.log(task.attempt, task.name)
+    here = path.read_bytes() if path.exists() else b""
+    if bytes(task.log[: len(here)]) != here:
+        world.problem(f"the log of {task.name} is not what its node has: a byte is missing or duplicated")
+    elif complete and len(here) != len(task.log):
+        world.problem(
+            f"{len(here)} of {len(task.log)} bytes of the log of {task.name} are here, without a word"
+        )
+
+
+def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
+    """What a user asked for happens, and soon."""
+    asked = world.history.asked
+    if asked is None:
+        return
+    for _, at, stamped in world.history.events:
+        if isinstance(stamped.event, RunEnded) and at <= asked:
+            return
+    timings, plan = 200.0, world.plan
+    first = ends[0][0] if ends else None
+    if world.history.keepers == 1 and (first is None or first - asked > plan.grace + timings):
+        told = any(isinstance(one.event, StopRequested) for _, _, one in world.history.events)
+        world.problem(f"a stop was asked for at {asked:.1f} and the run ended at {first} (told: {told})")
+    late = (task for task in _tasks(world) if task.began > asked + 90.0)
+    later = [task for task in late if task.state["state"] != state.UNSTARTED]
+    if later and world.history.keepers == 1:
+        world.problem(f"{later[0].name} of attempt {later[0].attempt} started after the stop")

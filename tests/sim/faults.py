@@ -1,0 +1,327 @@
+"""The fault points: each arms itself in a world, and is counted when it strikes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from orchestrator.model import Order
+from tests.sim.node import Node, Task
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+Fault: TypeAlias = "Callable[[World], None]"
+
+
+def _node(world: World) -> Node:
+    return world.dice.choice(list(world.nodes.values()))
+
+
+def _at(world: World, strike: Callable[[], None]) -> None:
+    """At any moment of the run: a good part of them while it starts."""
+    early = world.dice.random() < 0.35
+    world.after(
+        world.dice.uniform(0.0, 2.5) if early else world.dice.uniform(0.0, world.length * 1.3), strike
+    )
+
+
+def _named(world: World, name: str, strike: Callable[[Node], None]) -> None:
+    """Have it strike a node at any moment."""
+    node = _node(world)
+
+    def now() -> None:
+        strike(node)
+        world.hit(name)
+
+    _at(world, now)
+
+
+def _for_a_while(world: World, node: Node, set_back: Callable[[], None], most: float = 90.0) -> None:
+    del node
+    world.after(world.dice.choice([1.0, 8.0, 40.0, most]) * world.dice.uniform(0.2, 1.0), set_back)
+
+
+def _trouble(kind: str, *, forever: float = 0.1) -> Fault:
+    """What new connections meet, for a while; the present one is cut, or was never made."""
+
+    def arm(world: World) -> None:
+        node = _node(world)
+
+        def strike() -> None:
+            node.trouble = kind
+            if node.channels:
+                world.hit("cut")
+            node.cut()
+            if world.dice.random() > forever:
+                _for_a_while(world, node, lambda: setattr(node, "trouble", ""))
+
+        if world.dice.random() < 0.5:
+            strike()
+        else:
+            _at(world, strike)
+
+    return arm
+
+
+def _cut(world: World) -> None:
+    _named(world, "cut", Node.cut)
+
+
+def _cut_all(world: World) -> None:
+    def strike() -> None:
+        world.hit("cut-all")
+        for node in world.nodes.values():
+            node.cut()
+
+    _at(world, strike)
+
+
+def _silence(world: World) -> None:
+    seconds = world.dice.choice([3.0, 18.0, 30.0, 200.0]) * world.dice.uniform(0.5, 1.5)
+
+    def strike(node: Node) -> None:
+        for channel in list(node.channels):
+            channel.fall_silent(seconds)
+
+    _named(world, "silence", strike)
+
+
+def _slow(world: World) -> None:
+    def strike(node: Node) -> None:
+        node.slow = world.dice.choice([20.0, 100.0])
+        _for_a_while(world, node, lambda: setattr(node, "slow", 1.0))
+
+    _named(world, "slow-host", strike)
+
+
+def _reply(fate: str) -> Fault:
+    """What becomes of one answer, of any request."""
+
+    def arm(world: World) -> None:
+        world.fates.append((fate, _node(world).name, world.dice.randint(0, 25)))
+
+    return arm
+
+
+def _linger(world: World) -> None:
+    def strike(node: Node) -> None:
+        node.linger = world.dice.uniform(1.0, 20.0)
+        node.cut()
+
+    _named(world, "agent-lingers", strike)
+
+
+def _reboot(world: World) -> None:
+    seconds = world.dice.choice([2.0, 20.0, 90.0, 100_000.0])
+    _named(world, "reboot" if seconds < 1000 else "gone-for-good", lambda node: node.reboot(seconds))
+
+
+def _gone(world: World) -> None:
+    _named(world, "gone-for-good", lambda node: node.reboot(100_000.0))
+
+
+def _agent_dies(world: World) -> None:
+    def strike(node: Node) -> None:
+        for agent in list(node.agents):
+            agent.leave()
+
+    _named(world, "agent-dies", strike)
+
+
+def _of_task(name: str, strike: Callable[[World, Task], None]) -> Fault:
+    """Something happens to a living task, in the middle of its life."""
+
+    def arm(world: World) -> None:
+        node = _node(world)
+
+        def now() -> None:
+            if living := [task for task in node.tasks if task.alive]:
+                strike(world, living[0])
+                world.hit(name)
+
+        world.after(world.dice.uniform(0.5, world.length * 1.1), now)
+
+    return arm
+
+
+def _exits_when_asked(world: World) -> None:
+    op = world.dice.choice(["states", "stop", "sweep", "follow", "started", "ping", "gpus"])
+    world.exits.append((op, _node(world).name, world.dice.random() < 0.5, world.dice.choice([0, 0, 1])))
+
+
+def _conduct(name: str, change: Callable[[World, Task], None]) -> Fault:
+    """The next task to start there behaves like this."""
+
+    def arm(world: World) -> None:
+        world.conducts.append((name, _node(world).name, change))
+
+    return arm
+
+
+def _fails_early(world: World, task: Task) -> None:
+    task.conduct.length, task.conduct.code = world.dice.uniform(0.0, 2.0), 1
+
+
+def _fails(world: World, task: Task) -> None:
+    del world
+    task.conduct.code = 3
+
+
+def _ignores_term(world: World, task: Task) -> None:
+    del world
+    task.conduct.on_term = float("inf")
+
+
+def _hard_to_kill(world: World, task: Task) -> None:
+    task.conduct.on_term, task.conduct.on_kill = float("inf"), world.dice.choice([3.0, 15.0])
+
+
+def _hangs(world: World, task: Task) -> None:
+    task.conduct.hangs_at = world.dice.uniform(1.0, world.length)
+
+
+def _bursts(world: World, task: Task) -> None:
+    del world
+    task.conduct.bursts = True
+
+
+def _refused(kind: str) -> Fault:
+    def arm(world: World) -> None:
+        _node(world).refuses.append(kind)
+
+    return arm
+
+
+def _port_busy(world: World) -> None:
+    def strike() -> None:
+        node.busy_until = world.now + world.dice.choice([1.0, 10.0, 60.0])
+
+    node = _node(world)
+    world.on_failure.append(strike)
+
+
+def _node_full(world: World) -> None:
+    def strike() -> None:
+        node.full = True
+        _for_a_while(world, node, lambda: setattr(node, "full", False))
+
+    node = _node(world)
+    _at(world, strike)
+
+
+def _controller_full(world: World) -> None:
+    def strike() -> None:
+        world.full = True
+        world.after(world.dice.uniform(1.0, 40.0), lambda: setattr(world, "full", False))
+
+    _at(world, strike)
+
+
+def _clock_offset(world: World) -> None:
+    node = _node(world)
+    node.offset = world.dice.choice([-1, 1]) * world.dice.choice([0.5, 100.0, 90_000.0])
+    world.hit("clock-offset")
+
+
+def _clock_jumps(world: World) -> None:
+    def strike() -> None:
+        world.hit("clock-jumps")
+        world.scheduler.shift += world.dice.choice([-3600.0, 3600.0, 5.0])
+
+    _at(world, strike)
+
+
+def _order(name: str, *orders: Order) -> Fault:
+    def arm(world: World) -> None:
+        def strike() -> None:
+            world.hit(name)
+            for number, order in enumerate(orders):
+                world.after(number * world.dice.uniform(0.0, 5.0), partial(world.order, order))
+
+        _at(world, strike)
+
+    return arm
+
+
+def _stopped_elsewhere(world: World) -> None:
+    """Another machine stops the run: it tells the nodes, and not the keeper."""
+
+    def strike() -> None:
+        if any(node.runs for node in world.nodes.values()):
+            world.hit("stopped-elsewhere")
+            world.stop_elsewhere()
+
+    _at(world, strike)
+
+
+def _killed(world: World) -> None:
+    """The keeper is killed between any two of its steps."""
+    world.kill_after.append(world.dice.randint(0, 40) if world.dice.random() < 0.5 else -1)
+    if world.kill_after[-1] < 0:
+        _at(world, lambda: world.kill("keeper-killed"))
+
+
+def _killed_again(world: World) -> None:
+    _killed(world)
+    _killed(world)
+    world.kill_again = True
+
+
+def _torn(world: World) -> None:
+    """It is killed in the middle of writing an event."""
+    _killed(world)
+    world.tears = True
+
+
+def _splits(world: World) -> None:
+    world.splits = True
+    world.hit("split-frames")
+
+
+FAULTS: dict[str, Fault] = {
+    "connect-refused": _trouble("refused"),
+    "connect-no-route": _trouble("no-route"),
+    "connect-hung-up": _trouble("hung-up"),
+    "connect-key-changed": _trouble("key-changed"),
+    "connect-time-out": _trouble("time-out"),
+    "slow-connect": _trouble("slow-connect"),
+    "no-hello": _trouble("no-hello"),
+    "late-hello": _trouble("late-hello"),
+    "cut": _cut,
+    "cut-all": _cut_all,
+    "silence": _silence,
+    "slow-host": _slow,
+    "split-frames": _splits,
+    "lost-reply": _reply("lost-reply"),
+    "late-reply": _reply("late-reply"),
+    "cut-before-reply": _reply("cut-before-reply"),
+    "agent-lingers": _linger,
+    "agent-dies": _agent_dies,
+    "reboot": _reboot,
+    "gone-for-good": _gone,
+    "node-disk-full": _node_full,
+    "controller-disk-full": _controller_full,
+    "clock-offset": _clock_offset,
+    "clock-jumps": _clock_jumps,
+    "supervisor-killed": _of_task("supervisor-killed", lambda _, task: task.kill_ours()),
+    "task-killed": _of_task("task-killed", lambda _, task: task.leave(signal=9)),
+    "task-exits-while-asked": _exits_when_asked,
+    "task-fails": _conduct("task-fails", _fails),
+    "task-fails-early": _conduct("task-fails-early", _fails_early),
+    "task-ignores-term": _conduct("task-ignores-term", _ignores_term),
+    "task-hard-to-kill": _conduct("task-hard-to-kill", _hard_to_kill),
+    "task-hangs": _conduct("task-hangs", _hangs),
+    "task-bursts": _conduct("task-bursts", _bursts),
+    "start-refused": _refused("program"),
+    "start-no-room": _refused("claim"),
+    "port-busy": _port_busy,
+    "stop": _order("stop", Order.STOP),
+    "kill": _order("kill", Order.KILL),
+    "stop-then-kill": _order("stop-then-kill", Order.STOP, Order.KILL),
+    "stopped-elsewhere": _stopped_elsewhere,
+    "keeper-killed": _killed,
+    "keeper-killed-again": _killed_again,
+    "keeper-killed-in-a-write": _torn,
+}
