@@ -23,7 +23,7 @@ _SIGNATURES = {
     "TensorFlowTrainer._maybe_symbolic_build": "self iterator data_batch",
     "TensorFlowTrainer._symbolic_build": "self iterator data_batch",
 }
-_REPAIRED = ["fit", "evaluate", "steps_per_execution", "moving statistics of layers"]
+_REPAIRED = ["fit", "evaluate", "steps_per_execution", "moving statistics of layers", "loss scaling"]
 _READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "SSTableDataset")
 
 
@@ -41,6 +41,9 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
     if "keras" in keras:
         made["keras.src.backend.tensorflow.trainer"] = repair
         made["keras.src.layers.layer"] = average
+        made["keras.src.optimizers.loss_scale_optimizer"] = agree
+        for kind in ("generator_data", "py_dataset"):
+            made["keras.src.trainers.data_adapters.%s_adapter" % kind] = copy_batches
     if policy and "ORCHESTRATE_REPORT" in os.environ:
         made["tensorflow.python.distribute.cross_device_utils"] = note_reductions
     if policy:
@@ -100,9 +103,7 @@ def repair(trainer: "Any") -> None:
     def maybe_symbolic_build(self: "Any", iterator: "Any" = None, data_batch: "Any" = None) -> None:
         strategy = self._distribute_strategy
         if iterator is not None and strategy is not None and several(strategy):
-            spread = next(iter(iterator._distributed_dataset))  # noqa: SLF001
-            data_batch = tree.map_structure(lambda one: strategy.experimental_local_results(one)[0], spread)
-            iterator = None
+            data_batch, iterator = tree.map_structure(_of_replica, _first(iterator)), None
         build(self, iterator=iterator, data_batch=data_batch)
 
     trainer.reduce_per_replica = reduce_per_replica
@@ -110,6 +111,33 @@ def repair(trainer: "Any") -> None:
     for name in ("fit", "evaluate"):
         setattr(model, name, _behind(_step_by_step, getattr(model, name)))
     _record(version)
+
+
+def _first(iterator: "Any") -> "Any":
+    """Return a batch, or what describes it: nothing is taken from data that can be read only once."""
+    from itertools import chain
+
+    data = iterator._distributed_dataset  # noqa: SLF001
+    tree = sys.modules["tensorflow"].nest
+    spec = data.element_spec
+    if all(one.shape.rank is not None for one in tree.flatten(tree.map_structure(_of_replica, spec))):
+        return spec
+    rest = iter(data)
+    batch = next(rest)
+    batches, again = chain([batch], rest), iterator._get_iterator  # noqa: SLF001
+
+    def get_iterator() -> "Any":
+        iterator._get_iterator = again  # noqa: SLF001
+        return batches
+
+    iterator._get_iterator = get_iterator  # noqa: SLF001
+    return batch
+
+
+def _of_replica(value: "Any") -> "Any":
+    """Return the part of a value, or of its description, that the first replica of a task has."""
+    parts = getattr(value, "_value_specs", None) or getattr(value, "values", None)
+    return parts[0] if isinstance(parts, (list, tuple)) else value
 
 
 def several(strategy: "Any") -> bool:
@@ -156,6 +184,44 @@ def _refuse(version: str, odd: str) -> None:
 def _step_by_step(model: "Any") -> None:
     """Make each step an execution of its own."""
     model.steps_per_execution = 1
+
+
+def copy_batches(adapters: "Any") -> None:
+    """Have workers train on copies of the batches that Python yields.
+
+    Kernels of TensorFlow reuse their inputs, and wrote into the arrays of the program (2.21, two workers).
+    """
+
+    def copied(get: "Any") -> "Any":
+        def get_tf_dataset(self: "Any") -> "Any":
+            tf: Any = sys.modules["tensorflow"]
+
+            def copy(*batch: "Any") -> "Any":
+                one = batch if len(batch) > 1 else batch[0]
+                return tf.nest.map_structure(lambda x: tf.raw_ops.DeepCopy(x=x), one, expand_composites=True)
+
+            return get(self).map(copy)
+
+        return get_tf_dataset
+
+    for kind in list(vars(adapters).values()):
+        if getattr(kind, "__module__", "") == adapters.__name__ and hasattr(kind, "get_tf_dataset"):
+            kind.get_tf_dataset = copied(kind.get_tf_dataset)
+
+
+def agree(optimizers: "Any") -> None:
+    """Have workers agree that gradients are finite: one that skipped a step alone would be waited for."""
+    optimizer = optimizers.LossScaleOptimizer
+    check = optimizer.check_finite
+
+    def check_finite(self: "Any", grads: "Any") -> "Any":
+        tf: Any = sys.modules["tensorflow"]
+        finite, context = check(self, grads), tf.distribute.get_replica_context()
+        if context is None or not several(context.strategy):
+            return finite
+        return tf.equal(context.all_reduce("SUM", tf.cast(tf.logical_not(finite), tf.float32)), 0.0)
+
+    optimizer.check_finite = check_finite
 
 
 def average(layer: "Any") -> None:

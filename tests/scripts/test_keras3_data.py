@@ -1,0 +1,42 @@
+"""What `fit` of Keras 3 makes of each kind of data on two tasks is what it makes of it in one process."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from orchestrator.rehearsal import Cluster
+from tests.ssh.runs.desk import Desk
+from tests.training import training_python
+
+PROGRAM = Path(__file__).parent / "programs" / "keras3_data.py"
+PATIENCE = 280.0
+
+
+@pytest.mark.timeout(400)
+def test_two_tasks_train_as_one_process(tmp_path: Path) -> None:
+    """No batch is lost, and no array of the program is written to."""
+    alone = subprocess.Popen(
+        [training_python(), PROGRAM],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with alone, Cluster(2, python=training_python()) as cluster, closing(Desk(cluster, tmp_path)) as desk:
+        desk.write_hosts(cluster.hosts)
+        desk.script(PROGRAM.name, PROGRAM.read_text())
+        viewer = desk.launch("--", PROGRAM.name)
+        assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
+        logs = sorted((desk.run_folder() / "logs" / "1").glob("*.log"))
+        several = [re.findall(r"^DATA .*", log.read_text(), re.MULTILINE) for log in logs]
+        out, err = alone.communicate()
+    lines = re.findall(r"^DATA .*", out, re.MULTILINE)
+    assert len(lines) == 18, err
+    assert several == [lines, lines]
