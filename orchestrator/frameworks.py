@@ -40,6 +40,7 @@ class Framework(Struct, frozen=True):
     # command that starts such a program.
     spreads: re.Pattern[str] = re.compile(r"(?!)")
     starts: re.Pattern[str] = re.compile(r"(?!)")
+    has_config: bool = False  # its tasks have roles and a TF_CONFIG
     contracts: tuple[str, ...] = ()  # names of variables that its programs read, in orchestrate_rank.py
     package: str = ""  # the distribution that it cannot do without
     packages: Mapping[str, str] = {}  # distributions that tasks agree on -> modules
@@ -72,6 +73,8 @@ _TENSORFLOW = Framework(
     },
     probe=_TENSORFLOW_PROBE,
     validation=("worker_entry", "--validate"),
+    has_config=True,
+    starts=re.compile(r"\bRscript\b|\S\.[Rr](?=\s|$)"),  # R's programs are not read
     contracts=("dtensor",),
     spreads=re.compile(
         r"dtensor|tf\.distribute|MultiWorkerMirrored|MirroredStrategy|ParameterServer|TF_CONFIG"
@@ -139,6 +142,8 @@ FRAMEWORKS: Mapping[FrameworkName, Framework] = {
     FrameworkName.TORCH: _TORCH,
     FrameworkName.JAX: _JAX,
     FrameworkName.NONE: Framework("no framework"),
+    # Nothing shows one: what the program starts may still be TensorFlow's.
+    FrameworkName.AUTO: Framework("no framework known", has_config=True, contracts=_TENSORFLOW.contracts),
 }
 
 

@@ -265,7 +265,7 @@ class Recipe(Struct, frozen=True):
 
     job_env: Mapping[str, str] = {}
     env: Mapping[str, str] = {}  # of the command line
-    framework: FrameworkName = FrameworkName.TENSORFLOW  # never AUTO
+    framework: FrameworkName = FrameworkName.TENSORFLOW  # AUTO: none is known
     legacy_keras: str | None = None  # why Keras 2 is chosen; None: it is not
     repair_keras: bool = False
     auto_shard: AutoShard = AutoShard.OFF

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -30,12 +30,15 @@ from orchestrator.phases.context import Run, fail_on, log, phase
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.launch import start
 from orchestrator.phases.restart import recovery
+from orchestrator.planning.environ import OF_PROGRAM
 from orchestrator.planning.plan import is_builtin, resolve
 from orchestrator.run.records import number
 from orchestrator.store.known import subject
 from orchestrator.store.reader import last_lines
 from orchestrator.text import advised
 
+_OF_DATA = ("--dataset", "--data-dir")
+_NO_DATA = ("--dataset", "digits")  # of a script of the user's own it is not known which data it needs
 _SECONDS = 60.0  # for a host to tell its state
 
 
@@ -56,8 +59,8 @@ def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
             rest = [spec for spec in specs if spec.host not in stands]
             good, bad = _train(run, rest) if rest else ([], {})
             for name in good:
-                if name in subjects:
-                    run.validations.write(run.plan.host(name), subjects[name])
+                for one in subjects.get(name, ()):
+                    run.validations.write(run.plan.host(name), one)
             for name in bad:
                 with contextlib.suppress(OSError):
                     run.validations.forget(run.plan.host(name))
@@ -66,13 +69,14 @@ def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
     return validate
 
 
-def _digests(run: Run, specs: Sequence[TaskSpec]) -> Callable[[], Mapping[str, str]]:
+def _digests(run: Run, specs: Sequence[TaskSpec]) -> Callable[[], Mapping[str, Sequence[str]]]:
     """Ask hosts for their state, and do not wait: a Python has to start for each.
 
-    What is returned names what is validated on each host, by its digest; it leaves out those of which that
-    cannot be told: their validation will show what is wrong with them.
+    What is returned names what is validated on each host, by its digest, and what that stands for, too; it
+    leaves out those of which that cannot be told: their validation will show what is wrong with them.
     """
     own = run.plan.admission.validate_command is not None
+    builtin = not own and is_builtin(run.plan.command)
     by_host = {spec.host: spec for spec in specs}
     questions = {
         name: wire.Fingerprint(
@@ -84,24 +88,30 @@ def _digests(run: Run, specs: Sequence[TaskSpec]) -> Callable[[], Mapping[str, s
     }
     gather = run.fleet.begin(questions, timeout=_SECONDS)
 
-    def subjects() -> dict[str, str]:
+    def subjects() -> dict[str, list[str]]:
         answers = gather()
         for name, error in answers.bad.items():
             log.info("%s: does not tell its state: %s: %s", name, error.what, error.why)
         tree = run.staged.trees[0 if own else -1].digest
-        return {name: subject(by_host[name], tree, reply.digest) for name, reply in answers.good.items()}
+        found: dict[str, list[str]] = {}
+        for name, reply in answers.good.items():
+            spec = by_host[name]
+            # Who trained with the data of worker_entry has shown what programs with data of their own need.
+            plain = [replace(spec, argv=(*spec.argv[:4], *_NO_DATA))] if builtin else []
+            found[name] = [subject(each, tree, reply.digest) for each in (spec, *plain)]
+        return found
 
     return subjects
 
 
-def _stand(run: Run, subjects: Mapping[str, str]) -> set[str]:
+def _stand(run: Run, subjects: Mapping[str, Sequence[str]]) -> set[str]:
     """Say which hosts were validated in the state in which they are."""
     if not run.plan.admission.recall:
         return set()
     ages = {
         host.name: age
         for host in run.hosts
-        if host.name in subjects and (age := run.validations.age(host, subjects[host.name])) is not None
+        if host.name in subjects and (age := run.validations.age(host, subjects[host.name][0])) is not None
     }
     if ages:
         run.emit(ValidationStood(tuple(ages), max(ages.values())))
@@ -175,19 +185,31 @@ def _name(run: Run) -> str:
 
 
 def _local(run: Run, spec: TaskSpec) -> TaskSpec:
-    python = run.plan.host(spec.host).python
+    python, recipe = run.plan.host(spec.host).python, run.plan.recipe
+    data = run.placed.env.get(spec.host, {})
     if run.plan.admission.validate_command is not None:
         argv = resolve(tuple(shlex.split(run.plan.admission.validate_command)), python)
+        env = alone(recipe.framework, {**data, **spec.env})
     else:
-        framework = run.plan.recipe.framework
-        # Of a script of the user's own it is not known which data it needs.
-        own = run.plan.command if is_builtin(run.plan.command) else ("--dataset", "digits")
-        options = own if framework is FrameworkName.TENSORFLOW else ()
-        argv = (python, "-m", *FRAMEWORKS[framework].validation, *options)
-    given = {**run.placed.env.get(spec.host, {}), **spec.env}
-    env = alone(run.plan.recipe.framework, given)
+        # What depends on the program is left out: it is the machine that is validated, for all of them.
+        user = {**recipe.job_env, **run.plan.host(spec.host).env, **recipe.env}
+        own = {name: value for name, value in spec.env.items() if name in user or name not in OF_PROGRAM}
+        options = tuple(_data_options(run.plan.command)) if is_builtin(run.plan.command) else _NO_DATA
+        tensorflow = recipe.framework is FrameworkName.TENSORFLOW
+        argv = (python, "-m", *FRAMEWORKS[recipe.framework].validation, *(options if tensorflow else ()))
+        env = alone(recipe.framework, {**(data if options != _NO_DATA else {}), **own})
     # The tree it runs in is never to be altered.
     return replace(spec, argv=argv, env={**env, "PYTHONDONTWRITEBYTECODE": "1"})
+
+
+def _data_options(command: Sequence[str]) -> Iterator[str]:
+    """Yield the options of worker_entry that tell which data a host has to get."""
+    for at, word in enumerate(command):
+        name, _, value = word.partition("=")
+        if name in {"--download", "--no-download"} or (value and name in _OF_DATA):
+            yield word
+        elif name in _OF_DATA:
+            yield from command[at : at + 2]
 
 
 def _validated(host: str, end: TaskExited, result: TaskReported | None) -> HostValidated:

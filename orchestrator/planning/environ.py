@@ -12,14 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from orchestrator.errors import UsageError
-from orchestrator.frameworks import Standing, variables
-from orchestrator.model import AutoShard, Data, FrameworkName, Recipe, Role
+from orchestrator.frameworks import FRAMEWORKS, Standing, variables
+from orchestrator.model import AutoShard, Data, Recipe, Role
 
 TF_CONFIG = "TF_CONFIG"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 DATA = "ORCHESTRATE_DATA"
 KERAS = "ORCHESTRATE_KERAS"  # ours, read by the sitecustomize of tasks, as is the next
 AUTO_SHARD = "ORCHESTRATE_AUTO_SHARD"
+# Of these each program gets its own.
+OF_PROGRAM = frozenset({LEGACY_KERAS, KERAS, AUTO_SHARD, "RETICULATE_PYTHON"})
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -66,7 +68,7 @@ def defaults(
     """
     several = place.size > 1
     chosen = [Default("PYTHONUNBUFFERED", "1", "so that output arrives as it is printed")]
-    if recipe.framework is FrameworkName.TENSORFLOW:
+    if FRAMEWORKS[recipe.framework].has_config:
         chosen.append(
             Default("grpc_proxy", "", "so that tasks do not look for each other through an http_proxy")
         )

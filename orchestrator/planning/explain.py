@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator import ranges
-from orchestrator.model import Completion, FrameworkName, RunPlan, TaskSpec
+from orchestrator.frameworks import FRAMEWORKS
+from orchestrator.model import Completion, RunPlan, TaskSpec
 from orchestrator.planning.environ import TF_CONFIG
 from orchestrator.quoting import shown as quoted
 from orchestrator.text import count, endpoint
@@ -30,7 +31,7 @@ def _lines(plan: RunPlan) -> Iterator[str]:
     for task in plan.tasks:
         yield ""
         yield f"{task.id} on {task.host}"
-        if plan.recipe.framework is FrameworkName.TENSORFLOW:
+        if FRAMEWORKS[plan.recipe.framework].has_config:
             yield task.env.get(
                 TF_CONFIG, "no TF_CONFIG: it is the only task, and its program does not read it"
             )

@@ -104,7 +104,7 @@ def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Fin
     texts = tuple(source.text for source in facts.sources)
     recipe, took, remark = _recipe(job, request.env, hosts, command, texts)
     cluster, tasks, notes = seat(hosts, command, recipe)
-    tensorflow = recipe.framework is FrameworkName.TENSORFLOW
+    tensorflow = FRAMEWORKS[recipe.framework].has_config
     # What is set for TensorFlow is no news to a program that does not name it, as far as it can be read.
     known = builtin or is_r(tasks[0].argv) or not tensorflow
     known |= any(map(_TENSORFLOW.search, (*command, *texts)))
@@ -171,9 +171,10 @@ def _recipe(
         framework = FrameworkName.TENSORFLOW
     elif framework is FrameworkName.AUTO:
         framework, why = choose_framework(command, texts, {**job.env, **env})
-        took = (f"{FRAMEWORKS[framework].title}: {why}; `framework` under [job] changes it",)
+        does = "names" if framework is FrameworkName.AUTO else "changes"
+        took = (f"{FRAMEWORKS[framework].title}: {why}; `framework` under [job] {does} it",)
     _check_framework(framework, hosts, command)
-    tensorflow = framework is FrameworkName.TENSORFLOW
+    tensorflow = FRAMEWORKS[framework].has_config
     trainers = sum(host.tasks for host in hosts if host.role in (Role.CHIEF, Role.WORKER))
     read = None if builtin else texts
     which = KerasChoice()
@@ -198,7 +199,7 @@ def _recipe(
 def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: Sequence[str]) -> None:
     """Raise UsageError for hosts that a framework has no use for."""
     title = FRAMEWORKS[framework].title
-    for host in hosts if framework is not FrameworkName.TENSORFLOW else ():
+    for host in hosts if not FRAMEWORKS[framework].has_config else ():
         if host.role is not Role.WORKER:
             raise UsageError(
                 f"{host.name} has the role {host.role.value}, and the program's framework is {title}",
@@ -222,8 +223,7 @@ def seat(
     cluster = {role: tuple(peers) for role, peers in roles.items() if peers and role != Role.EVALUATOR}
     tasks: list[TaskSpec] = []
     stood: list[tuple[env_rules.Default, TaskId]] = []
-    tensorflow = recipe.framework is FrameworkName.TENSORFLOW
-    has_config = tensorflow and (len(seats) > 1 or recipe.tf_config)
+    has_config = FRAMEWORKS[recipe.framework].has_config and (len(seats) > 1 or recipe.tf_config)
     for one, place in zip(seats, _places(seats), strict=True):
         argv = resolve(command, one.host.python)
         full, defaults = env_rules.layer(

@@ -1,7 +1,7 @@
 """Choose the framework and the Keras of a run by what its command starts and its program imports. Pure.
 
 A program of several frameworks is taken for the one that it trains with on several tasks, as far as its text
-tells. What cannot be read, and what shows no framework, is TensorFlow's. On one task as on many, Keras is:
+tells. None is known of what shows none, and of what cannot be read. On one task as on many, Keras is:
 
     the program                                tf.keras    import keras
     uses tf.keras, or cannot be read           Keras 2     Keras 3, and the run says that both are there
@@ -37,6 +37,8 @@ _KERAS_3 = re.compile(
     r"|\bkeras\.optimizers\.(?:Lamb|Muon)\b|\bkeras\.utils\.PyDataset\b|\bkeras\.callbacks\.SwapEMAWeights\b"
 )
 _CONFIG = re.compile(r"TF_CONFIG|luster_?[Rr]esolver|\bestimator\b|RunConfig|(?:distribute|train)\.Server\b")
+_NEAR = re.compile(r"tensorflow|tf_|.*keras|worker_entry")  # what is built on TensorFlow
+_IN_COMMAND = re.compile(r"\b(?:import|from)\s+(\w+)|\s-m\s+(\w+)")  # of `python -c` and `python -m`
 _OFF = "legacy_keras = false under [job] makes it Keras 3"
 
 
@@ -49,6 +51,7 @@ def choose_framework(
         if start := framework.starts.search(line):
             return name, f"the command starts {start[0].strip(' /')}"
     modules = dict.fromkeys(module for text in sources for module in imports(text))
+    modules |= dict.fromkeys(match[1] or match[2] for match in _IN_COMMAND.finditer(line))
     backend = next(filter(None, (_backend(text, env) for text in sources)), "")
     shown = {
         name: module
@@ -63,7 +66,10 @@ def choose_framework(
     trains = [name for name in shown if any(map(FRAMEWORKS[name].spreads.search, sources))]
     names = trains if len(trains) == 1 else [*shown]
     if not names:
-        return FrameworkName.TENSORFLOW, "nothing shows another framework"
+        near = next(filter(_NEAR.match, modules), "")
+        if not near:
+            return FrameworkName.AUTO, "the program shows none, and no host trains alone first"
+        names, shown = [FrameworkName.TENSORFLOW], {FrameworkName.TENSORFLOW: near}
     why = f"the program imports {' and '.join(shown[name] for name in names)}"
     return names[0] if len(names) == 1 else FrameworkName.TENSORFLOW, why
 

@@ -15,7 +15,8 @@ from itertools import islice
 
 from msgspec import Struct
 
-from orchestrator.model import FrameworkName, Recipe, Role, TaskSpec
+from orchestrator.frameworks import FRAMEWORKS
+from orchestrator.model import Recipe, Role, TaskSpec
 from orchestrator.program import invocation
 from orchestrator.program.sources import SourceFile, argument, called, dotted, imports, text
 
@@ -73,7 +74,7 @@ class Scene(Struct, frozen=True, dict=True):
 def find(scene: Scene) -> tuple[Finding, ...]:
     """Return all findings but those that a comment on their line silences."""
     files = {source.path: source for source in (*scene.sources, *scene.hiding)}
-    tensorflow = scene.recipe.framework is FrameworkName.TENSORFLOW
+    tensorflow = FRAMEWORKS[scene.recipe.framework].has_config
     rules = (_config, _legacy, _batch, _saving, _hiding) if tensorflow else (_hiding,)
     found = (one for rule in rules for one in rule(scene))
     return tuple(dict.fromkeys(one for one in found if not is_silent(one.code, files[one.path], one.line)))

@@ -17,6 +17,7 @@ from orchestrator.program import invocation
 
 MOST = 200  # files
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
+_BY_NAME = frozenset({"import_module", "__import__"})
 Read: TypeAlias = Callable[[str], str | None]
 
 
@@ -155,6 +156,8 @@ def imports(content: str) -> Iterator[str]:
             case ast.Import(names=names):
                 yield from (alias.name.split(".")[0] for alias in names)
             case ast.ImportFrom(module=str(module), level=0):
+                yield module.split(".")[0]
+            case ast.Call(args=[ast.Constant(value=str(module)), *_]) if called(node) in _BY_NAME:
                 yield module.split(".")[0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from orchestrator import events as ev
@@ -52,13 +52,12 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
                 return []
             staged = _staged(view) if event.phase is Phase.STAGE and event.ok else ""
             how = f"{'ok' if event.ok else 'failed'} after {duration(event.seconds)}"
-            return [*_troubles(view, event), f"{event.phase}: {how}{staged}"]
+            validated = _validated(view) if event.phase is Phase.VALIDATE else ()
+            return [*validated, *_troubles(view, event), f"{event.phase}: {how}{staged}"]
         case ev.HostLost():
             lines = [f"{event.host}: no word from it ({event.why}); its tasks may well continue"]
         case ev.HostRecovered():
             lines = [f"{event.host}: back after {duration(event.seconds)}"]
-        case ev.HostValidated():
-            lines = [_validated(event)]
         case ev.Stepped():  # those of hosts are too many for a log; the live display draws them
             lines = [f"{_who(view, event.who)}: {event.step}"] if event.who in view.tasks else []
         case ev.ValidationStood():
@@ -109,7 +108,7 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
             lines = [] if event.reused else placed([event])
         case ev.HostConnected() | ev.HostFailed() | ev.CheckReported() | ev.PairReported() | ev.TreeSynced():
             return []  # said for all hosts at once when their phase ends
-        case ev.HostDescribed() | ev.TaskProgressed() | ev.TaskReported() | ev.LogLine():
+        case ev.HostValidated() | ev.HostDescribed() | ev.TaskProgressed() | ev.TaskReported() | ev.LogLine():
             return []
         case _:
             assert_never(event)
@@ -193,14 +192,30 @@ def _staged(view: View) -> str:
     return f": {count(files, 'file')}, " + ("nothing to send" if not sent else f"{size(sent)} sent")
 
 
-def _validated(event: ev.HostValidated) -> str:
-    note = f", {event.note}" if event.note else ""
-    if event.loss is None or event.steps_per_second is None:
-        return f"{event.host}: passes its validation, {duration(event.seconds)}{note}"
-    return (
-        f"{event.host}: trains alone: loss {event.loss:.4f}, {event.steps_per_second:.1f} steps/s"
-        f" on {event.dataset}, {duration(event.seconds)}{note}"
-    )
+def _validated(view: View) -> list[str]:
+    """List what trained alone: one line for hosts that did the same, with the slowest of them."""
+    same: dict[tuple[str, str, bool], list[ev.HostValidated]] = {}
+    for host in view.hosts.values():
+        if isinstance(done := host.validated, ev.HostValidated):
+            known = done.loss is not None and done.steps_per_second is not None
+            same.setdefault((done.dataset, done.note, known), []).append(done)
+    lines = []
+    for (dataset, note, known), alike in same.items():
+        one, how = len(alike) == 1, "passes its validation" if len(alike) == 1 else "pass their validation"
+        if known:
+            speeds = sorted((done.steps_per_second or 0.0, done.host) for done in alike)
+            loss = _span([done.loss or 0.0 for done in alike], "{:.4f}".format)
+            speed = _span([speed for speed, _ in speeds], "{:.1f}".format)
+            slowest = "" if " to " not in speed else f" ({speeds[0][1]} is the slowest)"
+            how = f"train{'s' * one} alone: loss {loss}, {speed} steps/s{slowest} on {dataset}"
+        took = _span([done.seconds for done in alike], duration)
+        names = fold.names(done.host for done in alike)
+        lines.append(f"{names}: {how}, {took}{f', {note}' * bool(note)}")
+    return lines
+
+
+def _span(values: list[float], text: Callable[[float], str]) -> str:
+    return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
 
 
 def _hanging(view: View, event: ev.HangSuspected) -> str:

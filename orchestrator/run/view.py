@@ -208,6 +208,9 @@ def _afresh(view: View, phase: Phase) -> View:
         name: replace(
             host,
             checks=() if phase is Phase.PREFLIGHT else host.checks,
+            validated=ev.ValidationStood((name,), 0.0)  # only who joins trains alone now
+            if phase is Phase.VALIDATE and host.validated
+            else host.validated,
             failed=None if host.failed and host.failed.phase is phase else host.failed,
         )
         for name, host in view.hosts.items()

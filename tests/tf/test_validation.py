@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.errors import ExitStatus
+from tests.ssh.runs.desk import Desk
 from tests.tf.gang import Gang, words, worker_entry
 
+LIMIT = 150.0  # seconds
 JOB = words(
     "--dataset digits --optimizer adam --batch-size 32 --epochs 100 --strategy multi-worker --validate"
 )
@@ -25,6 +28,33 @@ def test_it_trains_alone_with_the_jobs_data(tmp_path: Path) -> None:
         assert result["steps_per_second"] > 0
         assert result["loss"] > 0
         assert not kept.exists(), "a validation wrote into the job's folder"
+
+
+def test_a_host_is_validated_once_for_all_programs_of_its_framework(desk: Desk) -> None:
+    """Whatever Keras they want, and on however many hosts; one of no framework is not."""
+    first, second = (host.name for host in desk.cluster.hosts)
+    keras = "if False:\n    import keras, tensorflow\n    keras.ops.abs(0)"
+    programs = {
+        "legacy.py": "if False:\n    import tensorflow as tf\n    tf.keras.layers.Dense(1)",
+        "keras_3.py": keras,
+        "plain.py": "import os; print(os.environ['TF_CONFIG'])",
+    }
+    for name, text in programs.items():
+        desk.script(name, text)
+
+    def launched(*words: str) -> tuple[set[str], set[str]]:
+        """The hosts that trained alone, and those that had before."""
+        options = ("--hosts", str(desk.hosts), "--skip-preflight")
+        viewer = desk.start("launch", *options, *words)
+        assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stderr
+        stood = (host for event in desk.named("ValidationStood") for host in event["hosts"])
+        return {event["host"] for event in desk.named("HostValidated")}, {*stood}
+
+    assert launched("--", "plain.py") == (set(), set())
+    assert launched("--", "legacy.py") == ({first, second}, set())
+    assert launched("--", "keras_3.py") == (set(), {first, second})
+    assert launched("--only", second, "--", "legacy.py") == (set(), {second})
+    assert launched("--only", first, "--", "--dataset", "digits", "--epochs", "1") == (set(), {first})
 
 
 THREE = {"worker": 3}

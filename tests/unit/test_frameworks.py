@@ -22,6 +22,8 @@ from tests.golden import matches_golden
 from tests.unit.plans import host, make
 
 TF, TORCH, JAX = FrameworkName.TENSORFLOW, FrameworkName.TORCH, FrameworkName.JAX
+UNKNOWN = FrameworkName.AUTO
+NO_FRAMEWORK = "the program shows none, and no host trains alone first"
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,11 @@ TF, TORCH, JAX = FrameworkName.TENSORFLOW, FrameworkName.TORCH, FrameworkName.JA
     [
         ("import tensorflow as tf", TF, "the program imports tensorflow"),
         ("import torch.nn as nn", TORCH, "the program imports torch"),
-        ("import numpy  # import torch", TF, "nothing shows another framework"),
+        ("import numpy  # import torch", UNKNOWN, NO_FRAMEWORK),
+        ("'''This does not import tensorflow.'''\nimport json, os", UNKNOWN, NO_FRAMEWORK),
+        ('import importlib\nimportlib.import_module("tensorflow.v2")', TF, "the program imports tensorflow"),
+        ("import tensorflow_hub, numpy", TF, "the program imports tensorflow_hub"),
+        ("import jax, tensorflow_datasets", JAX, "the program imports jax"),
         # Of several it is the one that trains on several tasks; tf.data is what feeds many programs of JAX.
         ("import tensorflow, torch\ntf.distribute.MirroredStrategy()", TF, "the program imports tensorflow"),
         ("import tensorflow, jax\njax.distributed.initialize()", JAX, "the program imports jax"),
@@ -54,7 +60,12 @@ def test_a_program_shows_its_framework(source: str, name: FrameworkName, why: st
         ("accelerate launch train.py", "", "", TORCH),
         ("python -m torch.distributed.run train.py", "", "", TORCH),
         ("bash -c torchrun\ntrain.py", "", "", TORCH),
-        ("train.py --notes torchrunner", "", "", TF),
+        ("train.py --notes torchrunner", "", "", UNKNOWN),
+        ("hostname", "", "", UNKNOWN),
+        ("python -c print();import\ttensorflow", "", "", TF),
+        ("python -m worker_entry --epochs 3", "", "", TF),
+        ("python -m torch_trainer", "", "", UNKNOWN),
+        ("mnist.R data", "", "", TF),
     ],
 )
 def test_the_environment_or_the_command_shows_it(
@@ -62,6 +73,21 @@ def test_the_environment_or_the_command_shows_it(
 ) -> None:
     env = {"KERAS_BACKEND": value} if value else {}
     assert choices.choose_framework(command.split(" "), (source,), env)[0] is name
+
+
+@pytest.mark.parametrize(
+    ("source", "validates"), [("import tensorflow", True), ("import torch", True), ("import os", False)]
+)
+def test_only_a_program_of_a_framework_is_validated_with_it(source: str, validates: bool) -> None:
+    """What a program starts may all the same be TensorFlow's: its tasks are told their place."""
+    plan = make(host("a"), host("b"), command=("train.py",), sources=(source,))
+    assert plan.admission.validate is validates
+    assert ("TF_CONFIG" in plan.tasks[1].env) is ("torch" not in source)
+    label = f"no framework known: {NO_FRAMEWORK}; `framework` under [job] names it"
+    assert (label in plan.notes) is not validates
+    assert needs(plan).framework is plan.recipe.framework
+    own = Job(validate="./check")
+    assert make(host("a"), job=own, command=("train.py",), sources=(source,)).admission.validate
 
 
 @pytest.mark.parametrize("name", [TORCH, JAX])
