@@ -49,6 +49,8 @@ class Framework(Struct, frozen=True):
     validation: tuple[str, ...] = ()  # a module, and its options, that trains on a host alone
     # A task is shown all devices of its host, and takes the one of its local rank; else it is shown its own.
     shows_all: bool = False
+    gloo: bool = False  # its tasks may exchange data through gloo, which takes the machine's own host name
+    interfaces: tuple[str, ...] = ()  # variables that name the interface of the task's address instead
 
 
 # --- TensorFlow: its TF_CONFIG, which has roles, is made in planning/plan.py ---
@@ -111,6 +113,8 @@ _TORCH = Framework(
     ),
     contracts=("torch", "torchrun"),
     shows_all=True,
+    gloo=True,
+    interfaces=("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"),
 )
 
 
@@ -134,6 +138,7 @@ _JAX = Framework(
     validation=("worker_entry.alone", "jax"),
     spreads=re.compile(r"jax\.distributed|keras\.distribution|shard_map|NamedSharding|pmap"),
     contracts=("jax", "kubeflow", "keras"),
+    gloo=True,
 )
 
 

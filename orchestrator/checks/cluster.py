@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -320,12 +321,53 @@ def _interface(evidence: Evidence) -> Judgements:
     for report in evidence.reports if len(evidence.reports) > 1 else ():
         carrier = report.addresses.get(report.host.address)
         names = {name for ip, name in report.addresses.items() if ":" not in ip and name and between(name)}
-        chosen = "NCCL_SOCKET_IFNAME" in report.host.env
+        given = (*report.host.env, *FRAMEWORKS[evidence.needs.framework].interfaces)
+        chosen = "NCCL_SOCKET_IFNAME" in given
         if report.facts.gpus and carrier and len(names) > 1 and not chosen:
             others = ", ".join(sorted(names - {carrier}))
             why = f"its address is on {carrier}, and NCCL may choose {others}"
             hint = f'set `env = {{ NCCL_SOCKET_IFNAME = "{carrier}" }}` for it in hosts.toml'
             yield report.name, Judgement(Level.WARN, f"{len(names)} networks", why, hint)
+
+
+# Without an output where nobody can be asked; else the name, and the addresses that it has.
+_OWN_NAME = 'command -v getent >/dev/null || exit; uname -n; getent ahosts "$(uname -n)"; :'
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def _hostname(evidence: Evidence) -> Judgements:
+    """Judge the host's own name, whose address gloo announces to other tasks, if no interface is given."""
+    framework = FRAMEWORKS[evidence.needs.framework]
+    if not framework.gloo or len({report.machine for report in evidence.reports}) < 2:
+        return
+    resolved = {pair.source: pair.resolved for pair in evidence.pairs if pair.source == pair.target}
+    for report in evidence.reports:
+        target = resolved.get(report.name) or report.host.address
+        carrier = report.addresses.get(target)
+        name, *lines = report.facts.answers.get("hostname", "").split("\n")
+        given = framework.interfaces and (carrier or framework.interfaces[0] in report.host.env)
+        if given or not _HOST_NAME.fullmatch(name):
+            continue
+        has = [word for line in lines for word in line.split()[:1] if ip_of(word)]
+        # gloo takes the first one that it can listen on.
+        own = next((word for word in has if word in report.addresses or word.startswith("127.")), "")
+        if carrier and report.addresses.get(own) == carrier:
+            yield report.name, ok(own)
+            continue
+        text = f"{name} means {own or has[0]}" if has else f"{name} does not resolve"
+        text += f" on {report.addresses[own]}" if own in report.addresses else ""
+        why = "would connect to themselves" if own else "cannot use it"
+        why = "connect to another network" if own in report.addresses else why
+        why = f"gloo of {framework.title} announces the address of the host's own name: other tasks {why}"
+        hint = (
+            f"write the line `{target} {name}` to /etc/hosts there as root, and delete {name} from its others"
+        )
+        if framework.interfaces:
+            key = f'{framework.interfaces[0]} = "INTERFACE"'
+            hint = f"set `env = {{ {key} }}` for it in hosts.toml to the one that leads to the other hosts"
+        # NCCL of a GPU has rules of its own.
+        level = Level.WARN if own in report.addresses or report.facts.gpus else Level.FAIL
+        yield report.name, Judgement(level, text, why, hint)
 
 
 def without(
@@ -375,4 +417,5 @@ CHECKS = (
     Check("packets", _packets),
     Check("nccl", _nccl, fix="let the cluster's hosts reach all TCP ports of each other"),
     Check("interface", _interface),
+    Check("hostname", _hostname, ask=("sh", "-c", _OWN_NAME)),
 )

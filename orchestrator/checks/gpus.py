@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from orchestrator import wire
-from orchestrator.checks.report import Evidence, HostReport, Judgement, Judgements, Needs
+from orchestrator.checks.report import Evidence, HostReport, Judgement, Judgements
 from orchestrator.events import Level
 from orchestrator.model import Role
 from orchestrator.ranges import fold, grouped
@@ -71,12 +71,21 @@ def usable(report: HostReport) -> list[wire.Gpu]:
     return [gpu for gpu in gpus if str(gpu.index) in names or gpu.fields.get("uuid", "").startswith(names)]
 
 
-def health(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
+def health(evidence: Evidence) -> Judgements:
+    """Judge the GPUs of each host, which are needed where other hosts train on theirs."""
+    having = {report.name for report in evidence.reports if usable(report)}
+    for report in evidence.reports:
+        for finding in _healthy(report, needed=bool(having - {report.name})):
+            yield report.name, finding
+
+
+def _healthy(report: HostReport, *, needed: bool) -> Iterator[Judgement]:
     facts, gpus, devices = report.facts, usable(report), report.host.devices
     likely = devices is None and report.host.role in _TRAIN and facts.gpu_error != "No devices were found"
     if facts.gpu_error and (devices or likely):
         hint = "run `nvidia-smi` there; a driver that was updated, or hangs, needs a restart of the machine"
-        level = Level.FAIL if len(gpus) < len(devices or ()) else Level.WARN
+        hint += "" if devices or gpus else "; or set `devices = []` for it, to train without"
+        level = Level.FAIL if len(gpus) < (len(devices) if devices else int(needed)) else Level.WARN
         yield Judgement(level, "nvidia-smi does not show all", facts.gpu_error, hint)
     if gpus:
         yield Judgement(Level.OK, f"{max(_number(gpu, 'temperature.gpu') for gpu in gpus)} °C")

@@ -263,10 +263,11 @@ def _holder(taken: wire.Busy) -> str:
 
 
 def _linger(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
-    if report.facts.answers.get("linger", "").strip() == "b true":
-        why = "systemd ends what a user leaves behind (KillUserProcesses): a cut connection ends the run"
+    answers = report.facts.answers.get("linger", "").split("\n")
+    found = [why for why, answer in zip(_LEFT_BEHIND.values(), answers, strict=False) if answer == "b true"]
+    if found:
         hint = f"`loginctl enable-linger {shlex.quote(report.hello.user)}` there"
-        yield Judgement(Level.WARN, "off", why, hint)
+        yield Judgement(Level.WARN, "off", "; ".join(found), hint)
 
 
 def _gpu(report: HostReport, needs: Needs) -> Iterator[Judgement]:
@@ -323,11 +324,22 @@ def described(report: HostReport) -> HostDescribed:
     )
 
 
-_LINGERS = (  # root is excluded by default
-    '[ "$(id -u)" = 0 ] || [ ! -d /run/systemd/system ] || [ -e "/var/lib/systemd/linger/$(id -un)" ] || '
-    "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 "
-    "org.freedesktop.login1.Manager KillUserProcesses"
-)
+_LEFT_BEHIND = {  # settings of systemd, and their consequences
+    "KillUserProcesses": (
+        "systemd ends what a user leaves behind (KillUserProcesses): a cut connection ends the run"
+    ),
+    "RemoveIPC": (
+        "systemd deletes a user's shared memory when the last session ends (RemoveIPC): "
+        "a cut connection breaks data loaders"
+    ),
+}
+_LINGERS = f"""  # root is excluded by default
+[ "$(id -u)" = 0 ] || [ ! -d /run/systemd/system ] || [ -e "/var/lib/systemd/linger/$(id -un)" ] ||
+for setting in {" ".join(_LEFT_BEHIND)}; do
+    echo $(busctl get-property org.freedesktop.login1 /org/freedesktop/login1 \\
+        org.freedesktop.login1.Manager $setting)
+done
+"""
 
 CHECKS = (
     Check("login", each(_login)),
@@ -356,5 +368,5 @@ CHECKS = (
     ),
     Check("linger", each(_linger), ask=("sh", "-c", _LINGERS)),
     Check("gpu", each(_gpu)),
-    Check("health", each(health)),
+    Check("health", health),
 )

@@ -8,6 +8,7 @@ from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Phase, TaskStarted
 from orchestrator.fleet import Cancelled
+from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import Completion, Role, RunPlan, TaskId, TaskSpec
 from orchestrator.names import is_validation
 from orchestrator.phases.connect import lease, plan_text
@@ -65,6 +66,8 @@ def _start(
             fence=restarts.fence(run.plan, run.timings.least_fence) if not is_validation(attempt) else None,
             stacks=run.plan.stacks,
             log_cap=LOG_CAP,
+            address=run.plan.host(spec.host).address,
+            interfaces=FRAMEWORKS[run.plan.recipe.framework].interfaces,
             terminal=(terminal.rows, terminal.columns) if terminal else None,
         )
         request = wire.Start(run=run.id, attempt=attempt, task=str(spec.id), plan=plan, spec=started)

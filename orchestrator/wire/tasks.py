@@ -115,6 +115,8 @@ class Spec(Struct, frozen=True, kw_only=True):
     fence: float | None  # seconds unheard of after which it ends itself; None: never
     stacks: bool
     log_cap: int
+    address: str = ""  # of its host, among those of the run
+    interfaces: Sequence[str] = ()  # variables for the name of the interface that carries it
     terminal: Sequence[int] | None = None  # rows and columns, of a task that has one
 
 

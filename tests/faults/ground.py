@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from orchestrator.connectors import Connectors
 from orchestrator.fleet import Fleet
-from orchestrator.model import Host
+from orchestrator.model import FrameworkName, Host, Job
 from orchestrator.phases.preflight import Findings, examine
 from orchestrator.store.bus import Bus
 from tests.unit import plans
@@ -169,8 +169,9 @@ class Ground:
             self._fleet.close()
             self._fleet = None
 
-    def preflight(self, hosts: Sequence[Host], *, trains: bool) -> Findings:
-        plan = plans.make(*hosts, command=("train.py",) if trains else ("true",))
+    def preflight(self, hosts: Sequence[Host], *, trains: bool, framework: FrameworkName) -> Findings:
+        command = ("train.py",) if trains else ("true",)
+        plan = plans.make(*hosts, job=Job(framework=framework), command=command)
         fleet = self._fleet = self._fleet or Fleet(Connectors(), lambda _frame: None)
         assert fleet.connect([host for host in plan.hosts if host.name not in fleet.sessions]) == {}
         return examine(fleet, Bus().emit, plan, patience=PATIENCE, closely=trains)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.model import FrameworkName
+
 Wanted = tuple[str, str, str, str]  # hosts (h[1-2]), check, found has this, why or hint has this
 
 
@@ -16,6 +18,7 @@ class Row:
     hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # changed entries of hosts.toml
     logins: Mapping[str, str] = field(default_factory=dict)
     wanted: tuple[Wanted, ...] = ()
+    framework: FrameworkName = FrameworkName.TENSORFLOW
     trains: bool = False  # a job that needs TensorFlow, with a site of packages on each machine
     holds: str = ""  # a machine where a program listens on the task port
     leases: str = ""  # a machine where another run has leased it
@@ -93,6 +96,30 @@ ADDRESSES = (
     ),
 )
 
+JAX, TORCH = FrameworkName.JAX, FrameworkName.TORCH
+DEBIAN = {
+    "h1": "echo '127.0.0.1 localhost' > h1.etc; MOUNT=h1.etc",
+    "h2": 'echo "127.0.1.1 $(uname -n)" > h2.etc; MOUNT=h2.etc',
+    "h3": 'echo "10.99.0.3 $(uname -n)" > h3.etc; MOUNT=h3.etc',
+    "h4": 'echo "10.77.0.4 $(uname -n)" > h4.etc; MOUNT=h4.etc',
+}
+SECOND = "on h3 ip addr add 10.99.0.3/24 dev lo"  # any other interface
+OWN_NAMES = (
+    Row(
+        "own names that JAX cannot use: none, Debian's, that of another network",
+        SECOND,
+        logins=DEBIAN,
+        framework=JAX,
+        wanted=(
+            ("h1", "hostname", "does not resolve", "write the line `10.77.0.1 "),
+            ("h2", "hostname", "means 127.0.1.1", "would connect to themselves"),
+            ("h3", "hostname", "means 10.99.0.3 on lo", "connect to another network"),
+        ),
+    ),
+    Row("the same names, and PyTorch, which gets the interface", SECOND, logins=DEBIAN, framework=TORCH),
+    Row("the same names, and TensorFlow, which has no gloo", SECOND, logins=DEBIAN),
+)
+
 # What trains, in small: packages of the right names, versions and mistakes. The real one is imported by the
 # row of `tests/cluster`, and by every launch.
 SITES = """
@@ -155,4 +182,4 @@ PORTS = (
         wanted=(("h4", "machine", "is h3 under another name", "give h4 another `task_port`"),),
     ),
 )
-ROWS = (*NETWORK, *ADDRESSES, *PACKAGES, *LIMITS, *PORTS)
+ROWS = (*NETWORK, *ADDRESSES, *OWN_NAMES, *PACKAGES, *LIMITS, *PORTS)

@@ -82,11 +82,11 @@ def test_it_is_found_and_nothing_else(ground: Ground, row: Row) -> None:
                     changes[key] = str(ground.folder / changes[key])
             hosts.append(ground.host(name, **changes))
         ground.disconnect_changed(hosts)
-        found = ground.preflight(hosts, trains=row.trains)
+        found = ground.preflight(hosts, trains=row.trains, framework=row.framework)
     assert not found.failed
     wrong = [check for check in found.checks if check.level in (Level.WARN, Level.FAIL)]
-    # A job that needs no TensorFlow is not told that there is none.
-    got = said([check for check in wrong if row.trains or check.check != "tensorflow"])
+    # A job that needs no framework is not told that there is none.
+    got = said([check for check in wrong if row.trains or check.check != row.framework.value])
     wanted = sorted(row.wanted)
     assert len(got) == len(wanted), got
     for one, (hosts_, check, part, other) in zip(got, wanted, strict=True):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
+import shutil
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +161,46 @@ def test_memory_and_load_of_gpus(lab: Lab) -> None:
     pid.write_text(str(lab.start(agent, "sleep", "600")["pid"]))
     (task,) = agent.request("vitals_ask", run=lab.run, attempt="1")["tasks"]
     assert (task["gpu_memory"], task["gpu_busy"]) == ((10240 + 100) << 20, 92)
+
+
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_NETWORKS = """#!/bin/sh
+# A machine with two networks, one of which has a name that begins like the other's.
+exec unshare --net sh -c '
+ip link set lo up
+for each in one0:10.1.0.1 one00:10.2.0.1 two0:10.3.0.1; do
+    name=${each%%:*}
+    ip link add $name type veth peer name peer-$name && ip link set $name up
+    ip addr add ${each#*:}/24 dev $name
+done
+ip addr add 10.3.0.9/24 dev two0 label two0:9 && ip addr add fd77::3/64 dev two0 nodad
+exec "$0" "$@"' '{python}' "$@"
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("ip"), reason="needs root and ip")
+@pytest.mark.parametrize(
+    ("address", "login", "env", "seen"),
+    [
+        ("10.3.0.1", {}, {}, "two0 two0 two0"),
+        ("10.1.0.1", {}, {}, "one0 =one0 one0"),
+        ("10.3.0.9", {}, {}, "two0 two0 two0"),
+        ("fd77::3", {}, {}, "two0 two0 two0"),
+        ("127.0.1.1", {}, {}, "lo lo lo"),
+        ("localhost", {}, {}, "lo lo lo"),
+        ("10.9.0.1", {}, {}, "- - -"),
+        ("no-such-name.invalid", {}, {}, "- - -"),
+        ("10.3.0.1", {"NCCL_SOCKET_IFNAME": "^docker"}, {"GLOO_SOCKET_IFNAME": "one0"}, "one0 ^docker two0"),
+    ],
+)
+def test_a_task_gets_the_interface_that_carries_its_address(
+    lab: Lab, address: str, login: dict[str, str], env: dict[str, str], seen: str
+) -> None:
+    wrapper = lab.folder / "python"
+    wrapper.write_text(_NETWORKS.replace("{python}", sys.executable))
+    wrapper.chmod(0o755)
+    agent = lab.agent(python=str(wrapper), env=login)
+    print_them = f"import os; print(*(os.environ.get(name, '-') for name in {_INTERFACES}))"
+    lab.start(agent, sys.executable, "-c", print_them, env=env, address=address, interfaces=_INTERFACES)
+    lab.over()
+    assert Path(lab.task().log).read_text().strip() == seen

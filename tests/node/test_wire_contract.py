@@ -97,6 +97,8 @@ class Asker:
             lifeline=3600.0,
             stacks=True,
             log_cap=1 << 20,
+            address="127.0.0.1",
+            interfaces=["GLOO_SOCKET_IFNAME"],
         )
         return self(wire.Start(run=self.lab.run, attempt="1", task=task, plan=PLAN, spec=spec))
 

@@ -146,6 +146,8 @@ ALONE: list[dict[str, Any]] = [
     {"listen__busy": [{"port": 2222, "holder": LEASE}]},
     {"ports": (40000,)},
     {"facts__answers__linger": "b true\n"},
+    {"facts__answers__linger": "b false\nb true\n"},
+    {"facts__answers__linger": "b true\nb true\n"},
     {"host__devices": ("0",)},
     {"host__devices": ("0", "3", "GPU-ab"), "facts__gpus": GPUS},
     {"facts__gpus": GPUS, "host__devices": ("0", "1"), "imported": imports(WELL, gpus=0)},
@@ -371,3 +373,39 @@ def test_who_is_left_out() -> None:
     assert without(hosts, [full["b"]], ("c",)) == ("b", "c")
     assert without(hosts, [full["a"]], ()) == (), "the only chief"
     assert without(hosts, [*full.values()], ()) == ()
+
+
+def test_the_own_name_of_a_host_has_to_lead_to_its_address_where_gloo_announces_it() -> None:
+    packages = {"jax": "0.9.0", "jaxlib": "0.9.0", "torch": "2.9.0", "numpy": "2.4.6"}
+    two = [ETH, {"name": "ib0", "ip": "10.1.0.1"}, {"name": "lo", "ip": "127.0.0.1"}]
+    natted = "2a02::1 STREAM n1\n10.1.0.1 STREAM\n"
+    rows: dict[str, dict[str, Any]] = {
+        "well": {"facts__answers__hostname": "n1\n10.0.0.1 STREAM n1\n10.0.0.1 DGRAM\n"},
+        "Debian's": {"facts__answers__hostname": "n1\n127.0.1.1 STREAM n1\n127.0.1.1 DGRAM\n"},
+        "with GPUs": {"facts__answers__hostname": "n1\n127.0.1.1 STREAM n1\n", "facts__gpus": GPUS},
+        "unknown": {"facts__answers__hostname": "n1\n"},
+        "of another machine": {"facts__answers__hostname": "n1\n10.0.0.9 STREAM n1\n"},
+        "another network": {"facts__answers__hostname": f"n1\n{natted}", "facts__addresses": two},
+        "not asked": {"facts__answers__hostname": ""},
+        "hostile": {"facts__answers__hostname": "$(reboot)\n127.0.1.1"},
+        "NAT": {"facts__answers__hostname": f"n1\n{natted}", "host__address": "10.7.0.1"},
+        "NAT, and told": {
+            "facts__answers__hostname": f"n1\n{natted}",
+            "host__address": "10.7.0.1",
+            "host__env": {"GLOO_SOCKET_IFNAME": "eth0"},
+        },
+    }
+    text = ""
+    for framework in (FrameworkName.JAX, FrameworkName.TORCH, FrameworkName.TENSORFLOW):
+        needs = Needs(needed=False, legacy_keras=False, framework=framework)
+        for name, changes in rows.items():
+            two_hosts = (
+                report(**changes, facts__packages=packages),
+                report("gpu-02", facts__packages=packages),
+            )
+            results = examined(*two_hosts, needs=needs)
+            mine = [one for one in results if one.check == "hostname"]
+            text += f"{framework.value}, {name}: {' '.join(one.found for one in mine)}\n{in_words(mine)}\n"
+        alone = [report("gpu-01", **rows["Debian's"])]
+        assert not any(one.check == "hostname" for one in examined(*alone, needs=needs))
+    matches_golden("checks/hostname.txt", text)

@@ -5,16 +5,13 @@ The controller's own programs (`ask` of its checks) are run here, too, and their
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-import socket
-import struct
 import tempfile
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
-from ..base import procs
+from ..base import network, procs
 from ..base.fault import NodeError, reason
 from ..base.lenient import listed
 from ..base.paths import absolute, free_bytes
@@ -23,7 +20,6 @@ from ..serve.agent import Agent, Request
 from ..task import environ
 from . import gpus
 
-_SIOCGIFADDR = 0x8915
 _OUTPUT = 20_000  # characters of one program
 _IMPORTING = 170.0  # seconds; a first import from a network file system takes a minute
 
@@ -174,7 +170,7 @@ def facts(agent: Agent, request: Request) -> dict[str, Any]:
             "workdir": _workdir(request["workdir"]),
         },
         **gpus.look(agent, request),
-        "addresses": _addresses(),
+        "addresses": [{"ip": ip, "name": name} for ip, name in sorted(network.addresses().items())],
         "answers": {
             name: (run_program(argv) or "")[:_OUTPUT]
             for name, argv in (request.get("programs") or {}).items()
@@ -254,39 +250,6 @@ def _workdir(path: str) -> dict[str, Any]:
     except OSError as trouble:
         error = reason(trouble)
     return {"path": path, "writable": not error, "error": error, "free": free_bytes(path)}
-
-
-def _addresses() -> list[dict[str, str]]:
-    """Every address of this machine, loopback included, as the kernel's own tables list them.
-
-    `name` is that of the interface; "" where it carries several, and this is not its first one.
-    """
-    names = _first_addresses()
-    addresses: dict[str, str] = {}
-    address = ""
-    for line in procs.text("/proc/net/fib_trie").splitlines():
-        fields = line.split()
-        if "|--" in fields:
-            address = fields[-1]
-        elif fields[:1] == ["/32"] and fields[-1] == "LOCAL":
-            addresses[address] = names.get(address, "")
-    for line in procs.text("/proc/net/if_inet6").splitlines():
-        digits, *_, name = line.split()
-        addresses[socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))] = name
-    return [{"ip": ip, "name": addresses[ip]} for ip in sorted(addresses)]
-
-
-def _first_addresses() -> dict[str, str]:
-    """The interface of each IPv4 address that is the first one of an interface."""
-    names = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", os.fsencode(name)[:15]))
-            except OSError:
-                continue  # it has none
-            names[socket.inet_ntoa(reply[20:24])] = name
-    return names
 
 
 # Run by the training Python in the job's own environment; an installer writes RECORD anew.

@@ -8,11 +8,13 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import socket
 import struct
 import termios
 import zlib
 from typing import Any, Dict, Mapping, NamedTuple
 
+from ..base import network
 from ..base.descriptors import replace_file
 from ..base.paths import Paths, TaskFolder, make_private
 
@@ -66,8 +68,19 @@ def of_task(spec: Mapping[str, Any], marked: Mapping[str, str]) -> tuple[list[by
     if python and ("/" in python or not setup):
         found = shutil.which(os.path.expanduser(python), path=os.environ.get("PATH", os.defpath))
     interpreter = found and os.path.abspath(found)  # a venv's link is not resolved
-    made = build(os.environb, interpreter, spec.get("env") or {}, marked)
+    made = build(os.environb, interpreter, {**_interfaces(spec), **(spec.get("env") or {})}, marked)
     return command(spec["argv"], setup, interpreter), made
+
+
+def _interfaces(spec: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that lead libraries to the network of the task's address, where the login has none."""
+    names = [name for name in spec.get("interfaces") or () if encode(name) not in os.environb]
+    carrier = network.carrier(spec["address"]) if names else None
+    if carrier is None:
+        return {}
+    longer = any(name.startswith(carrier) and name != carrier for _, name in socket.if_nameindex())
+    # NCCL takes a name for the beginning of names, unless it is told not to.
+    return {name: "=" * (longer and name.startswith("NCCL_")) + carrier for name in names}
 
 
 def _put_first(env: Environ, interpreter: str) -> None:
