@@ -37,7 +37,7 @@ class Clock:
         """Wait for a future's result; raise its error, or TimeoutError."""
         return future.result(timeout)
 
-    def done(self, future: Future[T], timeout: float) -> bool:
+    def done(self, future: Future[T], timeout: float | None) -> bool:
         """Wait for a future; return True if it has ended, whichever way."""
         return not wait([future], timeout).not_done
 
@@ -56,6 +56,10 @@ class Clock:
     def readable(self, descriptor: int, timeout: float) -> bool:
         """Wait for bytes; return True if there are some."""
         return bool(select.select([descriptor], [], [], timeout)[0])
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Make a call: at once, or in the thread that decides where there is one."""
+        call()
 
     def start(self, name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
         """Start a thread that does not keep the process alive; raise OSError where none can be had."""

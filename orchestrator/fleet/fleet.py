@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -64,14 +65,18 @@ class Fleet:
     ) -> dict[str, HostError]:
         """Connect to all hosts in parallel; return the errors of those that failed.
 
-        `on_open(session, seconds)` is called as each one answers, from any thread.
+        `on_open(session, seconds)` is called as each one answers, by `Clock.post`.
         """
 
         def one(host: Host) -> Session:
             began = self.clock.now()
-            session = self.sessions[host.name] = self.open(host)  # at once: a cancel shall find it to close
-            on_open(session, self.clock.now() - began)
+            session = self.open(host)
+            self.clock.post(partial(opened, session, self.clock.now() - began))
             return session
+
+        def opened(session: Session, seconds: float) -> None:  # at once: a cancel shall find it to close
+            self.sessions[session.host.name] = session
+            on_open(session, seconds)
 
         wanted = {host.name: host for host in hosts}
         answers = self.each(wanted, one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -119,7 +120,7 @@ def keep_again(run: Run, session: Session) -> None:
 
     def answered(future: Future[wire.Keeping]) -> None:
         if not future.cancelled() and future.exception() is None and future.result().granted:
-            run.losses.unkept.discard(name)
+            run.loop.post(partial(run.losses.unkept.discard, name))
 
     session.submit(wire.Keep(run=run.id, who=run.who)).add_done_callback(answered)
 

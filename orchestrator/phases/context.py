@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,11 +14,12 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from orchestrator import wire
-from orchestrator.clock import SYSTEM, Clock
+from orchestrator.clock import Clock
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Event, HostFailed, Phase, PhaseEnded, PhaseStarted
-from orchestrator.fleet import Fleet, Lost, Session, TaskNews
+from orchestrator.fleet import Fleet, Session
 from orchestrator.model import Host, RunPlan
+from orchestrator.phases.loop import Loop
 from orchestrator.slurm import Fate
 from orchestrator.store import RunFolder
 from orchestrator.store.known import Validations, state_root
@@ -31,51 +31,8 @@ log = logging.getLogger("orchestrate")
 Emit: TypeAlias = Callable[[Event], None]
 
 
-class ViewerRequest(Struct, frozen=True):
-    """A viewer has asked for the end of the run."""
-
-
-class Watched(Struct, frozen=True):
-    """A viewer has asked what the tasks do now."""
-
-
-class Reconnected(Struct, frozen=True):
-    session: Session
-
-
-class Followed(Struct, frozen=True):
-    """An agent's answer to `follow`: tasks that its node knows nothing of, or why it cannot."""
-
-    session: Session
-    missing: tuple[str, ...] = ()
-    error: HostError | None = None
-
-
-Item: TypeAlias = TaskNews | Lost | ViewerRequest | Watched | Reconnected | Followed
-
-
-class Inbox:
-    """Messages that the keeper has yet to handle; a host whose frames fill it is no longer read from."""
-
-    def __init__(self, clock: Clock = SYSTEM) -> None:
-        self._clock = clock
-        self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
-
-    def put(self, item: Item) -> None:
-        if isinstance(item, TaskNews):
-            item.session.backlog.add(item.payload)
-        self._queue.put(item)
-
-    def get(self, timeout: float) -> Item:
-        """The next item; raise `queue.Empty` when none comes in time."""
-        item = self._clock.take(self._queue, timeout)
-        if isinstance(item, TaskNews):
-            item.session.backlog.take(item.payload)
-        return item
-
-
 class StopFlag(threading.Event):
-    """A request for the end of the run; set from the control thread, read by the main one."""
+    """A request for the end of the run, which the keeper's thread sets and reads."""
 
     kill = False
 
@@ -109,7 +66,6 @@ class HostLosses(Struct):
     """Hosts that are lost, while they are tried again; `phases.restart.recovery` fills it."""
 
     since: dict[str, float] = {}  # monotonic
-    untried: dict[str, float] = {}  # seconds to wait first; no thread has begun
     unkept: set[str] = set()  # back, and do not hold us for the keeper yet
 
 
@@ -120,7 +76,7 @@ class Run(Struct):
     plan: RunPlan
     emit: Emit  # whose last event is the run's end
     fleet: Fleet
-    inbox: Inbox
+    loop: Loop
     who: str  # this keeper, as others are told
     source: CodeSource | None  # a keeper that takes over finds the code on the hosts
     secrets: Mapping[str, str] = {}
@@ -141,7 +97,7 @@ class Run(Struct):
 
     @property
     def clock(self) -> Clock:
-        return self.fleet.clock
+        return self.loop
 
     @property
     def id(self) -> str:

@@ -30,7 +30,8 @@ from orchestrator.fleet import Lost, Session, TaskNews, problems
 from orchestrator.model import TaskId
 from orchestrator.names import is_validation
 from orchestrator.phases.connect import keep_again
-from orchestrator.phases.context import Emit, Followed, Reconnected, Run, ViewerRequest, Watched, log
+from orchestrator.phases.context import Emit, Run, log
+from orchestrator.phases.loop import Followed, Reconnected, ViewerRequest, Watched
 from orchestrator.phases.restart import recovery
 from orchestrator.plainfile import tail_of
 from orchestrator.run import fitlines, hang
@@ -139,7 +140,6 @@ class Follower:
             for name in list(self._run.losses.unkept):
                 if (session := self._run.fleet.sessions.get(name)) is not None:
                     keep_again(self._run, session)
-        recovery.try_again(self._run)
         self._fetch_deferred()
         self._show()
         return asked
@@ -175,7 +175,7 @@ class Follower:
         deadline = self._run.clock.now() + timeout
         while True:
             try:
-                item = self._run.inbox.get(timeout=max(0.0, deadline - self._run.clock.now()))
+                item = self._run.loop.get(timeout=max(0.0, deadline - self._run.clock.now()))
             except queue.Empty:
                 return False
             match item:
@@ -209,9 +209,9 @@ class Follower:
         """From the session's reader: what became of a `follow`."""
         error = future.exception()
         if error is None:
-            self._run.inbox.put(Followed(session, future.result().missing))
+            self._run.loop.put(Followed(session, future.result().missing))
         elif isinstance(error, HostError) and session.alive:
-            self._run.inbox.put(Followed(session, error=error))
+            self._run.loop.put(Followed(session, error=error))
 
     def _mirrored(self, frame: TaskNews) -> None:
         """Take a frame in; when this machine has no room for it, it waits on the node."""

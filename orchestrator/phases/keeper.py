@@ -41,8 +41,9 @@ from orchestrator.model import Order, RunPlan
 from orchestrator.phases import allocation, launch, stage, stop
 from orchestrator.phases.adopt import Adopted, adopt, announcement
 from orchestrator.phases.attempt import Attempt, Finished
-from orchestrator.phases.context import PhaseFailed, Run, ViewerRequest, Watched, log
+from orchestrator.phases.context import PhaseFailed, Run, log
 from orchestrator.phases.follow import collect
+from orchestrator.phases.loop import ViewerRequest, Watched
 from orchestrator.phases.restart.again import (
     CannotSeatError,
     connect_or_replace,
@@ -65,13 +66,17 @@ _AT_ONCE = 3000  # characters of it; the task's FIFO takes all or nothing up to 
 
 
 class Control:
-    """Takes requests for as long as the keeper lives; while `cancels`, one ends whatever is waited for."""
+    """Takes requests for as long as the keeper lives; while `cancels`, one ends whatever is waited for.
+
+    A thread reads them; the keeper's own thread does what they ask for.
+    """
 
     def __init__(self, run: Run, fifo: int) -> None:
         self.cancels = True
         self._run = run
         self._fifo = fifo
         self._typed = ""  # for the task with a terminal, while its host is lost
+        self._again = False  # it is tried again in a moment
 
     def listen(self) -> None:
         self._run.clock.start("control", self._listen)
@@ -79,15 +84,13 @@ class Control:
     def _listen(self) -> None:
         buffer = b""
         while True:
-            if self._run.clock.readable(self._fifo, _GLANCE if self._typed else _LOOK):
+            lines: list[bytes] = []
+            if self._run.clock.readable(self._fifo, _LOOK):
                 *lines, buffer = (buffer + os.read(self._fifo, 4096)).split(b"\n")
-                for line in lines:
-                    self._hear(line)
-                continue
-            if self._typed:
-                self._type_in("", None)
-            if data := self._run.folder.take_order():
-                self._hear(data)
+            elif data := self._run.folder.take_order():
+                lines = [data]
+            for line in lines:
+                self._run.loop.post(partial(self._hear, line))
 
     def _hear(self, line: bytes) -> None:
         try:
@@ -100,13 +103,13 @@ class Control:
                 self._type_in(str(asked.get("typed", "")), asked.get("terminal"))
             case Order.VITALS:
                 self._run.watched = self._run.clock.now()
-                self._run.inbox.put(Watched())
+                self._run.loop.put(Watched())
             case Order.STOP | Order.KILL:
                 # Cancelled first: whoever sees that it was asked for may wait for hosts again.
                 if self.cancels and not self._run.stop.asked:
                     self._run.fleet.cancel()
                 self._run.stop.ask(kill=order is Order.KILL)
-                self._run.inbox.put(ViewerRequest())
+                self._run.loop.put(ViewerRequest())
 
     def _type_in(self, typed: str, size: Sequence[int] | None) -> None:
         """Hand on what was typed, now or when the host is back."""
@@ -120,6 +123,14 @@ class Control:
             session.submit(
                 wire.Type(run=plan.run, attempt=str(FIRST), task=str(task), typed=words, terminal=size)
             )
+        if self._typed and not self._again:
+            self._again = True
+            self._run.loop.after(_GLANCE, self._type_on)
+
+    def _type_on(self) -> None:
+        self._again = False
+        if self._typed:
+            self._type_in("", None)
 
 
 def keep(run: Run, control: int, *, new: bool) -> ExitStatus:

@@ -125,12 +125,13 @@ def _keep(errand: Errand, control: int) -> int:
     from orchestrator.connectors import Connectors
     from orchestrator.fleet import Fleet
     from orchestrator.phases import keeper
-    from orchestrator.phases.context import Inbox, Run
+    from orchestrator.phases.context import Run
+    from orchestrator.phases.loop import Loop
     from orchestrator.store.bus import Bus, EventLog
     from orchestrator.store.points import PointFile
     from orchestrator.store.reader import events_of
 
-    inbox = Inbox()
+    loop = Loop()
     patience = timings.read(os.environ)
     log = EventLog(errand.folder)
     if paths := errand.folder.read_words(errand.folder.metrics):
@@ -144,8 +145,8 @@ def _keep(errand: Errand, control: int) -> int:
             errand.folder,
             errand.plan,
             emit,
-            Fleet(Connectors(errand.logins), inbox.put, patience),
-            inbox,
+            Fleet(Connectors(errand.logins), loop.put, patience, loop),
+            loop,
             f"{owner()}, pid {os.getpid()}",
             errand.source,
             errand.secrets,

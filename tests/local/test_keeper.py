@@ -20,7 +20,8 @@ from orchestrator.model import Host
 from orchestrator.names import RunId
 from orchestrator.phases import keeper, launch
 from orchestrator.phases.connect import open_sessions
-from orchestrator.phases.context import Inbox, PhaseFailed, Run
+from orchestrator.phases.context import PhaseFailed, Run
+from orchestrator.phases.loop import Loop
 from orchestrator.phases.restart import recovery
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
@@ -42,11 +43,11 @@ def run(tmp_path: Path) -> Iterator[tuple[Run, Heard]]:
     plan = plans.make(host, command=("true",))
     folder.create(plan)
     heard: Heard = []
-    inbox = Inbox()
+    loop = Loop()
     emit = Bus(lambda stamped: heard.append(stamped.event)).emit
-    with closing(Fleet(Connectors(), inbox.put)) as fleet:
+    with closing(Fleet(Connectors(), loop.put)) as fleet:
         assert fleet.connect([host]) == {}
-        made = Run(folder, plan, emit, fleet, inbox, "me", None, started=True)
+        made = Run(folder, plan, emit, fleet, loop, "me", None, started=True)
         assert launch.start(made, "1", plan.tasks, {"here": str(tmp_path)}) == {}
         yield made, heard
 

@@ -160,7 +160,7 @@ def test_a_flood_that_nobody_takes_waits_on_its_node(
 ) -> None:
     """What the reader has taken and nobody looked at stays below a bound, and an answer gets through."""
     from orchestrator.fleet import session as backlog
-    from orchestrator.phases.context import Inbox
+    from orchestrator.phases.loop import Loop
 
     monkeypatch.setattr(backlog, "ROOM", 1 << 20)
     one = session(
@@ -168,8 +168,8 @@ def test_a_flood_that_nobody_takes_waits_on_its_node(
         f"for n in range(400): say({{{NEWS}, 'kind': 'report', 'offset': n * 65536}}, b'x' * 65536)\n"
         "for ask in asked: good(ask, {'time_ns': 7})"
     )
-    inbox = Inbox()
-    one._sink = inbox.put
+    loop = Loop()
+    one._sink = loop.put
     one.start(10.0)
     one.request(wire.Follow(run="r", attempt="1", tasks=[wire.From("worker/0", 0, 0)]))
     deadline = time.monotonic() + 10.0
@@ -179,7 +179,7 @@ def test_a_flood_that_nobody_takes_waits_on_its_node(
     assert one.backlog.size < backlog.ROOM + 200_000
     offsets: list[int] = []
     while len(offsets) < 400:
-        frame = inbox.get(timeout=10.0)
+        frame = loop.get(timeout=10.0)
         assert isinstance(frame, TaskNews)
         assert isinstance(frame.news, wire.ReportNews)
         offsets.append(frame.news.offset)

@@ -164,7 +164,7 @@ class SimulatedClock(Clock):
         self._scheduler.wait(future.done, timeout)
         return future.result(0)
 
-    def done(self, future: Future[T], timeout: float) -> bool:
+    def done(self, future: Future[T], timeout: float | None) -> bool:
         return self._scheduler.wait(future.done, timeout)
 
     def take(self, items: queue.SimpleQueue[T], timeout: float) -> T:

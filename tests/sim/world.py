@@ -25,7 +25,8 @@ from orchestrator.names import RunId
 from orchestrator.node.stock.manifest import Manifest
 from orchestrator.node.task import state
 from orchestrator.phases import keeper, stage
-from orchestrator.phases.context import Inbox, Run
+from orchestrator.phases.context import Run
+from orchestrator.phases.loop import Loop
 from orchestrator.store import RunFolder, mirror
 from orchestrator.store.bus import Bus, EventLog
 from orchestrator.sync.contents import Contents
@@ -216,11 +217,11 @@ class World:
 
         def life() -> None:
             plan = self.plan if new else self.folder.read_plan()
-            inbox = Inbox(clock)
+            loop = Loop(clock)
             log = EventLog(self.folder, clock)
             emit = Bus(log, lambda stamped: self._told(number, process, stamped), clock=clock).emit
-            fleet = Fleet(Network(self, process), inbox.put, timings.DEFAULT, clock)
-            run = Run(self.folder, plan, emit, fleet, inbox, f"me, keeper {number}", None)
+            fleet = Fleet(Network(self, process), loop.put, timings.DEFAULT, loop)
+            run = Run(self.folder, plan, emit, fleet, loop, f"me, keeper {number}", None)
             if new:
                 run.staged.reading = Future()
                 run.staged.reading.set_result((_CODE, ["", "", ""]))

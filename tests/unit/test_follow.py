@@ -22,8 +22,9 @@ from orchestrator.fleet.session import Backlog
 from orchestrator.model import LOCAL, Admission, Host, TaskId
 from orchestrator.names import RunId
 from orchestrator.phases.connect import lease
-from orchestrator.phases.context import Inbox, PhaseFailed, Reconnected, Run, StopFlag
+from orchestrator.phases.context import PhaseFailed, Run, StopFlag
 from orchestrator.phases.follow import Follower
+from orchestrator.phases.loop import Loop, Reconnected
 from orchestrator.phases.restart import recovery
 from orchestrator.phases.validate import _failed, _validated
 from orchestrator.run import fitlines
@@ -48,7 +49,7 @@ def follower(tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch)
     fleet.sessions["a"] = SESSION
     folder = RunFolder(tmp_path, RunId("r1"))
     (folder.path / "logs").mkdir(parents=True)
-    run = Run(folder, make(host("a")), Bus().emit, fleet, Inbox(), "me", None)
+    run = Run(folder, make(host("a")), Bus().emit, fleet, Loop(), "me", None)
     return taken_over(run, told)
 
 
@@ -60,7 +61,7 @@ def taken_over(run: Run, told: list[Event]) -> Follower:
 
 def give(follower: Follower, kind: str, payload: bytes = b"", **header: Any) -> None:
     header = {"stream": 1, "attempt": "1", "task": "worker/0", "kind": kind, **header}
-    follower._run.inbox.put(TaskNews("a", SESSION, wire.news(header, payload), payload))
+    follower._run.loop.put(TaskNews("a", SESSION, wire.news(header, payload), payload))
     follower.step(0.0)
 
 
@@ -205,16 +206,16 @@ class Troubled:
 def test_nothing_ends_the_thread_that_tries_again_and_a_changed_key_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inbox = Inbox()
+    loop = Loop()
     monkeypatch.setattr(recovery, "_BACKOFF", (0.0,))
     events: list[Event] = []
     emit = Bus(lambda stamped: events.append(stamped.event)).emit
     here = OSError(errno.EMFILE, "Too many open files")
-    fleet = Fleet(Troubled(here, KeyError("a bug"), CHANGED, CHANGED, here), inbox.put)
+    fleet = Fleet(Troubled(here, KeyError("a bug"), CHANGED, CHANGED, here), loop.put)
     plan = make(replace(host("a"), ssh=LOCAL, state=str(tmp_path / "state"), agent_python=sys.executable))
-    run = Run(RunFolder(tmp_path, RunId("r1")), plan, emit, fleet, inbox, "me", None)
+    run = Run(RunFolder(tmp_path, RunId("r1")), plan, emit, fleet, loop, "me", None)
     recovery.lose(run, "a", "the connection was closed")
-    item = inbox.get(20)
+    item = loop.get(20)
     assert isinstance(item, Reconnected)
     item.session.close()
     fleet.close()

@@ -15,8 +15,9 @@ from orchestrator.events import FailureKind, Noted, Outcome, RunEnded, Stamped
 from orchestrator.fleet import Fleet
 from orchestrator.model import Job
 from orchestrator.names import RunId
-from orchestrator.phases.context import Inbox, Run
+from orchestrator.phases.context import Run
 from orchestrator.phases.keeper import notify
+from orchestrator.phases.loop import Loop
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from orchestrator.verbs.launch import notify_command
@@ -31,12 +32,12 @@ ENDED = RunEnded(
 def tell(folder: Path, argv: tuple[str, ...]) -> list[str]:
     """The notes that come of a command."""
     heard: list[Stamped] = []
-    inbox = Inbox()
+    loop = Loop()
     plan = plans.make(plans.host("gpu-01"))
     kept = RunFolder(folder / "runs", RunId("r1"))
     kept.create(plan)
     kept.write_words(kept.notify, argv)
-    run = Run(kept, plan, Bus(heard.append).emit, Fleet(Connectors(), inbox.put), inbox, "me", None)
+    run = Run(kept, plan, Bus(heard.append).emit, Fleet(Connectors(), loop.put), loop, "me", None)
     notify(run, ENDED, patience=0.5 if "sleep" in argv else 30.0)
     return [one.event.text for one in heard if isinstance(one.event, Noted)]
 

@@ -13,7 +13,8 @@ from orchestrator.events import TaskExited
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host, Job, RunPlan
 from orchestrator.names import RunId
-from orchestrator.phases.context import Inbox, Run
+from orchestrator.phases.context import Run
+from orchestrator.phases.loop import Loop
 from orchestrator.phases.restart import again as phase
 from orchestrator.planning.environ import TF_CONFIG
 from orchestrator.run import restarts
@@ -221,7 +222,7 @@ def of_three(tmp_path: Path, connected: str) -> Run:
     plan = make(host("a"), host("b"), host("c"))
     fleet = Fleet(cast("Any", None), lambda _: None)
     fleet.sessions.update({name: cast("Any", name) for name in connected})
-    return Run(RunFolder(tmp_path, RunId("r1")), plan, Bus().emit, fleet, Inbox(), "me", None)
+    return Run(RunFolder(tmp_path, RunId("r1")), plan, Bus().emit, fleet, Loop(), "me", None)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable
+from functools import partial
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostLost, HostRecovered, Loss
 from orchestrator.fleet import Lost, Session, problems
+from orchestrator.model import Host
 from orchestrator.phases import connect
-from orchestrator.phases.context import Reconnected, Run, ViewerRequest, log
+from orchestrator.phases.context import Run, log
+from orchestrator.phases.loop import Reconnected, ViewerRequest
 from orchestrator.text import duration
 
 _NEWS = {
@@ -27,7 +30,7 @@ _BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
 def lose(run: Run, name: str, why: str, *, pause: float = 0.0) -> None:
     """Let go of a host's session and try to open another one.
 
-    The result is a `Reconnected` in the run's inbox.
+    The result is a `Reconnected` in the run's loop.
     """
     if name in run.losses.since:
         return
@@ -35,41 +38,43 @@ def lose(run: Run, name: str, why: str, *, pause: float = 0.0) -> None:
     log.warning("lost %s: %s", name, why)
     run.fleet.let_go(name)
     run.emit(HostLost(name, why))
-    run.losses.untried[name] = pause
-    try_again(run)
+    run.loop.after(pause + _BACKOFF[0], partial(_try_again, run, run.plan.host(name), 0, ""))
 
 
-def try_again(run: Run) -> None:
-    """Begin to try hosts again that have just been lost, each in a thread, once one can be had."""
-    for name, pause in list(run.losses.untried.items()):
-        try:
-            run.clock.start(f"reconnect {name}", _reconnect, run, name, pause)
-        except OSError as error:
-            log.warning("%s is not tried again yet: %s", name, error)
-            return
-        del run.losses.untried[name]
-
-
-def _reconnect(run: Run, name: str, pause: float) -> None:
-    host = run.plan.host(name)
-    run.clock.sleep(pause)
-    attempt, shown = 0, ""
-    while name in run.losses.since:
-        run.clock.sleep(_BACKOFF[min(attempt, len(_BACKOFF) - 1)])
-        attempt += 1
-        try:
-            session = run.fleet.open(host)
-        except HostError as error:
-            log.info("still lost: %s %s: %s", name, error.what, error.why)
-            if error.kind in _NEWS and error.in_one_line != shown:
-                shown = error.in_one_line
-                run.emit(HostLost(name, f"it {shown}"))  # it may be an attack
-            continue
-        except Exception:  # a bug must not end this thread: the host would never be tried again
-            log.exception("still lost: %s", name)
-            continue
-        run.inbox.put(Reconnected(session))
+def _try_again(run: Run, host: Host, attempt: int, shown: str) -> None:
+    """Open another session, in a thread, unless the host is back; `shown` is what users were told of it."""
+    again = partial(_try_again, run, host)
+    if host.name not in run.losses.since:
         return
+    try:
+        run.clock.start(
+            f"reconnect {host.name}", _open, run, host, partial(_failed, run, attempt, shown, again)
+        )
+    except OSError as error:
+        log.warning("%s is not tried again yet: %s", host.name, error)
+        run.loop.after(_BACKOFF[-1], partial(again, attempt, shown))
+
+
+def _open(run: Run, host: Host, failed: Callable[[HostError | None], None]) -> None:
+    """Send the loop what became of it; a bug must not end this: the host would never be tried again."""
+    try:
+        run.loop.put(Reconnected(run.fleet.open(host)))
+    except HostError as error:
+        run.loop.post(partial(failed, error))
+    except Exception:
+        log.exception("still lost: %s", host.name)
+        run.loop.post(partial(failed, None))
+
+
+def _failed(
+    run: Run, attempt: int, shown: str, again: Callable[[int, str], None], error: HostError | None
+) -> None:
+    if error is not None:
+        log.info("still lost: %s %s: %s", error.host, error.what, error.why)
+        if error.kind in _NEWS and error.in_one_line != shown:
+            shown = error.in_one_line
+            run.emit(HostLost(error.host, f"it {shown}"))  # it may be an attack
+    run.loop.after(_BACKOFF[min(attempt + 1, len(_BACKOFF) - 1)], partial(again, attempt + 1, shown))
 
 
 def regain(run: Run, session: Session) -> bool:
@@ -119,7 +124,6 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
 
     `back` is called for each that comes back. Ends early when a viewer asks for something.
     """
-    try_again(run)
     for host in (*run.hosts, *run.plan.retired):
         if host.name not in run.fleet.sessions:
             lose(run, host.name, "there was no connection")
@@ -130,7 +134,7 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
     while True:  # hosts that were replaced are not waited for, but they may be back
         awaited = bool(run.lost)
         try:
-            item = run.inbox.get(timeout=max(0.0, deadline - run.clock.now()) if awaited else 0.0)
+            item = run.loop.get(timeout=max(0.0, deadline - run.clock.now()) if awaited else 0.0)
         except queue.Empty:
             return
         match item:
