@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import traceback
@@ -29,6 +30,8 @@ def main(argv: Sequence[str]) -> int:
     wanted = options.parse(argv)
     if wanted.validate:
         os.environ.pop("TF_CONFIG", None)  # each node on its own
+        if importlib.util.find_spec("tf_keras") is None:  # on one device Keras 3 does as well
+            os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
         wanted = options.for_validation(wanted)
     reporter = Reporter.from_environment()
     try:

@@ -85,9 +85,13 @@ def with_python(environment: Environment) -> Environment:
         allowed = SpecifierSet((table if path.name == "uv.lock" else table["project"])["requires-python"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return environment  # what is wrong with the file is said when its packages are read
-    if any(_fits(allowed, minor) for minor in _LATER):
-        allowed &= SpecifierSet(f">={OLDEST}")
-    return replace(environment, python=str(allowed))
+    return replace(environment, python=portable(allowed))
+
+
+def portable(allowed: SpecifierSet) -> str:
+    """Write which Pythons are allowed, without those older than the packages of today need."""
+    newer = any(_fits(allowed, minor) for minor in _LATER)
+    return str(allowed & SpecifierSet(f">={OLDEST}") if newer else allowed)
 
 
 def recipe_digest(environment: Environment) -> str:

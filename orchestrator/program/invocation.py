@@ -59,6 +59,14 @@ def program(command: tuple[str, ...]) -> str | None:
     return command[0] if command[0].endswith((*SCRIPTS, ".ipynb")) else None
 
 
+def without_uv(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return `train.py --x` of `uv run train.py --x`, whose header says what it needs; others as they are."""
+    rest = command[2:]
+    while rest and rest[0] in {"-q", "--quiet", "-s", "--script", "--no-project", "--no-config", "--"}:
+        rest = rest[1:]
+    return rest if command[:2] == ("uv", "run") and rest and rest[0].endswith(".py") else command
+
+
 def script_of(command: tuple[str, ...]) -> str | None:
     """Name the file of the code that a command runs; None for a program that is looked for on PATH."""
     name = program(command)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from orchestrator.config.mistakes import listed
 from orchestrator.errors import UsageError
 from orchestrator.model import DEFAULT_PYTHON, Data, EnvironmentPlan, Inventory, interpreter
 from orchestrator.plainfile import at_home
+from orchestrator.planning.plan import choose_command
+from orchestrator.program import invocation
+from orchestrator.requests import LaunchRequest
+from orchestrator.verbs import code
 
 if TYPE_CHECKING:
     from orchestrator.envs import Lock
@@ -42,6 +48,34 @@ def with_environment(
         for host in inventory.hosts
     )
     return replace(inventory, hosts=hosts), plan, lock
+
+
+def with_header(request: LaunchRequest) -> tuple[LaunchRequest, tuple[str, ...]]:
+    """Make the [env] of a launch from the header of its script, and say so; raise UsageError for a bad one.
+
+    An [env] or interpreters of hosts.toml come first.
+    """
+    command = choose_command(request.inventory.job, request.command)
+    around = code.look(request.inventory, None)
+    name = invocation.program(command) or ""
+    text = code.text(name, around) if name.endswith(".py") else None
+    if text is None or "# /// script" not in text:
+        return request, ()
+    from orchestrator.envs.script import of_script  # packaging takes 50 ms of every launch
+
+    if (table := of_script(text, name)) is None:
+        return request, ()
+    inventory, request = request.inventory, replace(request, command=invocation.without_uv(command))
+    if not table.packages:
+        return request, ()
+    own = "its [env]" if inventory.environment is not None else "its `python`"
+    if inventory.environment is not None or all(host.python != DEFAULT_PYTHON for host in inventory.hosts):
+        return request, (f"the packages in the header of {name} are not read: {inventory.source} has {own}",)
+    note = f"the environment is what the header of {name} lists: {listed(table.packages, 'and')}"
+    job = inventory.job
+    if job.legacy_keras is None and not re.search(r"(?im)^tf[-_.]keras\b", "\n".join(table.packages)):
+        job = replace(job, legacy_keras=False)  # it runs without tf-keras elsewhere, too
+    return replace(request, inventory=replace(inventory, environment=table, job=job)), (note,)
 
 
 def check_data(inventory: Inventory) -> None:

@@ -20,6 +20,7 @@ from orchestrator.unbroken import unbroken
 from orchestrator.verbs import keeping
 from orchestrator.verbs.asking import logins
 from orchestrator.verbs.caller import Caller
+from orchestrator.verbs.environment import with_header
 from orchestrator.verbs.plan import Planned, make_plan, wanted_tasks
 
 _UNSEALED = "from another machine this run can be followed and stopped, and not started again"
@@ -30,7 +31,8 @@ def prepare(
 ) -> Planned:
     """Plan a launch, new or of an earlier run; unless it `resolves`, no package index is asked."""
     if request.replay is None:
-        made = make_plan(request, resolves=resolves, notes=notes)
+        request, header = with_header(request)
+        made = make_plan(request, resolves=resolves, notes=(*notes, *header))
     else:
         from orchestrator.verbs.replay import plan_again  # 80 ms that few launches need
 

@@ -17,9 +17,11 @@ from orchestrator.config.load import parse
 from orchestrator.envs import Platform, lock, specifier, uv, wheels, with_python
 from orchestrator.envs.lock import Lock, overrides_of
 from orchestrator.envs.platforms import fit
+from orchestrator.envs.script import of_script
 from orchestrator.errors import UsageError
 from orchestrator.model import Environment, Via
 from orchestrator.node.stock.uv import environment as environment_of
+from orchestrator.program.invocation import without_uv
 from orchestrator.verbs.environment import with_environment
 from tests.wheels import wheel
 
@@ -241,3 +243,56 @@ def test_a_file_that_requirements_include_changes_the_recipe(tmp_path: Path) -> 
     path.unlink()
     with pytest.raises(UsageError, match="cannot read"):
         lock.recipe_digest(Environment(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("dependencies = ['small', 'x>1']", ("small", "x>1")),
+        ("requires-python = '>=3.12'\n\ndependencies = []", ()),
+        ("dependencies = 3", "dependencies is not a list of texts"),
+        ("dependencies = ['a b']", "Expected semicolon"),
+        ("requires-python = '3'", "Invalid specifier"),
+        ("requires-python = 3", "requires-python is not a text"),
+        ("dependencies = [", "Invalid value"),
+        ("[tool]\nuv = 2", "tool.uv is not a table"),
+        ("[tool.uv]\nsources = {}", "sources of .tool.uv. is not read"),
+        ("[tool.uv]\nindex-url = 'https://me:secret@example.org'", "holds a login"),
+    ],
+)
+def test_the_header_of_a_script(lines: str, found: tuple[str, ...] | str) -> None:
+    rows = "\n".join(f"# {line}".rstrip() for line in lines.split("\n"))
+    text = f"#!/bin/sh\n# /// script\n{rows}\n# ///\nimport os\n"
+    if isinstance(found, tuple):
+        table = of_script(text, "x.py")
+        assert table is not None
+        assert table.packages == found
+        return
+    for wrong, why in (
+        (text, found),
+        (text.replace("# ///\n", ""), "it has no end"),
+        (text + text, "there are 2 of them"),
+    ):
+        with pytest.raises(UsageError, match=r"the header of x\.py") as error:
+            of_script(wrong, "x.py")
+        assert re.search(why, error.value.why)
+
+
+def test_only_a_header_counts() -> None:
+    for text in ("import os", "# /// other\n# a = 1\n# ///\n", "x = '''\n  # /// script\n'''"):
+        assert of_script(text, "x.py") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "is_same"),
+    [
+        ("uv run train.py 3", True),
+        ("uv run -q --script train.py 3", True),
+        ("uv run --with torch train.py 3", False),
+        ("uv run python train.py 3", False),
+        ("uv sync", False),
+    ],
+)
+def test_what_uv_run_would_read_from_the_header(line: str, is_same: bool) -> None:
+    words = tuple(line.split())
+    assert without_uv(words) == (("train.py", "3") if is_same else words)

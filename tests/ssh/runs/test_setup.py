@@ -147,3 +147,36 @@ def test_hosts_without_a_python_that_fits_get_one(desk: Desk, wheels: Path, tmp_
     viewer = desk.start(*LAUNCH, str(desk.hosts), "--", script, **env)
     assert viewer.wait(LIMIT) == 0, viewer.stderr
     assert viewer.stdout.count("/data/") == 2, viewer.stdout
+
+
+HEADER = """\
+#!/usr/bin/env -S uv run --script
+# /// script
+# requires-python = ">=3.9"
+# dependencies = [
+#     "small",  # from the index
+# ]
+# ///
+import small, sys
+print("answer", small.answer, sys.prefix, *sys.argv[1:])
+"""
+
+
+def test_the_header_of_a_script_is_its_environment(desk: Desk, wheels: Path) -> None:
+    """Without a hosts.toml that says another; `uv run` of it is the same launch."""
+    desk.write_hosts(desk.cluster.hosts, python="")
+    desk.script("use.py", HEADER)
+    for command in (["use.py", "7"], ["uv", "run", "--script", "use.py", "7"], ["python", "use.py", "7"]):
+        viewer = desk.start(*LAUNCH, str(desk.hosts), "--", *command, **offline(desk, wheels))
+        assert viewer.wait(LIMIT) == 0, viewer.stderr
+        assert viewer.stdout.count("answer 42") == viewer.stdout.count(" 7\n") == 2
+        assert "the environment is what the header of use.py lists: small" in viewer.stderr
+        assert all(str(path) in viewer.stdout for path in environments(desk))
+    (made,) = {path.name for path in environments(desk)}
+
+    desk.script("use.py", HEADER.replace('"small"', '"small >= 1.0"'))
+    write(desk, 'packages = ["small"]')
+    viewer = desk.start(*LAUNCH, str(desk.hosts), "--", "use.py", **offline(desk, wheels))
+    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    assert f"the packages in the header of use.py are not read: {desk.hosts} has its [env]" in viewer.stderr
+    assert len({path.name for path in environments(desk)} - {made}) == 1

@@ -1,0 +1,60 @@
+"""From a script's header (PEP 723, `# /// script`) to an [env] table."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from orchestrator.config import values
+from orchestrator.config.mistakes import Wrong
+from orchestrator.envs.lock import portable
+from orchestrator.errors import UsageError
+from orchestrator.model import Environment
+
+START = re.compile(r"^# /// script$", re.MULTILINE)
+_BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$")  # PEP 723's own
+_UNREAD = ("sources", "index", "extra-index-url", "find-links")  # of uv's table: other places of packages
+_SHAPE = 'lines such as `# dependencies = ["tensorflow"]`, and `# ///` after them'
+
+
+def of_script(text: str, name: str) -> Environment | None:
+    """Return the table that the header of a script describes, None without one; raise UsageError."""
+    if not (starts := len(START.findall(text))):
+        return None
+    found = _BLOCK.search(text)
+    if found is None or starts > 1:
+        why = "it has no end" if starts == 1 else f"there are {starts} of them"
+        raise UsageError(f"the header of {name} (# /// script) cannot be read", why=why, hint=_SHAPE)
+    lines = found["content"].split("\n")
+    try:
+        table = tomllib.loads("\n".join(line[2:] for line in lines))
+        return _environment(table)
+    except (ValueError, TypeError, Wrong) as error:  # packaging's errors are ValueErrors
+        what = f"the header of {name} (# /// script) cannot be read"
+        raise UsageError(what, why=str(error), hint=_SHAPE) from error
+
+
+def _environment(table: dict[str, Any]) -> Environment:
+    packages, python = table.get("dependencies", []), table.get("requires-python")
+    if not isinstance(packages, list) or not all(isinstance(one, str) for one in packages):
+        raise TypeError("dependencies is not a list of texts")
+    if not isinstance(python, str | None):
+        raise TypeError("requires-python is not a text")
+    for one in packages:
+        Requirement(one)
+    tool = table.get("tool", {})
+    uv = tool.get("uv", {}) if isinstance(tool, dict) else {}
+    if not isinstance(uv, dict):
+        raise TypeError("tool.uv is not a table")
+    if other := next((name for name in _UNREAD if name in uv), ""):
+        raise ValueError(f"{other} of [tool.uv] is not read; `requirements` and `index` of [env] can say it")
+    index = uv.get("index-url")
+    return Environment(
+        packages=tuple(packages),
+        python=None if python is None else portable(SpecifierSet(python)),
+        index=None if index is None else values.url(index),
+    )
