@@ -40,6 +40,12 @@ _BRINGS = {
     "absl": "absl-py",
     "tensorflow_datasets": "tensorflow-datasets",
 }
+_NO_CONDA = re.compile(r"(?:conda|mamba): .*not found|(?:conda|mamba) (?:init|activate)|shell hook")
+_CONDA = (
+    "`conda activate` is a function of interactive shells: write "
+    '`setup = ". ~/miniconda3/etc/profile.d/conda.sh; conda activate NAME"`, or leave `setup` out and set '
+    '`python = "~/miniconda3/envs/NAME/bin/python"` (`conda info --base` shows the folder)'
+)
 _MISSING = "ModuleNotFoundError: No module named "
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -65,7 +71,8 @@ def _setup(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         missing = f"{FRAMEWORKS[needs.framework].package} is not there"
         missing = missing if report.facts.python.ok else f"{report.host.python} does not run"
         level = Level.FAIL if needs.needed else Level.WARN
-        yield Judgement(level, f"the `setup` of [job] {status}, and {missing}", setup.words)
+        hint = _CONDA if _NO_CONDA.search(setup.words) else ""
+        yield Judgement(level, f"the `setup` of [job] {status}, and {missing}", setup.words, hint)
 
 
 def _setup_failed(report: HostReport, needs: Needs) -> bool:

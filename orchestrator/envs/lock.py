@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import shlex
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from orchestrator.envs import uv
-from orchestrator.errors import UsageError
+from orchestrator.envs.foreign import explained
+from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import Environment
 from orchestrator.plainfile import read_plain
 
@@ -60,19 +62,28 @@ def resolve(environment: Environment) -> Lock:
 
     Raise UsageError for requirements that cannot go to other machines, ClusterError when uv cannot resolve.
     """
-    text = _resolve(environment)
+    try:
+        text = _resolve(environment)
+    except ClusterError as error:
+        raise _explained(environment, error.why) or error from error
     for line in requirement_lines(text):
         try:
             is_local = (Requirement(bare(line)).url or "").startswith("file:")
         except InvalidRequirement:
             is_local = True
         if is_local:
-            raise UsageError(
+            raise _explained(environment, line) or UsageError(
                 f"[env] asks for {line.split(' @ ', maxsplit=1)[0]!r}, which is on this machine alone",
                 why=f"the hosts cannot install {line!r}",
                 hint="leave it out: the code that you launch is sent anyway; or name a release of it",
             )
     return named(text, environment)
+
+
+def _explained(environment: Environment, reason: str) -> UsageError | None:
+    path = environment.requirements
+    contents = _contents(Path(path), set()) if path else ()
+    return explained(path, "\n".join((*environment.packages, *contents)), reason)
 
 
 def with_python(environment: Environment) -> Environment:
@@ -121,11 +132,16 @@ def _contents(path: Path, done: set[Path]) -> Iterator[str]:
     done.add(path)
     try:
         text = read_plain(path, _MOST, follow=True).decode()
+        if "\0" in text:
+            raise UnicodeError("it has NUL characters, as UTF-16 has")
     except (OSError, ValueError) as error:
+        convert = f"`iconv -f UTF-16 -t UTF-8 {shlex.quote(str(path))} > utf8.txt`"
         raise UsageError(
             f"cannot read {path}, the `requirements` of [env]",
             why=getattr(error, "strerror", None) or str(error),
-            hint="name a requirements file, a lock or a pyproject.toml in UTF-8, relative to hosts.toml",
+            hint="name a requirements file, a lock or a pyproject.toml in UTF-8, relative to hosts.toml"
+            + f"; PowerShell's `>` writes UTF-16: {convert} makes UTF-8 of it"
+            * isinstance(error, UnicodeError),
         ) from error
     yield text
     for name in _INCLUDE.findall(text):

@@ -68,6 +68,23 @@ def test_setup_decides_which_python_it_is_and_may_be_noisy(lab: Lab) -> None:
     assert facts(lab, setup="exec yes")["python"]["error"] == "it printed more than 64 MB"
 
 
+def test_conda_is_activated_after_its_file_was_sourced(lab: Lab) -> None:
+    """A mock of conda: a function that only an interactive shell's startup file defines."""
+    base, wanted = lab.folder / "miniconda3", lab.folder / "miniconda3/envs/tf/bin"
+    (base / "etc/profile.d").mkdir(parents=True)
+    (base / "etc/profile.d/conda.sh").write_text("conda() { PATH=~/miniconda3/envs/$2/bin:$PATH; }\n")
+    (lab.folder / ".bashrc").write_text("case $- in *i*) . ~/miniconda3/etc/profile.d/conda.sh ;; esac\n")
+    wanted.mkdir(parents=True)
+    (wanted / "trainer").symlink_to(sys.executable)
+    bare = facts(lab, python="trainer", setup="conda activate tf")
+    assert (bare["python"]["ok"], bare["setup"]["status"]) == (False, 127)
+    assert "conda: command not found" in bare["setup"]["words"]
+    sourced = facts(lab, python="trainer", setup=". ~/miniconda3/etc/profile.d/conda.sh; conda activate tf")
+    assert (sourced["python"]["path"], sourced["setup"]["status"]) == (str(wanted / "trainer"), 0)
+    by_path = facts(lab, python="~/miniconda3/envs/tf/bin/trainer")
+    assert by_path["python"]["path"] == str(wanted / "trainer")
+
+
 def test_what_a_setup_leaves_in_the_background_is_not_waited_for(lab: Lab) -> None:
     """An agent, a daemon: it holds the pipe in which the answer is, and the answer is there."""
     setup = "sleep 600 & echo ready"

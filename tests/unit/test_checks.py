@@ -109,6 +109,7 @@ GPUS = [{"index": i, "name": "A100", "memory": 80 << 30} for i in range(2)]
 STATE_ERROR = {"kind": "state", "what": "the state folder is on NFS", "why": "no locks", "hint": ""}
 LEASE = {"run": "tidy-otter", "task": "worker/0", "owner": "ann@laptop", "since": 1.0}
 SMALL = 4 * 10**9
+NO_HOOK = "CondaError: Run 'conda init' before 'conda activate'"
 DEAD = {"path": None, "version": None, "ok": False, "error": "/x/python: No such file"}
 DF = "Filesystem 1024-blocks Used Available Capacity Mounted\nshm 65536 0 65536 0% /shm"
 DEBIAN = {"version": "4.2.2", "reticulate": "1.28", "jsonlite": "1.8.4", "error": ""}
@@ -129,6 +130,11 @@ ALONE: list[dict[str, Any]] = [
     {"facts__packages": {}, "facts__python__managed": True},
     {"facts__packages": {}, "facts__setup": {"status": 127, "words": "module: command not found"}},
     {"facts__python": DEAD, "facts__setup": {"status": None, "words": ""}},
+    {
+        "facts__packages": {},
+        "facts__setup": {"status": 127, "words": "bash: line 1: conda: command not found"},
+    },
+    {"facts__packages": {}, "facts__setup": {"status": 1, "words": NO_HOOK}},
     {"facts__packages__tf-keras": None},
     {"facts__packages__tf-keras": "2.20.1"},
     {"facts__packages__tensorflow": "2.20.0", "facts__packages__tf-keras": "2.20.0"},

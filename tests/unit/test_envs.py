@@ -6,6 +6,8 @@ import importlib.metadata
 import os
 import platform
 import re
+import subprocess
+import venv
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from orchestrator.envs import Platform, lock, specifier, uv, wheels, with_python
 from orchestrator.envs.lock import Lock, overrides_of
 from orchestrator.envs.platforms import fit
 from orchestrator.envs.script import of_script
-from orchestrator.errors import UsageError
+from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import Environment, Via
 from orchestrator.node.stock.uv import environment as environment_of
 from orchestrator.program.invocation import without_uv
@@ -216,6 +218,78 @@ def test_packages_beside_a_uv_lock_are_more_of_them(tmp_path: Path) -> None:
     path = str(tmp_path / "uv.lock")
     assert lock.resolve(Environment(path)).names == ("small",)
     assert set(lock.resolve(Environment(path, ("other",))).names) == {"small", "other"}
+
+
+_CONDA_FILE = """name: tf
+channels: [conda-forge]
+dependencies:
+  - python=3.11
+  - pip:
+    - small==1.0
+"""
+_LISTED = "pip list --format=freeze --exclude-editable > requirements.txt"
+FOREIGN: dict[str, tuple[str | bytes, str, str]] = {
+    "pip freeze of conda": (
+        "certifi @ file:///croot/certifi_1671487769961/work\nsmall @ file:///croot/small\n",
+        "asks for 'certifi @ file:///croot/certifi_1671487769961/work' and 1 more line",
+        _LISTED,
+    ),
+    "a file that is here": ("small @ {index}/small-1.0-py3-none-any.whl\n", "asks for 'small @ f", _LISTED),
+    "environment.yml": (_CONDA_FILE, "asks for 'dependencies'", _LISTED),
+    "conda list --export": ("# platform: linux-64\nsmall=1.0=py311_0\n", "'small=1.0=py311_0'", _LISTED),
+    "PyTorch's index": ("small==1.0+cu121 ; python_version>'3'\n", "'small==1.0+cu121'", "sed -E -i"),
+    "the project itself": ("-e .\nsmall\n", "asks for '-e .'", 'requirements = "pyproject.toml"'),
+    "an editable folder": ("--editable=./lib\nsmall\n", "asks for '--editable=./lib'", "PYTHONPATH"),
+    "UTF-16 of PowerShell": ("small==1.0\n".encode("utf-16"), "cannot read", "iconv"),
+    "UTF-16 without a mark": ("small==1.0\n".encode("utf-16-le"), "cannot read", "iconv"),
+}
+
+
+@pytest.mark.parametrize("row", FOREIGN)
+def test_a_file_of_another_tool_is_refused_with_a_fix_that_works(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch, row: str
+) -> None:
+    content, what, fix = FOREIGN[row]
+    monkeypatch.chdir(tmp_path)
+    project = '[project]\nname = "mine"\nversion = "1"\ndependencies = ["small"]\n'
+    (tmp_path / "pyproject.toml").write_text(project)
+    path = tmp_path / f"its requirements.{'yml' if 'yml' in row else 'txt'}"
+    data = content.replace("{index}", index.as_uri()).encode() if isinstance(content, str) else content
+    path.write_bytes(data)
+    with pytest.raises(UsageError) as caught:
+        lock.resolve(Environment(str(path)))
+    assert what in str(caught.value)
+    assert fix in caught.value.hint
+    for command in re.findall(r"`((?:sed|iconv) [^`]*)`", caught.value.hint):
+        subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+        fixed = tmp_path / "utf8.txt" if "iconv" in command else path
+        assert lock.resolve(Environment(str(fixed))).names == ("small",)
+    if "pyproject" in fix:
+        assert lock.resolve(Environment("pyproject.toml")).names == ("small",)
+
+
+def test_what_pip_lists_of_packages_from_files_can_be_resolved(tmp_path: Path, index: Path) -> None:
+    """conda installs from files: `pip freeze` writes their paths."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    pip = [str(tmp_path / "venv/bin/python"), "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "-q", str(index / "small-1.0-py3-none-any.whl")], check=True)
+    path = tmp_path / "requirements.txt"
+    path.write_text(subprocess.check_output([*pip, "freeze"], text=True))
+    with pytest.raises(UsageError, match="asks for 'small @ file:") as caught:
+        lock.resolve(Environment(str(path)))
+    (command,) = re.findall("`(python [^`]*)`", caught.value.hint)
+    subprocess.run(f". venv/bin/activate; {command}", shell=True, check=True, cwd=tmp_path)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(line for line in lines if line.startswith("small")))  # pip is not in the index
+    assert lock.resolve(Environment(str(path))).names == ("small",)
+
+
+@pytest.mark.usefixtures("index")
+def test_only_what_the_resolver_complains_of_is_explained() -> None:
+    with pytest.raises(UsageError, match=r"\[env\] asks for 'small==1.0\+cpu'"):
+        lock.resolve(Environment(packages=("small==1.0+cpu",)))
+    with pytest.raises(ClusterError, match="cannot resolve"):
+        lock.resolve(Environment(packages=("small==7", "other==2.0")))
 
 
 def test_what_pip_was_told_counts_where_uv_was_told_nothing(tmp_path: Path) -> None:
