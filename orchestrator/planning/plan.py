@@ -175,12 +175,11 @@ def _recipe(
         took = (f"{FRAMEWORKS[framework].title}: {why}; `framework` under [job] {does} it",)
     _check_framework(framework, hosts, command)
     tensorflow = FRAMEWORKS[framework].has_config
-    trainers = sum(host.tasks for host in hosts if host.role in (Role.CHIEF, Role.WORKER))
     read = None if builtin else texts
     which = KerasChoice()
     if tensorflow:
         ps = any(host.role is Role.PS for host in hosts)
-        which = choose_keras(job.legacy_keras, read, several=trainers > 1, ps=ps)
+        which = choose_keras(job.legacy_keras, read, ps=ps)
     recipe = Recipe(
         job_env=job.env,
         env=env,

@@ -90,9 +90,7 @@ class KerasChoice(Struct, frozen=True):
     keras_3: str | None = None
 
 
-def choose_keras(
-    wanted: bool | None, sources: Iterable[str] | None, *, several: bool, ps: bool
-) -> KerasChoice:
+def choose_keras(wanted: bool | None, sources: Iterable[str] | None, *, ps: bool) -> KerasChoice:
     """Decide for a run.
 
     `wanted` is `[job] legacy_keras`; `sources` are the texts of the program and of the modules beside it that
@@ -113,9 +111,7 @@ def choose_keras(
         return KerasChoice(
             None, f"Keras 3, {why}: its `fit` is wrong with {wrong}; write tf.keras for Keras 2"
         )
-    return KerasChoice(
-        None, f"Keras 3, {why}" + ("; its `fit` is repaired for several tasks" if several else "")
-    )
+    return KerasChoice(None, f"Keras 3, {why}")  # only a task can tell whether its version is repaired
 
 
 def reads_config(sources: Iterable[str] | None) -> bool:
