@@ -74,8 +74,8 @@ def no_agent(host: Host, words: str, status: int | None, *, begun: bool) -> Host
     elif not begun:
         kind, what = "no-agent", "logs in, but does not run our agent"
         hint = (
-            "put `case $- in *i*) ;; *) return ;; esac` at the top of that file (.bashrc, .zshenv); in config.fish,"
-            " `status is-interactive; and` before each command, in .cshrc `if ($?prompt)`;"
+            "put `case $- in *i*) ;; *) return ;; esac` at the top of that file (.bashrc, .zshenv); in"
+            " config.fish `status is-interactive; and` before each command, in .cshrc `if ($?prompt)`;"
             f" `{host.by_hand(python, '-V')}` has to answer at once"
         )
         if status is not None:

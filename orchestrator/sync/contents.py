@@ -22,14 +22,13 @@ import orchestrator
 from orchestrator.errors import ClusterError, HelpRequested, UsageError
 from orchestrator.node.base.fault import reason
 from orchestrator.node.serve.frames import MAX_PAYLOAD
-from orchestrator.node.stock.manifest import BLOB, Blob, Manifest, blobs_of
+from orchestrator.node.stock.manifest import BLOB, Blob, Manifest, blobs_of, digits
 from orchestrator.plainfile import cache, make_folder, read_plain, write_atomically
 from orchestrator.sync import private
-from orchestrator.sync.listing import CodeListing, CodeRoot, unreadable
+from orchestrator.sync.listing import MOST_FILES, CodeListing, CodeRoot, unreadable
 from orchestrator.sync.private import Reason
 from orchestrator.text import some
 
-MOST_FILES = 100_000  # what one message to a node can name
 _MOST_NAMED = MAX_PAYLOAD - (1 << 20)  # bytes of a manifest, which a few pieces accompany
 _SMALL = 1 << 20  # bytes of a file that is looked at for a key, and held as it was read while there is room:
 _KEPT = 16 << 20  # later edits of it change nothing
@@ -262,7 +261,7 @@ def read_data(
             hint="name folders that hold the data",
         )
     hint = "pack them into larger files, as TFRecords"
-    _check("[data] names", len(found), 0, hint)
+    _check("[data] names", len(found), sum(map(_Entry.length, found)), hint)
     key = hashlib.sha256(json.dumps([BLOB, *(entry.identity for entry in found)]).encode()).hexdigest()[:32]
     memory = cache("data") / "digests" / f"{key}.json"
     digests = _recall(memory, len(found))
@@ -286,6 +285,10 @@ class _Entry(Struct, frozen=True):
     size: int
     executable: bool
     identity: tuple[str, str, int, int, int]
+
+    def length(self) -> int:
+        """Return how long its row of a manifest is at least, before it is read."""
+        return len(self.name) + digits(self.size)
 
 
 def _walk(source: DataPath) -> Iterator[_Entry]:

@@ -6,10 +6,13 @@ named (`private`), and, where there is no git, .gitignore. The ignore files are 
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import shlex
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +23,13 @@ from orchestrator.errors import UsageError
 from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import at_home
 from orchestrator.sync.private import ALWAYS, ENVIRONMENT_MARKS, Reason, by_name
+from orchestrator.text import size
 
 if TYPE_CHECKING:
     import pathspec
 
+MOST_FILES = 100_000  # what one message to a node can name
+MOST_BYTES = 10 * 1000**3  # of code: each host gets all of it from this machine
 MOST_DIFF = 256 << 10  # characters of a diff that are kept
 OURS = ".orchestrateignore"
 # Folders of the system; whoever stands in one of them has forgotten to change to a project.
@@ -57,13 +63,39 @@ def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ())
     # git shows nothing of a folder that its repository ignores: a project in a home kept with git.
     if in_git and (shown := list(_git_paths(root, listing))):
         rules = _Rules(root, ignore, own, listing, gitignore=False)
-        listing.paths = [path for path in shown if not rules.ignored(path)]
-        if rules.naming:  # also what git ignores, as .env and data/ usually are
-            hidden = (path for path in _git_paths(root, CodeListing(), ignored=True) if rules.named(path))
-            listing.paths = list(dict.fromkeys([*listing.paths, *hidden]))
+        # Where some are named, also what git ignores, as .env and data/ usually are.
+        hidden = _git_paths(root, CodeListing(), ignored=True) if rules.naming else ()
+        paths: Iterable[str] = itertools.chain(
+            itertools.filterfalse(rules.ignored, shown), filter(rules.named, hidden)
+        )
     else:
-        listing.paths = list(_walk(root, _Rules(root, ignore, own, listing, gitignore=True)))
+        paths = _walk(root, _Rules(root, ignore, own, listing, gitignore=True))
+    listing.paths = list(_bounded(root, paths))
     return listing
+
+
+def _bounded(root: Path, paths: Iterable[str]) -> dict[str, None]:
+    """Take paths while they stay within the limits; raise UsageError before anything of them is read."""
+    taken: dict[str, None] = {}
+    files, sizes = Counter[str](), Counter[str]()
+    total = 0
+    for path in paths:
+        top = "".join(path.partition("/")[:2])
+        with contextlib.suppress(OSError):  # gone, or reported where it is read
+            found = os.lstat(f"{root}/{path}").st_size
+            sizes[top] += found
+            total += found
+        taken[path] = None
+        files[top] += 1
+        if len(taken) > MOST_FILES or total > MOST_BYTES:
+            limit = f"{MOST_FILES:,} files" if total <= MOST_BYTES else size(MOST_BYTES)
+            largest = (files if total <= MOST_BYTES else sizes).most_common(3)
+            raise UsageError(
+                f"the code at {root} has more than {limit}",
+                why=f"most of it is in {', '.join(name for name, _ in largest)}",
+                hint=f"list data and environments in {OURS}; `[data]` in hosts.toml sends data",
+            )
+    return taken
 
 
 def _git(folder: Path, *words: str) -> bytes | None:

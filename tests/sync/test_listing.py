@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import UsageError
+from orchestrator.sync import listing
 from orchestrator.sync.contents import Contents
-from orchestrator.sync.listing import git_state
+from orchestrator.sync.listing import git_state, list_files
 from tests.sync.trees import read_tree
 
 
@@ -232,3 +233,23 @@ def test_what_changed_since_the_tree_was_read(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "new-mode").chmod(0o755)
     write(tmp_path, "added")  # not part of the tree: no reason to stop
     assert tree.changed() == ["edited", "removed"]
+
+
+@pytest.mark.parametrize(
+    ("made", "most", "what"),
+    [({"big.bin": 50 * 10**9}, 100_000, "10 GB"), ({"d/a": 1, "d/b": 1}, 2, "2 files")],
+)
+def test_more_than_can_be_sent_is_refused_before_it_is_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, int], most: int, what: str
+) -> None:
+    """A sparse file of 50 GB was read for minutes, 200,000 files were listed to the last."""
+    monkeypatch.setattr(listing, "MOST_FILES", most)
+    write(root, "train.py")
+    for path, length in made.items():
+        (root / path).parent.mkdir(exist_ok=True)
+        with (root / path).open("wb") as file:
+            file.truncate(length)
+    with pytest.raises(UsageError, match=f"has more than {what}") as caught:
+        list_files(root)
+    assert next(iter(made)).partition("/")[0] in caught.value.why
+    assert list_files(root, ["big.bin", "d"]).paths == ["train.py"]

@@ -62,6 +62,15 @@ def test_what_was_read_is_not_read_again_until_what_was_kept_of_it_is_damaged(
     assert read(folder).digest == first.digest
 
 
+def test_what_no_message_can_name_is_refused_before_it_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "_MOST_NAMED", 5 * 64)  # bytes: there are five digests, beside the names
+    monkeypatch.setattr(contents, "_hash", None)
+    with pytest.raises(UsageError, match="names 4 files"):
+        read(folder)
+
+
 def test_a_change_while_it_is_sent_is_an_error_that_names_the_file(folder: Path) -> None:
     made = read(folder)
     with (folder / "a").open("r+b") as file:

@@ -63,7 +63,7 @@ class Manifest:
         for row in rows:
             parts_of(row[0])
         manifest = cls(rows)
-        if any(len(file.digests) != -(-file.size // BLOB) * _HEX for file in manifest.files):
+        if any(len(file.digests) != digits(file.size) for file in manifest.files):
             raise NodeError("protocol", "a manifest with too few or too many digests")
         return manifest
 
@@ -86,6 +86,11 @@ class Manifest:
 
     def length(self, piece: int) -> int:
         return sum(blob.size for blob in self.pieces[piece])
+
+
+def digits(size: int) -> int:
+    """How many digits the digests of a file have."""
+    return len(blobs_of(size)) * _HEX
 
 
 def blobs_of(size: int) -> range:
