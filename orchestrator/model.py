@@ -267,6 +267,7 @@ class Recipe(Struct, frozen=True):
     env: Mapping[str, str] = {}  # of the command line
     framework: FrameworkName = FrameworkName.TENSORFLOW  # AUTO: none is known
     legacy_keras: str | None = None  # why Keras 2 is chosen; None: it is not
+    keras_of: tuple[str, ...] = ()  # modules of the program, one of which may be built on Keras 3
     repair_keras: bool = False
     auto_shard: AutoShard = AutoShard.OFF
     tf_config: bool = True  # also for one task

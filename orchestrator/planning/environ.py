@@ -19,6 +19,7 @@ TF_CONFIG = "TF_CONFIG"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 DATA = "ORCHESTRATE_DATA"
 KERAS = "ORCHESTRATE_KERAS"  # ours, read by the sitecustomize of tasks, as is the next
+KERAS_OF = "ORCHESTRATE_KERAS_OF"
 AUTO_SHARD = "ORCHESTRATE_AUTO_SHARD"
 # Of these each program gets its own.
 OF_PROGRAM = frozenset({LEGACY_KERAS, KERAS, AUTO_SHARD, "RETICULATE_PYTHON"})
@@ -77,6 +78,8 @@ def defaults(
     ]
     if recipe.legacy_keras is not None:
         chosen.append(Default(LEGACY_KERAS, "1", recipe.legacy_keras))
+        if recipe.keras_of:
+            chosen.append(Default(KERAS_OF, ",".join(recipe.keras_of), ""))
     parts = ["tf_keras"] * (recipe.legacy_keras is not None) + ["keras"] * several
     if recipe.repair_keras and parts:
         chosen.append(Default(KERAS, ",".join(parts), ""))

@@ -185,6 +185,7 @@ def _recipe(
         env=env,
         framework=framework,
         legacy_keras=which.legacy,
+        keras_of=which.modules,
         repair_keras=job.repair_keras and which != KerasChoice(),
         auto_shard=job.auto_shard if tensorflow else AutoShard.OFF,
         tf_config=reads_config(read) if job.tf_config is None else job.tf_config,

@@ -17,13 +17,14 @@ and its `fit` works on several tasks; that of Keras 3 is repaired there (node/ho
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import FrameworkName
-from orchestrator.program.sources import imports
+from orchestrator.program.sources import code, imports, modules
 
 BACKEND = "KERAS_BACKEND"
 _IN_TEXT = re.compile(rf"""{BACKEND}['"](?P<how>\]\s*=|,)\s*['"](?P<name>\w+)['"]""")
@@ -39,6 +40,8 @@ _KERAS_3 = re.compile(
 _CONFIG = re.compile(r"TF_CONFIG|luster_?[Rr]esolver|\bestimator\b|RunConfig|(?:distribute|train)\.Server\b")
 _NEAR = re.compile(r"tensorflow|tf_|.*keras|worker_entry")  # what is built on TensorFlow
 _IN_COMMAND = re.compile(r"\b(?:import|from)\s+(\w+)|\s-m\s+(\w+)")  # of `python -c` and `python -m`
+_NEVER = sys.stdlib_module_names | {"tensorflow", "tf_keras", "numpy", "tensorflow_datasets"}
+_MOST = 50  # modules that a task's Python looks into
 _OFF = "legacy_keras = false under [job] makes it Keras 3"
 
 
@@ -88,6 +91,7 @@ class KerasChoice(Struct, frozen=True):
 
     legacy: str | None = None
     keras_3: str | None = None
+    modules: tuple[str, ...] = ()  # that the program imports: one that is built on Keras 3 makes it that
 
 
 def choose_keras(wanted: bool | None, sources: Iterable[str] | None, *, ps: bool) -> KerasChoice:
@@ -96,15 +100,16 @@ def choose_keras(wanted: bool | None, sources: Iterable[str] | None, *, ps: bool
     `wanted` is `[job] legacy_keras`; `sources` are the texts of the program and of the modules beside it that
     it imports: none where it cannot be read, None when it is worker_entry.
     """
-    lines = (text.split("\n") for text in sources or ())
-    texts = tuple("\n".join(line.partition("#")[0] for line in text) for text in lines)
+    texts = tuple(map(code, sources or ()))
     if wanted is None and texts and not any("keras" in text.lower() for text in texts):
         return KerasChoice()
     names = (match[0] for match in map(_KERAS_3.search, texts) if match)
     shows = next((f"`import {package}`" for package in map(imported, texts) if package), next(names, ""))
     if wanted or (wanted is None and not shows):
         reason = "as legacy_keras = true says" if wanted else f"on one task as on several; {_OFF}"
-        return KerasChoice(f"so that tf.keras is Keras 2 (tf_keras), {reason}")
+        named = dict.fromkeys(name for text in texts for name in modules(text)) if not wanted else ()
+        others = [name for name in named if name.split(".")[0] not in _NEVER]
+        return KerasChoice(f"so that tf.keras is Keras 2 (tf_keras), {reason}", modules=tuple(others[:_MOST]))
     why = f"the program uses {shows}" if wanted is None else "as legacy_keras = false says"
     wrong = "parameter servers" if ps else "CentralStorageStrategy"
     if ps or any(wrong in text for text in texts):
@@ -116,7 +121,7 @@ def choose_keras(wanted: bool | None, sources: Iterable[str] | None, *, ps: bool
 
 def reads_config(sources: Iterable[str] | None) -> bool:
     """Return False for a program whose text shows that it does not look at TF_CONFIG itself."""
-    texts = tuple(sources or ())
+    texts = tuple(map(code, sources or ()))
     return not texts or any(map(_CONFIG.search, texts))
 
 

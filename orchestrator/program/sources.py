@@ -161,6 +161,33 @@ def imports(content: str) -> Iterator[str]:
                 yield module.split(".")[0]
 
 
+def modules(content: str) -> Iterator[str]:
+    """Yield the dotted names that a text imports from outside of its own package, as far as it is Python."""
+    for node in SourceFile("", content).nodes:
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield module
+                yield from (f"{module}.{alias.name}" for alias in names if alias.name != "*")
+
+
+def code(content: str) -> str:
+    """Return a program without its comments and docstrings; other texts without what follows a `#`."""
+    try:
+        tree = parsed(content)
+    except (MemoryError, RecursionError, SyntaxError, ValueError):
+        return "\n".join(line.partition("#")[0] for line in content.split("\n"))
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            node.body = [one for one in body if not _is_text(one)] or [ast.Pass()]  # type: ignore[attr-defined]
+    return ast.unparse(tree)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
 def closure(path: str, text_of: Read) -> Iterator[tuple[str, str]]:
     """Yield (path, text) of a program and of what it imports from its folder or the root, each once."""
     waiting, known, count = [path], {path}, 0

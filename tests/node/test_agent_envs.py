@@ -83,6 +83,16 @@ def test_what_cannot_be_imported_is_no_environment(tmp_path: Path, wheels: Path)
     assert os.listdir(tmp_path / "work dir" / "envs") == []
 
 
+@pytest.mark.parametrize(("lock", "backend"), [("jax==1.0", "jax"), ("torch==1.0", "torch"), ("", "numpy")])
+def test_keras_is_imported_on_what_is_there(tmp_path: Path, wheels: Path, lock: str, backend: str) -> None:
+    wheel(wheels, "keras", "1.0", f"import os\nassert os.environ['KERAS_BACKEND'] == {backend!r}\n")
+    for name in ("jax", "torch"):
+        wheel(wheels, name, "1.0", "")
+    with AgentClient(tmp_path / "state") as agent:
+        made = agent.request("env_make", f"keras==1.0\n{lock}\n".encode(), **fields(tmp_path, wheels))
+    assert "keras" in made["versions"]
+
+
 def test_a_build_that_was_killed_is_made_again_and_leaves_nothing(tmp_path: Path, wheels: Path) -> None:
     envs = tmp_path / "work dir" / "envs"
     slow = tmp_path / "uv"

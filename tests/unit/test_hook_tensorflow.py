@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -88,3 +90,56 @@ def test_a_keras_that_is_not_as_expected_does_not_train_on_several_tasks(
         with pytest.raises(RuntimeError, match=r"cannot repair Keras 3\.\d+\.\d for several tasks: .*3\.10"):
             getattr(keras.TensorFlowTrainer(), name)()
     assert keras.TensorFlowTrainer(workers=1).fit() == "fits"
+
+
+PACKAGES = {
+    "tuner": {
+        "__init__": "from tuner.src import engine",
+        "src/__init__": "",
+        "src/engine": "if 1:\n    import keras\n",
+    },
+    "relative": {
+        "__init__": "from . import a",
+        "a": "from .b import x",
+        "b": "from keras import layers\nx = 1",
+    },
+    "lazy": {
+        "__init__": "def load():\n    import keras",
+        "integration/__init__": "",
+        "integration/k": "import keras",
+    },
+    "either": {"__init__": "try:\n    import tf_keras as keras\nexcept ImportError:\n    import keras"},
+    "of_tf": {"__init__": "from tensorflow import keras\nfrom tensorflow.keras import layers"},
+    "broken": {"__init__": "import ("},
+}
+
+
+@pytest.mark.parametrize(
+    ("modules", "built_on"),
+    [
+        ("os,tuner", "tuner"),
+        ("tuner.src.engine.Tuner", "tuner.src.engine.Tuner"),
+        ("relative", "relative"),
+        ("lazy", ""),
+        ("lazy,lazy.integration.k", "lazy.integration.k"),
+        ("either,of_tf,broken,not_installed", ""),
+    ],
+)
+def test_a_package_that_is_built_on_keras_3_makes_tf_keras_that(
+    modules: str,
+    built_on: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, files in PACKAGES.items():
+        for file, text in files.items():
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / f"{file}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    monkeypatch.setenv("ORCHESTRATE_KERAS_OF", modules)
+    hook.choose_keras()
+    said = capsys.readouterr().err
+    assert ("TF_USE_LEGACY_KERAS" not in os.environ) == bool(built_on)
+    assert f"since {built_on} is built on it" in said if built_on else not said

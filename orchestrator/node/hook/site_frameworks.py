@@ -1,6 +1,7 @@
 """Repair Keras, share files and place JAX in a task's Python, where the plan asks for it (docs/launch.md).
 
 ORCHESTRATE_KERAS       a list: `keras` (several workers train with Keras 3), `tf_keras` (tf.keras is Keras 2)
+ORCHESTRATE_KERAS_OF    a list of what the program imports: is it built on Keras 3, then tf.keras is that
 ORCHESTRATE_AUTO_SHARD  `data`: AutoShardPolicy.AUTO means DATA; `auto`: where AUTO cannot divide the files
 JAX_PROCESS_ID          `jax.distributed.initialize()` needs no arguments
 
@@ -12,7 +13,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 # The versions of Keras 3 that the repair was proven on. Metrics of 3.8 and 3.9 count twice what others count
 # already, and 3.5 scales the loss otherwise.
@@ -24,10 +25,12 @@ _SIGNATURES = {
     "TensorFlowTrainer._symbolic_build": "self iterator data_batch",
 }
 _REPAIRED = ["fit", "evaluate", "steps_per_execution", "moving statistics of layers", "loss scaling"]
+_PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 _READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "SSTableDataset")
 
 
 def changes() -> "Dict[str, Callable[[Any], None]]":
+    choose_keras()
     keras = os.environ.get("ORCHESTRATE_KERAS", "").split(",")
     policy = os.environ.get("ORCHESTRATE_AUTO_SHARD")
     made: "Dict[str, Callable[[Any], None]]" = {}
@@ -42,11 +45,9 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
         made["keras.src.backend.tensorflow.trainer"] = repair
         made["keras.src.layers.layer"] = average
         made["keras.src.optimizers.loss_scale_optimizer"] = agree
-        for kind in ("generator_data", "py_dataset"):
-            made["keras.src.trainers.data_adapters.%s_adapter" % kind] = copy_batches
     if policy and "ORCHESTRATE_REPORT" in os.environ:
         made["tensorflow.python.distribute.cross_device_utils"] = note_reductions
-    if policy:
+    if policy or "keras" in keras:
         made["tensorflow.python.distribute.input_ops"] = lambda module: share(module, policy or "")
     return made
 
@@ -78,6 +79,64 @@ def note_reductions(module: "Any") -> None:
     launcher.__init__ = init
     for name in ("all_reduce", "batch_all_reduce", "all_gather", "all_reduce_indexed_slices"):
         setattr(launcher, name, noting(getattr(launcher, name)))
+
+
+def choose_keras() -> None:
+    """Make tf.keras Keras 3 if a package that the program imports is built on that: both in one fail."""
+    names = os.environ.pop("ORCHESTRATE_KERAS_OF", "")
+    for name in names.split(",") if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else ():
+        if name and _built_on_keras(name):
+            del os.environ["TF_USE_LEGACY_KERAS"]
+            _say("tf.keras is Keras 3, since %s is built on it; `legacy_keras` under [job] decides" % name)
+            return
+
+
+def _built_on_keras(name: str) -> bool:
+    """Return True if the import of a module imports `keras` itself, as far as its files show."""
+    import importlib.util
+
+    top = name.split(".", maxsplit=1)[0]
+    spec = importlib.util.find_spec(top)
+    home = os.path.dirname((spec.submodule_search_locations or [spec.origin or ""])[0]) if spec else ""
+    waiting = [name]
+    read: "Set[str]" = set()
+    while home and waiting and len(read) < 300:
+        parts = waiting.pop().split(".")
+        for length in range(1, len(parts) + 1):  # a package is imported before what is in it
+            path = os.path.join(home, *parts[:length])
+            path = os.path.join(path, "__init__.py") if os.path.isdir(path) else path + ".py"
+            if path in read or not os.path.isfile(path):
+                continue
+            read.add(path)
+            found = _imports(path, parts[: length if path.endswith("__init__.py") else length - 1])
+            if "tf_keras" not in found and "keras" in found:
+                return True
+            waiting += [one for one in found if one.split(".")[0] == top]
+    return False
+
+
+def _imports(path: str, package: "List[str]") -> "Set[str]":
+    """Name the modules that a file imports when it is imported, and the tops of their names."""
+    import ast
+
+    found: "Set[str]" = set()
+    waiting: "List[Any]" = []
+    try:
+        with open(path, "rb") as file:
+            waiting.append(ast.parse(file.read()))
+    except (OSError, SyntaxError, ValueError):
+        pass  # of another Python: nothing is known of it
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found.update(one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
+            found.update([module, *("%s.%s" % (module, one.name) for one in node.names)])
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(node)
+    return found | {one.split(".")[0] for one in found}
 
 
 def repair(trainer: "Any") -> None:
@@ -115,23 +174,32 @@ def repair(trainer: "Any") -> None:
 
 def _first(iterator: "Any") -> "Any":
     """Return a batch, or what describes it: nothing is taken from data that can be read only once."""
-    from itertools import chain
-
     data = iterator._distributed_dataset  # noqa: SLF001
-    tree = sys.modules["tensorflow"].nest
+    tf: Any = sys.modules["tensorflow"]
     spec = data.element_spec
-    if all(one.shape.rank is not None for one in tree.flatten(tree.map_structure(_of_replica, spec))):
+    if all(map(_has_sizes, tf.nest.flatten(tf.nest.map_structure(_of_replica, spec)))):
         return spec
     rest = iter(data)
     batch = next(rest)
-    batches, again = chain([batch], rest), iterator._get_iterator  # noqa: SLF001
+    again = iterator._get_iterator  # noqa: SLF001
+
+    def batches() -> "Iterator[Any]":
+        yield batch
+        yield from rest
+        raise tf.errors.OutOfRangeError(None, None, "the end of the data")  # the end that Keras expects
 
     def get_iterator() -> "Any":
         iterator._get_iterator = again  # noqa: SLF001
-        return batches
+        return batches()
 
     iterator._get_iterator = get_iterator  # noqa: SLF001
     return batch
+
+
+def _has_sizes(spec: "Any") -> bool:
+    """Return True if all sizes but that of the batch are known, or vary within a batch."""
+    shape = spec.shape
+    return hasattr(spec, "ragged_rank") or (shape.rank is not None and None not in shape.as_list()[1:])
 
 
 def _of_replica(value: "Any") -> "Any":
@@ -184,29 +252,6 @@ def _refuse(version: str, odd: str) -> None:
 def _step_by_step(model: "Any") -> None:
     """Make each step an execution of its own."""
     model.steps_per_execution = 1
-
-
-def copy_batches(adapters: "Any") -> None:
-    """Have workers train on copies of the batches that Python yields.
-
-    Kernels of TensorFlow reuse their inputs, and wrote into the arrays of the program (2.21, two workers).
-    """
-
-    def copied(get: "Any") -> "Any":
-        def get_tf_dataset(self: "Any") -> "Any":
-            tf: Any = sys.modules["tensorflow"]
-
-            def copy(*batch: "Any") -> "Any":
-                one = batch if len(batch) > 1 else batch[0]
-                return tf.nest.map_structure(lambda x: tf.raw_ops.DeepCopy(x=x), one, expand_composites=True)
-
-            return get(self).map(copy)
-
-        return get_tf_dataset
-
-    for kind in list(vars(adapters).values()):
-        if getattr(kind, "__module__", "") == adapters.__name__ and hasattr(kind, "get_tf_dataset"):
-            kind.get_tf_dataset = copied(kind.get_tf_dataset)
 
 
 def agree(optimizers: "Any") -> None:
@@ -272,13 +317,19 @@ def read_arrays(saving_lib: "Any") -> None:
 
 
 def share(input_ops: "Any", policy: str) -> None:
-    """Let workers share data sets by their elements; a policy that a program chose itself stays."""
+    """Let workers share data sets by their elements; a policy that a program chose itself stays.
+
+    They train on copies of what Python yields: kernels of TensorFlow reuse their inputs, and wrote into the
+    arrays of the program (2.21, two workers).
+    """
     options: Any = sys.modules["tensorflow.python.data.ops.options"]  # it came before
     shard = input_ops.auto_shard_dataset
 
     def auto_shard_dataset(dataset: "Any", num_shards: "Any", index: "Any", *rest: "Any") -> "Any":
         chosen = getattr(dataset, "options", options.Options)().experimental_distribute.auto_shard_policy
-        if chosen == options.AutoShardPolicy.AUTO:
+        if any(op in _PYTHON for _, names in _parts(dataset) for op in names):
+            dataset = dataset.map(_copy)
+        if policy and chosen == options.AutoShardPolicy.AUTO:
             files = _files(dataset) if policy == "auto" else 0
             if policy == "data" or 0 < files < int(num_shards):
                 by_element = options.Options()
@@ -295,24 +346,34 @@ def share(input_ops: "Any", policy: str) -> None:
     input_ops.auto_shard_dataset = auto_shard_dataset
 
 
-def _files(dataset: "Any") -> int:
-    """Count the files that a data set reads, which are the elements of its smallest source; 0 for none."""
-    waiting, reads = [dataset], False
-    counts = []
+def _parts(dataset: "Any") -> "Iterator[Tuple[Any, List[str]]]":
+    """Yield each data set that one is made of, with the names of its kind and of its operations."""
+    waiting = [dataset] if hasattr(dataset, "_inputs") else []
     while waiting:
         part = waiting.pop()
-        below = part._inputs()  # noqa: SLF001
-        waiting += below
+        waiting += part._inputs()  # noqa: SLF001
         graphs = [one.function.graph.as_graph_def() for one in part._functions()]  # noqa: SLF001
         nodes = [node.op for graph in graphs for node in graph.node]
         nodes += [node.op for graph in graphs for f in graph.library.function for node in f.node_def]
-        reads = reads or any(op.startswith(_READERS) for op in [*nodes, type(part).__name__])
-        if not below:
-            try:
-                counts.append(int(part.cardinality()))
-            except TypeError:
-                return 0  # inside of a tf.function, as with parameter servers, it is not known yet
-    return max(0, min(counts)) if reads and counts else 0
+        yield part, [*nodes, type(part).__name__]
+
+
+def _files(dataset: "Any") -> int:
+    """Count the files that a data set reads, which are the elements of its smallest source; 0 for none."""
+    parts = list(_parts(dataset))
+    if not any(op.startswith(_READERS) for _, names in parts for op in names):
+        return 0
+    try:
+        counts = [int(part.cardinality()) for part, _ in parts if not part._inputs()]  # noqa: SLF001
+    except TypeError:
+        return 0  # inside of a tf.function, as with parameter servers, it is not known yet
+    return max(0, min(counts)) if counts else 0
+
+
+def _copy(*batch: "Any") -> "Any":
+    tf: Any = sys.modules["tensorflow"]
+    one = batch if len(batch) > 1 else batch[0]
+    return tf.nest.map_structure(lambda x: tf.raw_ops.DeepCopy(x=x), one, expand_composites=True)
 
 
 def _version() -> str:

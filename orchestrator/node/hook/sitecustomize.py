@@ -248,7 +248,7 @@ def skip(frame: "Any", noted: "List[int]" = []) -> None:  # noqa: B006 - one not
 
 def install_changes() -> None:
     """Change modules of the frameworks right after their import, where the plan asks for it."""
-    asked = ("ORCHESTRATE_KERAS", "ORCHESTRATE_AUTO_SHARD", "JAX_PROCESS_ID")
+    asked = ("ORCHESTRATE_KERAS", "ORCHESTRATE_KERAS_OF", "ORCHESTRATE_AUTO_SHARD", "JAX_PROCESS_ID")
     if any(name in os.environ for name in asked):
         import site_frameworks  # type: ignore[import-not-found]
 

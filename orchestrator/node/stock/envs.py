@@ -34,7 +34,11 @@ _IMPORTS = {
     "tensorflow-datasets": "tensorflow_datasets",
     "numpy": "numpy",
     "keras": "keras",
+    "torch": "torch",
+    "jax": "jax",
 }
+# What Keras 3 runs on, the first that is there; it asks a variable and not what is installed.
+_BACKENDS = ("tensorflow", "tensorflow-cpu", "jax", "torch")
 _CHECK = """
 import importlib, json, sys
 versions = {"python": sys.version.split()[0]}
@@ -161,6 +165,8 @@ def _check(making: str, lock: bytes, path: str) -> dict[str, str]:
     modules = sorted({module for name, module in _IMPORTS.items() if name in names})
     argv = [_python(making), "-c", _CHECK, *modules]
     env = {**uv.compiling(os.environ), "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
+    backend = next((name for name in _BACKENDS if name in names), "numpy")
+    env["KERAS_BACKEND"] = "tensorflow" if backend.startswith("tensorflow") else backend
     done = uv.run("the import of what was installed", argv, env)
     if done.returncode:
         raise NodeError(

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-several = "TF_CONFIG" in os.environ  # alone, Keras without a strategy is the measure
-strategy = tf.distribute.MultiWorkerMirroredStrategy() if several else tf.distribute.get_strategy()
+alone = "TF_CONFIG" not in os.environ  # Keras without a strategy is the measure
+strategy = tf.distribute.MultiWorkerMirroredStrategy() if not alone else tf.distribute.get_strategy()
 X = np.random.RandomState(0).rand(48, 4).astype("f")
 Y = X.sum(1, keepdims=True) * 0.5
 W = np.linspace(0.5, 2, 48).astype("f")
@@ -65,8 +65,25 @@ def batches(times=1, weights=False):
 
 def shared():
     one = batches(2)
-    shapes = None if several else ((None, 4), (None, 1))  # alone, Keras wants them
+    shapes = ((None, 4), (None, 1)) if alone else None  # alone, Keras wants them
     return tf.data.Dataset.from_generator(lambda: one, (tf.float32, tf.float32), shapes)
+
+
+def looked_up():
+    numbers = tf.data.Dataset.range(6)
+    return numbers.map(
+        lambda at: tuple(
+            tf.ensure_shape(part, (8, size))
+            for part, size in zip(
+                tf.numpy_function(lambda at: (X[at * 8 : at * 8 + 8], Y[at * 8 : at * 8 + 8]), [at], [tf.float32] * 2),
+                (4, 1),
+            )
+        )
+    )
+
+
+def slices(spec):
+    return tf.data.Dataset.from_generator(batches, output_signature=(spec, tf.TensorSpec((None, 1), tf.float32)))
 
 
 def dict_inputs():
@@ -120,6 +137,10 @@ CASES = {
         arrays(validation_data=batches(3), validation_steps=3, epochs=2),
     ),
     "one-shot without shapes": lambda: (sequential(), {"x": shared(), "steps_per_epoch": 6, "epochs": 2}),
+    "from_generator": lambda: (sequential(), {"x": slices(tf.TensorSpec((None, 4), tf.float32))}),
+    "from_generator, no size": lambda: (sequential(), {"x": slices(tf.TensorSpec((None, 4 if alone else None)))}),
+    "class_weight": lambda: (sequential(), arrays(y=np.arange(48) % 2, class_weight={0: 1.0, 1: 3.0})),
+    "numpy_function": lambda: (sequential(), {"x": looked_up()}),
     "PyDataset": lambda: (sequential(), {"x": Batches(), "shuffle": False}),
     "steps_per_execution": lambda: (sequential(steps_per_execution=3), arrays()),
     "tf.data": lambda: (sequential(), {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)}),
