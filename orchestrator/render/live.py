@@ -8,7 +8,6 @@ data: it never meets rich's markup or emoji codes, and what passes is `text.harm
 from __future__ import annotations
 
 import io
-import time
 from typing import TextIO, TypeAlias, cast
 
 from rich.ansi import AnsiDecoder
@@ -18,6 +17,7 @@ from rich.live import Live as RichLive
 from rich.text import Text
 
 from orchestrator import events as ev
+from orchestrator.clock import SYSTEM, Clock
 from orchestrator.diagnosis.ends import failed
 from orchestrator.events import Event, LogLine, Stamped
 from orchestrator.render.board import Row, region
@@ -89,8 +89,8 @@ def _decoded(text: str) -> Text:
 class Live(Renderer):
     has_board = True
 
-    def __init__(self, stdout: TextIO, look: Look = Look()) -> None:  # noqa: B008 - frozen
-        self._look = look
+    def __init__(self, stdout: TextIO, look: Look = Look(), clock: Clock = SYSTEM) -> None:  # noqa: B008 - frozen
+        self._look, self._clock = look, clock
         self._paint = Paint(timestamps=look.timestamps)
         self._held = Folding(look.wanted)
         self._view = look.view
@@ -128,12 +128,12 @@ class Live(Renderer):
             words = self._words(event)
             self._said += [*self._held.note(event, aloud=bool(words)), *words]
         else:
-            self._said += self._held.add(event, stamped.at, time.monotonic())
+            self._said += self._held.add(event, stamped.at, self._clock.now())
         if len(self._said) > _ROOM:
             self._draw()
 
     def tick(self) -> None:
-        now = time.monotonic()
+        now = self._clock.now()
         self._said += self._held.tick(now)
         if now - self._drawn >= _FRAME:
             self._draw()
@@ -149,11 +149,24 @@ class Live(Renderer):
             self._live.stop()
 
     def _draw(self, *, board: bool = True) -> None:
-        self._drawn = time.monotonic()
-        self._paint.learn(self._view)
+        self._drawn = self._clock.now()
         # Rich would ask the standard streams, which may be none or another.
         width, height = self._console.size = self._sink.size()
-        rows = region(self._view, time.time(), max(2, height // 2), width - 1, self._vitals) if board else []
+        rows, lines = self.frame(width, height, board=board)
+        if rows == self._rows and not lines:
+            return
+        self._rows = rows
+        shown = Text("\n").join(Text(text[:width], style) for text, style in rows)
+        with self._console:
+            self._live.update(shown, refresh=True)
+            if lines:
+                self._console.print(Text("\n").join(lines), soft_wrap=True)
+
+    def frame(self, width: int, height: int, *, board: bool = True) -> tuple[list[Row], list[Text]]:
+        """Return the rows of the region, and the lines that scroll by since the last frame."""
+        self._paint.learn(self._view)
+        now = self._clock.wall()
+        rows = region(self._view, now, max(2, height // 2), width - 1, self._vitals) if board else []
         lines: list[Text] = []
         for said in self._said:
             if isinstance(said, tuple) and not said[0].lstrip().startswith("try: "):  # that is to be copied
@@ -163,14 +176,7 @@ class Live(Renderer):
             else:
                 lines += self._paint.lines_of(said, width)
         self._said.clear()
-        if rows == self._rows and not lines:
-            return
-        self._rows = rows
-        shown = Text("\n").join(Text(text[:width], style) for text, style in rows)
-        with self._console:
-            self._live.update(shown, refresh=True)
-            if lines:
-                self._console.print(Text("\n").join(lines), soft_wrap=True)
+        return rows, lines
 
     def _words(self, event: Event) -> list[Said]:
         """Word what is said above the region; what the region shows is not said again."""
