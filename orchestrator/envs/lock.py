@@ -65,7 +65,7 @@ def resolve(environment: Environment) -> Lock:
     try:
         text = _resolve(environment)
     except ClusterError as error:
-        raise _explained(environment, error.why) or error from error
+        raise _explained(environment, error.why) or error from None
     for line in requirement_lines(text):
         try:
             is_local = (Requirement(bare(line)).url or "").startswith("file:")

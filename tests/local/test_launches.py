@@ -103,3 +103,14 @@ def test_the_page_of_a_launch_has_its_curves_its_code_and_its_log(tmp_path: Path
     page = (tmp_path / "page.html").read_text()
     for part in ("succeeded after", "<path ", "+print(&#39;changed&#39;)", "&lt;i&gt;done", "git <code>"):
         assert part in page, part
+
+
+def test_tasks_of_pytorch_are_led_to_the_network_of_their_host(tmp_path: Path, launch: Launch) -> None:
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+    hosts = (tmp_path / "hosts.toml").read_text()
+    for framework, own, seen in (("torch", "", "lo lo lo"), ("torch", "x", "x lo lo"), ("jax", "", "")):
+        job = f'[job]\nframework = "{framework}"\n' + f'env = {{ {names[0]} = "{own}" }}\n' * bool(own)
+        (tmp_path / "hosts.toml").write_text(f"{job}{hosts}")
+        ended = launch("--", "sh", "-c", f"echo seen: {' '.join('$' + name for name in names)}")
+        assert ended.returncode == 0, ended.stderr
+        assert f"seen: {seen}\n" in ended.stdout.replace("seen:\n", "seen: \n")
