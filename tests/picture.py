@@ -1,7 +1,7 @@
 """README's picture: what the live display shows at one moment of a recorded run.
 
-The recording has the run's events as lines of JSON, after a line with the command and with what the tasks did at
-the moment of the picture. Its clock stands at the recorded times, so the same recording gives the same picture.
+The recording has the run's events as lines of JSON, after a line with the command and the tasks' figures at
+the moment of the picture. The clock stands at the recorded times: the same recording gives the same picture.
 """
 
 from __future__ import annotations
