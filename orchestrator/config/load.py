@@ -41,7 +41,7 @@ from orchestrator.model import (
     Kubernetes,
     Role,
 )
-from orchestrator.plainfile import NotOursError, read_plain
+from orchestrator.plainfile import NotOursError, at_home, read_plain
 from orchestrator.planning.environ import DEVICES
 from orchestrator.text import count
 
@@ -54,19 +54,24 @@ def load(path: str | Path, *, ours: bool = False, hosts: str = "") -> Inventory:
     `ours`: nobody named the file, so another user must not have been able to write it. `hosts` are
     [[host]] tables in place of its own.
     """
+    data = _read_file(path, ours=ours, hint="or `--hosts {name}`, if you trust it")
+    inventory = _anchored(parse(data, str(path), hosts), Path(path).absolute().parent)
+    for file in filter(None, dict.fromkeys(host.ssh_config for host in inventory.hosts)):
+        if (config := at_home(file)).is_file():  # its Includes are checked by OpenSSH
+            _read_file(config, ours=True, hint="else name a copy of your own as `ssh_config` in hosts.toml")
+    return inventory
+
+
+def _read_file(path: str | Path, *, ours: bool, hint: str) -> bytes:
     try:
-        data = read_plain(Path(path), _MOST, follow=True, ours=ours)
+        return read_plain(Path(path), _MOST, follow=True, ours=ours)
     except NotOursError as error:
         name = shlex.quote(str(path))
-        raise UsageError(
-            f"{path} is not used",
-            why=str(error.strerror),
-            hint=f"`chmod go-w {name}` if it is yours; or `--hosts {name}`, if you trust it",
-        ) from error
+        hint = f"`chmod go-w {name}` if it is yours; {hint.format(name=name)}"
+        raise UsageError(f"{path} is not used", why=str(error.strerror), hint=hint) from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name holds a NUL character"
         raise UsageError(f"cannot read {path}", why=why) from error
-    return _anchored(parse(data, str(path), hosts), Path(path).absolute().parent)
 
 
 def _anchored(inventory: Inventory, folder: Path) -> Inventory:

@@ -219,6 +219,7 @@ class Cluster:
         self.known_hosts.write_text("".join(server.known_hosts for server in self.servers), encoding="ascii")
         self.hosts = self._entries()
         self.ssh_config.write_text(self._ssh_config(), encoding="utf-8")
+        self.ssh_config.chmod(0o600)  # whatever the umask is: others must not write it
 
     def _entries(self) -> tuple[Host, ...]:
         width = max(2, len(str(self.count)))

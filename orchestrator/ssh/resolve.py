@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from orchestrator import processes
 from orchestrator.errors import HereError, HostError
 from orchestrator.model import Host
-from orchestrator.plainfile import at_home, cache, make_folder, read_plain, write_atomically
+from orchestrator.plainfile import NotOursError, at_home, cache, make_folder, read_plain, write_atomically
 from orchestrator.ranges import grouped
 
 
@@ -197,6 +197,13 @@ def first(options: Options, keyword: str, default: str = "") -> str:
 
 def _look_up(host: Host) -> tuple[Target, str]:
     """Return the target and its ProxyJump; raise `BadConfigError` or OSError."""
+    try:
+        if host.ssh_config:  # OpenSSH does this for its own files and for those they include
+            read_plain(at_home(host.ssh_config), _MOST, follow=True, ours=True)
+    except NotOursError as error:
+        raise BadConfigError(f"{host.ssh_config}: {error.strerror}") from error
+    except OSError:
+        pass  # ssh words it
     words = (shutil.which("ssh") or "ssh", *client_words(host, "-G", "-T")[1:])
     options = _ask_ssh(words, int(time.monotonic() / _FRESH))
     return target_of(host, options), first(options, "proxyjump", "none")

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.desk.person import Person
-from orchestrator.errors import UsageError
+from orchestrator.errors import HostError, UsageError
 from orchestrator.model import Host, Inventory
 from orchestrator.planning.selection import narrow
 from orchestrator.ranges import fold
+from orchestrator.ssh.resolve import resolve
 from orchestrator.verbs import inventory
 from orchestrator.verbs.caller import Caller
 
@@ -48,6 +49,27 @@ def test_a_file_that_others_may_write_is_used_only_by_name(mode: int, tmp_path: 
     with pytest.raises(UsageError, match=r"hosts\.toml is not used"):
         inventory.load(None, Caller())
     assert len(inventory.load(str(file), Caller()).hosts) == 2
+
+
+@pytest.mark.parametrize("included", [False, True])
+def test_an_ssh_config_that_others_may_write_runs_nothing(included: bool, tmp_path: Path) -> None:
+    """The program of its `Match exec` ran at `ssh -G`, before any connection; its ProxyCommand, too."""
+    theirs, config, ran = tmp_path / "theirs", tmp_path / "config", tmp_path / "ran"
+    theirs.write_text(f'Match exec "touch {ran}"\n  ProxyCommand touch {ran}\n')
+    theirs.chmod(0o666)
+    config.write_text(f"Include {theirs}\n")
+    named = config if included else theirs
+    (tmp_path / "hosts.toml").write_text(f'[defaults]\nssh_config = "{named.name}"\n{TWO}')
+    if not included:
+        with pytest.raises(UsageError, match="theirs is not used") as caught:
+            inventory.load(None, Caller())
+        assert f"chmod go-w {theirs}" in caught.value.hint
+    with pytest.raises(
+        HostError, match="cannot be resolved from ssh_config"
+    ) as refused:  # of a run that is kept
+        resolve(Host("gpu-1", "gpu-1", "10.0.0.1", ssh_config=str(named)))
+    assert str(theirs) in refused.value.why
+    assert not ran.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
