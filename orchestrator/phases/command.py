@@ -66,11 +66,13 @@ class Commands:
             raise word
         if isinstance(word, CommandOutput):
             self._backlog.take(word.data)
+            return None if self._stopping.is_set() else word  # minutes of it may wait here
         return word
 
     def stop(self) -> None:
         """Tell the command to end everywhere; the hosts' last words say where it did."""
         self._stopping.set()
+        self._backlog.hurry()
         for session in list(self._fleet.sessions.values()):
             session.submit(wire.ExecEnd())
 
@@ -106,8 +108,10 @@ class Commands:
         """Called by the reader of a session, which reads no further meanwhile."""
 
         def urgent() -> bool:
-            return self._closed.is_set() or not session.alive
+            return self._stopping.is_set() or self._closed.is_set() or not session.alive
 
+        if self._stopping.is_set():
+            return
         self._backlog.add(data)
         self._words.put(CommandOutput(session.host.name, stream, data))
         session.held = True

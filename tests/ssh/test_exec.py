@@ -79,6 +79,21 @@ def test_a_flood_arrives_whole_and_in_order(desk: Desk) -> None:
     assert json.loads(out)["stdout"].splitlines() == [str(n) for n in range(1, 400_001)]
 
 
+def test_ctrl_c_shows_nothing_of_the_output_that_waits(desk: Desk) -> None:
+    """That of `yes` took 15 s, after which its end was not known."""
+    sent, screen = desk.folder / "sent", desk.folder / "screen"
+    os.mkfifo(screen)
+    words = ("exec", "--hosts", str(desk.hosts), "--only", "gpu-02", "--", "sh", "-c")
+    flood = f"yes | head -c 16000000; touch {sent}; exec sleep {os.getpid()}.333"
+    viewer = desk.start(*words, flood, shell=f'exec "$@" > {screen}')
+    with screen.open("rb") as terminal:
+        until("all of it waits", sent.exists)
+        viewer.signal(signal.SIGINT)
+        assert len(terminal.read()) < 1 << 20
+    assert viewer.wait() == 130
+    assert viewer.stderr.splitlines()[-1] == "nothing of it is left"
+
+
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_it_is_interrupted_or_killed(desk: Desk, end: signal.Signals) -> None:
     """Deaf to TERM, in a session of its own, in the background: all of it ends."""
