@@ -8,15 +8,15 @@ import zipfile
 from pathlib import Path
 
 
-def wheel(folder: Path, name: str, version: str, source: str) -> Path:
-    """A pure wheel (PEP 427) with one module of its name; the folder is an index (PEP 503) too."""
+def wheel(folder: Path, name: str, version: str, source: str, module: str = "") -> Path:
+    """A pure wheel (PEP 427) with one module, of its name or another; the folder is an index, too."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
-    page = folder / name / "index.html"
+    page = folder / name.replace("_", "-") / "index.html"
     page.parent.mkdir(exist_ok=True)
     page.write_text(f'<!DOCTYPE html><html><body><a href="../{path.name}">{path.name}</a></body></html>\n')
     info = f"{name}-{version}.dist-info"
     files = {
-        f"{name}.py": source,
+        f"{module or name}.py": source,
         f"{info}/METADATA": "Metadata-Version: 2.1\nRequires-Python: >=3.8\n"
         f"Name: {name}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",

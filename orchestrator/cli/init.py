@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from orchestrator import ranges
@@ -22,7 +21,6 @@ from orchestrator.model import Inventory
 from orchestrator.phases.survey import Machine, survey, unfit
 from orchestrator.plainfile import write_atomically
 from orchestrator.render.errors import report
-from orchestrator.ssh.hostkeys import HostKeyRefused, fingerprint, key_type
 from orchestrator.text import count, size
 from orchestrator.verbs.environment import with_environment
 from orchestrator.verbs.init import connect, example, read_hosts, text
@@ -63,8 +61,8 @@ def main(arguments: argparse.Namespace) -> int:
     ssh_config = arguments.ssh_config and str(Path(arguments.ssh_config).absolute())
     if ssh_config is not None and not Path(ssh_config).is_file():
         raise UsageError(f"there is no {ssh_config}", hint="name a file with --ssh-config, or leave it out")
-    hosts = read_hosts(arguments.host, ssh_config)
-    fleet, bad = connect(list(hosts.values()), Person(), partial(_accepted, yes=arguments.yes))
+    hosts, person = read_hosts(arguments.host, ssh_config), Person(yes=arguments.yes)
+    fleet, bad = connect(list(hosts.values()), person, person.accepts)
     with contextlib.closing(fleet):
         machines, silent = survey(fleet, {host.name: host.address for host in hosts.values()})
     bad = {**bad, **silent}
@@ -76,27 +74,6 @@ def main(arguments: argparse.Namespace) -> int:
         report(SeveralErrors(bad.values()), sys.stderr)
     made = config.load(file)  # what it cannot say by itself is said now, with its lines
     return _end(file, bad, machines, made, arguments)
-
-
-def _accepted(new: Mapping[str, HostKeyRefused], number: int, *, yes: bool) -> bool:
-    """Show the keys, and ask whether they are to be written."""
-    tell(f"{count(len(new), 'host')} with a key that no known_hosts file has:")
-    width, keys = max(map(len, new)), count(number, "key")
-    for name, refusal in new.items():
-        place = refusal.target.key_names[0]
-        tell(f"  {name:{width}}  {key_type(refusal.blob)} {fingerprint(refusal.blob)}  {place}")
-    if yes:
-        tell(f"{keys} written to known_hosts, as --yes says")
-        return True
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        tell("nobody can be asked: `--yes` accepts these keys")
-        return False
-    tell("Compare the fingerprints with what the machines' owner says (ssh-keygen -l there).")
-    sys.stderr.write(f"Write {keys} to known_hosts and continue? [y/N] ")
-    sys.stderr.flush()
-    if not (answer := sys.stdin.readline()):  # the end of the input is a Ctrl-C
-        raise KeyboardInterrupt
-    return answer.strip().lower() in {"y", "yes"}
 
 
 def _described(machines: Mapping[str, Machine]) -> list[str]:

@@ -22,6 +22,7 @@ from orchestrator.planning.explain import dry_run
 from orchestrator.requests import LaunchRequest
 from orchestrator.text import utf8
 from orchestrator.verbs.code import Sent
+from orchestrator.verbs.inventory import named_hosts
 from orchestrator.verbs.launch import launch, notify_command, prepare
 from orchestrator.verbs.plan import wanted_tasks
 
@@ -48,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "this terminal is the task's, for pdb say, until it ends or you type Ctrl-]; nothing is restarted"
     parser.add_argument("--attach", type=options.task_id, metavar="worker/0", help=text)
+    text = "with names in --hosts, ask nothing: accept new host keys, make an environment with TensorFlow"
+    parser.add_argument("--yes", action="store_true", help=text)
     parser.add_argument(
         "--wait", action="store_true", help="stand in line until no other run uses any of the hosts"
     )
@@ -61,10 +64,14 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.attach is not None and no_terminal and not arguments.dry_run:
         what = "--attach needs a terminal to hand on: no --detach, no --json, no pipe"
         raise UsageError(what, hint="leave that out; over ssh: `ssh -t`")
-    person = Person()
+    person = Person(yes=arguments.yes)
     request = launch_request(arguments, person)
     if arguments.dry_run:
         return _dry_run(request, person, as_json=arguments.json)
+    if (words := named_hosts(arguments.hosts)) and not arguments.replay:
+        from orchestrator.verbs.bare import surveyed  # noqa: PLC0415 - needed where there is no file of hosts
+
+        request = surveyed(request, words, person, person.accepts, person.agrees)
     with Interrupts() as interrupts:
         folder = launch(request, person, partial(wanted_tasks, arguments.task, whose="the run"))
         if not arguments.detach or interrupts.count:

@@ -20,6 +20,7 @@ from orchestrator.fleet import Fleet
 from orchestrator.ranges import fold
 
 _SECONDS = 60.0
+_MADE = "~/orchestrate/envs/"
 _LONGEST = 1000  # characters of a path
 _PLATFORM = re.compile(
     r"platform (?P<machine>\w{1,32}) (?P<libc>musl|glibc-2\.\d{1,3}) (?P<minors>\d{1,2}(?: \d{1,2}){0,30})\n"
@@ -32,7 +33,8 @@ import glob, os, re, sys
 CONDAS = ["~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "/opt/conda"]
 PLACES = [
     "~/.venvs/*", "~/venvs/*", "~/.virtualenvs/*", "~/venv*", "~/.venv", "~/env", "~/*/.venv", "~/*/venv",
-    "~/.conda/envs/*", "~/.pyenv/versions/*", "/opt/venv", "/opt/*/venv", "/opt/*", "/usr/local",
+    "~/orchestrate/envs/*", "~/.conda/envs/*", "~/.pyenv/versions/*", "/opt/venv", "/opt/*/venv", "/opt/*",
+    "/usr/local",
 ]
 PLACES += [place + part for place in CONDAS for part in ("", "/envs/*")]
 NAME = re.compile(r"tensorflow(?:_cpu|_intel|_rocm)?-([0-9][^-]*)\.dist-info$")
@@ -143,10 +145,14 @@ def unfit(machines: Mapping[str, Machine], lock: Lock, index: str | None) -> lis
     return lines
 
 
-def choose_python(machines: Iterable[Machine]) -> TensorFlowPython | None:
-    """The first one that all have, by path and version of TensorFlow; None: an environment has to be made."""
+def choose_python(machines: Iterable[Machine], *, made: bool = False) -> TensorFlowPython | None:
+    """The first one that all have, by path and version of TensorFlow; None: an environment has to be made.
+
+    `made` asks for one that an [env] made there, which comes and goes with that.
+    """
     first, *others = [machine.pythons for machine in machines] or [()]
-    return next((python for python in first if all(python in pythons for pythons in others)), None)
+    common = (python for python in first if all(python in pythons for pythons in others))
+    return next((python for python in common if python.path.startswith(_MADE) is made), None)
 
 
 def choose_addresses(machines: Mapping[str, Machine]) -> dict[str, str]:

@@ -13,6 +13,15 @@ def can_answer() -> bool:
     return all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
+def agrees(question: str, *, usual: bool) -> bool:
+    """Ask at the terminal; an empty answer is the `usual` one, and the end of the input a Ctrl-C."""
+    sys.stderr.write(f"{question} [{'Y/n' if usual else 'y/N'}] ")
+    sys.stderr.flush()
+    if not (answer := sys.stdin.readline()):
+        raise KeyboardInterrupt
+    return answer.strip().lower() in ({"y", "yes", ""} if usual else {"y", "yes"})
+
+
 def passphrase(question: str) -> str:
     """Ask at the terminal; Ctrl-C and SIGTERM end us there, even where they are counted for a run."""
     mine = threading.current_thread() is threading.main_thread()  # no other may set a handler

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 from orchestrator.config.load import load
 from orchestrator.rehearsal import Cluster
 from tests import command
+from tests.wheels import wheel
 
 ROOT = Path(__file__).parents[2]
 
@@ -147,3 +149,57 @@ def until(terminal: int, words: str, seconds: float = 60) -> str:
         assert select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0], shown
         shown += os.read(terminal, 4096)  # which may end within a letter of several bytes
     return shown.decode(errors="replace")
+
+
+def launch(cluster: Cluster, folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Launch where the user's ssh_config is that of the cluster, and no file names its hosts."""
+    programs = folder.parent / "bin"
+    programs.mkdir(exist_ok=True)
+    (programs / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {cluster.ssh_config} "$@"\n')
+    (programs / "ssh").chmod(0o755)
+    state = str(folder.parent / "state")
+    own = {"PATH": f"{programs}:{os.environ['PATH']}", "XDG_STATE_HOME": state, "XDG_CACHE_HOME": state}
+    options = ("--hosts", "gpu-[01-02]", "--skip-preflight", "--no-validate")
+    return command.run(("launch", *options, *words), folder, {**os.environ, **own, **env})
+
+
+def test_a_launch_on_names_alone_makes_what_a_script_needs(cluster: Cluster, tmp_path: Path) -> None:
+    """From bare machines whose keys nobody knows, in one command: header, or the default [env]."""
+    cluster.known_hosts.write_text("")
+    wheels, folder = tmp_path / "wheels", tmp_path / "project"
+    wheels.mkdir()
+    names = ("tensorflow", "tf_keras", "tensorflow_datasets", "importlib_resources", "tensorboard", "small")
+    modules = {"tensorflow_cpu": "tensorflow", "scikit_learn": "sklearn", **{name: name for name in names}}
+    for name, module in modules.items():
+        wheel(wheels, name, "2.99", "answer = 42\n", module)
+    index = {"UV_DEFAULT_INDEX": wheels.as_uri(), "PIP_INDEX_URL": wheels.as_uri()}
+    says = 'print("answer", answer, os.environ["TF_CONFIG"])\n'
+    (folder / "own.py").write_text(
+        f'# /// script\n# dependencies = ["small"]\n# ///\nimport os\nfrom small import answer\n{says}'
+    )
+    (folder / "tf.py").write_text(f"import os\nfrom tf_keras import answer\n{says}")
+
+    refused = launch(cluster, folder, "--", "own.py")
+    assert refused.returncode == 3
+    assert "nobody can be asked: `--yes` accepts these keys" in refused.stderr
+    made = launch(cluster, folder, "--yes", "--", "own.py", **index)
+    assert made.returncode == 0, made.stderr
+    assert "2 keys written to known_hosts, as --yes says" in made.stderr
+    assert made.stdout.count("answer 42") == 2
+    assert made.stdout.count('"worker": ["127.0.0.2:2222", "127.0.0.3:2223"]') == 2  # of one machine
+
+    asked = "gpu-[01-02]: no Python with TensorFlow on each; make the environment of `setup` there?"
+    unasked = launch(cluster, folder, "--", "tf.py", **index)
+    assert f"{asked} nobody can be asked: `--yes` does it" in unasked.stderr
+    assert unasked.returncode == 1
+    made = launch(cluster, folder, "--yes", "--", "tf.py", **index)
+    assert f"{asked} yes, as --yes says" in made.stderr
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("answer 42") == 2
+    again = launch(cluster, folder, "--", "tf.py", **index)
+    assert asked not in again.stderr
+    assert again.stdout.count("answer 42") == 2
+    for number in (1, 2):
+        training_python(cluster.folder / f"home-{number}")
+    found = launch(cluster, folder, "--", "tf.py", **index)
+    assert "gpu-[01-02]: TensorFlow 2.99.0 in ~/.venvs/train/bin/python" in found.stderr

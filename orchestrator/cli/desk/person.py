@@ -2,24 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import OrchestrateError
 from orchestrator.render import question
+from orchestrator.text import count
 from orchestrator.verbs.caller import Caller
+
+if TYPE_CHECKING:
+    from orchestrator.ssh.hostkeys import HostKeyRefused
 
 
 class Person(Caller):
     """Reads stderr, and answers where it is a terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, yes: bool = False) -> None:
+        self._yes = yes
         self.masters = question.can_answer()
         self.asks = question.passphrase if self.masters else None
 
     def tell(self, *lines: str) -> None:
         tell(*lines)
+
+    def accepts(self, new: Mapping[str, HostKeyRefused], number: int) -> bool:
+        """Show new host keys, and ask whether they are to be written."""
+        from orchestrator.ssh.hostkeys import fingerprint, key_type
+
+        tell(f"{count(len(new), 'host')} with a key that no known_hosts file has:")
+        width, keys = max(map(len, new)), count(number, "key")
+        for name, refusal in new.items():
+            place = refusal.target.key_names[0]
+            tell(f"  {name:{width}}  {key_type(refusal.blob)} {fingerprint(refusal.blob)}  {place}")
+        if self._yes:
+            tell(f"{keys} written to known_hosts, as --yes says")
+            return True
+        if not question.can_answer():
+            tell("nobody can be asked: `--yes` accepts these keys")
+            return False
+        tell("Compare the fingerprints with what the machines' owner says (ssh-keygen -l there).")
+        return question.agrees(f"Write {keys} to known_hosts and continue?", usual=False)
+
+    def agrees(self, what: str) -> bool:
+        """Ask for something that is usual, or say who has answered."""
+        if not self._yes and question.can_answer():
+            return question.agrees(what, usual=True)
+        tell(f"{what} {'yes, as --yes says' if self._yes else 'nobody can be asked: `--yes` does it'}")
+        return self._yes
 
     def warn(self, error: OrchestrateError) -> None:
         from orchestrator.render.errors import block
