@@ -28,6 +28,7 @@ _LATER = range(11, 40)  # minor versions, from OLDEST on
 _MOST = 16 << 20  # bytes of a requirements file or a lock
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _INCLUDE = re.compile(r"^\s*(?:-r|--requirement|-c|--constraint)[ \t=]\s*(\S+)", re.MULTILINE)
+_INDEX = re.compile(r"^\s*((?:-i|-f|--(?:extra-)?index-url|--find-links)[ =]\s*\S+)", re.MULTILINE)
 _CPU = re.compile(r"^\s*tensorflow[-_]cpu\b", re.MULTILINE | re.IGNORECASE)
 _FULL = re.compile(r"^\s*tensorflow(?![-_.\w]).*$", re.MULTILINE | re.IGNORECASE)
 
@@ -77,7 +78,30 @@ def resolve(environment: Environment) -> Lock:
                 why=f"the hosts cannot install {line!r}",
                 hint="leave it out: the code that you launch is sent anyway; or name a release of it",
             )
+    _check_index(environment, text)
     return named(text, environment)
+
+
+def _check_index(environment: Environment, text: str) -> None:
+    """Raise UsageError if only an index that the requirements file names has some of the packages."""
+    path = Path(environment.requirements or "")
+    named_there = _INDEX.search("\n".join(_contents(path, set()))) if environment.requirements else None
+    if named_there is None:
+        return
+    with tempfile.TemporaryDirectory() as name:
+        listing = Path(name) / "lock.txt"
+        listing.write_text(text, encoding="utf-8")
+        index = ["--default-index", environment.index] if environment.index else []
+        arguments = ["pip", "compile", "--quiet", "--no-deps", "--universal", *index, str(listing)]
+        try:
+            uv.run("look up the packages of [env]", arguments)
+        except ClusterError as error:
+            raise UsageError(
+                f"{path} names an index of its own, {named_there[1]!r}",
+                why=f"the hosts ask the index of [env] alone: {error.why}",
+                hint="remove that line, and `+cu121` of versions: the builds of the package index have CUDA, "
+                "too; or set `index` under [env] to an index that has all packages",
+            ) from None
 
 
 def _explained(environment: Environment, reason: str) -> UsageError | None:

@@ -285,6 +285,23 @@ def test_what_pip_lists_of_packages_from_files_can_be_resolved(tmp_path: Path, i
 
 
 @pytest.mark.usefixtures("index")
+def test_an_index_that_only_the_file_names_is_refused_where_a_package_comes_from_it(tmp_path: Path) -> None:
+    torchs = tmp_path / "torchs"
+    torchs.mkdir()
+    wheel(torchs, "small", "1.0+cu1", "")
+    path = tmp_path / "requirements.txt"
+    option = f"--extra-index-url {torchs.as_uri()}"
+    path.write_text(f"{option}\nsmall\n")
+    with pytest.raises(UsageError, match="names an index of its own, '--extra-index-url file:") as caught:
+        lock.resolve(Environment(str(path)))
+    assert "small==1.0+cu1" in caught.value.why
+    path.write_text(f"{option}\nother\n")
+    assert lock.resolve(Environment(str(path))).names == ("other",)
+    path.write_text("small\n")  # the way out
+    assert "small==1.0 " in lock.resolve(Environment(str(path))).text
+
+
+@pytest.mark.usefixtures("index")
 def test_only_what_the_resolver_complains_of_is_explained() -> None:
     with pytest.raises(UsageError, match=r"\[env\] asks for 'small==1.0\+cpu'"):
         lock.resolve(Environment(packages=("small==1.0+cpu",)))
