@@ -44,6 +44,12 @@ def metadata(wheel: Path) -> email.message.Message:
     return email.message_from_bytes(held.read(name))
 
 
+@pytest.mark.parametrize("target", ["wheel", "sdist"])
+def test_a_second_build_has_the_same_bytes(target: str, tmp_path: Path) -> None:
+    first, second = (build(target, tmp_path / name) for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+
+
 def test_it_holds_all_of_the_code_and_nothing_else(wheel: Path) -> None:
     held = names(wheel)
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "orchestrator").rglob("*.py")}
