@@ -137,11 +137,16 @@ def expect(right: object, why: str) -> None:
         raise ValueError(why)
 
 
-def of_this_machine(error: OSError) -> OrchestrateError:
-    """Word what this machine could not do, where nothing nearer to it has."""
-    why = error.strerror or str(error)
-    why = f"{error.filename}: {why}" if error.filename else why
-    hint = "`--debug` shows where; the current folder may have been removed"
+def of_this_machine(error: Exception) -> OrchestrateError | None:
+    """Word what failed on this machine, where nothing nearer to it has; None for a bug."""
+    if isinstance(error, OSError):
+        why = error.strerror or str(error)
+        why = f"{error.filename}: {why}" if error.filename else why
+        hint = "`--debug` shows where; the current folder may have been removed"
+    elif isinstance(error, MemoryError) or "start new thread" in str(error):  # of Python and its libraries
+        why, hint = str(error) or "no memory is left", "look at `ulimit -a` and `free`; then try again"
+    else:
+        return None
     worded = OrchestrateError("this machine could not do its part", why=why, hint=hint)
     worded.status = ExitStatus.HERE
     return worded
@@ -151,11 +156,9 @@ def worded(error: Exception) -> OrchestrateError:
     """Return an error of ours for any that was raised: this machine's fault, or a bug."""
     if isinstance(error, OrchestrateError):
         return error
-    if isinstance(error, OSError):
-        return of_this_machine(error)
     what = f"a bug in orchestrate: {type(error).__name__}: {error}"
     hint = "`--debug` shows the place: run the same command with it, and report what it prints"
-    return OrchestrateError(what, hint=hint)
+    return of_this_machine(error) or OrchestrateError(what, hint=hint)
 
 
 class SeveralErrors(OrchestrateError):  # noqa: N818 - a bundle, not a kind

@@ -46,7 +46,10 @@ def read_plain(path: Path, most: int, *, follow: bool = False, ours: bool = Fals
     with os.fdopen(open_plain(path, os.O_RDONLY, follow=follow), "rb") as file:
         if ours:
             _check_ours(path, os.fstat(file.fileno()))
-        data = file.read(most + 1)
+        length = os.fstat(file.fileno()).st_size
+        data = file.read(min(length, most) + 1)  # a buffer for the most may be more than there is memory
+        if len(data) > length:  # it has grown
+            data += file.read(most + 1 - len(data))
         if len(data) > most:
             found = max(os.fstat(file.fileno()).st_size, len(data))
             raise OSError(errno.EFBIG, f"it has {size(found)}, and may have {size(most)}", str(path))

@@ -180,12 +180,12 @@ class _Keeper:
                 work = partial(self._failed, failure)
             except OrchestrateError as error:
                 work = partial(self._failed, of_phase(error))
-            except OSError as error:
-                log.exception("this machine could not do its part")
-                work = partial(self._failed, of_phase(of_this_machine(error)))
-            except Exception:
-                log.exception("a bug")
-                break
+            except Exception as error:
+                here = of_this_machine(error)
+                log.exception("this machine could not do its part" if here else "a bug")
+                if here is None:
+                    break
+                work = partial(self._failed, of_phase(here))
         return self._broken()
 
     def whole(self) -> RunEnded:

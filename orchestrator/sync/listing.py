@@ -298,6 +298,12 @@ def find_root(here: Path, wish: str | None, state: Path) -> CodeRoot:
             hint="`mkdir` a folder for the project, move the code there and launch from it",
         )
     below = here.relative_to(root).as_posix()
+    if below.encode(errors="ignore").decode() != below:  # a plan is UTF-8
+        raise UsageError(
+            f"the folder {below!a} of {root} is not UTF-8",
+            why="the tasks run in the folder that corresponds to the current one",
+            hint="rename it, or send it alone: `--code .`",
+        )
     return CodeRoot(root, "" if below == "." else below, from_git)
 
 

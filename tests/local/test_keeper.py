@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -100,15 +100,35 @@ def connects(kept: Run) -> RunEnded:
     raise AssertionError
 
 
-def test_a_keeper_without_a_thread_says_so(run: tuple[Run, Heard]) -> None:
+def reads_much(_: Run) -> RunEnded:
+    bytearray(1 << 62)
+    raise AssertionError
+
+
+def starts_a_thread(_: Run) -> RunEnded:
+    threading.Thread(target=id, args=(0,)).start()  # as libraries do
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("work", "cause"),
+    [
+        (connects, "can't start new thread"),
+        (starts_a_thread, "can't start new thread"),
+        (reads_much, "no memory is left"),
+    ],
+)
+def test_a_keeper_without_a_thread_or_memory_says_so(
+    run: tuple[Run, Heard], work: Callable[[Run], RunEnded], cause: str
+) -> None:
     kept, heard = run
     kept.started = False
     control = kept.folder.open_control()
     try:
         with no_room_for_a_thread():
-            status = keeper._Keeper(kept, control).guarded(lambda: connects(kept))
+            status = keeper._Keeper(kept, control).guarded(lambda: work(kept))
         assert status is ExitStatus.HERE
     finally:
         os.close(control)
     (ended,) = [event for event in heard if isinstance(event, RunEnded)]
-    assert "can't start new thread" in ended.cause
+    assert cause in ended.cause

@@ -47,6 +47,15 @@ def test_with_git_it_is_the_top_of_the_repository(home: Path) -> None:
     assert find_root(home / "project" / "train", None, state(home)) == expected
 
 
+def test_a_folder_that_no_plan_can_name_is_refused_unless_it_is_sent_alone(home: Path) -> None:
+    git(home / "project", "init", "-q")
+    here = home / "project" / os.fsdecode(b"b\xff")
+    here.mkdir()
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        find_root(here, None, state(home))
+    assert find_root(here, ".", state(home)) == CodeRoot(here)
+
+
 def test_a_folder_that_its_repository_ignores_stands_alone(home: Path) -> None:
     git(home / "project", "init", "-q")
     (home / "project" / ".gitignore").write_text("train/\n")
