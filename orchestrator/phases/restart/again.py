@@ -29,6 +29,8 @@ from orchestrator.sync.files import LEFT_OUT, work_folder
 
 _LOOK = 0.5  # seconds between two looks
 _TURN, _MOMENT = 1.0, 0.1  # seconds between two looks in line; where somebody decides just now
+_STUCK = 3.0  # seconds, after which that is no run of ours
+_HOLDER = "a process there that holds the turn (`sudo ss -xap | grep orchestrate-turn` names it)"
 
 # Nobody answers there. Whoever answers and refuses us (a login, a host key) is a mistake to be mended.
 _AWAY = frozenset({Trouble.LOST, Trouble.NO_ROUTE, Trouble.REFUSED, Trouble.TIMEOUT})
@@ -58,11 +60,15 @@ def _wait_in_line(run: Run) -> None:
     Every place is taken before any machine is: of two runs that share hosts, the one that was launched later
     finds the other one's place on each of them. Raise PhaseFailed for a host that is lost in line.
     """
-    told = ""
+    told, clear = "", run.clock.now()
     _stand(run, go=False)
     while waits := {name: reply for name, reply in _stand(run, go=True).items() if not reply.granted}:
         _stand(run, go=False)  # all or none
         behind = grouped((_words(reply.ahead[0]), name) for name, reply in waits.items() if reply.ahead)
+        undecided = [name for name, reply in waits.items() if not reply.ahead]
+        clear = clear if undecided else run.clock.now()
+        if run.clock.now() - clear > _STUCK:
+            behind[_HOLDER] = undecided
         words = "; ".join(f"{ranges.fold(hosts)} for {who}" for who, hosts in behind.items())
         if words and words != told:
             run.emit(Noted(f"in line: waits on {words}"))

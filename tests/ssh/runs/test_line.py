@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+import zlib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,23 @@ def test_first_come_first_served_all_hosts_or_none(four: Desk, others: list[Desk
     third_ends.touch()
     for desk in (four, second, third):
         assert ended(desk)["outcome"] == "succeeded"
+
+
+def test_a_process_that_holds_the_turn_is_reported(four: Desk) -> None:
+    """That of any user can: the launch waited without a word."""
+    place = f"{zlib.crc32(four.cluster.hosts[0].address.encode()):08x}"
+    with socket.socket(socket.AF_UNIX) as turn:
+
+        def taken() -> bool:  # a test beside this one may have it for a moment
+            with suppress(OSError):
+                turn.bind(f"\0orchestrate-turn/{place}")
+            return bool(turn.getsockname())
+
+        until("the turn is ours", taken)
+        train(four, 0).touch()
+        until("the wait is reported", lambda: waits_behind(four, "rehearsal-01 for a process there"))
+        assert not runs(four)
+    assert ended(four)["outcome"] == "succeeded"
 
 
 def test_whoever_dies_in_line_is_not_waited_for(four: Desk, others: list[Desk]) -> None:
