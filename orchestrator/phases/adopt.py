@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import (
+    AttemptPlanned,
+    PeersReported,
     Phase,
     RunAdopted,
     RunEnded,
@@ -34,6 +36,7 @@ class Adopted(Struct, frozen=True):
     missing: str  # a task that was never started; "" when all were
     exits: tuple[TaskExited, ...]
     over: RunEnded | None  # it has ended before: only its remains are to be ended
+    apart: PeersReported | None = None  # its tasks train each for itself, as was reported
 
 
 def announcement(folder: RunFolder, plan: RunPlan) -> RunPlanned:
@@ -102,7 +105,9 @@ def adopt(run: Run) -> Adopted | RunLeft:
     # What was given up as lost is asked for again: its host may know better now.
     ends = [e for e in history if isinstance(e, TaskExited) and e.attempt == attempt and not e.lost]
     exits = tuple({end.task: end for end in ends}.values())
-    return Adopted(int(attempt), "", exits, over)
+    told_of = [event for event in history if isinstance(event, (AttemptPlanned, PeersReported))]
+    apart = told_of[-1] if told_of and isinstance(told_of[-1], PeersReported) and told_of[-1].apart else None
+    return Adopted(int(attempt), "", exits, over, apart)
 
 
 def _become_keeper(run: Run) -> dict[str, HostError]:

@@ -59,7 +59,7 @@ class Attempt:
         self._adopted = adopted
         self._looked = 0  # stopped tasks of which the nodes were asked who stopped them
         self._doing: dict[str, str] = {}  # what each task does about its data
-        self._apart: PeersReported | None = None
+        self._apart = adopted.apart if adopted is not None else None
         self._began = run.clock.now()
         self._diverged: dict[str, str] = {}  # what each task's last loss is, where it is not a number
         placed = {spec.id: spec.host for spec in run.plan.tasks}
@@ -166,7 +166,8 @@ class Attempt:
         alone = {TaskRole.PS, TaskRole.EVALUATOR}
         tasks = [str(task) for task in follower.placed if task.role not in alone]
         found = peers.apart(follower.peers, tasks, trains=bool(trained))
-        if found != self._apart and (found is None or self._apart is None):
+        met = wire.Peers.MET in follower.peers.values()  # else a host has not answered a new keeper yet
+        if (found and not self._apart) or (self._apart and met):
             self._apart = found
             run.emit(found or PeersReported((), False))
 

@@ -446,7 +446,7 @@ def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, 
             words.append(("exited with 0, and the kernel killed a process of it for want of memory", exited))
         if exited.note:
             words.append((exited.note, exited))
-    of_peers = (f"{peers.words(finished.apart)}; {peers.hint(finished.apart)}",) if finished.apart else ()
+    of_peers = (peers.warning(finished.apart),) if finished.apart else ()
     return of_peers + tuple(
         f"{fold(one.task for one in exits)} on {fold(one.host for one in exits)} {text}"
         for text, exits in grouped(words).items()

@@ -117,7 +117,7 @@ def status_table(
     head = f"run {plan.run}{named}: {run['state']}" + ("" if view.ended else f", {who}")
     rows = task_table([_cells(task, now) for task in tasks], None if width is None else width - 2)
     if view.apart is not None and not view.ended:
-        rows.append(f"warning: {peers.words(view.apart)}; {peers.hint(view.apart)}")
+        rows.append(f"warning: {peers.warning(view.apart)}")
     if view.hang is not None and not view.ended:
         rows.append(hanging(view.hang))
         rows += [f"{view.stacks.found} ({view.stacks.file})"] if view.stacks else []

@@ -25,6 +25,7 @@ from orchestrator.render.summary import summary
 from orchestrator.render.tables import RunRow, state_of
 from orchestrator.report.curves import PACE, charts, last
 from orchestrator.report.story import Story, points, read
+from orchestrator.run import peers
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import last_lines
 from orchestrator.text import cut, duration, moment, plain, size
@@ -105,7 +106,8 @@ def _verdict(story: Story, since: float) -> tuple[str, str, list[str]]:
     ended = story.view.ended
     if ended is None:
         state = state_of(RunRow(story.plan, story.view, story.kept))
-        return "live", f"{state}, {duration(since)} after its start", []
+        said = [f"warning: {peers.warning(story.view.apart)}"] if story.view.apart else []
+        return "warn" if said else "live", f"{state}, {duration(since)} after its start", said
     head, *lines = summary(story.view, told=False)
     well = ended.outcome is Outcome.SUCCEEDED
     tone = "warn" if well and (ended.cause or ended.warnings) else ended.outcome

@@ -39,5 +39,10 @@ def words(event: PeersReported) -> str:
     return f"{tasks} run separately: no task has opened a connection to another"
 
 
+def warning(event: PeersReported) -> str:
+    """Return the warning and its hint in one line."""
+    return f"{words(event)}; {hint(event)}"
+
+
 def hint(event: PeersReported) -> str:
     return HINT_IDLE if event.connected else HINT

@@ -1,4 +1,4 @@
-"""A model outside the strategy's scope: the workers are connected, and train separate models."""
+"""Programs of TensorFlow whose tasks train separate models, connected or not."""
 
 from __future__ import annotations
 
@@ -7,23 +7,57 @@ import pytest
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk
 
-PROGRAM = """
+KERAS = """
+import os, time
 import numpy as np
 import tensorflow as tf
-
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
+{begins}
 with {scope}:
     model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-model.fit(np.random.rand(64, 4), np.random.rand(64, 1), epochs=3, verbose=2)
+pause = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: time.sleep(0.5))
+model.fit(np.random.rand(64, 4), np.random.rand(64, 1), epochs=8, verbose=2, callbacks=[pause])
 """
+DTENSOR = """
+import time
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+mesh = dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
+weights = dtensor.DVariable(dtensor.call_with_layout(tf.ones, dtensor.Layout.replicated(mesh, 1), [8]))
+for epoch in range(8):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(weights**2)
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+    print(f"epoch {{epoch}} loss: {{float(loss):.4f}}", flush=True)
+    time.sleep(0.5)
+"""
+SEVERAL, ONE = "strategy = tf.distribute.{}()".format, "tf.name_scope('x')"
+# How a program begins, where its model is made, and whether the tasks are connected, where they train apart.
+PROGRAMS: dict[str, tuple[str, str, bool | None]] = {
+    "in the scope": (SEVERAL("MultiWorkerMirroredStrategy"), "strategy.scope()", None),
+    "outside the scope": (SEVERAL("MultiWorkerMirroredStrategy"), ONE, True),
+    "no strategy": ("", ONE, False),
+    "a strategy for one host": (SEVERAL("MirroredStrategy"), "strategy.scope()", False),
+    "without TF_CONFIG": (
+        "del os.environ['TF_CONFIG']\n" + SEVERAL("MultiWorkerMirroredStrategy"),
+        "strategy.scope()",
+        False,
+    ),
+    "a mesh of its own devices": (DTENSOR, "", False),
+}
+IN_THE_SUITE = ("in the scope", "outside the scope")
 
 
-@pytest.mark.parametrize(("scope", "apart"), [("tf.name_scope('x')", True), ("strategy.scope()", False)])
-def test_a_model_outside_the_scope_is_reported(desk: Desk, scope: str, apart: bool) -> None:
-    desk.script("t.py", PROGRAM.format(scope=scope))
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=() if one in IN_THE_SUITE else pytest.mark.soak) for one in PROGRAMS]
+)
+def test_tasks_that_train_separate_models_are_reported(desk: Desk, name: str) -> None:
+    begins, scope, connected = PROGRAMS[name]
+    desk.script("t.py", (KERAS if scope else begins).format(begins=begins, scope=scope))
     viewer = desk.launch("--", "t.py")
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert [one["connected"] for one in desk.named("PeersReported")] == [True] * apart
+    expected = [] if connected is None else [connected]
+    assert [one["connected"] for one in desk.named("PeersReported")] == expected, viewer.stdout
     (ended,) = desk.named("RunEnded")
-    assert ("train separate models" in "".join(ended.get("warnings", []))) == apart
+    words = "train separate models" if connected else "run separately"
+    assert (words in "".join(ended.get("warnings", []))) == bool(expected)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import Any, Iterable, Iterator, Mapping
+import time
+from typing import AbstractSet, Iterable, Iterator, Mapping, NamedTuple
 
 from ..base import lenient, procs
 
@@ -14,9 +15,28 @@ NONE = "none"  # no connection to another task so far
 IDLE = "idle"  # connected, by a strategy that has reduced nothing so far
 MET = "met"
 
-_EVERY = 0.5  # seconds between two looks while there is none
-_CLOSED = ("02", "06", "07", "0A")  # SYN_SENT, TIME_WAIT, CLOSE, LISTEN
-_MAPPED = "0000000000000000FFFF0000"  # an IPv4 address in a table of IPv6
+_OFTEN, _SELDOM = 0.1, 2.0  # seconds between two looks: at first, and after some minutes
+_SHARE = 20.0  # times what a look costs, where that is more
+_HALF_OPEN = ("02", "03", "0C")  # SYN_SENT, SYN_RECV, NEW_SYN_RECV
+_CLOSED, _LISTEN = "07", "0A"
+_PRIVILEGED = 1024  # logins and file systems connect hosts, too
+_MAPPED = "00000000" * 2 + "%08X" % int.from_bytes(b"\0\0\xff\xff", sys.byteorder)  # IPv4 in a table of IPv6
+
+
+class Row(NamedTuple):
+    """A line of /proc/net/tcp; the ends as (address, port), in the kernel's own digits."""
+
+    local: tuple[str, str]
+    remote: tuple[str, str]
+    state: str
+    inode: str  # "0" once the process has closed it
+
+
+class Places(NamedTuple):
+    """Where the other tasks are."""
+
+    addresses: AbstractSet[str]
+    ports: AbstractSet[str]  # of all tasks
 
 
 class Meeting:
@@ -28,24 +48,23 @@ class Meeting:
         own = int(rank) if rank.isdigit() else 0
         self._mark = report + ".idle"
         self._run = run
-        self._ports = {"%04X" % int(port) for _, port in ends if port.isdigit()}
         self._names = [] if len(ends) < 2 else [name for i, (name, _) in enumerate(ends) if i != own]
         self._addresses: set[str] = set()
-        self._foreign: set[str] = set()  # inodes of ends that are no task's
-        self._due = 0.0
+        self._places = Places(self._addresses, {"%04X" % int(port) for _, port in ends if port.isdigit()})
+        self._foreign: set[str] = set()  # inodes of ends on this machine that are no task's
         self.state = NONE if self._names else UNKNOWN
+        self._began = time.monotonic()
+        self.due = self._began if self._names else 0.0
+        # What is there before the task is not its own: logins, and what preflight has just closed.
+        self._before = {row[:2] for row in _tables(os.getpid())} if self._names else set()
 
     def resolve(self) -> None:
         """Find the addresses of peers; names in a thread, since a resolver may take long."""
         names = []
         for name in set(self._names):
-            for family in (socket.AF_INET, socket.AF_INET6):
-                try:
-                    self._addresses.add(_hexadecimal(socket.inet_pton(family, name)))
-                    break
-                except OSError:
-                    pass
-            else:
+            packed = list(_packed(name))
+            self._addresses.update(map(hexadecimal, packed))
+            if not packed:
                 names.append(name)
         if names:
             import threading
@@ -58,44 +77,69 @@ class Meeting:
                 found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError):
                 continue
-            numbers = ((family, str(end[0]).partition("%")[0]) for family, _, _, _, end in found)
-            self._addresses |= {_hexadecimal(socket.inet_pton(family, one)) for family, one in numbers}
+            numbers = (str(end[0]).partition("%")[0] for _, _, _, _, end in found)
+            self._addresses.update(hexadecimal(packed) for one in numbers for packed in _packed(one))
 
-    def look(self, now: float, leader: int) -> bool:
+    def look(self, now: float) -> bool:
         """Look if it is time to; return True if there is news."""
-        if self.state == UNKNOWN or now < self._due:
+        if self.state == UNKNOWN or now < self.due:
             return False
-        self._due, before = now + _EVERY, self.state
-        if before != NONE or self._is_connected(leader):
+        before = self.state
+        if before != NONE or self._is_connected():
             self.state = IDLE if os.path.exists(self._mark) else MET
+        cost = time.monotonic() - now
+        self.due = now + min(_SELDOM, max(_OFTEN, cost * _SHARE, (now - self._began) / 100))
         return self.state != before
 
-    def _is_connected(self, leader: int) -> bool:
-        ends = dict(_connections(leader))
-        near, far = [], []  # with the other end in this table, or not
-        for (local, remote), inode in ends.items():
-            other = ends.get((remote, local))
-            address, _, port = remote.rpartition(":")
-            if other is not None:
-                if inode not in self._foreign:
-                    near.append((inode, other))
-            elif address in self._addresses or port in self._ports or local[-4:] in self._ports:
-                far.append(inode)
-        if not near and not far:
-            return False
+    def _is_connected(self) -> bool:
         table = procs.scan()
         family = {process.pid for process in procs.descendants(os.getpid(), table)}
+        networks = {lenient.link("/proc/%d/ns/net" % pid): pid for pid in family}
+        rows = [row for pid in networks.values() for row in _tables(pid) if row[:2] not in self._before]
         own = set(_sockets(family))
-        if not own.isdisjoint(far):
-            return True
-        others = {other for inode, other in near if inode in own and other not in own}
-        if others:
-            strangers = (p.pid for p in table if p.pid not in family and not p.zombie)
-            peers = [pid for pid in strangers if procs.marks(pid).get("ORCHESTRATE_RUN") == self._run]
-            if not others.isdisjoint(_sockets(peers)):
-                return True
-        self._foreign.update(inode for inode, other in near if inode not in own or other in own)
-        return False
+        met, unsure = far(rows, own, self._places)
+        if unsure and not met:
+            runs = ((p.pid, procs.marks(p.pid).get("ORCHESTRATE_RUN", self._run)) for p in table)
+            met = not unsure.issubset(_sockets(pid for pid, run in runs if run != self._run))
+        beside = near(rows, own) - self._foreign
+        if beside and not met:
+            others = (process.pid for process in procs.bearers(self._run) if process.pid not in family)
+            met = not beside.isdisjoint(_sockets(others))
+            self._foreign |= beside
+        return met
+
+
+def far(rows: Iterable[Row], own: AbstractSet[str], places: Places) -> tuple[bool, set[str]]:
+    """Return whether there is a connection with another machine's task, and inodes of what else may be one.
+
+    Their process may be out of sight, below a container's daemon, or have closed them by now ("0").
+    """
+    rows = list(rows)
+    served = {row.local[1] for row in rows if row.state == _LISTEN and row.inode in own}
+    ends = {row[:2] for row in rows}
+    unsure = set()
+    for row in rows:
+        (here, port), (there, other) = row.local, row.remote
+        local = (row.remote, row.local) in ends or here == there or (_is_loop(here) and _is_loop(there))
+        if local or row.state in (*_HALF_OPEN, _LISTEN):
+            continue
+        known = there in places.addresses
+        if port in served or (row.inode in own and (known or not places.ports.isdisjoint((port, other)))):
+            return True, set()
+        if known and min(int(port, 16), int(other, 16)) >= _PRIVILEGED:
+            unsure.add(row.inode)
+    return False, unsure
+
+
+def near(rows: Iterable[Row], own: AbstractSet[str]) -> set[str]:
+    """Return the inodes of what the task is connected to on its machine, outside of itself."""
+    ends = {row[:2]: row.inode for row in rows if row.state not in (_CLOSED, _LISTEN, *_HALF_OPEN)}
+    others = {ends.get((remote, local), "0") for (local, remote), inode in ends.items() if inode in own}
+    return others - own - {"0"}
+
+
+def _is_loop(address: str) -> bool:
+    return len(address) == 8 and address[-2:] == "7F"
 
 
 def _split(end: str) -> tuple[str, str]:
@@ -104,21 +148,35 @@ def _split(end: str) -> tuple[str, str]:
     return address.strip("[]"), port
 
 
-def _hexadecimal(packed: bytes) -> str:
+def _packed(address: str) -> Iterator[bytes]:
+    """The bytes of an address; none for a name."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            yield socket.inet_pton(family, address)
+        except OSError:
+            pass
+
+
+def hexadecimal(packed: bytes) -> str:
     """An address as /proc/net/tcp has it: words of 32 bits in the machine's own order."""
     words = (packed[i : i + 4] for i in range(0, len(packed), 4))
-    text = "".join("%08X" % int.from_bytes(word, sys.byteorder) for word in words)
-    return text.removeprefix(_MAPPED)
+    return "".join("%08X" % int.from_bytes(word, sys.byteorder) for word in words)
 
 
-def _connections(pid: int) -> Iterator[Any]:
-    """The open connections in a process's network: ((local, remote), inode)."""
+def parse(table: str) -> Iterator[Row]:
+    """The lines of /proc/net/tcp, or of tcp6."""
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 9:
+            ends = (end[24:] if end.startswith(_MAPPED) else end for end in fields[1:3])
+            local, remote = ((end[:-5], end[-4:]) for end in ends)
+            yield Row(local, remote, fields[3], fields[9])
+
+
+def _tables(pid: int) -> Iterator[Row]:
+    """The connections of a process's network."""
     for table in ("tcp", "tcp6"):
-        for line in procs.text("/proc/%d/net/%s" % (pid, table)).splitlines()[1:]:
-            fields = line.split()
-            if len(fields) > 9 and fields[3] not in _CLOSED and fields[9] != "0":
-                local, remote = (end.removeprefix(_MAPPED) for end in fields[1:3])
-                yield (local, remote), fields[9]
+        yield from parse(procs.text("/proc/%d/net/%s" % (pid, table)))
 
 
 def _sockets(pids: Iterable[int]) -> Iterator[str]:

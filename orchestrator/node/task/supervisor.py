@@ -186,7 +186,7 @@ class Supervisor:
         any_alive = self._reap()
         now = time.monotonic()
         self._memory.look(now)
-        if self._meeting.look(now, self._facts["pid"]):
+        if self._meeting.look(now):
             self._update(peers=self._meeting.state)
         if now >= self._next_look and self._ending.want == state.WANT_RUN:
             self._next_look = now + self._lifeline.tick
@@ -200,7 +200,7 @@ class Supervisor:
         """How long there is nothing to do unless something happens."""
         if self._ending.stage == KILLING:
             return self._pause
-        due = (self._ending.deadline, self._ending.patience)
+        due = (self._ending.deadline, self._ending.patience, self._meeting.due)
         return max(0.0, min([self._lifeline.tick, *(when - time.monotonic() for when in due if when)]))
 
     def _reap(self) -> bool:
