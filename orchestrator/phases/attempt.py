@@ -135,9 +135,10 @@ class Attempt:
             gauge.look()
             self._look_at_peers(peers.CLEAR)
         follower.close()
-        self._look_at_peers(peers.SHORT, ended=True)
         unproven = () if allocation.fate(run).over else tuple(stop.sweep(run))  # Slurm ends all of a job
         good = hung is None and succeeded(follower.placed, follower.ends, run.plan.completion)
+        if good:
+            self._look_at_peers(peers.SHORT, ended=True)
         run.emit(PhaseEnded(Phase.FOLLOW, good, run.clock.now() - began))
         # What fails after the stop was asked for may fail because of it: a peer was killed a moment earlier.
         failed = asked is None or any(one.ended < asked for one in self._failed())

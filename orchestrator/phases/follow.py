@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,6 +53,7 @@ from orchestrator.store.reader import events_of, last_bytes
 _AGAIN = 5.0  # seconds until what cannot be had now is tried again
 _UNKNOWN = "its host knows nothing of it: it was never started, or its state folder was emptied"
 _EPOCH, _CAUGHT_UP = 64 << 10, 8 << 20  # bytes of a log before the last point, and after it
+_LOSS = re.compile(rb"(?i)\bloss\W{1,4}\d")  # as the program's own words have it: it trains
 _HOLES = 3  # in what a host sends of its files, after which nobody believes it
 LOG_CAP = 16 * 2**30  # bytes of one task's log that a node keeps
 Known: TypeAlias = Mapping[TaskId, tuple[wire.TaskStatus, float]]  # ends, each with its node's clock offset
@@ -276,6 +278,8 @@ class Follower:
                 self._printed(task, printed, times, frame.session.clock_offset)
                 if b"Traceback (most recent call last)" in frame.payload:
                     self.traced[task] = self._run.clock.now()
+                if task not in self.trains and _LOSS.search(frame.payload):
+                    self.trains[task] = self._run.clock.now()
             case wire.ReportNews(offset=offset):
                 known = mirror.report.size
                 try:

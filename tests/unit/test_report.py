@@ -19,6 +19,7 @@ from orchestrator.names import RunId
 from orchestrator.report.curves import Point, charts, joined, printed
 from orchestrator.report.page import page
 from orchestrator.report.story import Story
+from orchestrator.run import peers
 from orchestrator.run.view import View
 from orchestrator.store import RunFolder, runs_root
 from orchestrator.store.bus import EventLog
@@ -152,6 +153,16 @@ def test_the_verdict_comes_first_and_who_differs_is_named() -> None:
     order = [text.index(word) for word in ("worker/1 exited with 3", "last words", "Timeline", "1.26", "0.4")]
     assert order == sorted(order)
     assert re.search(r"1\.26\s*gpu-1\s*2\.1\s*gpu-2", text)
+
+
+def test_a_page_warns_of_tasks_that_train_apart_while_they_do_and_at_the_end() -> None:
+    apart = ev.PeersReported(("worker/0", "worker/1"), connected=False)
+    met = ev.PeersReported((), connected=False)
+    succeeded = replace(ended(ev.Outcome.SUCCEEDED), warnings=(peers.warning(apart),))
+    for events, warns in (((*STARTED, apart), True), ((met,), False), ((apart, succeeded), True)):
+        text = page(folder(*events), 2e9)  # each adds to the ones before
+        assert ('<pre class="said warn">' in text) == warns
+        assert ("warning: worker/[0-1] run separately" in outline(text).text) == warns
 
 
 def test_a_damaged_folder_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:

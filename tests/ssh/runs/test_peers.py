@@ -6,15 +6,17 @@ The programs are small ones with sockets, in the shape of what people write; tes
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 
 import pytest
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import Desk
+from tests.ssh.runs.desk import Desk, until
 
 STEPS = """
-import os, socket, time
+import os, socket, sys, time
 HOSTS = [one.rpartition(":") for one in os.environ["ORCHESTRATE_HOSTS"].split(",")]
 RANK = int(os.environ["ORCHESTRATE_RANK"])
 def train():
@@ -89,6 +91,20 @@ def test_tasks_that_meet_are_not(desk: Desk, free_port: int, name: str) -> None:
     viewer = desk.launch("--", "t.py")
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     assert not desk.named("PeersReported")
+
+
+def test_a_keeper_that_takes_over_reports_them_no_second_time(desk: Desk) -> None:
+    desk.script("t.py", STEPS + "train()\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.1)")
+    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
+    viewer.shows(WORDS)
+    run = desk.run_id()
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    until("another keeper", lambda: desk.named("RunAdopted", run))
+    (desk.folder / "enough").touch()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert [told["apart"] for told in desk.named("PeersReported", run)] == [["worker/0", "worker/1"]]
+    (ended,) = desk.named("RunEnded", run)
+    assert WORDS in "".join(ended["warnings"])
 
 
 def test_what_needs_no_peers_says_so_or_is_short(desk: Desk) -> None:
