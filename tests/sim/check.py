@@ -32,6 +32,11 @@ def _tasks(world: World) -> list[Task]:
     return [task for node in world.nodes.values() for task in node.tasks]
 
 
+def _hard(world: World, name: str) -> bool:
+    """Return True if something there cannot be ended at once."""
+    return any(task.node.name == name and task.conduct.on_kill >= 1.0 for task in _tasks(world))
+
+
 def start(world: World, new: Task) -> None:
     """A program starts: none of another attempt, nor the same one, may be alive on a host of this attempt."""
     placed: set[str] = set()
@@ -55,8 +60,11 @@ def end(world: World, ended: RunEnded) -> None:
             world.problem(
                 f"{task.name} of attempt {task.attempt} is alive on {task.node.name}, which is not unproven"
             )
-        elif task.alive and task.conduct.on_kill < 1.0 and task.node.answers_since(world.now - 30.0):
+        elif task.alive and not _hard(world, task.node.name) and task.node.answers_since(world.now - 30.0):
             world.problem(f"{task.name} is alive on {task.node.name}, which answers")
+    for name in ended.unproven if not {"late-reply", "lost-reply"} & set(world.history.hits) else ():
+        if world.nodes[name].answers_since(world.now - 60.0) and not _hard(world, name):
+            world.problem(f"nothing is proven on {name}, which answers")
     history = world.history
     if ended.kind is FailureKind.BUG or ended.status == 4:
         world.problem("a bug ended the run")
