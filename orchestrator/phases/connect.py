@@ -72,6 +72,9 @@ def _keep_on(run: Run, hosts: list[str]) -> dict[str, HostError]:
     for name, reply in answers.good.items():
         if not reply.granted:
             who = (reply.holder and reply.holder.who) or "somebody"
+            if who == run.who:  # an agent of ours that has yet to notice that it was left
+                run.losses.unkept.add(name)
+                continue
             bad[name] = HostError(
                 name,
                 f"follows run {run.id} for another keeper",

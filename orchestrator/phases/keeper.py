@@ -46,6 +46,7 @@ from orchestrator.phases.follow import collect
 from orchestrator.phases.loop import ViewerRequest, Watched
 from orchestrator.phases.restart.again import (
     CannotSeatError,
+    KeptElsewhereError,
     connect_or_replace,
     prepare,
     rest,
@@ -188,7 +189,7 @@ class _Keeper:
                 work = partial(self._failed, of_phase(here))
         return self._broken()
 
-    def whole(self) -> RunEnded:
+    def whole(self) -> RunEnded | RunLeft:
         run = self._run
         run.emit(announcement(run.folder, run.plan))
         self._control.listen()
@@ -217,7 +218,7 @@ class _Keeper:
         self._over = found.over
         return self._attempts(begin, found)
 
-    def _attempts(self, begin: Callable[[], None], adopted: Adopted | None = None) -> RunEnded:
+    def _attempts(self, begin: Callable[[], None], adopted: Adopted | None = None) -> RunEnded | RunLeft:
         """Attempt after attempt, until one succeeds, a user stops it, or no other may follow."""
         run = self._run
         while True:
@@ -228,6 +229,8 @@ class _Keeper:
                 # A host that came back while another one was waited for may still run its tasks.
                 self._end_all(kill=True, grace=0.0, by=StopBy.FAILURE)
                 return self._lost_for_good(replace(self._verdict, hint=error.hint), error.cause)
+            except KeptElsewhereError as error:
+                return RunLeft(run.id, error.cause, error.hint)
             except (PhaseFailed, OrchestrateError) as error:
                 if (ended := self._taken()) is not None:
                     return ended

@@ -12,17 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import wire
 from orchestrator.connectors import Connectors
 from orchestrator.errors import ExitStatus
-from orchestrator.events import Event, HostRecovered, Noted, Phase, RunEnded
+from orchestrator.events import Event, HostRecovered, Noted, Phase, RunEnded, RunLeft, StopRequested
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.names import RunId
 from orchestrator.phases import keeper, launch
-from orchestrator.phases.connect import open_sessions
+from orchestrator.phases.connect import keep, open_sessions
 from orchestrator.phases.context import PhaseFailed, Run
 from orchestrator.phases.loop import Loop
-from orchestrator.phases.restart import recovery
+from orchestrator.phases.restart import again, recovery
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from tests.unit import plans
@@ -132,3 +133,30 @@ def test_a_keeper_without_a_thread_or_memory_says_so(
         os.close(control)
     (ended,) = [event for event in heard if isinstance(event, RunEnded)]
     assert cause in ended.cause
+
+
+def test_a_keeper_leaves_a_run_that_another_one_keeps_by_now(run: tuple[Run, Heard]) -> None:
+    """It was cut off for long: the tasks are the other one's, and nobody else ends them."""
+    kept, heard = run
+    control = kept.folder.open_control()
+    keeping = keeper._Keeper(kept, control)
+    with closing(Fleet(Connectors(), lambda _: None)) as other:
+        other.connect(kept.hosts)
+        other.ask(wire.Keep(run=kept.id, who="eve, elsewhere"))
+        try:
+            status = keeping.guarded(lambda: keeping._attempts(lambda: again._prepare(kept, [])))
+        finally:
+            os.close(control)
+    assert status is ExitStatus.CLUSTER
+    assert isinstance(heard[-1], RunLeft)
+    assert "eve, elsewhere keeps it, as here says" in heard[-1].why
+    assert not any(isinstance(event, StopRequested | RunEnded) for event in heard)
+
+
+def test_an_agent_of_ours_that_lingers_is_no_other_keeper(run: tuple[Run, Heard]) -> None:
+    kept, _ = run
+    with closing(Fleet(Connectors(), lambda _: None)) as left:
+        left.connect(kept.hosts)
+        left.ask(wire.Keep(run=kept.id, who=kept.who))
+        assert keep(kept) == {}
+        assert kept.losses.unkept == {"here"}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.diagnosis.ends import essential
 from orchestrator.events import (
+    AttemptFailed,
     AttemptPlanned,
     FailureKind,
     GapPlace,
@@ -121,6 +122,8 @@ def whole(world: World) -> None:
                     unknown.add((attempt, task))
             case TaskExited(task=task, attempt=attempt):
                 exits.setdefault((attempt, task), []).append(event)
+            case AttemptFailed(cause=cause) | RunEnded(cause=cause) if "another keeper" in cause:
+                world.problem(f"there is no other keeper: {cause}")
             case LogGap(task=task, where=GapPlace.CONTROLLER | GapPlace.NODE):
                 gaps.add(task)
     for key, count in starts.items():

@@ -161,6 +161,10 @@ class CannotSeatError(PhaseFailed):
     """Too few hosts are left, and waiting has not helped: no further attempt can do better."""
 
 
+class KeptElsewhereError(PhaseFailed):
+    """Another keeper took the run over while we could not reach its hosts: it ends the tasks, not we."""
+
+
 def rest(run: Run, seconds: float) -> None:
     """The pause between two attempts, in which lost hosts may come back; raise Cancelled."""
     deadline = run.clock.now() + seconds
@@ -213,7 +217,11 @@ def start_again(run: Run, attempt: int) -> None:
 def _prepare(run: Run, joined: list[str]) -> None:
     """Bring every host to where its tasks can be started; raise PhaseFailed."""
     with phase(run, Phase.CONNECT):
-        fail_on(run, Phase.CONNECT, connect.keep(run))
+        refused = connect.keep(run)
+        for error in refused.values():
+            if error.kind == Trouble.KEPT:
+                raise KeptElsewhereError(Phase.CONNECT, f"{error.why}, as {error.host} says", error.hint)
+        fail_on(run, Phase.CONNECT, refused)
         connect.lease(run)
         prove_free(run)
         # What was lost over the proof, or before, was not asked: nothing is proven there.
