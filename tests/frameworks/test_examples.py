@@ -38,6 +38,7 @@ def test_a_killed_training_continues_and_all_tasks_end_with_equal_weights(
     assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
     assert f"{note}; `framework` under [job] changes it" in viewer.stderr
     assert not re.search(r"tensorflow|TF_", viewer.stderr.replace('"tensorflow"', ""), re.IGNORECASE)
+    assert not desk.named("PeersReported")
     (expected,) = set(weights(desk, "1"))
     whole = desk.run_id()
 

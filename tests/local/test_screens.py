@@ -80,7 +80,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         "GO": str(folder / "go"),
     }
     with inventory(folder, *(f"gpu-{number:02}" for number in range(1, TASKS + 1))) as hosts:
-        (project / "hosts.toml").write_text(hosts)
+        (project / "hosts.toml").write_text("[job]\nframework = 'none'\n" + hosts)
         yield House(folder, project, environment)
 
 

@@ -69,6 +69,7 @@ def test_a_program_is_launched_unchanged(desk: Desk, one: Launched) -> None:
     assert one.loss is None or found == pytest.approx([one.loss] * one.trainers, abs=2e-6)
     assert one.says in viewer.stdout + viewer.stderr
     assert "not finite" not in viewer.stderr
+    assert not desk.named("PeersReported")
 
 
 @pytest.mark.timeout(300)
