@@ -32,12 +32,11 @@ from orchestrator.requests import (
 from orchestrator.store import RunFolder, RunReader
 from orchestrator.store.standing import over, standing
 from orchestrator.text import plain
+from orchestrator.verbs import Caller, inventory, pull, stacks, stop
 from orchestrator.verbs import exec as exec_verb
-from orchestrator.verbs import inventory, pull, stacks, stop
 from orchestrator.verbs import launch as launch_verb
 from orchestrator.verbs import preflight as preflight_verb
 from orchestrator.verbs.asking import adopt
-from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.exec import HostAnswer
 from orchestrator.verbs.finding import find_run
 from orchestrator.verbs.watch import stream

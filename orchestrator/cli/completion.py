@@ -23,8 +23,7 @@ from orchestrator.model import RunPlan
 from orchestrator.store import find, runs
 from orchestrator.store.standing import over
 from orchestrator.text import plain
-from orchestrator.verbs import inventory
-from orchestrator.verbs.caller import Caller
+from orchestrator.verbs import Caller, inventory
 
 _MOST = 100  # runs, the newest
 _FILES = FilesCompleter(allowednames=("toml",))

@@ -54,20 +54,20 @@ def load(path: str | Path, *, ours: bool = False, hosts: str = "") -> Inventory:
     `ours`: nobody named the file, so another user must not have been able to write it. `hosts` are
     [[host]] tables in place of its own.
     """
-    data = _read_file(path, ours=ours, hint="or `--hosts {name}`, if you trust it")
+    data = _read_file(path, ours=ours, otherwise="`--hosts {name}`, if you trust it")
     inventory = _anchored(parse(data, str(path), hosts), Path(path).absolute().parent)
     for file in filter(None, dict.fromkeys(host.ssh_config for host in inventory.hosts)):
         if (config := at_home(file)).is_file():  # its Includes are checked by OpenSSH
-            _read_file(config, ours=True, hint="else name a copy of your own as `ssh_config` in hosts.toml")
+            _read_file(config, ours=True, otherwise="name a copy of your own as `ssh_config` in hosts.toml")
     return inventory
 
 
-def _read_file(path: str | Path, *, ours: bool, hint: str) -> bytes:
+def _read_file(path: str | Path, *, ours: bool, otherwise: str) -> bytes:
     try:
         return read_plain(Path(path), _MOST, follow=True, ours=ours)
     except NotOursError as error:
         name = shlex.quote(str(path))
-        hint = f"`chmod go-w {name}` if it is yours; {hint.format(name=name)}"
+        hint = f"`chmod go-w {name}` if it is yours; or {otherwise.format(name=name)}"
         raise UsageError(f"{path} is not used", why=str(error.strerror), hint=hint) from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name holds a NUL character"

@@ -14,7 +14,7 @@ from orchestrator.model import Host, Order
 from orchestrator.store import RunFolder
 from orchestrator.store.key import read_key
 from orchestrator.unbroken import unbroken
-from orchestrator.verbs.caller import Caller
+from orchestrator.verbs import Caller
 from orchestrator.verbs.keeping import Errand, start
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from orchestrator.errors import SeveralErrors
 from orchestrator.model import DEFAULT_PYTHON, FrameworkName
 from orchestrator.phases.survey import choose_python, survey
 from orchestrator.requests import LaunchRequest
-from orchestrator.verbs import init
-from orchestrator.verbs.caller import Caller
+from orchestrator.verbs import Caller, init
 from orchestrator.verbs.environment import with_header
 from orchestrator.verbs.launch import prepare
 

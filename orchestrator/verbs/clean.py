@@ -11,8 +11,8 @@ from orchestrator import wire
 from orchestrator.errors import ExitStatus, HostError
 from orchestrator.requests import CleanRequest
 from orchestrator.store import prune
+from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking
-from orchestrator.verbs.caller import Caller
 
 _SECONDS = 1800.0  # that removing many files from a network disk may take
 

@@ -11,8 +11,8 @@ from orchestrator.errors import HostError
 from orchestrator.phases.command import CommandEnded, CommandOutput, Commands, CommandStarted
 from orchestrator.requests import ExecRequest
 from orchestrator.text import count
+from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import logins
-from orchestrator.verbs.caller import Caller
 from orchestrator.wire import CommandEnd, Pipe
 
 LIMIT = 4 << 20  # bytes of one stream of one host that an answer holds

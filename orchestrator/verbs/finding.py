@@ -19,9 +19,9 @@ from orchestrator.store.reader import events_of
 from orchestrator.store.standing import standing
 from orchestrator.text import count
 from orchestrator.unbroken import unbroken
+from orchestrator.verbs import Caller
 from orchestrator.verbs import inventory as inventories
 from orchestrator.verbs.asking import asking, key_or_none
-from orchestrator.verbs.caller import Caller
 
 
 def find_run(wanted: str | None, hosts: str | Inventory | None, caller: Caller) -> RunFolder:

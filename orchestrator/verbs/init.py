@@ -19,8 +19,8 @@ from orchestrator.phases.survey import Machine, choose_addresses, choose_python
 from orchestrator.quoting import toml
 from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Trust
 from orchestrator.text import plain
+from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import logins, new_fleet
-from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.inventory import host_of
 
 # Whether new keys, by host, are to be written to known_hosts; the number is that of different ones.

@@ -20,7 +20,7 @@ from orchestrator.planning.selection import misread, narrow
 from orchestrator.quoting import toml
 from orchestrator.requests import Selection
 from orchestrator.ssh.resolve import resolve
-from orchestrator.verbs.caller import Caller
+from orchestrator.verbs import Caller
 
 NAME = "hosts.toml"
 SLURM = "slurm"  # the nodes of the job that we are in; ./slurm is a file

@@ -17,9 +17,8 @@ from orchestrator.requests import LaunchRequest
 from orchestrator.store import RunFolder, runs_root
 from orchestrator.store.key import key_path, own_key
 from orchestrator.unbroken import unbroken
-from orchestrator.verbs import keeping
+from orchestrator.verbs import Caller, keeping
 from orchestrator.verbs.asking import logins
-from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.environment import with_header
 from orchestrator.verbs.plan import Planned, make_plan, wanted_tasks
 

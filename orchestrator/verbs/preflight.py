@@ -13,8 +13,8 @@ from orchestrator.phases.preflight import Findings, examine
 from orchestrator.requests import LaunchRequest, PreflightRequest
 from orchestrator.store.bus import Bus
 from orchestrator.text import count
+from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import unconnected
-from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.plan import make_plan
 
 

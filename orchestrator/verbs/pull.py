@@ -19,8 +19,8 @@ from orchestrator.sync import pull
 from orchestrator.sync.files import LEFT_OUT, work_folder
 from orchestrator.sync.pull import keep_from_launches
 from orchestrator.text import count, plain, size, some
+from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking
-from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.finding import history, source_of
 
 _SHOWN = 5  # names that a line shows

@@ -16,8 +16,8 @@ from orchestrator.phases.data import bring, read_sources, sources
 from orchestrator.planning.environ import of_data
 from orchestrator.requests import PushRequest
 from orchestrator.sync.contents import Contents
+from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking
-from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.environment import absent, check_data
 
 

@@ -19,9 +19,8 @@ from orchestrator.run.view import replay as replayed
 from orchestrator.store import RunFolder, runs_root
 from orchestrator.store.reader import events_of
 from orchestrator.sync.contents import CodeSource, folder_source, read_builtin, read_data, read_folder
-from orchestrator.verbs import code
+from orchestrator.verbs import Caller, code
 from orchestrator.verbs.asking import asking
-from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.finding import find_run
 from orchestrator.verbs.plan import Planned, plan_of
 

@@ -12,8 +12,8 @@ from orchestrator.model import Host
 from orchestrator.phases.context import Emit
 from orchestrator.phases.setup import make_environments, runs_in
 from orchestrator.requests import SetupRequest
+from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking
-from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.environment import with_environment
 
 

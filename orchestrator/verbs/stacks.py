@@ -8,8 +8,8 @@ from orchestrator.errors import SeveralErrors, UsageError
 from orchestrator.phases.hang import RunStacks, keep
 from orchestrator.run.stacks import living
 from orchestrator.store import RunFolder
+from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking
-from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.finding import view_of
 
 _SECONDS = 45.0

@@ -16,8 +16,8 @@ from orchestrator.planning.takeover import speaks_for
 from orchestrator.run.view import View
 from orchestrator.run.vitals import Vitals, decode
 from orchestrator.store import RunFolder, runs
+from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking, unconnected
-from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.finding import view_of
 
 _FRESH = 1.5  # seconds that a keeper has to tell what the tasks do now

@@ -12,8 +12,8 @@ from orchestrator.requests import StopRequest
 from orchestrator.run.view import View
 from orchestrator.store import RunFolder, RunReader
 from orchestrator.store.standing import standing
+from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import adopt
-from orchestrator.verbs.caller import Caller
 
 _AGAIN = 0.05  # seconds
 _DEAF = 15.0  # seconds for a keeper to answer, or to go

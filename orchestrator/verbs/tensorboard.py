@@ -25,8 +25,8 @@ from orchestrator.node.stock.uv import environment
 from orchestrator.requests import TensorboardRequest
 from orchestrator.store import RunFolder
 from orchestrator.sync.files import EventMirror, work_folder
+from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import unconnected
-from orchestrator.verbs.caller import Caller
 from orchestrator.verbs.finding import source_of
 
 _EVERY = 3.0  # seconds between two looks

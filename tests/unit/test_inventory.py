@@ -14,8 +14,7 @@ from orchestrator.model import Host, Inventory
 from orchestrator.planning.selection import narrow
 from orchestrator.ranges import fold
 from orchestrator.ssh.resolve import resolve
-from orchestrator.verbs import inventory
-from orchestrator.verbs.caller import Caller
+from orchestrator.verbs import Caller, inventory
 
 pytestmark = pytest.mark.usefixtures("here")
 

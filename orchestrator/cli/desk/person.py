@@ -10,7 +10,7 @@ from orchestrator.cli.desk.out import tell
 from orchestrator.errors import OrchestrateError
 from orchestrator.render import question
 from orchestrator.text import count
-from orchestrator.verbs.caller import Caller
+from orchestrator.verbs import Caller
 
 if TYPE_CHECKING:
     from orchestrator.ssh.hostkeys import HostKeyRefused

@@ -91,7 +91,7 @@ def test_all_hosts_lost_a_stop_ends_in_time_and_says_what_it_does_not_know(desk:
     assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
     (ended,) = desk.named("RunEnded", run)
     assert ended["unproven"] == [host.name for host in desk.cluster.hosts]
-    assert "whether anything of the run is left there is unknown" in viewer.stderr
+    assert "tasks of the run may be alive there" in viewer.stderr
     assert f"orchestrate stop {run}" in viewer.stderr
     assert desk.task_pids(run)
 
