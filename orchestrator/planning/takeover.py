@@ -49,6 +49,7 @@ class Telling(Struct, frozen=True):
     host: str
     plan: RunPlan
     authentic: bool  # the plan is one that a holder of our key has written
+    begun: bool = True  # a task of it was started there, or somebody keeps it
 
 
 class Known(Struct, frozen=True):
@@ -58,6 +59,7 @@ class Known(Struct, frozen=True):
     authentic: bool
     tellers: tuple[str, ...]  # the hosts that tell of it
     contradiction: str = ""  # what two of them tell of it cannot both be true
+    begun: bool = True
 
 
 def join(tellings: Iterable[Telling]) -> list[Known]:
@@ -80,7 +82,8 @@ def _joined(several: Sequence[Telling]) -> Known:
     if other is not None and not authentic:
         differing = [name for name, value in _core(newest.plan).items() if _core(other.plan)[name] != value]
         contradiction = f"{newest.host} and {other.host} tell of different {', '.join(differing)}"
-    return Known(newest.plan, newest.authentic, tuple(sorted({one.host for one in heard})), contradiction)
+    tellers = tuple(sorted({one.host for one in heard}))
+    return Known(newest.plan, newest.authentic, tellers, contradiction, any(one.begun for one in several))
 
 
 def _core(plan: RunPlan) -> dict[str, object]:

@@ -57,7 +57,8 @@ def find_run(wanted: str | None, hosts: str | Inventory | None, caller: Caller) 
         raise ambiguous(wanted, [one.plan.run for one in matching])
     answering = tuple(host.name for host in inventory.hosts if host.name not in silent)
     # Those with our seal come first: a node may tell of a newer run, so that ours would not be the one.
-    newest = max(of_name or matching, key=lambda one: (one.authentic, one.plan.created))
+    # A launch that was refused is meant by its own name only, or where there is no other.
+    newest = max(of_name or matching, key=lambda one: (one.authentic, one.begun, one.plan.created))
     plan = adopt(newest, inventory, answering)
     folder = RunFolder(runs_root(), RunId(plan.run))
     unbroken(partial(folder.create, plan))
@@ -108,7 +109,8 @@ def discover(inventory: Inventory, caller: Caller) -> tuple[list[Known], list[st
                 sealed = opened(run.plan or "", key)
                 plan = decode_plan(sealed.plan)
                 if plan.run == run.run:
-                    tellings.append(Telling(host, plan, sealed.authentic))
+                    kept = run.keeper is not None and run.keeper.alive
+                    tellings.append(Telling(host, plan, sealed.authentic, bool(run.tasks) or kept))
         if reply.more:
             caller.tell(
                 f"{host}: {count(reply.more, 'older run')} left out: it keeps too many (`orchestrate clean`)"
