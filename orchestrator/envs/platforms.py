@@ -87,8 +87,8 @@ def specifier(asked: str, minors: Sequence[int]) -> str:
     """Return what uv is asked for: some of these versions, as far as `asked` allows them."""
     if not minors or _asked(asked) is None or _EXACT.fullmatch(asked):
         return asked
-    holes = (f",!=3.{one}.*" for one in range(minors[0], minors[-1]) if one not in minors)
-    return f"{asked},>=3.{minors[0]},<3.{minors[-1] + 1}{''.join(holes)}"
+    holes = (f"!=3.{one}.*" for one in range(minors[0], minors[-1]) if one not in minors)
+    return ",".join(dict.fromkeys([*asked.split(","), f">=3.{minors[0]}", f"<3.{minors[-1] + 1}", *holes]))
 
 
 def _asked(asked: str) -> SpecifierSet | None:

@@ -16,7 +16,8 @@ _RELEASE = re.compile(r"3\.(\d+)\.\d+")
 
 def available(platform: Platform) -> frozenset[int]:
     """Return the minor versions of Python 3 that uv can download for a platform."""
-    arguments = ["python", "list", "--only-downloads", "--all-platforms", "--output-format", "json"]
+    arguments = ["python", "list", "--only-downloads", "--all-platforms", "--all-arches"]
+    arguments += ["--output-format", "json"]
     known = json.loads(uv.run("list the Pythons that uv can download", arguments))
     releases = (_RELEASE.fullmatch(one["version"]) for one in known if one["key"].endswith(_suffix(platform)))
     return frozenset(int(found[1]) for found in releases if found)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config.load import parse
-from orchestrator.envs import Platform, lock, specifier, uv, wheels, with_python
+from orchestrator.envs import Platform, available, lock, specifier, uv, wheels, with_python
 from orchestrator.envs.lock import Lock, overrides_of
 from orchestrator.envs.platforms import fit
 from orchestrator.envs.script import of_script
@@ -99,13 +99,13 @@ ARM, ALPINE, OLD = Platform("aarch64", "glibc 2.39"), Platform("x86_64", ""), Pl
 @pytest.mark.parametrize(
     ("packages", "target", "asked", "expected"),
     [
-        ([PURE, TENSORFLOW], DEBIAN, ">=3.11", ((11, 12, 13), ">=3.11,>=3.11,<3.14")),
+        ([PURE, TENSORFLOW], DEBIAN, ">=3.11", ((11, 12, 13), ">=3.11,<3.14")),
         ([PURE, TENSORFLOW], ARM, "3.12", ((12,), "3.12")),
         ([TENSORFLOW], DEBIAN, "/opt/bin/python3", ((10, 11, 12, 13), "/opt/bin/python3")),
-        ([ABI3], DEBIAN, "<3.12", ((9, 10, 11), "<3.12,>=3.9,<3.12")),
-        ([UP_TO_3_10], DEBIAN, "<3.13,>=3.9", ((10, 11, 12), "<3.13,>=3.9,>=3.10,<3.13")),
+        ([ABI3], DEBIAN, "<3.12", ((9, 10, 11), "<3.12,>=3.9")),
+        ([UP_TO_3_10], DEBIAN, "<3.13,>=3.9", ((10, 11, 12), "<3.13,>=3.9,>=3.10")),
         ([SOURCE], DEBIAN, "<3.13,>=3.10", ((11,), "<3.13,>=3.10,>=3.11,<3.12")),
-        ([SOURCE], ARM, "<3.12,>=3.10", ((10, 11), "<3.12,>=3.10,>=3.10,<3.12")),  # built
+        ([SOURCE], ARM, "<3.12,>=3.10", ((10, 11), "<3.12,>=3.10")),  # built
         ([TENSORFLOW], DEBIAN, "3.14", "tensorflow"),
         ([TENSORFLOW], ALPINE, ">=3.11", "tensorflow"),
         ([TENSORFLOW], OLD, ">=3.11", "tensorflow"),
@@ -118,6 +118,11 @@ def test_the_python_is_chosen_by_the_wheels_of_the_packages(
     found = fit(packages, target)
     minors = found.allowed(asked)
     assert ((minors, specifier(asked, minors)) if minors else found.missing(asked)) == expected
+
+
+@pytest.mark.parametrize("target", [DEBIAN, ARM])
+def test_uv_has_a_python_for_each_platform(target: Platform) -> None:
+    assert {11, 12, 13} <= available(target)
 
 
 def test_uv_for_another_platform_comes_from_its_wheel(
