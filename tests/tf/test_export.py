@@ -89,7 +89,7 @@ class Kubelet:
         at = command.index("--hosts") + 1
         assert expand(command[at]) == self.names
         command[at] = ",".join(f"localhost:{port}" for port in self.ports)
-        command = [training_python() if word == "python3" else word for word in command]
+        command = [training_python() if word == "python3" else word.replace("$$", "$") for word in command]
         given = {one["name"]: one.get("value", str(index)) for one in container["env"]}
         env = {"PATH": os.environ["PATH"], "HOME": str(pod), "TF_CPP_MIN_LOG_LEVEL": "2", **given}
         return called(command, env, pod)

@@ -30,7 +30,9 @@ def test_the_tutorials_parameters_with_all_phases(desk: Desk) -> None:
     assert len({result["digest"] for result in found}) == 1
     assert {result["steps"] for result in found} == {15}
     # What is shown while it trains is the loss of the global batch (2.3 for a guess), not a sum of tasks.
-    assert all(1.5 < event["loss"] < 3.0 for event in desk.named("TaskProgressed"))
+    losses = [event["loss"] for event in desk.named("TaskProgressed") if event["loss"] is not None]
+    assert losses  # other events hold what Keras prints beside it
+    assert all(1.5 < loss < 3.0 for loss in losses)
     desk.logs_are_identical(desk.run_id())
     validated = desk.named("HostValidated")
     assert {event["host"] for event in validated} == {host.name for host in desk.cluster.hosts}
