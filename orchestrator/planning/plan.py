@@ -41,6 +41,7 @@ from orchestrator.ranges import grouped
 from orchestrator.requests import LaunchRequest
 from orchestrator.text import count, endpoint
 
+_NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b")  # of torchrun and accelerate
 _SEARCH = "Keras Tuner: the first task hands out the trials, the others run them"
 WORKER_ENTRY = ("-m", "worker_entry")
 _TENSORFLOW = re.compile(r"(?i)\b(?:tensorflow|tf_?keras|keras)")
@@ -199,6 +200,14 @@ def _recipe(
 def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: Sequence[str]) -> None:
     """Raise UsageError for hosts that a framework has no use for."""
     title = FRAMEWORKS[framework].title
+    starts = FRAMEWORKS[framework].starts.search(" ".join(command))
+    same = next((word for word in command if _NODE_RANK.match(word)), "") if starts and len(hosts) > 1 else ""
+    if same:
+        raise UsageError(
+            f"{same} would be the same on all {len(hosts)} hosts, and they would wait for each other",
+            why="each host gets its own by PET_NODE_RANK, and the number of nodes and the master likewise",
+            hint="remove --nnodes, --node_rank, --master_addr and --master_port from the command",
+        )
     for host in hosts if not FRAMEWORKS[framework].has_config else ():
         if host.role is not Role.WORKER:
             raise UsageError(
@@ -206,7 +215,7 @@ def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: S
                 why="only TensorFlow's tasks have roles; all others are equal and have a rank",
                 hint='remove `role`; or write framework = "tensorflow" under [job], if it is TensorFlow',
             )
-        if host.tasks > 1 and FRAMEWORKS[framework].starts.search(" ".join(command)):
+        if host.tasks > 1 and starts:
             raise UsageError(
                 f"{host.name} has {host.tasks} tasks, and the command starts the processes of a host itself",
                 hint="remove `tasks`: one task per host; or launch the script without that command",

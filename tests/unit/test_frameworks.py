@@ -234,6 +234,16 @@ def test_hosts_that_a_framework_or_its_launcher_cannot_have_are_refused() -> Non
         make(host("a", tasks=2), command=("accelerate", "launch", "t.py"))
 
 
+@pytest.mark.parametrize("option", ["--node_rank=0", "--node-rank", "--machine_rank=0"])
+def test_a_node_rank_that_all_hosts_would_have_is_refused(option: str) -> None:
+    starts = "accelerate launch" if option.startswith("--machine") else "torchrun"
+    command = (*starts.split(), "--nnodes=2", option, *(["0"] if "=" not in option else []), "train.py")
+    with pytest.raises(UsageError, match="same on all 2 hosts"):
+        make(host("a"), host("b"), command=command)
+    assert make(host("a"), command=command).tasks
+    assert make(host("a"), host("b"), command=("train.py", option)).tasks
+
+
 def test_preflight_goes_by_the_framework_or_the_program_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
