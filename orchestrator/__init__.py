@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import the API when it is asked for: `orchestrate --help` imports this package, too."""
+        """Import the API on first use; `orchestrate --help` imports this package too and does not need it."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from orchestrator import api  # noqa: PLC0415 - see above

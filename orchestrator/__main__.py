@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-# Until `run` can take it, Ctrl-C ends us without a word: imports would show a traceback.
+# Until `run` handles Ctrl-C it ends the process silently; during imports it would print a traceback.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

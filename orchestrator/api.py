@@ -1,4 +1,4 @@
-"""The verbs for a Python program: nothing is printed, nothing asked without a terminal, errors are raised."""
+"""The Python API: nothing is printed, nothing is asked without a terminal, and errors are raised."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from orchestrator.model import Inventory, Order
 from orchestrator.phases.hang import RunStacks
 from orchestrator.phases.preflight import Findings
 from orchestrator.render import question
-from orchestrator.report import page
+from orchestrator.report import several
 from orchestrator.requests import (
     ExecRequest,
     LaunchRequest,
     PreflightRequest,
     PullRequest,
     Selection,
-    StopRequest,
     make,
 )
 from orchestrator.store import RunFolder, RunReader
@@ -46,11 +45,11 @@ __all__ += ["RunHandle", "Stamped", "UsageError", "execute", "launch", "open", "
 StrPath: TypeAlias = str | os.PathLike[str]
 
 _log = logging.getLogger("orchestrate")
-_log.addHandler(logging.NullHandler())  # else its warnings are printed where nobody has set up logging
+_log.addHandler(logging.NullHandler())  # Otherwise its warnings are printed where logging is not configured.
 
 
 class Hosts(TypedDict, total=False):
-    """The inventory, and which of its hosts, as the options of these names have it."""
+    """The inventory and the hosts to use from it; the options with these names work the same way."""
 
     hosts: StrPath
     only: str
@@ -66,15 +65,17 @@ class LaunchOptions(Hosts, total=False):
     min_hosts: int
     spares: int
     hang_timeout: float
+    keep_warm: float
     notify: str
     metrics: StrPath
     replay: str
+    continues: str
     other_ports: bool
     wait: bool
 
 
 class _Program(Caller):
-    """The program that imports us: notices are logged, and only a person at a terminal is asked."""
+    """The calling program: notices are logged, and questions are asked only at a terminal."""
 
     def __init__(self) -> None:
         self.masters = question.can_answer()
@@ -86,7 +87,7 @@ class _Program(Caller):
 
 @contextlib.contextmanager
 def _worded() -> Iterator[None]:
-    """Raise each failure as an OrchestrateError; Python's own errors stand for arguments of a wrong type."""
+    """Raise every failure as an OrchestrateError, except Python's own errors for wrong types."""
     try:
         yield
     except (OrchestrateError, TypeError, ValueError):
@@ -95,9 +96,9 @@ def _worded() -> Iterator[None]:
         raise worded(error) from error
 
 
-def _refuse(wanted: str) -> str:
+def _refuse(prompt: str) -> str:
     raise UsageError(
-        f"there is no terminal to ask at: {wanted.removesuffix(': ')}",
+        f"cannot ask without a terminal: {prompt.removesuffix(': ')}",
         hint="`ssh-add` the key first, or name another one with `identity`",
     )
 
@@ -113,7 +114,7 @@ def launch(
 ) -> RunHandle:
     """Start a run and return its handle. The run outlives this process; only `stop` ends it.
 
-    Raise UsageError where nothing was started.
+    Raise UsageError if nothing was started.
     """
     program, given = _Program(), _given(options, LaunchOptions)
     selection = make(Selection, given)
@@ -135,7 +136,7 @@ def open(run: str | None = None, *, hosts: StrPath | None = None) -> RunHandle: 
     """Return the handle of a run by its ID, part of the ID, or its name; by default the newest run."""
     selection = make(Selection, {"hosts": _path(hosts), "only": run})
     if run == "":
-        raise UsageError("the name of a run is empty", hint="leave it out: the newest run is meant then")
+        raise UsageError("the name of a run is empty", hint="leave it out to select the newest run")
     return RunHandle(find_run(run, selection.hosts, _Program()))
 
 
@@ -149,7 +150,7 @@ def preflight(**hosts: Unpack[Hosts]) -> Findings:
 
 @_worded()
 def execute(command: Sequence[StrPath], **hosts: Unpack[Hosts]) -> dict[str, HostAnswer]:
-    """Run one command on all hosts, without a run, and return the answer of each host by its name."""
+    """Run one command on all hosts, without a run, and return each host's answer by its name."""
     program = _Program()
     request = make(ExecRequest, {"command": _words(command)}, inventory=_inventory(hosts, program))
     return exec_verb.execute(request, program)
@@ -172,22 +173,22 @@ class RunHandle(Struct, frozen=True):
 
     @property
     def ended(self) -> RunEnded | None:
-        """Return the event that ended the run; None while anything of it may be alive."""
+        """Return the event that ended the run, or None while any of it may be alive."""
         with _worded():
             return over(self._folder)
 
     def events(self) -> Iterator[Event]:
-        """Yield the run's events and the lines of its tasks, from the first to the one that ends the run."""
+        """Yield the run's events and its tasks' lines, from the first to the one that ends the run."""
         return (stamped.event for stamped in self.stamped())
 
     def stamped(self) -> Iterator[Stamped]:
-        """Yield the same events as `events`, each with its time: `at` and `event`."""
+        """Yield the same events as `events`, each with its time (fields `at` and `event`)."""
         return (stamped for stamped in self._stream() if stamped is not None)
 
     def wait(self, timeout: float | None = None, *, check: bool = False) -> RunEnded:
         """Wait until the run has ended and return that event.
 
-        Raise TimeoutError after `timeout` seconds, and with `check` RunError for a run that failed.
+        Raise TimeoutError after `timeout` seconds, and with `check` RunError for a failed run.
         """
         end = self._end(timeout)
         if check and end.status:
@@ -196,12 +197,12 @@ class RunHandle(Struct, frozen=True):
 
     @_worded()
     def stop(self, *, now: bool = False) -> RunEnded:
-        """End the run on every host and return that event; `now` gives the tasks no time to finish."""
-        order, known = stop.order_of(StopRequest(now)), standing(self._folder)[1]
+        """End the run on every host and return that event; `now` skips the tasks' grace period."""
+        order, seen_bytes = Order.KILL if now else Order.STOP, standing(self._folder)[1]
         if (end := self.ended) is not None:
             return end
-        stop.reach_keeper(self._folder, order, known, _Program())
-        return self._end(None, known, order)
+        stop.reach_keeper(self._folder, order, seen_bytes, _Program())
+        return self._end(None, seen_bytes, order)
 
     @_worded()
     def pull(
@@ -213,43 +214,52 @@ class RunHandle(Struct, frozen=True):
 
     @_worded()
     def stacks(self) -> RunStacks:
-        """Take the Python stacks of all tasks, which show the one that hangs, and where."""
+        """Collect the Python stacks of all tasks; they show which task hangs, and where."""
         return stacks.take(self._folder, _Program())
 
     @_worded()
-    def report(self, to: StrPath | None = None) -> Path:
-        """Write the run as one page of HTML, by default into its folder, and return the path."""
-        return page.write(self._folder, None if to is None else Path(to))
+    def metrics(self) -> dict[str, float]:
+        """Return the last value of each metric that the tasks reported or printed, such as `loss`."""
+        return several.metrics(self._folder)
 
-    def _end(self, timeout: float | None, known: int = 0, order: Order | None = None) -> RunEnded:
+    @_worded()
+    def report(self, to: StrPath | None = None, others: Sequence[RunHandle] = ()) -> Path:
+        """Write the run, and `others` in the same charts, as one page of HTML, and return the path.
+
+        By default the page is in the run's folder.
+        """
+        folders = list(dict.fromkeys(handle._folder for handle in (self, *others)))  # noqa: SLF001
+        return several.write(folders, None if to is None else Path(to))
+
+    def _end(self, timeout: float | None, start: int = 0, order: Order | None = None) -> RunEnded:
         limit = None if timeout is None else time.monotonic() + timeout
         end: RunEnded | None = None
-        for stamped in self._stream(lambda _task: False, known, order):
+        for stamped in self._stream(lambda _task: False, start, order):
             if stamped is not None and isinstance(stamped.event, RunEnded):
                 end = stamped.event
             elif end is None and limit is not None and time.monotonic() > limit:
                 raise TimeoutError(f"run {self.id} has not ended within {timeout:g} s")
-        assert end is not None  # else the stream has raised
+        assert end is not None  # otherwise the stream has raised
         return end
 
     def _stream(
         self,
         tasks: Callable[[str], bool] = lambda _task: True,
-        known: int = 0,
+        start: int = 0,
         order: Order | None = None,
     ) -> Iterator[Stamped | None]:
-        """Yield what follows `known` bytes of events, None after each look; raise when none can keep it."""
+        """Yield the events after `start` bytes, and None after each check; raise if no keeper is left."""
         with _worded():
-            reader = RunReader(self._folder, wanted=tasks, start=known)
-            left: RunLeft | None = None
+            reader = RunReader(self._folder, shows=tasks, start=start)
+            leaving: RunLeft | None = None
             take_over = partial(adopt, self._folder, _Program(), stop=order)
             if order is None and over(self._folder) is None:
-                take_over()  # does nothing when it has a keeper
+                take_over()  # no effect if it has a keeper
             for stamped in stream(self._folder, reader, take_over):
-                left = stamped.event if stamped and isinstance(stamped.event, RunLeft) else left
+                leaving = stamped.event if stamped and isinstance(stamped.event, RunLeft) else leaving
                 yield stamped
-        if left is not None and not reader.ended:
-            raise ClusterError(f"run {self.id} cannot be kept from here", why=left.why, hint=left.hint)
+        if leaving is not None and not reader.ended:
+            raise ClusterError(f"run {self.id} cannot be kept from here", why=leaving.why, hint=leaving.hint)
 
 
 def _words(command: Sequence[StrPath]) -> list[str]:
@@ -262,8 +272,8 @@ def _path(value: object) -> object:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _given(options: Mapping[str, object], known: type) -> dict[str, object]:
-    if unknown := sorted(options.keys() - vars(known)["__optional_keys__"]):
+def _given(options: Mapping[str, object], request: type) -> dict[str, object]:
+    if unknown := sorted(options.keys() - vars(request)["__optional_keys__"]):
         raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
     return {name: _path(value) for name, value in options.items()}
 

@@ -1,4 +1,4 @@
-"""The seam between us and time: clocks, chance, threads, and every wait. A simulator replaces it."""
+"""The seam for time: clocks, randomness, threads, and every wait. The simulator replaces it."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ T = TypeVar("T")
 
 
 class Clock:
-    """Time as this machine has it. Whatever waits or asks for the time does so here."""
+    """This machine's time. Code that waits or needs the time uses this class."""
 
     def now(self) -> float:
-        """Seconds of a clock that only goes forward."""
+        """Return seconds of a monotonic clock."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         return time.time()
 
     def between(self, low: float, high: float) -> float:
-        """Return a random number, to spread what many do at once."""
+        """Return a random number, which spreads out what many hosts do at once."""
         return random.uniform(low, high)  # noqa: S311 - no secret
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
     def result(self, future: Future[T], timeout: float | None = None) -> T:
-        """Wait for a future's result; raise its error, or TimeoutError."""
+        """Wait for a future's result; raise its exception, or TimeoutError."""
         return future.result(timeout)
 
     def done(self, future: Future[T], timeout: float | None) -> bool:
-        """Wait for a future; return True if it has ended, whichever way."""
+        """Wait for a future; return True if it has ended, successfully or not."""
         return not wait([future], timeout).not_done
 
     def take(self, items: queue.SimpleQueue[T], timeout: float) -> T:
@@ -54,24 +54,24 @@ class Clock:
         condition.wait()
 
     def readable(self, descriptor: int, timeout: float) -> bool:
-        """Wait for bytes; return True if there are some."""
+        """Wait for bytes; return True if there are any."""
         return bool(select.select([descriptor], [], [], timeout)[0])
 
     def post(self, call: Callable[[], object]) -> None:
-        """Make a call: at once, or in the thread that decides where there is one."""
+        """Make a call: at once, or in the deciding thread if there is one."""
         call()
 
     def start(self, name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
-        """Start a thread that does not keep the process alive; raise OSError where none can be had."""
+        """Start a thread that does not keep the process alive; raise OSError if the system refuses."""
         thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # Python has no type of its own for that
+        except RuntimeError as error:  # Python raises no specific type for that.
             raise OSError(errno.EAGAIN, str(error)) from error
         return thread
 
     def join(self, thread: threading.Thread, timeout: float) -> None:
-        """Wait for a thread's end."""
+        """Wait for a thread to end."""
         thread.join(timeout)
 
 

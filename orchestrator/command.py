@@ -1,7 +1,7 @@
-"""Transports that are a child process: the socket that is its stdin and stdout is the channel.
+"""Transports that run a child process, whose stdin and stdout are a socket that serves as the channel.
 
-`ssh = "local"` runs our command itself; every other transport runs a client (`ssh`, `srun`, a command of the
-user's) whose last word is the command line for a shell at the far end.
+`ssh = "local"` runs our command itself. Every other transport runs a client (`ssh`, `srun`, or the user's
+own command) whose last argument is a command line for the remote shell.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from orchestrator.quoting import command_line
 Explain: TypeAlias = Callable[[int | None, bytes], HostError | None]
 
 _TAIL = 4096
-_ENDING = 2.0  # seconds that a client may take to end once its pipes are closed, and once more after TERM
+_ENDING = 2.0  # seconds for a client to end after its pipes are closed, and again after TERM
 
 
-@dataclass(eq=False, repr=False)  # the environment may hold secrets
+@dataclass(eq=False, repr=False)  # the environment may contain secrets
 class PipeLink:
-    """Processes of this machine, or of what a client leads to."""
+    """Processes on this machine, or on the machine that a client connects to."""
 
     _host: str
     _client: Sequence[str] | None = None
     _explain: Explain = lambda _status, _words: None
     remark: str = ""
-    environ: Mapping[str, str] | None = None  # None: ours
+    environ: Mapping[str, str] | None = None  # None: our own environment
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _channels: list[PipeChannel] = field(default_factory=list)
     _closed: bool = False
 
     def open(self, argv: Sequence[str]) -> PipeChannel:
-        """Start argv from the home folder, as a login does; `~/` at the start of the program is expanded."""
+        """Run argv from the home folder, as a login does; a leading `~/` of the program is expanded."""
         if self._client is None:
             program, *rest = argv
-            words = [str(Path(program).expanduser()) if program.startswith("~/") else program, *rest]
+            argv_here = [str(Path(program).expanduser()) if program.startswith("~/") else program, *rest]
             cwd = str(Path.home()) if Path.home().is_dir() else "/"
         else:
-            words, cwd = [*self._client, command_line(argv)], None
+            argv_here, cwd = [*self._client, command_line(argv)], None
         with self._lock:
             if self._closed:
                 raise _lost(self._host, "the connection is closed")
@@ -56,7 +56,7 @@ class PipeLink:
             ours, theirs = socket.socketpair()
             try:
                 process = subprocess.Popen(
-                    words,
+                    argv_here,
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=subprocess.PIPE,
@@ -67,19 +67,22 @@ class PipeLink:
                 )
             except OSError as error:
                 ours.close()
-                what, hint = f"cannot run {words[0]}", f"`which {shlex.quote(words[0])}`"
+                what, hint = f"cannot run {argv_here[0]}", f"`which {shlex.quote(argv_here[0])}`"
                 raise HostError(self._host, what, kind="command", why=reason(error), hint=hint) from error
             finally:
                 theirs.close()
             self._channels.append(channel := PipeChannel(self._host, process, ours))
         return channel
 
-    def explain(self, status: int | None, words: bytes) -> HostError | None:
-        """Return the client's own error, told by its status and its last words on stderr."""
-        return self._explain(status, words)
+    def explain(self, status: int | None, stderr: bytes) -> HostError | None:
+        """Return the client's own error, derived from its status and the last output on stderr."""
+        return self._explain(status, stderr)
+
+    def leave(self) -> None:
+        pass
 
     def close(self) -> None:
-        """Close every channel, as a cut connection would."""
+        """Close every channel, as a lost connection would."""
         with self._lock:
             self._closed = True
             channels, self._channels = self._channels, []
@@ -88,19 +91,18 @@ class PipeLink:
 
 
 def _lost(host: str, why: str) -> HostError:
-    hint = "see its last words in the debug log"
+    hint = "see its last output in the debug log"
     return HostError(host, "closed the connection", kind="lost", why=why, hint=hint)
 
 
 class PipeChannel:
-    """A child process, and our end of the socket that it reads and writes."""
+    """A child process and our end of its stdin and stdout socket."""
 
     def __init__(self, host: str, process: subprocess.Popen[bytes], end: socket.socket) -> None:
         assert process.stderr is not None
         self._host = host
         self._process = process
-        self._registration = contextlib.ExitStack()
-        self._registration.enter_context(processes.registered(process))
+        processes.alive.add(process)
         self._end, self._err = end, process.stderr
         self._lock = threading.Lock()
         self._closed = False
@@ -113,7 +115,7 @@ class PipeChannel:
         return self._closed and self._process.poll() is not None
 
     def send(self, data: bytes) -> None:
-        """Send all of it; raise HostError (kind "lost") when the command is gone or the channel closed."""
+        """Send all of it; raise HostError (kind "lost") if the command has ended or the channel is closed."""
         try:
             self._end.sendall(data)
         except OSError as error:
@@ -125,7 +127,7 @@ class PipeChannel:
             self._end.shutdown(socket.SHUT_WR)
 
     def recv(self, limit: int) -> bytes:
-        """At least one byte, b"" at the end of stdout or after `close`."""
+        """Return at least one byte, or b"" at the end of stdout or after `close`."""
         try:
             return b"" if self._closed else self._end.recv(limit)
         except OSError:
@@ -135,7 +137,7 @@ class PipeChannel:
         return self._tail
 
     def wait(self, timeout: float) -> int | None:
-        """The exit status, 128 + signal as a shell says it, None after the timeout."""
+        """Return the exit status (128 + signal, as a shell reports it), or None after the timeout."""
         try:
             code = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -144,7 +146,7 @@ class PipeChannel:
         return code if code >= 0 else 128 - code
 
     def close(self) -> None:
-        """Close the command's socket and collect it; kill its process group when it does not end at that."""
+        """Close the command's socket and collect the process; kill its process group if it does not end."""
         with self._lock:
             if self._closed:
                 return
@@ -153,7 +155,7 @@ class PipeChannel:
             self._end.shutdown(socket.SHUT_RDWR)
         try:
             threading.Thread(target=self._collect, name=f"collect for {self._host}", daemon=True).start()
-        except RuntimeError:  # this machine has none left
+        except RuntimeError:  # no thread left on this machine
             self._collect()
 
     def _collect(self) -> None:
@@ -164,7 +166,7 @@ class PipeChannel:
             except subprocess.TimeoutExpired:
                 processes.kill(self._process, number)
         self._process.wait()
-        self._registration.close()
+        processes.alive.discard(self._process)
         self._end.close()
         self._drainer.join(_ENDING)
         self._err.close()

@@ -1,25 +1,30 @@
-"""The errors a person reads, and the exit statuses they end in.
+"""The errors that users see, and the exit statuses they lead to.
 
-OrchestrateError
-├── UsageError        2  bad usage or configuration
-├── ClusterError      3  preflight or connection failed
-│   └── HostError     3  one host's share of it; folded over hosts before it is shown
-│       └── HereError 5  this machine could not do its part: no process, no descriptor, no memory
-└── RunError          1  the run failed
+OrchestrateError      4  a bug
+    UsageError        2  bad usage or configuration
+    ClusterError      3  preflight or a connection failed
+        HostError     3  the part that concerns one host; hosts with the same one share a block
+            HereError 5  a failure of this machine: no process, descriptor or memory left
+    RunError          1  the run failed
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 
+from orchestrator.node.base.lenient import FULL
 from orchestrator.text import cut
 
-_LONG = 500  # characters of a reason that stands in a line with others
+_LONG = 500  # characters of a reason shown on one line with others
+# Of this machine, and possibly over soon; not of what was to be opened.
+SPENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO)
 
 
 class ExitStatus(IntEnum):
-    """Exit statuses of the process; documented, and the only place where the numbers stand."""
+    """The exit statuses of the process, as documented; defined here only."""
 
     OK = 0
     RUN_FAILED = 1
@@ -31,7 +36,7 @@ class ExitStatus(IntEnum):
 
 
 class OrchestrateError(Exception):
-    """An error in three parts: what happened and to whom, why, and what to try."""
+    """An error in three parts: what happened and where, why, and what to try."""
 
     status = ExitStatus.BUG
 
@@ -43,7 +48,7 @@ class OrchestrateError(Exception):
 
     @property
     def in_one_line(self) -> str:
-        """Word the error for a row of a table or a warning, with the beginning of a long reason."""
+        """Return the error for a row of a table or a warning, with the start of a long reason."""
         why = "; ".join(line.strip() for line in self.why.split("\n") if line.strip())
         return f"{self.what}: {cut(why, _LONG)}" if why else self.what
 
@@ -55,7 +60,7 @@ class UsageError(OrchestrateError):
 
 
 class HelpRequested(UsageError):  # noqa: N818 - an answer
-    """Nothing is wrong: the options of the bundled program ask for its help."""
+    """Not an error: the options of the bundled program ask for its help."""
 
     status = ExitStatus.OK
 
@@ -65,49 +70,49 @@ class HelpRequested(UsageError):  # noqa: N818 - an answer
 
 
 class ClusterError(OrchestrateError):
-    """A host could not be reached, or failed a check."""
+    """A host is unreachable, or failed a check."""
 
     status = ExitStatus.CLUSTER
 
 
 class RunError(OrchestrateError):
-    """The run failed, or cannot go on."""
+    """The run failed, or cannot continue."""
 
     status = ExitStatus.RUN_FAILED
 
 
 class Trouble(StrEnum):
-    """The kinds of a HostError by which behaviour is chosen; the others only have a name."""
+    """Kinds of HostError that decisions depend on; the other kinds are names only."""
 
     LOST = "lost"
-    PROTOCOL = "protocol"  # it says what our agent would not
+    PROTOCOL = "protocol"  # it sent something our agent never sends
     TIMEOUT = "timeout"
     REFUSED = "refused"
     NO_ROUTE = "no-route"
-    KEPT = "kept"  # another keeper has the run
-    STOPPED = "stopped"  # a user has stopped the run
-    MISSING = "missing"  # nothing is at a path
+    KEPT = "kept"  # another keeper owns the run
+    STOPPED = "stopped"  # a user stopped the run
+    MISSING = "missing"  # a path does not exist
     AUTH = "auth"
     HOSTKEY_UNKNOWN = "hostkey-unknown"
     HOSTKEY_CHANGED = "hostkey-changed"
     HOSTKEY_REVOKED = "hostkey-revoked"
-    HUNG_UP = "hung-up"  # before its banner, as a busy sshd does: worth another try
-    HERE = "here"  # this machine could not do its part
+    HUNG_UP = "hung-up"  # before its banner, as a busy sshd does; worth a retry
+    HERE = "here"  # the controller itself failed
     FORBIDDEN = "forbidden"  # its bastion does not forward
-    NO_PYTHON = "no-python"  # no interpreter there fits
-    NO_INDEX = "no-index"  # no package index can be reached from it
-    INCOMPLETE = "incomplete"  # a folder that was sent lacks something
+    NO_PYTHON = "no-python"  # no suitable interpreter on the host
+    NO_INDEX = "no-index"  # the host reaches no package index
+    INCOMPLETE = "incomplete"  # a transferred folder is incomplete
     RSYNC = "rsync"
 
 
-FOREIGN = "does not speak our protocol"  # of a host that says what our agent would not
+FOREIGN = "does not speak our protocol"  # from a host that sent something our agent never sends
 
 
 class HostError(ClusterError):
-    """Something went wrong with one host.
+    """A failure that concerns one host.
 
-    `what` is worded without the host's name ("refused the login") so that hosts which fail
-    alike can be folded into one message; `kind` is a stable slug such as "disk", or a `Trouble`.
+    `what` does not contain the host's name ("refused the login"), so that hosts with the same failure can be
+    folded into one message. `kind` is a stable slug such as "disk", or a `Trouble`.
     """
 
     def __init__(self, host: str, what: str, *, kind: str, why: str = "", hint: str = "") -> None:
@@ -117,44 +122,57 @@ class HostError(ClusterError):
 
     @property
     def lost(self) -> bool:
-        """Return True where the host counts as lost over it."""
+        """Return True if the host counts as lost because of it."""
         return self.kind in (Trouble.LOST, Trouble.PROTOCOL)
 
 
 class HereError(HostError):
-    """A failure of this machine, whatever host it was about: nothing is said against the host."""
+    """A failure of the controller, whichever host it was working on; the host is not to blame."""
 
     status = ExitStatus.HERE
 
     def __init__(self, host: str, why: str, hint: str = "") -> None:
-        hint = hint or "look at this machine: `ulimit -a`, `df -h`, `ls -ld ~/.ssh`; then try again"
-        super().__init__(host, "cannot be talked to from here", kind=Trouble.HERE, why=why, hint=hint)
+        hint = hint or "check this machine: `ulimit -a`, `df -h`, `ls -ld ~/.ssh`; then try again"
+        if os.strerror(errno.EMFILE) in why:  # the soft limit was raised to the hard one
+            hint = (
+                "name fewer hosts (`--only`), or have root raise the limit that `ulimit -Hn` shows: each host"
+            )
+            hint += " needs an open file, and each task of a run three more"
+        super().__init__(host, "cannot be reached from this machine", kind=Trouble.HERE, why=why, hint=hint)
 
 
 def expect(right: object, why: str) -> None:
-    """Raise ValueError with what is wrong, unless it is right."""
+    """Raise ValueError with the problem unless the condition holds."""
     if not right:
         raise ValueError(why)
 
 
 def of_this_machine(error: Exception) -> OrchestrateError | None:
-    """Word what failed on this machine, where nothing nearer to it has; None for a bug."""
+    """Return the error for a failure of this machine that nothing closer has described; None for a bug."""
     if isinstance(error, OSError):
         why = error.strerror or str(error)
         why = f"{error.filename}: {why}" if error.filename else why
         hint = "`--debug` shows where; the current folder may have been removed"
-    elif isinstance(error, MemoryError) or "start new thread" in str(error):  # of Python and its libraries
-        why, hint = str(error) or "no memory is left", "look at `ulimit -a` and `free`; then try again"
+    elif isinstance(error, MemoryError) or "start new thread" in str(error):  # a bug in our code or a library
+        why, hint = str(error) or "no memory is left", "check `ulimit -a` and `free`; then try again"
     else:
         return None
-    worded = OrchestrateError("this machine could not do its part", why=why, hint=hint)
+    worded = OrchestrateError("orchestrate failed on this machine", why=why, hint=hint)
     worded.status = ExitStatus.HERE
     return worded
 
 
 def worded(error: Exception) -> OrchestrateError:
-    """Return an error of ours for any that was raised: this machine's fault, or a bug."""
+    """Return an error of ours for any exception: a failure of this machine, or a bug.
+
+    A request is not wrong because of a full disk, a limit, or an I/O error.
+    """
     if isinstance(error, OrchestrateError):
+        number = getattr(error.__cause__, "errno", None)
+        if isinstance(error, UsageError) and number in (*FULL, *SPENT):
+            error.status = ExitStatus.HERE
+            if number in SPENT:
+                error.hint = "check this machine: `ulimit -a`, `free`, `dmesg`; then try again"
         return error
     what = f"a bug in orchestrate: {type(error).__name__}: {error}"
     hint = "`--debug` shows the place: run the same command with it, and report what it prints"
@@ -162,7 +180,7 @@ def worded(error: Exception) -> OrchestrateError:
 
 
 class SeveralErrors(OrchestrateError):  # noqa: N818 - a bundle, not a kind
-    """Errors that are shown one after another; the status is the first one's."""
+    """Errors that are shown one after another; the first one's exit status counts."""
 
     def __init__(self, errors: Iterable[OrchestrateError]) -> None:
         self.errors = tuple(errors)

@@ -1,6 +1,6 @@
-"""The frameworks that a launch knows, as a table, and a task's place among all of a run. Pure.
+"""The supported frameworks as a table, and a task's rank among all tasks of a run. Pure.
 
-Another one is a name in model.py, a section here, and its line in the table.
+A new one is a name in model.py, a section here, and a row in the table.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from typing import TypeVar
 from msgspec import Struct
 
 from orchestrator import orchestrate_rank
-from orchestrator.model import FrameworkName
+from orchestrator.model import OUTSIDE, FrameworkName, Role
 
 V = TypeVar("V")
 
 
 class Standing(Struct, frozen=True):
-    """One task among all: the numbers that every framework counts, under names of its own."""
+    """A task's position among all tasks: the numbers that every framework needs under its own names."""
 
     rank: int
-    peers: tuple[tuple[str, int], ...]  # address and task port of every task, in the order of their ranks
+    peers: tuple[tuple[str, int], ...]  # address and task port of every task, in rank order
     local_rank: int  # among the tasks of its host
     local_size: int
     host_rank: int  # of its host among the hosts
     hosts: int
-    devices: tuple[str, ...] | None  # of its host; None: nobody has said
+    devices: tuple[str, ...] | None  # on its host; None: unknown
+    role: Role = Role.WORKER
 
     @property
     def size(self) -> int:
@@ -35,25 +36,25 @@ class Standing(Struct, frozen=True):
 
 class Framework(Struct, frozen=True):
     title: str
-    imports: frozenset[str] = frozenset()  # modules that show it
-    # Words of a program that trains with it on several tasks, where it imports several frameworks; and of a
-    # command that starts such a program.
+    imports: frozenset[str] = frozenset()  # modules whose import shows it
+    # Names in a program that trains on several tasks with it, for programs that import several frameworks;
+    # and in commands that start such a program.
     spreads: re.Pattern[str] = re.compile(r"(?!)")
     starts: re.Pattern[str] = re.compile(r"(?!)")
     has_config: bool = False  # its tasks have roles and a TF_CONFIG
-    contracts: tuple[str, ...] = ()  # names of variables that its programs read, in orchestrate_rank.py
-    package: str = ""  # the distribution that it cannot do without
-    packages: Mapping[str, str] = {}  # distributions that tasks agree on -> modules
-    # Python for a process that has imported those: it may `write` the number of `gpus`, and its build.
+    contracts: tuple[str, ...] = ()  # names of the variables that its programs read, in orchestrate_rank.py
+    package: str = ""  # the required distribution
+    packages: Mapping[str, str] = {}  # distributions whose versions must match across tasks -> modules
+    # Python code to run after importing those: it may `write` the number of `gpus`, and the build
     probe: str = ""
-    validation: tuple[str, ...] = ()  # a module, and its options, that trains on a host alone
-    # A task is shown all devices of its host, and takes the one of its local rank; else it is shown its own.
+    validation: tuple[str, ...] = ()  # a module and its options that trains on a single host
+    # A task sees all devices of its host and uses the one of its local rank; otherwise it sees only its own.
     shows_all: bool = False
-    gloo: bool = False  # its tasks may exchange data through gloo, which takes the machine's own host name
-    interfaces: tuple[str, ...] = ()  # variables that name the interface of the task's address instead
+    gloo: bool = False  # its tasks may exchange data through gloo, which uses the machine's own host name
+    interfaces: tuple[str, ...] = ()  # variables that select the interface of the task's address instead
 
 
-# --- TensorFlow: its TF_CONFIG, which has roles, is made in planning/plan.py ---
+# --- TensorFlow: its TF_CONFIG, which has roles, is built in planning/plan.py ---
 
 _TENSORFLOW_PROBE = """
 if gpus and "tensorflow" in sys.modules:
@@ -76,7 +77,7 @@ _TENSORFLOW = Framework(
     probe=_TENSORFLOW_PROBE,
     validation=("worker_entry", "--validate"),
     has_config=True,
-    starts=re.compile(r"\bRscript\b|\S\.[Rr](?=\s|$)"),  # R's programs are not read
+    starts=re.compile(r"\bRscript\b|(?<!\S)\S+\.[Rr](?=\s|$)"),  # R programs are not read
     contracts=("dtensor",),
     spreads=re.compile(
         r"dtensor|tf\.distribute|MultiWorkerMirrored|MirroredStrategy|ParameterServer|TF_CONFIG"
@@ -111,7 +112,7 @@ _TORCH = Framework(
     starts=re.compile(
         r"(?:^|[/\s])(?:torchrun|accelerate\s+launch)(?:\s|$)|\btorch\.distributed\.(?:run|launch)\b"
     ),
-    contracts=("torch", "torchrun"),
+    contracts=("torch", "torchrun", "torchrun processes"),
     shows_all=True,
     gloo=True,
     interfaces=("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"),
@@ -147,23 +148,30 @@ FRAMEWORKS: Mapping[FrameworkName, Framework] = {
     FrameworkName.TORCH: _TORCH,
     FrameworkName.JAX: _JAX,
     FrameworkName.NONE: Framework("no framework"),
-    # Nothing shows one: what the program starts may still be TensorFlow's.
-    FrameworkName.AUTO: Framework("no framework known", has_config=True, contracts=_TENSORFLOW.contracts),
+    # No import shows one: what the program starts may still be TensorFlow's.
+    FrameworkName.AUTO: Framework("no framework detected", has_config=True, contracts=_TENSORFLOW.contracts),
 }
 
 
-def variables(name: FrameworkName, place: Standing, tuner: bool = False) -> dict[str, str]:
-    """Return a task's place in variables: names of our own, its framework's, and those of Keras Tuner."""
+def variables(
+    name: FrameworkName, place: Standing, tuner: bool = False, standalone: bool = False
+) -> dict[str, str]:
+    """Return the variables for a task: our own names, its framework's, and Keras Tuner's.
+
+    `standalone` omits the variables that override torchrun's option of that name.
+    """
     local, node = (place.local_rank, place.local_size), (place.host_rank, place.hosts)
-    known = orchestrate_rank.values(place.peers, place.rank, local, node)
+    values = orchestrate_rank.values(place.peers, place.rank, local, node, place.role.value)
     if place.devices is not None:
-        known["processes"] = str(max(1, len(place.devices)))
+        values["processes"] = str(max(1, len(place.devices)))
     contracts = ("orchestrate", *FRAMEWORKS[name].contracts, *["keras_tuner"] * tuner)
-    return orchestrate_rank.of_contracts(contracts, known)
+    chosen = contracts[:1] if place.role in OUTSIDE else contracts
+    chosen = tuple(contract for contract in chosen if not (standalone and contract == "torchrun"))
+    return orchestrate_rank.of_contracts(chosen, values)
 
 
 def alone(name: FrameworkName, env: Mapping[str, V]) -> dict[str, V]:
-    """Take a task's place away from its environment: for what runs on each host by itself."""
+    """Return the environment without a task's rank, for commands that run on each host separately."""
     contracts = ("orchestrate", *FRAMEWORKS[name].contracts, "keras_tuner")
     placed = {"TF_CONFIG"}.union(*(orchestrate_rank.CONTRACTS[contract] for contract in contracts))
     return {key: value for key, value in env.items() if key not in placed}

@@ -1,4 +1,4 @@
-"""Names that come from outside, as types that can only be names: none leads out of a folder."""
+"""Names from outside as types that can only be names: none leads out of a folder."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from orchestrator.errors import UsageError
 
 
 class NotANameError(UsageError, ValueError):
-    """A text that cannot be a name of this kind."""
+    """A text that is not a valid name of this kind."""
 
 
 class _Name(str):
-    """Text of one pattern; making one of any other text raises NotANameError."""
+    """Text that matches one pattern; any other text raises NotANameError."""
 
     __slots__ = ()
     KIND: ClassVar[str]
@@ -26,7 +26,7 @@ class _Name(str):
 
 
 class RunId(_Name):
-    """`20261121-010203-abcd`; the name of a folder here and on every node."""
+    """`20261121-010203-abcd`; the name of a run's folder here and on every node."""
 
     __slots__ = ()
     KIND = "the id of a run"
@@ -34,7 +34,7 @@ class RunId(_Name):
 
 
 class AttemptName(_Name):
-    """`1`, `2`, ...: an attempt at the training; `validate`, `validate-2`, `validate-2-1`: before it."""
+    """`1`, `2`, ... for training attempts; `validate`, `validate-2`, `validate-2-1` before them."""
 
     __slots__ = ()
     KIND = "the name of an attempt"
@@ -42,15 +42,15 @@ class AttemptName(_Name):
 
     @property
     def number(self) -> int | None:
-        """Which attempt at the training it is; None for a validation."""
+        """Return the number of a training attempt; None for a validation."""
         return int(self) if self.isdigit() else None
 
 
 def is_validation(attempt: str) -> bool:
-    """Return True if an attempt of this name is one before the training; no attempt, which is "", is none."""
+    """Return True for an attempt that runs before the training; False for "", which is no attempt."""
     return bool(attempt) and AttemptName(attempt).number is None
 
 
 def is_rehearsed(host: str) -> bool:
-    """Return True for a host of a rehearsal, which is gone when its run has ended."""
+    """Return True for a host of a rehearsal, which no longer exists when its run has ended."""
     return re.fullmatch(r"rehearsal-\d+", host) is not None

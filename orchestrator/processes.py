@@ -1,6 +1,6 @@
-"""Programs of this machine: with a deadline, a bounded output, and a certain end.
+"""Run programs on this machine with a deadline, limited output, and a guaranteed end.
 
-A program is the leader of a process group, which ends with the call, and with our process.
+Each program leads a process group that ends with the call, and with our process.
 """
 
 from __future__ import annotations
@@ -8,33 +8,35 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import resource
 import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-_FLOOD = 16 << 20  # bytes that no program prints whose output is read here
-_LINGER = 0.1  # seconds for the output of a program that has ended, and whose children may keep the pipe
-_PATIENCE = 1.0  # seconds for programs to end once nobody listens, and as many after TERM
-_alive: set[subprocess.Popen[bytes]] = set()
+# Open files that many hosts need: one each, and three per task of a run. macOS allows 256 by default.
+_FILES = 10_240
+_FLOOD = 16 << 20  # bytes; no program whose output is read here prints more
+_LINGER = 0.1  # seconds to read from a program that has ended; its children may keep the pipe open
+_PATIENCE = 1.0  # seconds for programs to end without a reader, and again after TERM
+alive: set[subprocess.Popen[bytes]] = set()  # group leaders that end with our process
 
 
 class Completed(NamedTuple):
-    status: int | None  # None: ended by us, after the deadline or for a flood of output
+    status: int | None  # None: we ended it, after the deadline or because of too much output
     out: bytes
     err: bytes
 
 
-@contextlib.contextmanager
-def registered(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Count a group leader among the programs that end with us."""
-    _alive.add(process)
-    try:
-        yield
-    finally:
-        _alive.discard(process)
+def allow_files() -> None:
+    """Raise this process's limit of open files as far as possible, without failing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and limit > soft:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def run(
@@ -42,16 +44,15 @@ def run(
 ) -> Completed:
     """Run a program without input; return the last `most` bytes of each stream. Raise OSError."""
     null, pipe = subprocess.DEVNULL, subprocess.PIPE
-    with (
-        subprocess.Popen(
-            argv, stdin=null, stdout=pipe, stderr=pipe, env=env, start_new_session=True
-        ) as process,
-        registered(process),
-    ):
+    with subprocess.Popen(
+        argv, stdin=null, stdout=pipe, stderr=pipe, env=env, start_new_session=True
+    ) as process:
+        alive.add(process)
         try:
             return _listen(process, time.monotonic() + seconds, most)
         finally:
             kill(process)
+            alive.discard(process)
 
 
 def _listen(process: subprocess.Popen[bytes], deadline: float, most: int) -> Completed:
@@ -62,8 +63,8 @@ def _listen(process: subprocess.Popen[bytes], deadline: float, most: int) -> Com
     with selectors.DefaultSelector() as selector:
         for fd in texts:
             selector.register(fd, selectors.EVENT_READ)
-        while selector.get_map() and total < _FLOOD and (left := deadline - time.monotonic()) > 0:
-            ready = selector.select(left if process.poll() is None else min(left, _LINGER))
+        while selector.get_map() and total < _FLOOD and (remaining := deadline - time.monotonic()) > 0:
+            ready = selector.select(remaining if process.poll() is None else min(remaining, _LINGER))
             if not ready and process.poll() is not None:
                 break
             for key, _ in ready:
@@ -82,19 +83,19 @@ def _listen(process: subprocess.Popen[bytes], deadline: float, most: int) -> Com
 
 
 def kill(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
-    """Send a signal to what is left of a program's group."""
+    """Send a signal to the remaining processes of a program's group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 
 @atexit.register
 def end_all() -> None:
-    """End the programs that still run: TERM to those that do not end by themselves, then KILL."""
-    for number in (0, signal.SIGTERM, signal.SIGKILL):  # 0: it only has to end
-        left = [process for process in list(_alive) if process.poll() is None]
-        for process in left:
+    """End all running programs: wait, then TERM, then KILL."""
+    for number in (0, signal.SIGTERM, signal.SIGKILL):  # 0: wait only
+        running = [process for process in list(alive) if process.poll() is None]
+        for process in running:
             kill(process, number)
         deadline = time.monotonic() + _PATIENCE
-        for process in left:
+        for process in running:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Text that a shell or a TOML parser will read, quoted by that language's library; the only such place."""
+"""Quoting for shells and TOML by each language's own library; the only place that quotes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 def command_line(argv: Sequence[str]) -> str:
     """Return a command line that a login shell splits into `argv` again.
 
-    The shell expands a leading `~/` of the program. In fish no word may hold a backslash, in csh no `!` and
-    no newline: the commands that start our agent have none.
+    The shell expands a leading `~/` of the program. In fish no word may contain a backslash, and in csh no
+    `!` or newline: the commands that start our agent contain none.
     """
     program, *arguments = argv
     return " ".join([path(program), *map(shlex.quote, arguments)])
@@ -22,7 +22,7 @@ def path(name: str) -> str:
 
 
 def shown(word: str) -> str:
-    """Return a word on one line, as a person types it in bash or zsh: unprintable characters are escaped."""
+    """Return an argument on one line, as typed in bash or zsh; unprintable characters are escaped."""
     if word.isprintable():
         return shlex.quote(word)
     plain = (char if char.isprintable() and char not in "\\'" else f"\\U{ord(char):08x}" for char in word)
@@ -30,7 +30,7 @@ def shown(word: str) -> str:
 
 
 def toml(value: object) -> str:
-    """Return a value of hosts.toml, on one line."""
+    """Return a value of hosts.toml on one line."""
     import tomli_w  # noqa: PLC0415 - few verbs write an inventory
 
     return tomli_w.dumps({"key": value}).removeprefix("key = ").rstrip("\n")

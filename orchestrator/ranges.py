@@ -1,4 +1,4 @@
-"""Host names written short: `gpu-[01-03,7]` stands for gpu-01, gpu-02, gpu-03, gpu-7; values by their key."""
+"""Compact host names: `gpu-[01-03,7]` stands for gpu-01, gpu-02, gpu-03 and gpu-7. Also grouping by key."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 LIMIT = 4096  # hosts in one pattern: a typo such as [1-99999999] must not fill the memory
 
-# No colon inside: "[fe80::1]" is an IPv6 address and stays as it is.
+# No colon inside: "[fe80::1]" is an IPv6 address and stays unchanged.
 _BRACKETS = re.compile(r"\[([^\[\]:]*)\]")
 _ITEM = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _BACKWARD = re.compile(r"\b([0-9]{1,9})-([0-9]{1,9})\b")
-# The last number of a name, or of what stands before its domain.
+# The last number of a name, or of the part before its domain.
 _NUMBER = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*(?:\.[A-Za-z].*)?)", re.DOTALL)
 _COMMA_OUTSIDE = re.compile(r",(?![^\[]*\])")
 
 
 def expand(pattern: str) -> tuple[str, ...]:
-    """The names one pattern stands for, in its own order; several ranges multiply, the last runs fastest.
+    """Return the names that a pattern stands for, in its order; the last range varies fastest.
 
-    Raise ValueError, worded for the user, when a range cannot be read.
+    Raise ValueError with a message for the user if a range is invalid.
     """
     if pattern.count("[") != pattern.count("]"):
         raise ValueError(f'has brackets that do not match: "{pattern}"')
@@ -37,13 +37,13 @@ def expand(pattern: str) -> tuple[str, ...]:
 
 
 def expand_all(text: str) -> tuple[str, ...]:
-    """Expand several patterns with commas between them, as `fold` writes them."""
+    """Return the names of several comma-separated patterns, as `fold` writes them."""
     parts = (part.strip() for part in _COMMA_OUTSIDE.split(text))
     return tuple(name for part in parts if part for name in expand(part))
 
 
 def fold(names: Iterable[str]) -> str:
-    """Write names short, sorted as a person counts: `gpu-[01-08],login`; `expand_all` undoes it."""
+    """Return names in compact form, in natural order: `gpu-[01-08],login`; `expand_all` reverses it."""
     groups: dict[tuple[str, str, bool], list[str]] = {}
     for name in sorted(set(names), key=natural_key):
         match = _NUMBER.fullmatch(name)
@@ -55,7 +55,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def natural_key(name: str) -> tuple[object, ...]:
-    """Sorts gpu-9 before gpu-10."""
+    """Return a sort key that puts gpu-9 before gpu-10."""
     pieces = re.split(r"([0-9]+)", name)
     numbers = ((len(digits.lstrip("0")), digits.lstrip("0")) for digits in pieces[1::2])
     return (*itertools.chain.from_iterable(itertools.zip_longest(pieces[::2], numbers, fillvalue=())), name)
@@ -108,8 +108,8 @@ def _continues(run: list[str], number: str) -> bool:
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The values of each key, both in the order in which they come."""
-    found: dict[K, list[V]] = {}
+    """Return the values of each key, both in order of first appearance."""
+    groups: dict[K, list[V]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        groups.setdefault(key, []).append(value)
+    return groups

@@ -10,15 +10,16 @@ from msgspec import Struct
 
 from orchestrator.errors import UsageError
 from orchestrator.model import Inventory, Job, Revalidate, Terminal
+from orchestrator.text import READING
 
-_LONGEST_NAME = 100  # characters
-MOST = 999_999  # of anything that is counted
+_NAME = 100  # characters at most
+MOST = 999_999  # for any count
 LONGEST = 365 * 86_400.0  # seconds
 _T = TypeVar("_T", bound=Struct)
 
 
 class Selection(Struct, frozen=True):
-    """The inventory and the hosts to use, as `--hosts`, `--only` and `--exclude` name them."""
+    """The hosts to use, as `--hosts`, `--only` and `--exclude` select them."""
 
     hosts: str | None = None
     only: str | None = None
@@ -26,7 +27,7 @@ class Selection(Struct, frozen=True):
 
 
 class LaunchRequest(Struct, frozen=True, kw_only=True):
-    """A launch. None leaves the choice to [job]."""
+    """A launch. None means that [job] decides."""
 
     inventory: Inventory
     command: tuple[str, ...] = ()
@@ -37,18 +38,24 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
     min_hosts: int | None = None
     spares: int | None = None
     hang_timeout: float | None = None
+    keep_warm: float | None = None
     preflight: bool = True
     validate: Revalidate | None = None
     notify: str | None = None
     metrics: str | None = None
-    replay: str | None = None  # the run to launch again
+    replay: str | None = None  # the ID of the run to repeat
+    continues: str | None = None  # the run in whose working folders to start
     other_ports: bool = False
     wait: bool = False
     terminal: Terminal | None = None  # for the task that it names
 
     def __post_init__(self) -> None:
         check_texts([*self.command, *self.env, *self.env.values(), *filter(None, (self.name, self.code))])
-        check_name(self.name)
+        if self.name and not (self.name.isprintable() and self.name.strip() and len(self.name) <= _NAME):
+            raise UsageError(f"name: {self.name!r} is not 1 to {_NAME} printable characters")
+        if self.replay is not None and self.continues is not None:
+            hint = "give --replay for the old code from the beginning, or --continue for today's code"
+            raise UsageError("--replay and --continue cannot be given at once", hint=hint)
         if bad := [name for name in self.env if not name or "=" in name]:
             raise UsageError(f"env: {bad[0]!r} is not the name of a variable", hint="leave out the =")
         for option, low, value in (
@@ -58,16 +65,18 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
         ):
             if value is not None and not low <= value <= MOST:
                 raise UsageError(f"{option}: {value} is not from {low} to {MOST}")
-        if self.hang_timeout is not None and not 0 <= self.hang_timeout <= LONGEST:
-            raise UsageError(f"hang_timeout: {self.hang_timeout} is not from 0 to {LONGEST:.0f} seconds")
+        for option, seconds in (("hang_timeout", self.hang_timeout), ("keep_warm", self.keep_warm)):
+            if seconds is not None and not 0 <= seconds <= LONGEST:
+                raise UsageError(f"{option}: {seconds} is not from 0 to {LONGEST:.0f} seconds")
 
     @property
     def job(self) -> Job:
-        """Return [job] with the options of this launch in it."""
+        """Return [job] with the options of this launch applied."""
         given = {
             "max_restarts": self.max_restarts,
             "min_hosts": self.min_hosts,
             "hang_timeout": self.hang_timeout,
+            "keep_warm": self.keep_warm,
             "validation": self.validate,
             "code": self.code,
         }
@@ -76,9 +85,10 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
 
 
 class PreflightRequest(Struct, frozen=True):
-    """A check of every host and every pair of hosts."""
+    """A check of every host, and of every pair of hosts or, above 128 hosts, a sample of them."""
 
     inventory: Inventory
+    all_pairs: bool = False  # whatever the number of hosts
 
 
 class ExecRequest(Struct, frozen=True):
@@ -86,6 +96,7 @@ class ExecRequest(Struct, frozen=True):
 
     inventory: Inventory
     command: tuple[str, ...]
+    outside: bool = False  # on the machines, not in the containers of hosts that have `container`
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -93,18 +104,12 @@ class ExecRequest(Struct, frozen=True):
         check_texts(self.command)
 
 
-class StopRequest(Struct, frozen=True):
-    """The end of a run everywhere."""
-
-    now: bool = False  # without the grace of its tasks
-
-
 class PullRequest(Struct, frozen=True):
     """Files that a run's tasks wrote."""
 
-    paths: tuple[str, ...] = ()  # none: all that was written
+    paths: tuple[str, ...] = ()  # none: everything they wrote
     source: str | None = None  # a task or host; None: the chief, or worker/0
-    all_hosts: bool = False  # each into a folder of its name
+    all_hosts: bool = False  # into one folder per host
     to: str | None = None  # None: ./RUN
 
     def __post_init__(self) -> None:
@@ -114,10 +119,10 @@ class PullRequest(Struct, frozen=True):
 
 
 class PushRequest(Struct, frozen=True):
-    """Data of this machine for every host."""
+    """Data to copy from this machine to every host."""
 
     inventory: Inventory
-    paths: tuple[str, ...] = ()  # none: all that [data] names
+    paths: tuple[str, ...] = ()  # none: everything in [data]
     limit: float | None = None  # bytes per second; None: no limit
 
 
@@ -129,19 +134,19 @@ class SetupRequest(Struct, frozen=True):
 
 
 class TensorboardRequest(Struct, frozen=True):
-    """A TensorBoard on this machine that follows a run."""
+    """A local TensorBoard that follows a run."""
 
     source: str | None = None  # a task or host; None: all
-    logdir: str | None = None  # None: anywhere in the folder of the tasks
-    port: int = 0  # of this machine; 0: a free one
+    logdir: str | None = None  # None: anywhere in the tasks' folder
+    port: int = 0  # local; 0: a free port
 
 
 class CleanRequest(Struct, frozen=True):
-    """Removal of what ended runs left on the hosts."""
+    """Removing what ended runs left on the hosts."""
 
     inventory: Inventory
     older_than: float = 30 * 86_400.0  # seconds
-    work: bool = False  # working folders, too
+    work: bool = False  # also remove working folders
     dry_run: bool = False
 
 
@@ -156,32 +161,24 @@ class ExportRequest(Struct, frozen=True):
 
 
 def make(kind: type[_T], given: Mapping[str, object], **more: object) -> _T:
-    """Make a request of what its fields are given, None for a default; raise TypeError for a wrong type."""
+    """Return a request with these field values, None for a default; raise TypeError for a wrong type."""
     values = {name: value for name, value in {**given, **more}.items() if value is not None}
     try:
-        return msgspec.convert(
-            {name: values[name] for name in kind.__struct_fields__ if name in values},
-            kind,
-            from_attributes=True,
-        )
+        with READING:
+            fields = {name: values[name] for name in kind.__struct_fields__ if name in values}
+            return msgspec.convert(fields, kind, from_attributes=True)
     except msgspec.ValidationError as error:
         raise TypeError(f"{kind.__name__}: {error}") from error
 
 
 def check_texts(texts: Iterable[str]) -> None:
-    """Raise UsageError for a text that no program can be given."""
+    """Raise UsageError for a text that cannot be a program's argument."""
     joined = "".join(texts)
     try:
         joined.encode()
     except UnicodeEncodeError as error:  # plans, events and nodes hold text only
         hint = "write it as UTF-8, or have the program read it from a file"
-        raise UsageError("an argument is not UTF-8", why="tasks are given text", hint=hint) from error
+        raise UsageError("an argument is not UTF-8", why="tasks receive text", hint=hint) from error
     if "\0" in joined:
         hint = "remove it, or have the program read it from a file"
         raise UsageError("an argument contains a NUL character", why="no program can receive one", hint=hint)
-
-
-def check_name(text: str) -> None:
-    """Raise UsageError for a name of a run that cannot be shown in tables and typed to find it."""
-    if text and not (text.isprintable() and text.strip() and len(text) <= _LONGEST_NAME):
-        raise UsageError(f"{text!r} is not a name (1 to {_LONGEST_NAME} characters that can be printed)")

@@ -1,4 +1,4 @@
-"""Slurm as seen from inside of a job: its nodes, a client that leads to one, and how a job ends."""
+"""Slurm from inside a job: its nodes, a client that reaches one, and how a job ends."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from msgspec import Struct
 from orchestrator import processes
 from orchestrator.errors import HostError, Trouble, UsageError
 from orchestrator.model import Host
-from orchestrator.orchestrate_rank import expand
+from orchestrator.orchestrate_rank import expand, per_node
 from orchestrator.text import plain
 
-# Of the job, and not of the step or batch script that we are in: what that was given would be taken for
-# options of each srun (SLURM_GPUS_PER_TASK shows a step one GPU, SLURM_MEM_PER_CPU refuses --mem).
+# Variables of the job, not of the current step or batch script: srun would treat those as its options
+# (SLURM_GPUS_PER_TASK limits a step to one GPU, SLURM_MEM_PER_CPU conflicts with --mem).
 _OF_JOB = (
     "SLURM_CONF", "SLURM_JOB_", "SLURM_JOBID", "SLURM_SUBMIT_", "SLURM_CLUSTER_", "SLURM_ARRAY_",
     "SLURM_RESTART_",
@@ -29,30 +29,30 @@ _ENDS = {
     "TIMEOUT": "reached its time limit",
     "PREEMPTED": "was preempted by another job",
     "NODE_FAIL": "was ended by Slurm when a node failed",
-    # Until all of it is gone Slurm does not tell why.
+    # Slurm gives the reason only after all of it is gone.
     "COMPLETING": "was cancelled (scancel), preempted, or at its time limit",
 }
 _SHOW = ("scontrol", "--oneliner", "show")
-_PATIENCE = 5.0  # seconds for Slurm to answer
-_MOST = 8 << 20  # bytes of an answer
-_FIRST_PORT, _PLACES = 20_000, 187  # below what systems hand out by themselves, above Slurm's own
+_PATIENCE = 5.0  # seconds for Slurm to reply
+_MOST = 8 << 20  # bytes of a reply
+_FIRST_PORT, _PLACES = 20_000, 187  # below the ports that systems assign by themselves, above Slurm's own
 _ROOM = 64  # task ports of one job on a node
 
 
 class Fate(Struct, frozen=True):
-    """The state of a job: why it is over ("" while it is not), and why which nodes of it are gone."""
+    """The state of a job: why it ended ("" while it runs), and why nodes of it are gone, by node."""
 
     over: str = ""
     down: Mapping[str, str] = {}
 
 
 def job_here() -> str:
-    """Return the id of the job that this process is in, or that SLURM_JOB_ID names; "" for none."""
+    """Return the ID of the job that this process runs in, or SLURM_JOB_ID; "" if there is none."""
     return os.environ.get("SLURM_JOB_ID", "")
 
 
 def client(host: Host) -> list[str]:
-    """Return srun's words for one more step of the host's job on its node; raise HostError without a job."""
+    """Return the srun command for another step of the host's job on its node; raise HostError."""
     job = host.job or job_here()
     if not job:
         raise HostError(
@@ -63,13 +63,13 @@ def client(host: Host) -> list[str]:
             hint="start it inside of `salloc` or `sbatch`",
         )
     step = ["srun", "--overlap", f"--jobid={job}", "-N1", "-n1", "-w", host.ssh]
-    # exec: Slurm signals the process that it started, and waits for it alone.
+    # exec: Slurm signals only the process that it started, and waits for it.
     at_home = ["sh", "-c", 'cd; eval "exec $0"']
     return [*step, "--unbuffered", "--cpu-bind=none", "--mem=0", "--quiet", *at_home]
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for srun: ours, without what it would take for options."""
+    """Return the environment for srun: ours, without variables that it would treat as options."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -77,9 +77,11 @@ def environment() -> dict[str, str]:
     }
 
 
-def explain(host: Host, words: bytes) -> HostError | None:
-    """Return srun's own error, by its last words; None where it has none."""
-    lines = [line for line in words.decode(errors="replace").splitlines() if line.startswith("srun: error: ")]
+def explain(host: Host, stderr: bytes) -> HostError | None:
+    """Return srun's own error from its last output; None if there is none."""
+    lines = [
+        line for line in stderr.decode(errors="replace").splitlines() if line.startswith("srun: error: ")
+    ]
     if not lines:
         return None
     return HostError(
@@ -92,7 +94,7 @@ def explain(host: Host, words: bytes) -> HostError | None:
 
 
 def allocation(job: str) -> list[dict[str, Any]]:
-    """Ask Slurm for the nodes of a job, each with the keys of hosts.toml; raise UsageError."""
+    """Return the nodes of a job from Slurm, each with its hosts.toml keys; raise UsageError."""
     if not re.fullmatch(r"\d+", job):
         raise UsageError(
             "--hosts slurm works inside of a Slurm job",
@@ -105,9 +107,9 @@ def allocation(job: str) -> list[dict[str, Any]]:
         raise UsageError(f"--hosts slurm: {over}", hint="`squeue --me` shows the jobs that run")
     names = expand(record.get("NodeList", ""))
     records = {
-        one["NodeName"]: one
-        for one in map(_record, _slurm(*_SHOW, "node", ",".join(names)).splitlines())
-        if one
+        node["NodeName"]: node
+        for node in map(_record, _slurm(*_SHOW, "node", ",".join(names)).splitlines())
+        if node
     }
     tasks = dict(zip(names, _tasks(os.environ, len(names)), strict=True)) if job == job_here() else {}
     devices = _devices(job, names) if re.search("gres[/:]gpu", " ".join(record.values())) else {}
@@ -122,12 +124,12 @@ def allocation(job: str) -> list[dict[str, Any]]:
 
 
 def look(job: str, nodes: Collection[str]) -> Fate:
-    """Ask Slurm what has become of a job and of some of its nodes; nothing where Slurm does not answer."""
+    """Return the state of a job and some of its nodes from Slurm; empty if Slurm does not reply."""
     try:
         text = _slurm(*_SHOW, "job", job)
     except UsageError as error:
-        gone = "Invalid job id" in error.why
-        return Fate(f"Slurm job {job} is over: Slurm does not know it any more") if gone else Fate()
+        unknown = "Invalid job id" in error.why
+        return Fate(f"Slurm job {job} is over: Slurm does not know it any more") if unknown else Fate()
     record = _record(text)
     down: dict[str, str] = {}
     with contextlib.suppress(UsageError):
@@ -147,59 +149,58 @@ def look(job: str, nodes: Collection[str]) -> Fate:
 
 
 def _end(job: str, record: Mapping[str, str]) -> str:
-    """Why a job is over, "" while it is not: its nodes are another job's, or nobody's."""
+    """Return why a job ended, "" while it runs; its nodes may belong to another job, or to none."""
     state = record.get("JobState", "RUNNING")
     if state in _RUNNING:
         return ""
     limit = f" ({record.get('TimeLimit', '')})" if state == "TIMEOUT" else ""
-    words = _ENDS.get(state, f"is over: Slurm calls it {plain(state)[:40]}")
-    return f"Slurm job {job} {words}{limit}"
+    reason = _ENDS.get(state, f"is over: Slurm calls it {plain(state)[:40]}")
+    return f"Slurm job {job} {reason}{limit}"
 
 
 def _tasks(environ: Mapping[str, str], nodes: int) -> list[int]:
-    """The tasks of each node where the job was asked for a number of tasks; else one on each."""
+    """Return the number of tasks per node if the job requested tasks, otherwise one for each."""
     if not environ.get("SLURM_NTASKS") and not environ.get("SLURM_NTASKS_PER_NODE"):
-        return [1] * nodes  # SLURM_TASKS_PER_NODE may then be the number of cores
-    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_TASKS_PER_NODE", ""))
-    counts = [int(count) for count, times in runs for _ in range(int(times or 1))]
+        return [1] * nodes  # in that case SLURM_TASKS_PER_NODE may be the number of cores
+    counts = per_node(environ, "SLURM_TASKS_PER_NODE")
     return counts if len(counts) == nodes else [1] * nodes
 
 
 def _devices(job: str, names: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """The GPUs of the job on each node: Slurm tells a step, and nobody else, which they are there."""
+    """Return the job's GPUs on each node; only a step on the node receives this from Slurm."""
     step = ["srun", "--overlap", f"--jobid={job}", f"-N{len(names)}", f"-n{len(names)}", "--quiet"]
-    told = _slurm(
+    output = _slurm(
         *step, "--mem=0", "sh", "-c", 'echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"', patience=30.0
     )
-    rows = (line.partition(" ") for line in told.splitlines())
+    rows = (line.partition(" ") for line in output.splitlines())
     return {name: tuple(gpus.split(",")) for name, _, gpus in rows if name in names and gpus}
 
 
 def _address(name: str, record: Mapping[str, str]) -> str:
-    """A node's name where it leads to another machine, as all nodes know it; else what Slurm itself uses."""
+    """Return a node's name if other machines resolve it, otherwise the address that Slurm uses."""
     with contextlib.suppress(OSError):
         if not socket.gethostbyname(name).startswith("127."):
             return name
     return record.get("NodeAddr") or name
 
 
-def _slurm(*words: str, patience: float = _PATIENCE) -> str:
-    """Return what a program of Slurm's prints; raise UsageError."""
+def _slurm(*command: str, patience: float = _PATIENCE) -> str:
+    """Return the output of a Slurm program; raise UsageError."""
     try:
-        done = processes.run(words, patience, most=_MOST, env=environment())
-        told = done.err.decode("utf-8", "replace") or f"no answer within {patience:g} s"
+        done = processes.run(command, patience, most=_MOST, env=environment())
+        output = done.err.decode("utf-8", "replace") or f"no answer within {patience:g} s"
     except OSError as error:
-        done, told = None, str(error)
+        done, output = None, str(error)
     if done is None or done.status != 0:
         raise UsageError(
             "Slurm does not answer",
-            why=f"{words[0]}: {plain(' '.join(told.split()))[:300]}",
+            why=f"{command[0]}: {plain(' '.join(output.split()))[:300]}",
             hint="`squeue --me` shows your jobs; SLURM_CONF names a configuration outside of /etc/slurm",
         )
     return done.out.decode("utf-8", "replace")
 
 
 def _record(line: str) -> dict[str, str]:
-    """One line of scontrol's: `NodeName=n1 State=DOWN* Reason=Not responding`."""
-    words = re.split(r"(?:^|\s)([A-Z][\w:/]*)=", line.strip())
-    return {key: value.strip() for key, value in zip(words[1::2], words[2::2], strict=True)}
+    """Return one line of scontrol as a mapping: `NodeName=n1 State=DOWN* Reason=Not responding`."""
+    parts = re.split(r"(?:^|\s)([A-Z][\w:/]*)=", line.strip())
+    return {key: value.strip() for key, value in zip(parts[1::2], parts[2::2], strict=True)}

@@ -1,4 +1,4 @@
-"""How long the controller waits for what: one value, handed down."""
+"""The controller's timeouts: one value that is passed down."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ VARIABLE = "ORCHESTRATE_TIMINGS"
 
 
 class Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds. The patience that a user chooses (grace, host_timeout, ...) is in the plan of a run."""
+    """Timings in seconds. Those that a user chooses (grace, host_timeout, ...) are in the run's plan."""
 
     beat: float = 5.0  # between an agent's heartbeats
-    silence: float = 20.0  # without a byte from a host until it counts as lost
-    hello: float = 20.0  # until our agent has answered a login: heavy rc files, loaded machines
-    host_return: float = 30.0  # in which a host that was lost in a phase may come back
-    stop_unreachable: float = 30.0  # that a stop waits for a host that is lost, beyond the grace
-    stop_impatient: float = 10.0  # the same, of a user who asked twice, or where nothing is known to live
-    last_try: float = 2.0  # to get a host back for the proof that nothing is left
-    release: float = 20.0  # in which the kernel and the driver give back what killed processes had
-    quiet: float = 180.0  # without a word from any task that are said, where nobody asked for more
-    held: float = 10.0  # that a task may live on after an exception that ended its main thread
-    validation: float = 900.0  # a first import and a data set from a slow disk fit in
-    least_fence: float = 60.0  # a keeper that dies has to be missed and replaced in less
+    silence: float = 20.0  # without a message from a host until it counts as lost
+    hello: float = 20.0  # for our agent to respond after a login: slow startup files, loaded machines
+    host_return: float = 30.0  # for a host lost during a phase to come back
+    stop_unreachable: float = 30.0  # that a stop waits for a lost host, beyond the grace period
+    stop_impatient: float = 10.0  # the same after a second request, or if nothing is known to be alive
+    catch_up: float = 10.0  # after a user's stop for delayed output to arrive
+    handover: float = 5.0  # for the agents of a killed keeper to notice its end
+    last_try: float = 2.0  # to reconnect to a host to verify that nothing remains
+    release: float = 20.0  # for the kernel and the driver to release the resources of killed processes
+    quiet: float = 180.0  # without output from any task until a notice, where hang detection is off
+    ahead: float = 5.0  # of training, until the tasks of the next attempt or launch are started beside it
+    held: float = 10.0  # that a task may live on after an exception ended its main thread
+    validation: float = 900.0  # enough for a first import and a data set on a slow disk
+    least_fence: float = 60.0  # a keeper that dies must be noticed and replaced in less
     pauses: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0, 60.0)  # before the next attempt; the last one repeats
 
 
@@ -33,7 +36,7 @@ DEFAULT = Timings()
 
 
 def read(environ: Mapping[str, str]) -> Timings:
-    """The timings with what ORCHESTRATE_TIMINGS changes: a JSON object of fields, for tests.
+    """Return the timings with the changes in ORCHESTRATE_TIMINGS: a JSON object of fields, for tests.
 
     Raise UsageError for anything else.
     """

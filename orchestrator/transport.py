@@ -1,4 +1,4 @@
-"""The seam between us and whatever carries bytes to a host: one connection, byte channels on it."""
+"""The seam to whatever carries bytes to a host: one connection with byte channels on it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from orchestrator.model import Host
 
 
 class Channel(Protocol):
-    """A command running at the far end: its stdin, stdout and the tail of its stderr.
+    """A command running on the host: its stdin, stdout and the end of its stderr.
 
     One thread may receive while another sends. After `close` a blocked `recv` returns b"".
     """
 
     def send(self, data: bytes) -> None:
-        """Send all of it; raise HostError (kind "lost") when the far end or the link is gone."""
+        """Send all of it; raise HostError (kind "lost") if the command or the link has ended."""
 
     def send_eof(self) -> None:
         """Close the command's stdin."""
 
     def recv(self, limit: int) -> bytes:
-        """At least one byte, b"" at the end of stdout; never raises for a lost link, it ends."""
+        """Return at least one byte, or b"" at the end of stdout; a lost link is an end and does not raise."""
 
     def stderr_tail(self) -> bytes:
-        """The last 4 KiB of what arrived on stderr so far."""
+        """Return the last 4 KiB received on stderr so far."""
 
     def wait(self, timeout: float) -> int | None:
-        """The exit status once stdout has ended, -1 when there is none, None after the timeout (s)."""
+        """Return the exit status after stdout has ended; -1 if there is none, None after the timeout (s)."""
 
     def close(self) -> None:
-        """Close the channel; the command sees its pipes close. Idempotent."""
+        """Close the channel, and thereby the command's pipes. Idempotent."""
 
 
 class Link(Protocol):
@@ -42,13 +42,16 @@ class Link(Protocol):
 
     @property
     def remark(self) -> str:
-        """Why this is not the usual way to the host, for a person; "" for the usual one."""
+        """Return why this is not the usual transport to the host, for users; "" for the usual one."""
 
-    def explain(self, status: int | None, words: bytes) -> HostError | None:
-        """Return the error of the way there, told by how a channel ended; None where the far end ended it."""
+    def explain(self, status: int | None, stderr: bytes) -> HostError | None:
+        """Return the transport's error for an ended channel; None if the remote command ended it."""
+
+    def leave(self) -> None:
+        """End what was started there only to be reached, such as a container; raise HostError."""
 
     def close(self) -> None:
-        """Cut the connection and with it every channel. Idempotent; wakes blocked readers."""
+        """Close the connection with all its channels. Idempotent; wakes blocked readers."""
 
 
 class Connector(Protocol):
@@ -58,4 +61,4 @@ class Connector(Protocol):
         """Connect and authenticate within `timeout` seconds; raise HostError, most specific kind first."""
 
     def close(self) -> None:
-        """Let go of what links share (bastion connections). Idempotent."""
+        """Release what links share (bastion connections). Idempotent."""

@@ -1,4 +1,4 @@
-"""Work that a Ctrl-C does not cut: it is done as a whole, or not at all."""
+"""Work that a Ctrl-C cannot interrupt halfway: it happens completely, or not at all."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _T = TypeVar("_T")
 
 
 def unbroken(work: Callable[[], _T], undo: Callable[[_T], object] = lambda _: None) -> _T:
-    """Return what `work` returns; where an interrupt comes first, `undo` it, or never begin.
+    """Return what `work` returns; if an interrupt comes first, `undo` it, or never begin.
 
-    Python interrupts the main thread alone, between any two of its instructions, so another one works.
+    Python interrupts only the main thread, between any two instructions, so the work runs in another thread.
     """
     turn, finished = threading.Lock(), threading.Lock()
     finished.acquire()
@@ -32,8 +32,8 @@ def unbroken(work: Callable[[], _T], undo: Callable[[_T], object] = lambda _: No
 
     try:
         try:
-            _thread.start_new_thread(run, ())  # `Thread.start` has lines of its own to be interrupted at
-        except RuntimeError:  # this machine has no thread left
+            _thread.start_new_thread(run, ())  # an interrupt may also hit the lines of `Thread.start`
+        except RuntimeError:  # no thread left on this machine
             run()
         finished.acquire()
         if errors:

@@ -100,15 +100,15 @@ r_env() {
     } | digest | sed "s|^|$envs/r-|"
 }
 
-# JAX and Keras 3, beside an environment that has TensorFlow: for programs that have none.
-jax_env() {
+# JAX with Keras 3, and PyTorch: beside an environment that has TensorFlow, for programs that have none.
+framework_env() {
     {
         "$(worker_base)" --version
-        cat "$root/scripts/requirements/jax.txt"
-    } | digest | sed "s|^|$envs/jax-|"
+        cat "$root/scripts/requirements/$1.txt"
+    } | digest | sed "s|^|$envs/$1-|"
 }
 
-jax_python() { printf '%s/bin/python\n' "$(jax_env)"; }
+framework_python() { printf '%s/bin/python\n' "$(framework_env "$1")"; }
 
 r_python() { printf '%s/bin/python\n' "$(r_env)"; }
 

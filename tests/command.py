@@ -174,7 +174,9 @@ def serve() -> None:
     """Fork a command for each request, and return in it."""
     _import_all()
     become(*fork_for_each_request())
-    vars(importlib.import_module("orchestrator.verbs.python"))["spawn"] = _fork_keeper
+    python = vars(importlib.import_module("orchestrator.verbs.python"))
+    assert "spawn" in python
+    python["spawn"] = _fork_keeper
 
 
 def fork_for_each_request() -> tuple[dict[str, Any], list[int]]:
@@ -263,12 +265,14 @@ def _fork_keeper(stdin: int) -> int:
     sys.stderr.flush()
     if pid := os.fork():
         return pid
-    os.setsid()
-    os.dup2(stdin, 0)
-    close_others({0, 1, 2})
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
-    keeping.main()
-    return 0
+    try:
+        os.setsid()
+        os.dup2(stdin, 0)
+        close_others({0, 1, 2})
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
+        keeping.main()
+    finally:
+        os._exit(1)
 
 
 _PROGRAM = "from tests.command import serve; serve(); from orchestrator.cli.main import run; run()"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import groupby
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     golden.update = config.getoption("--update-golden")
+
+
+# Each test of these keeps the cores busy for seconds.
+_LONG = ("tf", "frameworks", "scripts", "slurm", "failnth")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the long ones in every other of the equal parts that pytest-xdist hands its workers.
+
+    The tests in the parts between mostly wait.
+    """
+    count = getattr(config, "workerinput", {}).get("workercount", 1)
+    files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
+    long = [file for file in files if file[0].path.relative_to(config.rootpath).parts[1] in _LONG]
+    others = iter([item for file in files if file not in long for item in file])
+    every = (count + 1) // 2
+    parts = [[item for file in long[at // 2 :: every] if at % 2 == 0 for item in file] for at in range(count)]
+    for at, part in enumerate(parts):
+        size = len(items) // count + (at < len(items) % count)
+        part.extend(item for _, item in zip(range(size - len(part)), others, strict=False))
+    items[:] = [item for part in parts for item in part]
 
 
 # How fast examples are made says more of the machine's other work than of the code.

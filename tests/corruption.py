@@ -163,7 +163,8 @@ def wrong_with(called: Called) -> str:
 def _damage(draw: random.Random, folder: Path) -> str:
     """Damage one file of a run's folder; return what was done, in words."""
     names = ["plan.json", "events.jsonl", "plan.json", "events.jsonl", "keeper.lock"]
-    names += ["view.json", "points.jsonl", "debug.log", "logs/1/worker-0.log", "logs/1/worker-0.idx"]
+    names += ["view.json", "points.jsonl", "usage.jsonl", "debug.log"]
+    names += ["logs/1/worker-0.log", "logs/1/worker-0.idx"]
     path = folder / draw.choice(names)
     kind = draw.choice(_KINDS)
     try:

@@ -18,7 +18,7 @@ from orchestrator.clock import Clock
 from orchestrator.events import decode
 from orchestrator.render.board import Row
 from orchestrator.render.live import Live
-from orchestrator.run.vitals import Vitals
+from orchestrator.run.view import Vitals
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDING, PICTURE = ROOT / "docs" / "run.jsonl", ROOT / "docs" / "run.svg"

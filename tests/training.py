@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 from pathlib import Path
-
-SYSTEM = "/usr/bin/python3"
 
 
 def training_python() -> str:
@@ -29,14 +26,17 @@ def r_python() -> str:
 
 
 def torch_python() -> str:
-    """The system's Python where it has PyTorch, as Debian's python3-torch brings it; else ""."""
-    done = subprocess.run([SYSTEM, "-c", "import torch"], capture_output=True, check=False)
-    return SYSTEM if done.returncode == 0 else ""
+    """Return the interpreter with PyTorch that `scripts/setup frameworks` makes; "" for none."""
+    return _made("ORCHESTRATE_TEST_TORCH_PYTHON")
 
 
 def jax_python() -> str:
     """Return the interpreter with JAX and Keras 3 that `scripts/setup frameworks` makes; "" for none."""
-    given = os.environ.get("ORCHESTRATE_TEST_JAX_PYTHON", "")
+    return _made("ORCHESTRATE_TEST_JAX_PYTHON")
+
+
+def _made(variable: str) -> str:
+    given = os.environ.get(variable, "")
     return given if given and Path(given).exists() else ""
 
 

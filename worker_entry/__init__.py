@@ -1,6 +1,6 @@
-"""The training program: what `launch` runs when the user brings none, and what validates a node.
+"""The bundled training program: what `launch` runs without a command, and what validates a node.
 
-Read as one way to write distributed TensorFlow today: `options` (what can be asked) -> `cluster` (who we are,
-from TF_CONFIG) -> `training` (the whole job) -> `strategy`, `data/`, `job` (the model), `fit` and `loops`.
-A wrong option is refused before TensorFlow is imported, by `training`.
+Read as one way to write distributed TensorFlow today: `options` (the command line) -> `cluster` (this task's
+role, from TF_CONFIG) -> `training` (the whole job) -> `strategy`, `data/`, `job` (the model), `fit` and
+`loops`. `training` rejects a wrong option before TensorFlow is imported.
 """

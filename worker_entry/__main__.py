@@ -1,4 +1,4 @@
-"""`python -m worker_entry`: options first, TensorFlow second, one true exit status last."""
+"""`python -m worker_entry`: options first, TensorFlow second, a truthful exit status last."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LONGEST = 4000  # characters of an exception that are reported
 
 
 def prepare_environment(env: MutableMapping[str, str] = os.environ) -> None:
-    """Set what must be there before TensorFlow is imported; what the user set always wins."""
-    # This program is written for Keras 2: with this tf.keras is tf_keras.
+    """Set what TensorFlow reads during its import; the user's own values always win."""
+    # This program is written for Keras 2: with this, tf.keras is tf_keras.
     env.setdefault("TF_USE_LEGACY_KERAS", "1")
-    # Three lines of hardware notes per task hide the lines that matter; errors still show.
+    # Three lines of hardware notes per task hide the important lines; errors are still printed.
     env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # gRPC follows http_proxy between our own tasks and then hangs in silence.
+    # gRPC follows http_proxy between our own tasks and then hangs silently.
     env.setdefault("grpc_proxy", "")
 
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     wanted = options.parse(argv)
     if wanted.validate:
         os.environ.pop("TF_CONFIG", None)  # each node on its own
-        if importlib.util.find_spec("tf_keras") is None:  # on one device Keras 3 does as well
+        if importlib.util.find_spec("tf_keras") is None:  # on one device Keras 3 works as well
             os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
         wanted = options.for_validation(wanted)
     reporter = Reporter.from_environment()
@@ -46,18 +46,12 @@ def main(argv: Sequence[str]) -> int:
         return _end(error, reporter, EXIT_FAILED)
     except ModuleNotFoundError as error:
         package = {"tensorflow": "tensorflow-cpu"}.get(error.name or "", error.name)
-        missing = ExpectedError(
-            f"Python module {error.name} is missing",
-            why=f"in {sys.executable}",
-            hint=f"pip install {package}",
-        )
-        return _end(missing, reporter, EXIT_FAILED)
+        what, hint = f"Python module {error.name} is missing", f"pip install {package}"
+        return _end(ExpectedError(what, why=f"in {sys.executable}", hint=hint), reporter, EXIT_FAILED)
     except Exception as error:
         traceback.print_exc()
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        reporter.error(
-            str(error)[:LONGEST], type=type(error).__name__, file=place.filename, line=place.lineno or 0
-        )
+        kind, place = type(error).__name__, traceback.extract_tb(error.__traceback__)[-1]
+        reporter.error(str(error)[:LONGEST], type=kind, file=place.filename, line=place.lineno or 0)
         return EXIT_FAILED
 
 
@@ -68,9 +62,9 @@ def _end(error: ExpectedError, reporter: Reporter, status: int) -> int:
 
 
 def _leave(status: int) -> NoReturn:
-    """End with this status; in a cluster of parameter servers at once.
+    """End with this status; in a cluster of parameter servers immediately.
 
-    TensorFlow's own way out may wait for, or abort on, a closure that a worker still owes its coordinator.
+    TensorFlow's own shutdown may wait for, or abort on, a closure that a worker has not finished.
     """
     if '"ps"' in os.environ.get("TF_CONFIG", ""):
         sys.stdout.flush()

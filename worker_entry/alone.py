@@ -1,4 +1,4 @@
-"""Train with PyTorch or JAX on a host alone, on each of its devices: what validates it for their programs.
+"""Train with PyTorch or JAX on a single host, on each of its devices, to validate it for their programs.
 
 `python -m worker_entry.alone torch`
 """
@@ -16,7 +16,7 @@ STEPS = 20
 
 
 def torch() -> tuple[str, list[Callable[[], float]]]:
-    """Describe PyTorch and its devices, and make a training step for each."""
+    """Describe PyTorch and its devices, and return a training step for each."""
     import torch
     from torch import distributed, nn
 
@@ -43,8 +43,8 @@ def torch() -> tuple[str, list[Callable[[], float]]]:
 
 
 def jax() -> tuple[str, list[Callable[[], float]]]:
-    """Describe JAX and its devices, and make a training step for each."""
-    # The training that follows at once needs the memory.
+    """Describe JAX and its devices, and return a training step for each."""
+    # The training that follows immediately needs the memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
@@ -71,7 +71,7 @@ def main(framework: str) -> None:
     reporter = Reporter.from_environment()
     reporter.ready(name)
     for step in devices:
-        step()  # what is compiled or loaded first is no training
+        step()  # the first steps compile and load
     took = time.monotonic()
     losses = [[step() for _ in range(STEPS)][-1] for step in devices]
     rate = STEPS * len(devices) / max(time.monotonic() - took, 1e-9)

@@ -1,9 +1,9 @@
-"""Checkpoints of everything that training goes on from: weights, optimizer, step.
+"""Checkpoints of everything that a continued training needs: weights, optimizer, step.
 
-Every task saves into a folder of its own, `<dir>/<type>-<index>/step-<n>`, for saving is a collective act
-anyway. At the start the tasks compare the newest step each of them can see, in any folder; one that has the
-newest restores it, and all others receive the values from it. So it does not matter whether the machines
-share a disk, which of them was lost, or whether a task comes back on another machine.
+Every task saves into a folder of its own, `<dir>/<type>-<index>/step-<n>`, because saving is a collective
+operation anyway. At the start the tasks compare the newest step that each of them can see in any folder; one
+that has the newest restores it, and all others receive the values from it. So it does not matter whether the
+machines share a disk, which of them was lost, or whether a task comes back on another machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEEP = 2  # a checkpoint is deleted only after a later one is complete
 
 
 def newest(folder: Path) -> tuple[int, str]:
-    """The highest step with a complete checkpoint in any task's folder, and its path; (-1, "") for none."""
+    """Return the highest step with a complete checkpoint of any task, and its path; (-1, "") for none."""
     checkpoints = [(-1, "")]
     for sub in sorted(folder.glob("*/")):
         latest = tf.train.latest_checkpoint(str(sub))
@@ -32,7 +32,7 @@ def newest(folder: Path) -> tuple[int, str]:
 
 
 class Backup:
-    """Save and restore one training. To be made in the strategy's scope, with the optimizer built."""
+    """Saves and restores one training. Create it in the strategy's scope, with the optimizer built."""
 
     def __init__(self, folder: Path, cluster: Cluster, strategy: Any, model: Any, optimizer: Any) -> None:
         self._folder = folder
@@ -40,10 +40,10 @@ class Backup:
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
         self._variables = [*model.variables, *optimizer.variables, self._step]
         self._checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, step=self._step)
-        # Made now, by all tasks: making a variable is a collective act, and only one may come to restore.
+        # Created now by all tasks, because creating a variable is a collective operation.
         _ = self._checkpoint.save_counter
         own = folder / str(cluster.task).replace("/", "-")
-        # In a parameter-server cluster the files would else be written on the ps machines.
+        # In a parameter-server cluster the files would otherwise be written on the ps machines.
         remote = bool(cluster.jobs.get("ps"))
         self._options = tf.train.CheckpointOptions(experimental_io_device="/job:chief" if remote else None)
         self._manager = tf.train.CheckpointManager(
@@ -51,12 +51,12 @@ class Backup:
         )
 
     def save(self, step: int) -> None:
-        """Save; all tasks do at the same step."""
+        """Save; all tasks do so at the same step."""
         self._step.assign(step)
         self._manager.save(checkpoint_number=step, options=self._options)
 
     def restore(self) -> int:
-        """Restore, as all tasks do before the first step; return the steps already done."""
+        """Restore, as all tasks do before the first step; return the number of completed steps."""
         own, path = newest(self._folder)
         replicas = self._strategy.num_replicas_in_sync
         together = isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy) and replicas > 1
@@ -65,10 +65,10 @@ class Backup:
         source, step = self._agree(own)
         if step < 0:
             return 0
-        mine = source == self._first_replica()
-        if mine:
+        first = self._local(lambda: tf.distribute.get_replica_context().replica_id_in_sync_group)[0]
+        if source == int(first):  # our own first replica, as the whole cluster counts them
             self._load(step, path)
-        self._receive(mine)
+        self._receive(source)
         return step
 
     def _load(self, step: int, path: str) -> int:
@@ -82,25 +82,20 @@ class Backup:
             ) from None
         return step
 
-    def _first_replica(self) -> int:
-        """The number, in the whole cluster, of this task's first replica."""
-        return int(self._local(lambda: tf.distribute.get_replica_context().replica_id_in_sync_group)[0])
-
     def _agree(self, own: int) -> tuple[int, int]:
-        """The replica that has the newest step, and that step."""
+        """Return the replica with the newest step, and that step."""
         gathered = self._local(
             lambda: tf.distribute.get_replica_context().all_gather(tf.constant([own], tf.int64), axis=0)
         )[0]
         steps = [int(step) for step in gathered]
         return steps.index(max(steps)), max(steps)
 
-    def _receive(self, mine: bool) -> None:
-        """All values become those of the task that loaded them: a sum in which the others are zero."""
-        first = self._first_replica()
+    def _receive(self, source: int) -> None:
+        """Receive the values of the replica that has them: a sum in which the others are zero."""
 
         def contribute() -> Any:
             context = tf.distribute.get_replica_context()
-            giving = mine and context.replica_id_in_sync_group == first
+            giving = context.replica_id_in_sync_group == source
             values = [
                 tf.where(giving, value, tf.zeros_like(value)) for value in map(tf.identity, self._variables)
             ]

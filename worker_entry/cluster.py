@@ -1,4 +1,4 @@
-"""TF_CONFIG, parsed: the tasks of the cluster, which of them we are, and the strategy that follows."""
+"""TF_CONFIG, parsed: the cluster's tasks, which of them this process is, and the strategy that follows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Every task's address by kind, in TensorFlow's order, and our own task; empty for a single process."""
+    """Every task's address by role, in TensorFlow's order, and this task; empty for a single process."""
 
     jobs: Mapping[str, tuple[str, ...]]
     task: Task
@@ -39,7 +39,7 @@ class Cluster:
 
     @property
     def trainers(self) -> tuple[Task, ...]:
-        """The tasks that take part in a synchronous step, leader first."""
+        """Return the tasks that take part in a synchronous step, leader first."""
         return tuple(task for task in self.tasks if task.kind in ("chief", "worker"))
 
     @property
@@ -58,7 +58,7 @@ ALONE = Cluster({}, Task("worker", 0))
 
 
 def parse(text: str | None) -> Cluster:
-    """Read a TF_CONFIG value; without one this process is alone. Raises UsageError on a malformed one."""
+    """Parse a TF_CONFIG value; without one this process is alone. Raise UsageError if it is malformed."""
     if not text:
         return ALONE
     try:
@@ -88,7 +88,7 @@ def _task(task: Any, jobs: Mapping[str, tuple[str, ...]]) -> Task:
     kind, index = task.get("type"), task.get("index")
     if kind not in KINDS or not isinstance(index, int) or isinstance(index, bool) or index < 0:
         raise _malformed(f'"task" must have a "type" ({", ".join(KINDS)}) and an "index" from 0')
-    # An evaluator is no member of the cluster it watches.
+    # An evaluator is not a member of the cluster it watches.
     if kind != "evaluator" and index >= len(jobs.get(kind, ())):
         raise _malformed(f'task {kind}/{index} is not in "cluster"')
     return Task(kind, index)
@@ -109,7 +109,7 @@ class Chosen:
 
 
 def choose(name: str, cluster: Cluster, gpus: int, tpu: str | None) -> Chosen:
-    """The strategy's name; raises UsageError when TF_CONFIG says something else than was asked for."""
+    """Return the strategy's name; raise UsageError if TF_CONFIG contradicts the requested one."""
     tasks = sum(len(addresses) for addresses in cluster.jobs.values())
     servers = len(cluster.jobs.get("ps", ()))
     if name in ("auto", "parameter-server") and servers and not cluster.jobs.get("chief"):

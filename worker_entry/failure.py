@@ -1,4 +1,4 @@
-"""Errors a person reads (what, why, what to try), and the exit statuses of this program."""
+"""Errors for users (what, why, a fix), and the exit statuses of this program."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
-EXIT_TERMED: Final = 128 + 15  # a serving task left on SIGTERM while its chief lived on
+EXIT_TERMED: Final = 128 + 15  # a serving task exited on SIGTERM while its chief lived on
 EXIT_SAVED: Final = 75  # EX_TEMPFAIL: stopped by SIGTERM, state saved, start again to continue
 
 
 class ExpectedError(Exception):
-    """An expected failure; printed as three lines and without a traceback."""
+    """An expected failure; printed as three lines without a traceback."""
 
     def __init__(self, what: str, *, why: str = "", hint: str = "") -> None:
         super().__init__(what)

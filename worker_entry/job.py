@@ -1,4 +1,4 @@
-"""The job that both loops are given, and what they give back: its model and its score."""
+"""The job that both loops receive, and their result: the model and its score."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Job:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of checkpoints."""
+        """Return the folder of checkpoints."""
         return folder(self.options.checkpoint_dir)
 
     @property
     def asynchronous(self) -> bool:
-        """Return True if workers compute for parameter servers at their own pace, led by us, the chief."""
+        """Return True if workers compute for parameter servers, directed by this task, the chief."""
         return bool(self.cluster.jobs.get("ps"))
 
     @property
@@ -57,16 +57,16 @@ class Score:
 @dataclass(frozen=True)
 class Trained:
     model: Any
-    loss: float | None  # None: a checkpoint of the last step was there, nothing was left to train
+    loss: float | None  # None: a checkpoint of the last step existed, so nothing was left to train
     accuracy: float | None
-    score: Score
+    score: Score | None  # None: a validation, which only trains
     steps: int
     steps_per_second: float
     seconds: float
 
 
 def build(source: Source) -> Any:
-    """The network of the multi-worker tutorial with Keras; to be built inside `strategy.scope()`."""
+    """Return the network of the multi-worker tutorial with Keras; call it inside `strategy.scope()`."""
     layers = tf.keras.layers
     return tf.keras.Sequential(
         [
@@ -91,9 +91,10 @@ def optimizer(options: Options) -> Any:
 
 
 def score_of(job: Job, model: Any) -> Score:
-    """Score a model on the test data, each example once: all tasks of a synchronous strategy take part.
+    """Score a model on the test data, each example once; all tasks of a synchronous strategy take part.
 
-    Parameter servers evaluate inexactly (a worker may see an example twice), so the chief does it alone.
+    With parameter servers evaluation is inexact (a worker may see an example twice), so the chief does it
+    alone.
     """
     batch = job.global_batch
     if job.asynchronous:
@@ -105,7 +106,7 @@ def score_of(job: Job, model: Any) -> Score:
 
 
 def digest(weights: Iterable[Any]) -> str:
-    """Equal exactly when every array is equal in order, type, shape and bits: a proof between tasks."""
+    """Return a digest that is equal exactly if every array is equal in order, type, shape and bits."""
     made = hashlib.sha256()
     for weight in weights:
         array = np.ascontiguousarray(weight)

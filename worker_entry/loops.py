@@ -1,7 +1,7 @@
-"""Training with a loop of our own: what `fit` does, said out loud.
+"""Training with a custom loop: what `fit` does, written out.
 
-A synchronous cluster steps together; with parameter servers the chief sends steps off, and workers do them
-when they can.
+A synchronous cluster steps together; with parameter servers the chief dispatches steps, and workers execute
+them when they can.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from worker_entry import job as jobs
 from worker_entry.data import pipeline
-from worker_entry.job import Job, Score, Trained
+from worker_entry.job import Job, Trained
 from worker_entry.steps import AHEAD, Steps
 
 
@@ -29,21 +29,19 @@ class Loop:
             self.optimizer.build(self.model.trainable_variables)
             self._losses = jobs.losses(reduction="none")
             self.train_accuracy = tf.keras.metrics.SparseCategoricalAccuracy()
-            self.test_loss = tf.keras.metrics.Mean()
-            self.test_accuracy = tf.keras.metrics.SparseCategoricalAccuracy()
+            self.model.compile(loss=jobs.losses(), metrics=["accuracy"])  # for its evaluation
             self.steps = Steps(job, self.model, self.optimizer, settle=settle)
         self.train_step = tf.function(self._train_step, autograph=False)
-        self.test_step = tf.function(self._test_step, autograph=False)
 
     def _train_step(self, images: Any, labels: Any) -> Any:
         parts = self.job.strategy.run(self._train_on_replica, args=(images, labels))
         return self.job.strategy.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None)
 
     def _train_on_replica(self, images: Any, labels: Any) -> Any:
-        """This replica's part of the loss; the parts add up to the mean over the global batch.
+        """Return this replica's part of the loss; the parts add up to the mean over the global batch.
 
-        A mean over the replica's own examples would make the sum, and so every step, too large by the number
-        of replicas.
+        A mean over the replica's own examples would make the sum, and thereby every step, too large by the
+        number of replicas.
         """
         with tf.GradientTape() as tape:
             outputs = self.model(images, training=True)
@@ -55,23 +53,8 @@ class Loop:
         self.train_accuracy.update_state(labels, outputs)
         return loss
 
-    def _test_step(self, images: Any, labels: Any) -> None:
-        self.job.strategy.run(self._test_on_replica, args=(images, labels))
-
-    def _test_on_replica(self, images: Any, labels: Any) -> None:
-        outputs = self.model(images, training=False)
-        self.test_loss.update_state(self._losses(labels, outputs))
-        self.test_accuracy.update_state(labels, outputs)
-
-    def evaluate(self, test: Any) -> Score:
-        self.test_loss.reset_state()
-        self.test_accuracy.reset_state()
-        for batch in test:
-            self.test_step(*batch)
-        return Score(float(self.test_loss.result()), float(self.test_accuracy.result()))
-
     def epochs(self) -> Iterator[tuple[int, int]]:
-        """Each epoch that is left, with its steps that are left."""
+        """Yield each remaining epoch with its remaining steps."""
         schedule = self.job.schedule
         while self.steps.done < schedule.steps:
             epoch, first = schedule.position(self.steps.done)
@@ -90,27 +73,21 @@ def _together(job: Job) -> Trained:
         job.source, job.global_batch, job.options.seed, skip=steps.done, tasks=len(job.cluster.trainers)
     )
     batches = iter(job.strategy.experimental_distribute_dataset(data))
-    test = job.strategy.experimental_distribute_dataset(pipeline.test_batches(job.source, job.global_batch))
     loss = accuracy = score = None
     for epoch, count in loop.epochs():
-        loss = _epoch(loop, batches, count)
+        total = tf.constant(0.0)
+        for _ in range(count):
+            part = loop.train_step(*next(batches))
+            total += part
+            steps.ended(partial(float, part))
+        loss = float(total) / count  # read from the device only now
         accuracy = float(loop.train_accuracy.result())
-        score = loop.evaluate(test)
+        score = jobs.score_of(job, loop.model)
         print(
             f"Epoch {epoch}, Loss: {loss:.4f}, Accuracy: {accuracy:.4f},"
             f" Test Loss: {score.loss:.4f}, Test Accuracy: {score.accuracy:.4f}"
         )
-    return steps.close(loop.model, loss, accuracy, lambda: score or loop.evaluate(test))
-
-
-def _epoch(loop: Loop, batches: Iterator[Any], steps: int) -> float:
-    """The mean loss of the steps; it stays on the device until the end, for reading it waits for the step."""
-    total = tf.constant(0.0)
-    for _ in range(steps):
-        loss = loop.train_step(*next(batches))
-        total += loss
-        loop.steps.ended(partial(float, loss))
-    return float(total) / steps
+    return steps.close(loop.model, loss, accuracy, lambda: score or jobs.score_of(job, loop.model))
 
 
 def _coordinate(job: Job) -> Trained:
@@ -123,7 +100,7 @@ def _coordinate(job: Job) -> Trained:
     loss = accuracy = None
     for epoch, count in loop.epochs():
         losses: list[float] = []
-        while len(losses) < count:  # in whatever order and on whichever worker they are done
+        while len(losses) < count:  # in any order, on any worker
             window = min(AHEAD * len(job.cluster.jobs["worker"]), count - len(losses))
             sent = [coordinator.schedule(step, args=(batches,)) for _ in range(window)]
             coordinator.join()

@@ -1,4 +1,4 @@
-"""The command line, judged whole before TensorFlow is imported, with one-line errors."""
+"""The command line, checked completely before TensorFlow is imported, with one-line errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAST = {"batch_size": 1, "epochs": 1, "steps_per_epoch": 1, "save_every": 1, "s
 
 @dataclass(frozen=True)
 class Options:
-    """The command line; `parser` says what each means."""
+    """The command line; `parser` documents each option."""
 
     strategy: str
     devices: tuple[str, ...]
@@ -64,7 +64,7 @@ _VALIDATE = (
 
 
 def _groups() -> dict[str, _Rows]:
-    """The options by the title of their group, with their help and what argparse is told of them."""
+    """Return the options by the title of their group, with their help and argparse settings."""
     path: dict[str, Any] = {"metavar": "DIR"}
     count: dict[str, Any] = {"type": int, "metavar": "N"}
     seconds: dict[str, Any] = {"type": float, "default": 120.0, "metavar": "SECONDS"}
@@ -126,7 +126,7 @@ def parser() -> Parser:
 
 
 def parse(argv: Sequence[str], made: Parser | None = None) -> Options:
-    """Options from a command line; a wrong one ends the process with status 2 and one clear error."""
+    """Parse a command line; a wrong option ends the process with status 2 and one clear error."""
     made = made or parser()
     options = Options(**vars(made.parse_args(argv)))
     for problem in _problems(options):
@@ -135,18 +135,10 @@ def parse(argv: Sequence[str], made: Parser | None = None) -> Options:
 
 
 def for_validation(options: Options) -> Options:
-    """Train the model alone on one device: nothing of the job's is written, but data that are missing."""
-    return replace(
-        options,
-        strategy="one-device",
-        devices=(),
-        epochs=None,
-        steps_per_epoch=None,
-        checkpoint_dir=None,
-        save_every=None,
-        export_dir=None,
-        tensorboard_dir=None,
-    )
+    """Return options that train on one device and write nothing of the job's except missing data."""
+    folders = ("checkpoint_dir", "export_dir", "tensorboard_dir")
+    unset: dict[str, Any] = dict.fromkeys(("epochs", "steps_per_epoch", "save_every", *folders))
+    return replace(options, strategy="one-device", devices=(), **unset)
 
 
 def _problems(options: Options) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Another task's port, or a server's: a look whether somebody answers there."""
+"""Checking whether another task, or a server, responds at a port."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from worker_entry.failure import ExpectedError
 
 OPEN = "it answers"
-GONE_AFTER = 3  # looks in a row that find nobody
-AFTER_TERM = 25.0  # seconds the chief is given to save what the ps tasks hold
+GONE_AFTER = 3  # consecutive checks without a response
+AFTER_TERM = 25.0  # seconds the chief has for saving what the ps tasks hold
 
 
 def look(address: str, timeout: float = 2.0) -> str:
@@ -26,7 +26,7 @@ def look(address: str, timeout: float = 2.0) -> str:
 
 
 class Presence:
-    """Look whether another task has come, is there, or has gone."""
+    """Tracks whether another task has started, is running, or has gone."""
 
     def __init__(
         self, name: str, look: Callable[[], str], patience: float, clock: Callable[[], float] = time.monotonic
@@ -39,7 +39,7 @@ class Presence:
         self._missed = 0
 
     def gone(self) -> bool:
-        """Look once, every half second or so. Raises when the task has not come in time."""
+        """Check once, about every half second. Raise if the task has not started in time."""
         answer = self._look()
         if answer == OPEN:
             self.met, self._missed = True, 0
@@ -56,7 +56,7 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], Any] = time.sleep,
 ) -> bool:
-    """True when the chief has come and gone, False when TERM ended it first."""
+    """Return True when the chief has come and gone, False when TERM ended it first."""
     leave_by = math.inf
     while not chief.gone():
         if termed():

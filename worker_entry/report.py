@@ -1,13 +1,13 @@
-"""Records that a supervisor can read without guessing from log text: one JSON object a line.
+"""Records for a supervisor, which need not guess from log text: one JSON object per line.
 
 The records are appended to the file named by ORCHESTRATE_REPORT; without it nothing is written.
 
-    {"kind": "data", "name", "step", "done", "total"}     data are fetched: what is done, bytes of how many
-    {"kind": "ready", "note"}                             the strategy stands, the first step comes next
+    {"kind": "data", "name", "step", "done", "total"}     data are fetched: activity, bytes of how many
+    {"kind": "ready", "note"}                             the strategy exists, the first step comes next
     {"kind": "progress", "step", "loss", "steps_per_second"}   at most one a second, and the last step
     {"kind": "result", "digest", "loss", "accuracy", "test_loss", "test_accuracy", "dataset", "note",
                        "steps", "steps_per_second", "seconds"}
-    {"kind": "error", "message", "why", "hint"}           what an expected error says on stderr
+    {"kind": "error", "message", "why", "hint"}           an expected error, as printed on stderr
     {"kind": "error", "message", "type", "file", "line"}  an exception
 """
 
@@ -25,7 +25,7 @@ VARIABLE = "ORCHESTRATE_REPORT"
 
 
 class Pace:
-    """Steps per second, without the first step: that one is the trace of the function, not training."""
+    """Steps per second, without the first step, which traces the function."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -66,7 +66,7 @@ class Reporter:
         return cls(os.environ.get(VARIABLE))
 
     def data(self, name: str, step: str, done: int, total: int) -> None:
-        """Missing data are being fetched; `done` of `total` bytes (0: not known) are here."""
+        """Report that missing data are being fetched; `done` of `total` bytes (0: unknown) have arrived."""
         of = f" ({done / 1e6:.1f} of {total / 1e6:.1f} MB)" if total else ""
         print(f"{name}: {step}{of}", flush=True)
         self._write({"kind": "data", "name": name, "step": step, "done": done, "total": total})
@@ -75,7 +75,7 @@ class Reporter:
         self._write({"kind": "ready", "note": note})
 
     def progress_due(self) -> bool:
-        """Return True when a second has passed: reading a loss from a device costs a wait, so ask before."""
+        """Return True if a second has passed: reading a loss from a device means waiting, so check first."""
         return self._path is not None and self._clock() >= self._next_progress
 
     def progress(self, step: int, loss: float, steps_per_second: float) -> None:
@@ -90,7 +90,7 @@ class Reporter:
         self._write({"kind": "error", "message": message, **more})
 
     def _write(self, record: dict[str, Any]) -> None:
-        """One write per record: a reader never sees half of one, and a full disk does not end training."""
+        """Append a record in one write, which readers see whole; a full disk does not end training."""
         if self._path is None:
             return
         line = json.dumps({key: _finite(value) for key, value in record.items()}) + "\n"
@@ -105,5 +105,5 @@ class Reporter:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN; a diverged loss is reported as text."""
+    """Return a value that JSON can hold: it has no NaN, so a diverged loss is reported as text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

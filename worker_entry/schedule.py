@@ -1,4 +1,4 @@
-"""How long to train: epochs and steps from what was asked and what the data holds."""
+"""How long to train: epochs and steps from the options and the data."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Schedule:
         return self.epochs * self.steps_per_epoch
 
     def position(self, steps_done: int) -> tuple[int, int]:
-        """The epoch and the step in it that come after so many steps."""
+        """Return the epoch, and the step in it, that follow so many steps."""
         return divmod(steps_done, self.steps_per_epoch)
 
 
 def resolve(epochs: int | None, steps_per_epoch: int | None, examples: int, global_batch: int) -> Schedule:
-    """The tutorial's 3 x 5 unless told; `epochs` alone means whole passes over the data."""
+    """Return epochs and steps: the tutorial's 3 x 5 by default; `epochs` alone means passes over all data."""
     if steps_per_epoch is not None:
         return Schedule(epochs or TUTORIAL[0], steps_per_epoch, "as asked")
     if epochs is None:
         return Schedule(*TUTORIAL, "the tutorial's length")
-    steps = -(-examples // global_batch)  # as Keras counts: the last batch runs over into the next pass
+    steps = -(-examples // global_batch)  # as Keras counts: the last batch continues into the next pass
     return Schedule(epochs, steps, f"{steps} steps of {global_batch} are a pass over {examples} examples")

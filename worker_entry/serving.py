@@ -1,4 +1,4 @@
-"""The worker and ps tasks of a parameter-server cluster: they answer the chief, and end when it has ended."""
+"""The worker and ps tasks of a parameter-server cluster: they serve the chief, and end after it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from worker_entry.report import Reporter
 
 
 def serve(cluster: Cluster, options: Options, reporter: Reporter) -> int:
-    """Answer until the chief has come and gone; returns the exit status.
+    """Serve until the chief has come and gone; return the exit status.
 
-    TensorFlow's server never ends by itself. SIGTERM goes to all tasks of a run alike, and the chief can
-    save only while the ps tasks still answer; so it is obeyed when the chief is gone, or after a while.
+    TensorFlow's server never ends by itself. SIGTERM goes to all tasks of a run at once, and the chief can
+    save only while the ps tasks still respond; so this task obeys it when the chief is gone, or after a
+    while.
     """
-    # Without this, a call to a task that is being replaced fails at once and not after a wait.
+    # Otherwise a call to a task that is being replaced fails at once instead of waiting.
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     server = tf.distribute.Server(
         tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.jobs.items()}),

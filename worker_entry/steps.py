@@ -1,4 +1,4 @@
-"""The end of each step, in every loop: it is counted, reported, saved, and TERM is obeyed."""
+"""The end of each step, in every loop: count it, report it, save, and obey TERM."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from worker_entry.job import Job, Score, Trained
 from worker_entry.report import Pace
 from worker_entry.stopping import CoordinationService, Saved, Stop
 
-AHEAD = 8  # steps a parameter-server chief sends off per worker before it waits for them
+AHEAD = 8  # steps that a parameter-server chief dispatches per worker before it waits for them
 
 
 class Steps:
-    """Count the steps, from the checkpoint that there is. To be made in the strategy's scope.
+    """Counts the steps, starting from an existing checkpoint. Create it in the strategy's scope.
 
-    `settle` waits for steps that were only sent off: before a save, and every so many steps, so that a stop
-    need not wait for hundreds of them.
+    `settle` waits for dispatched steps: before a save, and every so many steps, so that a stop need not wait
+    for hundreds of them.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Steps:
         self.pace = Pace()
 
     def ended(self, loss: Callable[[], float], count: int = 1) -> None:
-        """So many more steps are done. Raises Saved when they were the last before a stop."""
+        """Count finished steps. Raise Saved if they were the last before a stop."""
         self.done += count
         self._loss = loss
         self.pace.step(count)
@@ -65,9 +65,9 @@ class Steps:
             raise Saved(self.done)
 
     def close(
-        self, model: Any, loss: float | None, accuracy: float | None, score: Callable[[], Score]
+        self, model: Any, loss: float | None, accuracy: float | None, score: Callable[[], Score | None]
     ) -> Trained:
-        """No more steps: save, then score what came of them."""
+        """End the training: save, then compute its score."""
         if self._loss is not None and self._reported < self.done:
             self._report(self._loss)
         if self._backup is not None and self._saved < self.done:

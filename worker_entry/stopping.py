@@ -1,8 +1,9 @@
-"""SIGTERM means: save at the end of a step, then exit. All tasks must mean the same step.
+"""On SIGTERM: save at the end of a step, then exit, at the same step on all tasks.
 
-A synchronous step ends on no task before every task has begun it. So the first task that is asked, having
-ended step s, names step s + 1 on a board that all can read, and does not begin that step before every task
-has read it; then all stop there. A TERM that reaches the tasks at different steps cannot part them.
+A synchronous step ends on no task before every task has begun it. So the first task that receives a request,
+having ended step s, writes step s + 1 to a board that all can read, and does not begin that step before
+every task has read it; then all stop there. A TERM that reaches the tasks at different steps cannot separate
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NEVER = "never"
 
 
 class Saved(Exception):  # noqa: N818  # no error: the way out of a training loop
-    """Training stopped as asked, at a step that is saved."""
+    """Training stopped as requested, at a step that is saved."""
 
     def __init__(self, step: int) -> None:
         super().__init__(f"stopped by SIGTERM and saved at step {step}; start again to continue")
@@ -25,17 +26,17 @@ class Saved(Exception):  # noqa: N818  # no error: the way out of a training loo
 
 
 class Board(Protocol):
-    """Words all tasks can read; each has one value for ever."""
+    """Values that all tasks can read; each is written once."""
 
     def put(self, key: str, value: str) -> bool:
-        """False when the key had a value already."""
+        """Write a value; return False if the key already had one."""
 
     def get(self, key: str) -> str:
-        """Wait for the key's value."""
+        """Wait for the key's value and return it."""
 
 
 class Stop:
-    """Find the step to stop at; `tasks` are those that step together, ourselves too."""
+    """Determines the step to stop at; `tasks` are those that step together, including this one."""
 
     def __init__(self, own: str, tasks: Sequence[str], board: Board) -> None:
         self._own = own
@@ -48,32 +49,30 @@ class Stop:
             self._reader.start()
 
     def obey_sigterm(self) -> None:
-        """Let SIGTERM ask; called after the strategy is made, which takes the signal away."""
+        """Make SIGTERM request a stop; called after the strategy is created, which resets the handler."""
         signal.signal(signal.SIGTERM, lambda _number, _frame: self.ask())
 
     def ask(self) -> None:
         self._asked = True
 
     def now(self, step: int) -> bool:
-        """Return True if this step is the last; every task asks at the end of every step."""
+        """Return True if this step is the last; every task calls it at the end of every step."""
         if len(self._tasks) <= 1:
             return self._asked
         if self._asked and self._at is None:
             self._announce(step + 1)
         if self._at is not None and step > self._at:
-            raise RuntimeError(
-                f"step {step} ended after {self._at}, the step to stop at: tasks are out of step"
-            )
+            raise RuntimeError(f"step {step} ended after {self._at}, the last one: tasks are out of step")
         return step == self._at
 
     def close(self) -> None:
-        """No step comes any more: let the reader end, or the process may not."""
+        """Signal that no step follows: let the reading thread end, so that the process can."""
         if self._reader.is_alive():
             self._board.put(STEP, NEVER)
             self._reader.join()
 
     def _announce(self, step: int) -> None:
-        # When another task was faster, its step holds, and it waits for us before that step can end.
+        # If another task was faster, its step counts, and it waits for us before that step can end.
         if self._board.put(STEP, str(step)):
             for task in self._tasks:
                 self._board.get(f"{STEP}/{task}")
@@ -85,12 +84,12 @@ class Stop:
                 self._at = int(value)
                 self._board.put(f"{STEP}/{self._own}", "read")
         except Exception as error:
-            # The cluster is breaking: the training thread meets the same error and says it better.
+            # The cluster is failing: the training thread sees the same error and reports it better.
             print(f"no stop step: {type(error).__name__}", flush=True)
 
 
 class CoordinationService:
-    """The board of a cluster; TensorFlow has it for itself, and no public name for it."""
+    """The board of a cluster; TensorFlow has it without a public name."""
 
     def put(self, key: str, value: str) -> bool:
         import tensorflow as tf
@@ -113,10 +112,10 @@ END = "worker_entry/end"
 
 
 def leave_together(own: str, tasks: Sequence[str], board: Board | None = None) -> None:
-    """Return when all `tasks`, ourselves too, have come here; what one of them lacks does not fail us.
+    """Return when all `tasks`, including this one, have arrived; a missing task is not an error here.
 
-    The leader's process holds TensorFlow's coordination service: one that has ended while another task still
-    exports or evaluates makes that one print errors of a lost cluster, or fail.
+    The leader's process runs TensorFlow's coordination service: if it ends while another task still exports
+    or evaluates, that task prints errors about a lost cluster, or fails.
     """
     try:
         board = board or CoordinationService()

@@ -1,6 +1,7 @@
-"""The strategy, made: the devices first, then the object that spreads a model over them.
+"""Creating the strategy: the devices first, then the object that distributes a model over them.
 
-For several tasks this is the moment they meet, bounded in time: TensorFlow alone waits an hour in silence.
+For several tasks this is the moment they meet, with a time limit: TensorFlow alone waits for an hour in
+silence.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from worker_entry.cluster import SINGLE, Chosen, Cluster
 from worker_entry.failure import ExpectedError, UsageError
 from worker_entry.options import Options
 
-HEARTBEAT = 30.0  # a shorter freeze (a suspended disk, a paused VM) is survived
-AFTER_TENSORFLOW = 15.0  # seconds: it names the tasks that are missing, where it notices them
+HEARTBEAT = 30.0  # a shorter freeze (a suspended disk, a paused VM) is tolerated
+AFTER_TENSORFLOW = 15.0  # seconds; it names the missing tasks if it detects them
 
 
 def make(chosen: Chosen, options: Options, cluster: Cluster) -> Any:
@@ -48,7 +49,7 @@ def make(chosen: Chosen, options: Options, cluster: Cluster) -> Any:
 
 
 def _show_only(devices: Sequence[str]) -> None:
-    """A MultiWorkerMirroredStrategy takes all GPUs it sees, and of a machine without any the one CPU."""
+    """Hide other devices: MultiWorkerMirroredStrategy takes all visible GPUs, or else the CPU."""
     if not devices:
         return
     gpus = tf.config.list_physical_devices("GPU")
@@ -63,7 +64,7 @@ def _show_only(devices: Sequence[str]) -> None:
 
 
 def _split_cpu(devices: Sequence[str]) -> None:
-    """`cpu:0,cpu:1` asks for two devices where there is one: a way to try such a strategy anywhere."""
+    """Make two devices of one for `cpu:0,cpu:1`, which allows trying such a strategy anywhere."""
     numbers = [int(device.rpartition(":")[2]) for device in devices if "cpu" in device.lower()]
     if numbers and max(numbers) > 0:
         parts = [tf.config.LogicalDeviceConfiguration() for _ in range(max(numbers) + 1)]
@@ -86,9 +87,9 @@ def _tpu(name: str | None) -> Any:
 
 @contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """End this process with status 1, showing where it hangs, unless the body is over in time.
+    """End this process with status 1, showing where it hangs, unless the body finishes in time.
 
-    The body may hold the interpreter's lock, so neither a thread nor a signal handler of ours would run.
+    The body may hold the interpreter lock, so neither a thread nor a signal handler of ours would run.
     """
     faulthandler.dump_traceback_later(seconds, exit=True)
     try:
@@ -98,7 +99,7 @@ def bounded(seconds: float) -> Iterator[None]:
 
 
 def _configure_coordination(cluster: Cluster, timeout: float) -> None:
-    """Set what the strategy would, with our times: an hour and ten seconds are its own."""
+    """Set what the strategy would, with our timeouts: its own are an hour and ten seconds."""
     from tensorflow.python.eager import context
 
     context.context().configure_coordination_service(
@@ -108,7 +109,7 @@ def _configure_coordination(cluster: Cluster, timeout: float) -> None:
         heartbeat_timeout_in_ms=int(HEARTBEAT * 1000),
     )
     config = context.context().coordination_service
-    # Without this barrier (there from 2.17 or so on) the time-out does nothing on the leader.
+    # Without this barrier (available from about 2.17 on) the timeout has no effect on the leader.
     if hasattr(config, "cluster_register_with_barrier"):
         config.cluster_register_with_barrier = True
     for kind in ("chief", "worker"):

@@ -20,7 +20,7 @@ from worker_entry.report import Reporter
 
 
 def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
-    """Do this task's part; returns the exit status."""
+    """Run this task's part; return the exit status."""
     _leave_keras_alone()
     tf.keras.utils.set_random_seed(options.seed)
     if options.deterministic:
@@ -31,13 +31,12 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
     chosen = choose(options.strategy, cluster, gpus, options.tpu)
     if chosen.name == "parameter-server" and cluster.task != cluster.leader:
         return serving.serve(cluster, options, reporter)
-    # Data before the strategy: a task that cannot read them must not leave its peers waiting.
+    # Data before the strategy: a task that cannot read them must not keep its peers waiting.
     source = find(options, reporter)
     made = strategy.make(chosen, options, cluster)
     replicas = made.num_replicas_in_sync
-    plan = schedule.resolve(
-        options.epochs, options.steps_per_epoch, source.train_examples, options.batch_size * replicas
-    )
+    batch, examples = options.batch_size * replicas, source.train_examples
+    plan = schedule.resolve(options.epochs, options.steps_per_epoch, examples, batch)
     job = Job(options, cluster, made, source, plan, reporter)
     print(f"strategy: {chosen.name} ({chosen.why}), {replicas} replica(s)")
     print(f"data: {source.name} ({source.note}), global batch {job.global_batch}")
@@ -49,7 +48,7 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
 
 
 def _leave_keras_alone() -> None:
-    """TensorFlow 2.16 does not know tf_keras as a library and rewrites all of it: 10 to 30 s per task."""
+    """Mark tf_keras as a library: TensorFlow 2.16 would convert all of it, for 10 to 30 s per task."""
     from tensorflow.python.autograph.core import config
 
     if not any(rule.matches("tf_keras") for rule in config.CONVERSION_RULES):
@@ -62,19 +61,21 @@ def _work(job: Job) -> int:
     except stopping.Saved as stopped:
         print(stopped)
         return EXIT_SAVED
-    for name, value in {"loss": trained.loss, "test loss": trained.score.loss}.items():
+    score = trained.score
+    for name, value in {"loss": trained.loss, "test loss": score.loss if score else None}.items():
         if value is not None and not math.isfinite(value):
             raise DivergedError(name, value)
     _export(job, trained)
     weights = jobs.digest(trained.model.get_weights())
-    print(f"test accuracy {trained.score.accuracy:.4f}, test loss {trained.score.loss:.4f}")
+    if score is not None:
+        print(f"test accuracy {score.accuracy:.4f}, test loss {score.loss:.4f}")
     print(f"weights digest {weights}")
     job.reporter.result(
         digest=weights,
         loss=trained.loss,
         accuracy=trained.accuracy,
-        test_loss=trained.score.loss,
-        test_accuracy=trained.score.accuracy,
+        test_loss=score.loss if score else None,
+        test_accuracy=score.accuracy if score else None,
         dataset=job.source.name,
         note=job.source.note,
         steps=trained.steps,
@@ -85,9 +86,9 @@ def _work(job: Job) -> int:
 
 
 def _export(job: Job, trained: Trained) -> None:
-    """The SavedModel, in the folder that was asked for; on other tasks in one that goes away.
+    """Write the SavedModel to the requested folder; other tasks write to one that is removed.
 
-    Saving takes part of every task (a leader alone would wait for ever), but one folder has one writer.
+    Saving involves every task (a leader alone would wait forever), but one folder has one writer.
     """
     asked = folder(job.options.export_dir)
     if asked is None:

@@ -1,7 +1,7 @@
 """Checks of preflight: facts in, `CheckReported` out. Pure.
 
-A check is a row of the table: its name, a program that every host runs for it, the judgement, and what to
-try. `host.py` has those of one machine, `cluster.py` those of all machines and their pairs.
+A check is a row of the table: its name, a program that every host runs for it, the judgment, and a fix.
+`host.py` has those of one machine, `cluster.py` those of all machines and their pairs.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ PROGRAMS = {check.name: check.ask for check in TABLE if check.ask}
 
 
 def examined(about: Evidence) -> list[CheckReported]:
-    """Everything that can be said of the hosts, in the order of the table."""
+    """Return the results of all checks about the hosts, in the order of the table."""
     return [report for check in TABLE for report in check.reports(about)]

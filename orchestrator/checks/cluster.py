@@ -1,4 +1,4 @@
-"""Checks of all machines together, as rows: what must be equal, and what must not. Pure."""
+"""Checks that compare machines, as rows: what must be equal, and what must differ. Pure."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from orchestrator.checks.report import (
 )
 from orchestrator.events import CheckReported, Closed, Level, PairReported
 from orchestrator.frameworks import FRAMEWORKS
-from orchestrator.model import Host, Role
+from orchestrator.model import OUTSIDE, Host, Role
 from orchestrator.ranges import fold, grouped
 from orchestrator.text import count
 
 
 def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Evidence], Judgements]:
-    """Make the judgement that names the hosts without the version that most have.
+    """Return a judgment that names the hosts whose version differs from the majority's.
 
-    So many `parts` of it must be equal; `strict`: where not, a job that needs its framework cannot run,
-    and a different patch level is told, too.
+    The first `parts` of the version must be equal. With `strict`, a job that needs its framework cannot run
+    otherwise, and a different patch level is reported too.
     """
 
     def judge(evidence: Evidence) -> Judgements:
@@ -54,7 +54,7 @@ def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Ev
         for report, version in versions:
             differs = minor(version, parts) != minor(usual, parts)
             if differs or (strict and version != usual):
-                level = Level.FAIL if strict and differs and needs.needed else Level.WARN
+                level = Level.FAIL if strict and differs and needs.of(report.name).needed else Level.WARN
                 hint = _same(report, package, usual, needs)
                 yield report.name, Judgement(level, version, why, hint, between=True)
 
@@ -62,10 +62,10 @@ def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Ev
 
 
 def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:
-    """Say how a host gets the usual version of what it has."""
+    """Return how a host gets the majority's version of its distribution."""
     if package == "python":
         other = f'set `python = "{".".join(minor(usual))}"` under [env], then `orchestrate setup`'
-        return other if report.is_made(needs) else "set `python` for it in hosts.toml to one of that version"
+        return other if report.is_made(needs) else "set `python` in hosts.toml to one of that version"
     if report.is_made(needs):
         return "`orchestrate setup`"
     name = report.distribution or package if package == "tensorflow" else package
@@ -74,18 +74,18 @@ def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:
 
 
 def _backends(evidence: Evidence) -> Judgements:
-    """Compare what the framework was built with, such as CUDA and NCCL, where hosts tell."""
+    """Compare what the framework was built with, such as CUDA and NCCL, on hosts that report it."""
     built = {each.name: each.imported.built for each in evidence.reports if each.imported is not None}
     hosts = grouped((text, name) for name, text in built.items() if text)
     usual = max(hosts, key=lambda text: len(hosts[text]), default="")
     for text, names in hosts.items():
-        why = f"{fold(hosts[usual])}: {usual}; tasks that are built differently may not understand each other"
+        why = f"{fold(hosts[usual])}: {usual}; tasks with different builds may be incompatible"
         for name in names:
             yield name, ok(text) if text == usual else Judgement(Level.WARN, text, why, between=True)
 
 
 def _machines(evidence: Evidence) -> Judgements:
-    """Two entries may be one machine; a task listens on every address, so their ports must differ."""
+    """Detect entries for the same machine: tasks listen on every address, so their ports must differ."""
     for twins in grouped((report.machine, report) for report in evidence.reports).values():
         first = twins[0]
         for report in twins[1:]:
@@ -99,18 +99,18 @@ def _machines(evidence: Evidence) -> Judgements:
             yield report.name, _failed(text, why, hint)
 
 
-SAME_STATE = "they are one machine, and in a state folder one host of a run can be kept"
+SAME_STATE = "they are one machine, and each host of a run needs a state folder of its own"
 
 
 def _states(evidence: Evidence) -> Judgements:
-    """Two entries may be one machine; of its agents only one can hold the lock of a run's keeper."""
+    """Detect entries for the same machine: only one of its agents can hold the lock of a run's keeper."""
     for name, first in same_state((report.name, report.hello) for report in evidence.reports).items():
-        yield name, _failed(f"is that of {first} too", SAME_STATE, other_state(name))
+        yield name, _failed(f"is also used by {first}", SAME_STATE, other_state(name))
 
 
 def same_state(hellos: Iterable[tuple[str, wire.Hello]]) -> dict[str, str]:
-    """Map the hosts whose state folder an earlier one has to that one."""
-    # Without a boot id two machines of one image look alike.
+    """Map the hosts that share the state folder of an earlier one to that one."""
+    # Without a boot id two machines of one image look identical.
     places = grouped(
         ((hello.boot_id, hello.state_place), name)
         for name, hello in hellos
@@ -124,7 +124,7 @@ def other_state(name: str) -> str:
 
 
 def state_for(name: str) -> str:
-    """Name a state folder of its own for an entry, beside the default one."""
+    """Return a separate state folder for an entry, next to the default one."""
     return f"/var/tmp/orchestrate-{name}"  # noqa: S108 - the node takes none that is not ours
 
 
@@ -135,18 +135,18 @@ def _exposure(evidence: Evidence) -> Judgements:
             (text for text in addresses if (ip := ip_of(text)) and ip.version == 4 and ip.is_global), ""
         )
         if public:
-            why = "a task's port has no authentication: whoever reaches it can run code there"
+            why = "a task's port has no authentication: anyone who reaches it can run code there"
             yield report.name, Judgement(Level.WARN, f"{public} is a public address", why)
 
 
 def _devices(evidence: Evidence) -> Judgements:
-    """Compare the GPUs per task: TensorFlow's behaviour is undefined where they differ."""
+    """Compare the GPUs per task: TensorFlow's behavior is undefined if they differ."""
     numbers = {
         report.name: len(report.facts.gpus if report.host.devices is None else report.host.devices)
         // max(1, report.host.tasks)
         for report in evidence.reports
         if report.host.role in (Role.CHIEF, Role.WORKER)
-        and len(report.host.devices or ()) <= len(report.facts.gpus)  # what is not there is told by `gpu`
+        and len(report.host.devices or ()) <= len(report.facts.gpus)  # the `gpu` check reports missing ones
     }
     if len({*numbers.values()}) < 2:
         return
@@ -154,7 +154,7 @@ def _devices(evidence: Evidence) -> Judgements:
     others = fold(name for name, number in numbers.items() if number == usual)
     for name, number in numbers.items():
         if number != usual:
-            why = f"{others}: {usual}; TensorFlow calls unequal numbers undefined behaviour"
+            why = f"{others}: {usual}; unequal numbers are undefined behavior in TensorFlow"
             yield name, Judgement(Level.WARN, f"{count(number, 'GPU')} per task", why)
 
 
@@ -166,12 +166,8 @@ Way: TypeAlias = tuple[str, str]  # from, to
 _Own: TypeAlias = Mapping[str, Mapping[str, str]]  # the addresses of each host, with their interfaces
 
 
-def _address(evidence: Evidence) -> Judgements:
-    yield from _misaddressed(evidence).items()
-
-
 def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
-    """Find addresses that mean the loopback on some host: it would connect to itself."""
+    """Return the addresses that mean loopback on some host, which would connect to itself."""
     if len({report.machine for report in evidence.reports}) < 2:
         return {}
     strays = grouped(
@@ -193,9 +189,9 @@ def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
 
 
 def _at_fault(ways: Mapping[Way, bool]) -> dict[str, list[Way]]:
-    """Map hosts to the ways that fail (False) because of them.
+    """Map hosts to the directions that fail (False) because of them.
 
-    It is the source that reaches nobody, where its target is reached by somebody; else the target.
+    The source is to blame if it reaches nobody while others reach its target; otherwise the target is.
     """
     reaches, reached = ({way[end] for way, passes in ways.items() if passes} for end in (0, 1))
     return grouped(
@@ -206,7 +202,7 @@ def _at_fault(ways: Mapping[Way, bool]) -> dict[str, list[Way]]:
 
 
 def _reach(evidence: Evidence) -> Judgements:
-    """Judge the connections to task ports; of a wrong address all else follows, and is not told."""
+    """Judge the connections to task ports; consequences of a wrong address are not reported."""
     wrong = _misaddressed(evidence).keys()
     pairs = [pair for pair in evidence.pairs if pair.target not in wrong]
     closed: dict[Way, PairReported] = {}
@@ -217,23 +213,29 @@ def _reach(evidence: Evidence) -> Judgements:
     findings: dict[str, list[Judgement]] = {name: [] for pair in pairs for name in (pair.target, pair.source)}
     own = {report.name: report.addresses for report in evidence.reports}
     peers = len({pair.source for pair in pairs}) - 1
+    tried = Counter(target for _, target in dict.fromkeys(ways))
     for name, failing in _at_fault({way: way not in closed for way in ways}).items():
         missed = grouped((closed[way].why or "no answer", closed[way]) for way in failing if way[1] == name)
         for reason, some in missed.items():
             sources = dict.fromkeys(pair.source for pair in some)
-            who = "no other host reaches" if 1 < len(sources) == peers else f"{fold(sources)} cannot reach"
-            text = f"{who} its task port {_ports(some)}: {reason}"
+            who = f"{fold(sources)} cannot reach"
+            if 1 < len(sources) == tried[name]:
+                who = (
+                    "no other host reaches"
+                    if len(sources) == peers
+                    else f"none of {len(sources)} hosts reaches"
+                )
+            ports = ", ".join(dict.fromkeys(map(_port_of, some)))
+            text = f"{who} its task port {ports}: {reason}"
             findings[name].append(_failed(text, *_meaning(some[0], own)))
         if not missed:
             text = f"reaches no other host: {closed[failing[0]].why or 'no answer'}"
-            why = "others reach those hosts: this one or its network stops outgoing connections"
+            why = "others reach those hosts, so this one or its network blocks outgoing connections"
             hint = "look at its routes (`ip route`) and at its firewall's outgoing rules"
             findings[name].append(_failed(text, why, hint))
     for name, failures in findings.items():
         if not failures and (to_itself := closed.get((name, name))):
-            why = (
-                "a task connects to its own address too: its firewall drops that, or a NAT does not lead back"
-            )
+            why = "a task also connects to itself: a firewall drops that, or a NAT does not route it back"
             hint = (
                 "`iptables -I INPUT -i lo -j ACCEPT` on it, as root; or set `address` to one that leads to "
                 "this host from all hosts, itself included"
@@ -245,7 +247,7 @@ def _reach(evidence: Evidence) -> Judgements:
 
 
 def _meaning(pair: PairReported, own: _Own) -> tuple[str, str]:
-    """Say why a connection fails when the peer's agent is known to listen, and what to try."""
+    """Return why a connection fails although the peer's agent listens, and a fix."""
     why, hint = _reason(pair)
     has = own.get(pair.target)
     if has and pair.resolved and pair.resolved not in has:
@@ -260,28 +262,26 @@ def _reason(pair: PairReported) -> tuple[str, str]:
     open_it = _OPEN.format(port=port)
     match pair.why:
         case Closed.TIMED_OUT | Closed.NO_ROUTE if pair.icmp is False:
-            why = "no answer to TCP nor to a ping: all traffic is cut, or a firewall drops all of it"
+            why = "no reply to TCP or ping: the network is down, or a firewall drops all traffic"
             return why, _NETWORK
         case Closed.TIMED_OUT:
-            why = f"packets to TCP port {port} vanish: a firewall on that host or on the way drops them"
-            return why + ("; pings get there" if pair.icmp else ""), open_it
+            why = f"packets to TCP port {port} are lost: a firewall on that host or on the path drops them"
+            return why + ("; pings arrive" if pair.icmp else ""), open_it
         case Closed.NO_ROUTE:
-            why = "pings get there, so" if pair.icmp else "the network knows no way there, or"
-            return f"{why} a firewall rejects (firewalld answers like that)", open_it
+            why = "pings arrive, so" if pair.icmp else "the network has no route, or"
+            return f"{why} a firewall rejects it (as firewalld does)", open_it
         case Closed.REFUSED:
-            why = (
-                f"our agent listens on port {port} there: the address leads elsewhere, or a firewall rejects"
-            )
-            return why, f"{_ADDRESS}, then {open_it}"
+            reason = "the address is another machine's, or a firewall rejects"
+            return f"orchestrate listens on {port} there: {reason}", f"{_ADDRESS}, then {open_it}"
         case Closed.UNRESOLVED:
             hint = "set an IP address as `address` in hosts.toml, or add the name to /etc/hosts of all hosts"
-            return "that name is not known there; every host must resolve every address alike", hint
+            return "that name is unknown there; every host must resolve every address to the same host", hint
     why = "another program or another machine has that address and port"
     return why, f"{_ADDRESS}: it has to lead to that host from all others"
 
 
 def _packets(evidence: Evidence) -> Judgements:
-    """Judge large packets: where connections open and they vanish, the MTU has a hole."""
+    """Judge large packets: if connections open and large packets vanish, the path MTU is wrong."""
     ways: dict[Way, bool] = {}
     slowest: dict[str, float] = {}
     for pair in evidence.pairs:
@@ -292,8 +292,8 @@ def _packets(evidence: Evidence) -> Judgements:
                 slowest[name] = max(slowest.get(name, 0.0), pair.large_ms or 0.0)
     holes = _at_fault(ways)
     why = (
-        "connections open, and of 64 kB nothing arrives: something on the way drops large packets and does"
-        " not say so (an MTU hole); training would hang in its first step"
+        "connections open, but 64 kB do not arrive: something on the path drops large packets"
+        " silently (an MTU mismatch); training would hang in its first step"
     )
     for name, slow in slowest.items():
         if name in holes:
@@ -302,13 +302,13 @@ def _packets(evidence: Evidence) -> Judgements:
                 f"`ip link set INTERFACE mtu 1400` on {name} as root, then preflight again; or let ICMP"
                 " `fragmentation needed` through"
             )
-            yield name, _failed(f"large packets from {fold(sources)} vanish", why, hint)
+            yield name, _failed(f"large packets from {fold(sources)} are lost", why, hint)
         else:
             yield name, ok(f"64 kB in {slow:.1f} ms")
 
 
 def _nccl(evidence: Evidence) -> Judgements:
-    """Judge the ports that NCCL takes from the kernel: with GPUs, task ports alone are not enough."""
+    """Judge the ports that the kernel assigns to NCCL: with GPUs, open task ports are not enough."""
     missed = grouped((pair.target, pair) for pair in evidence.extra if not pair.tcp)
     for name, pairs in missed.items():
         who = fold(dict.fromkeys(pair.source for pair in pairs))
@@ -317,7 +317,7 @@ def _nccl(evidence: Evidence) -> Judgements:
 
 
 def _interface(evidence: Evidence) -> Judgements:
-    """A host with GPUs and several networks: NCCL takes the first one that it finds, unless it is told."""
+    """Check hosts with GPUs and several networks: by default NCCL uses the first interface it finds."""
     for report in evidence.reports if len(evidence.reports) > 1 else ():
         carrier = report.addresses.get(report.host.address)
         names = {name for ip, name in report.addresses.items() if ":" not in ip and name and between(name)}
@@ -326,17 +326,17 @@ def _interface(evidence: Evidence) -> Judgements:
         if report.facts.gpus and carrier and len(names) > 1 and not chosen:
             others = ", ".join(sorted(names - {carrier}))
             why = f"its address is on {carrier}, and NCCL may choose {others}"
-            hint = f'set `env = {{ NCCL_SOCKET_IFNAME = "{carrier}" }}` for it in hosts.toml'
+            hint = f'set `env = {{ NCCL_SOCKET_IFNAME = "{carrier}" }}` under [[host]]'
             yield report.name, Judgement(Level.WARN, f"{len(names)} networks", why, hint)
 
 
-# Without an output where nobody can be asked; else the name, and the addresses that it has.
+# No output if nobody can be asked; otherwise the name, and its addresses.
 _OWN_NAME = 'command -v getent >/dev/null || exit; uname -n; getent ahosts "$(uname -n)"; :'
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def _hostname(evidence: Evidence) -> Judgements:
-    """Judge the host's own name, whose address gloo announces to other tasks, if no interface is given."""
+    """Judge the host's own name, whose address gloo announces to other tasks if no interface is set."""
     framework = FRAMEWORKS[evidence.needs.framework]
     if not framework.gloo or len({report.machine for report in evidence.reports}) < 2:
         return
@@ -349,7 +349,7 @@ def _hostname(evidence: Evidence) -> Judgements:
         if given or not _HOST_NAME.fullmatch(name):
             continue
         has = [word for line in lines for word in line.split()[:1] if ip_of(word)]
-        # gloo takes the first one that it can listen on.
+        # gloo uses the first address that it can listen on.
         own = next((word for word in has if word in report.addresses or word.startswith("127.")), "")
         if carrier and report.addresses.get(own) == carrier:
             yield report.name, ok(own)
@@ -364,8 +364,8 @@ def _hostname(evidence: Evidence) -> Judgements:
         )
         if framework.interfaces:
             key = f'{framework.interfaces[0]} = "INTERFACE"'
-            hint = f"set `env = {{ {key} }}` for it in hosts.toml to the one that leads to the other hosts"
-        # NCCL of a GPU has rules of its own.
+            hint = f"set `env = {{ {key} }}` under [[host]] to the one that leads to the other hosts"
+        # NCCL has its own rules for GPUs.
         level = Level.WARN if own in report.addresses or report.facts.gpus else Level.FAIL
         yield report.name, Judgement(level, text, why, hint)
 
@@ -373,9 +373,9 @@ def _hostname(evidence: Evidence) -> Judgements:
 def without(
     hosts: Sequence[Host], checks: Sequence[CheckReported], failed: Collection[str]
 ) -> tuple[str, ...]:
-    """List the hosts to leave out; () where none would remain, or a role would be missing."""
+    """Return the hosts to leave out; () if none would remain, or a role would be missing."""
     bad = {*failed, *(check.host for check in checks if check.level is Level.FAIL)}
-    roles = {host.role for host in hosts} - {Role.EVALUATOR}
+    roles = {host.role for host in hosts} - {*OUTSIDE}
     if not bad or roles - {host.role for host in hosts if host.name not in bad}:
         return ()
     return tuple(host.name for host in hosts if host.name in bad)
@@ -387,10 +387,6 @@ def _failed(text: str, why: str, hint: str) -> Judgement:
 
 def _port_of(pair: PairReported) -> str:
     return pair.address.rpartition(":")[2]
-
-
-def _ports(pairs: Sequence[PairReported]) -> str:
-    return ", ".join(dict.fromkeys(map(_port_of, pairs)))
 
 
 CHECKS = (
@@ -410,9 +406,13 @@ CHECKS = (
         _exposure,
         fix="let only the cluster's hosts reach the task ports (firewall), or use private addresses",
     ),
-    Check("model", alike, fix="use hosts of one kind (`--only`), and install one driver on all, as root"),
-    Check("devices", _devices, fix="set `devices` in hosts.toml so that all have equally many per task"),
-    Check("address", _address),
+    Check(
+        "model",
+        alike,
+        fix="use hosts with equal GPUs (`--only`), and install the same driver on all, as root",
+    ),
+    Check("devices", _devices, fix="set `devices` in hosts.toml so that every task has the same number"),
+    Check("address", lambda evidence: _misaddressed(evidence).items()),
     Check("reach", _reach),
     Check("packets", _packets),
     Check("nccl", _nccl, fix="let the cluster's hosts reach all TCP ports of each other"),

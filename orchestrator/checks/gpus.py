@@ -15,32 +15,32 @@ from orchestrator.ranges import fold, grouped
 from orchestrator.text import duration, size
 
 _TRAIN = (Role.CHIEF, Role.WORKER)
-_MUCH = 0.1  # of a GPU's memory: the tasks want nearly all of it
-_DAY = 86_400  # seconds: of an older error somebody knows
+_MUCH = 0.1  # of a GPU's memory: the tasks need nearly all of it
+_DAY = 86_400  # seconds: older errors are known already
 _CLEANUP = 45  # the Xid that follows another one
-_BROKEN = (48, 64, 74, 79, 95, 119, 120)  # Xids that are no program's doing, by NVIDIA's catalogue
+_BROKEN = (48, 64, 74, 79, 95, 119, 120)  # Xids that no program causes, according to NVIDIA's catalog
 _RESET = "`nvidia-smi -r` there as root while nothing uses it, or restart the machine; or leave that GPU out"
-_AGAIN = f"{_RESET}. If it happens again, have the card, its seat and its power looked at"
-_COOL = "look at its fans, airflow and power supply: all tasks wait for the slowest"
+_AGAIN = f"{_RESET}. If it happens again, have the card, its slot and its power supply checked"
+_COOL = "check its fans, airflow and power supply: all tasks wait for the slowest"
 _ECC = "ecc.errors.uncorrected.volatile.total"  # since its driver was loaded
 _SLOW, _HEAT, _BRAKE = "clocks_throttle_reasons.active", "0x.*([4-7C-F]).", "0x.*([89A-F])."  # 0x40, 0x80
-# What of a field is told, how bad that is, and what to try; as bad after a training as before it.
+# What is reported for a field, how bad it is, and a fix; equally bad before and after a training.
 _ROWS = (
     ("temperature.gpu", r"\[(GPU is lost|GPU requires reset)\]", Level.FAIL, "{}", _AGAIN),
-    ("gpu_recovery_action", "(Reset|Reboot)", Level.FAIL, "its driver asks for this: {}", _RESET),
+    ("gpu_recovery_action", "(Reset|Reboot)", Level.FAIL, "its driver requests this: {}", _RESET),
     (_ECC, "([1-9][0-9]*)", Level.WARN, "uncorrected ECC errors: {}", _AGAIN),
     ("remapped_rows.failure", "(Yes)", Level.WARN, "a row of its memory could not be remapped", _AGAIN),
     ("retired_pages.pending", "(Yes)", Level.WARN, "pages of its memory that failed are in use", _RESET),
     (_SLOW, _HEAT, Level.WARN, "slowed down by heat", _COOL),
     (_SLOW, _BRAKE, Level.WARN, "slowed down by its power brake", _COOL),
-    ("remapped_rows.pending", "(Yes)", Level.OK, "rows wait to be remapped", ""),
+    ("remapped_rows.pending", "(Yes)", Level.OK, "rows are waiting to be remapped", ""),
     ("persistence_mode", "(Disabled)", Level.OK, "persistence mode off", ""),
 )
 _HOT = ("temperature.gpu", "(8[5-9]|9.|1..)", Level.WARN, "{} °C before a task runs", _COOL)
 
 
 def _number(gpu: wire.Gpu, field: str) -> int:
-    """Read a number; 0 for `[N/A]` and all else that is none."""
+    """Return a number; 0 for `[N/A]` and everything else that is not one."""
     text = gpu.fields.get(field, "")
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
@@ -54,17 +54,17 @@ def troubles(gpu: wire.Gpu, *, idle: bool = False) -> Iterator[Judgement]:
     for what, field in (("x", "width"), *((("generation ", "gen"),) if at_work else ())):
         now, most = (_number(gpu, f"pcie.link.{field}.{which}") for which in ("current", "max"))
         if 0 < now < most:
-            text = f"PCIe {what}{now} where {what}{most} is possible: data reach it slower"
-            yield Judgement(Level.WARN, text, hint="have the card, and a riser, seated anew")
+            text = f"PCIe {what}{now} where {what}{most} is possible: data transfers are slower"
+            yield Judgement(Level.WARN, text, hint="have the card and its riser reseated")
     used, total = (_number(gpu, f"memory.{which}") << 20 for which in ("used", "total"))
     if idle and used > _MUCH * total > 0:
-        why = gpu.fields.get("users") or "by whom cannot be seen from there: in another container, perhaps"
+        why = gpu.fields.get("users") or "its user is not visible from there, possibly in another container"
         hint = "wait for it, end it, or leave that GPU out: `devices` in hosts.toml"
         yield Judgement(Level.WARN, f"{size(used)} of {size(total)} in use", why, hint)
 
 
 def usable(report: HostReport) -> list[wire.Gpu]:
-    """List the GPUs that tasks may get."""
+    """Return the GPUs that tasks may get."""
     names, gpus = report.host.devices, report.facts.gpus
     if names is None:
         return [*gpus] if report.host.role in _TRAIN else []
@@ -72,7 +72,7 @@ def usable(report: HostReport) -> list[wire.Gpu]:
 
 
 def health(evidence: Evidence) -> Judgements:
-    """Judge the GPUs of each host, which are needed where other hosts train on theirs."""
+    """Judge the GPUs of each host, which are required if other hosts train on theirs."""
     having = {report.name for report in evidence.reports if usable(report)}
     for report in evidence.reports:
         for finding in _healthy(report, needed=bool(having - {report.name})):
@@ -89,9 +89,9 @@ def _healthy(report: HostReport, *, needed: bool) -> Iterator[Judgement]:
         yield Judgement(level, "nvidia-smi does not show all", facts.gpu_error, hint)
     if gpus:
         yield Judgement(Level.OK, f"{max(_number(gpu, 'temperature.gpu') for gpu in gpus)} °C")
-    pairs = ((found, str(gpu.index)) for gpu in gpus for found in troubles(gpu, idle=True))
-    for found, numbers in grouped(pairs).items():
-        yield replace(found, text=f"GPU {fold(numbers)}: {found.text}")
+    pairs = ((trouble, str(gpu.index)) for gpu in gpus for trouble in troubles(gpu, idle=True))
+    for trouble, numbers in grouped(pairs).items():
+        yield replace(trouble, text=f"GPU {fold(numbers)}: {trouble.text}")
     now = report.hello.time_ns / 1e9
     spared = {f"GPU {gpu.index}" for gpu in facts.gpus if gpu not in gpus}
     for at, name, code, text in _xids(facts, facts, now - _DAY) if devices != () else ():
@@ -110,7 +110,7 @@ def alike(evidence: Evidence) -> Judgements:
     hosts = grouped((kind, report.name) for report in evidence.reports if (kind := _kind(report)))
     usual = max(hosts, key=lambda kind: len(hosts[kind]), default="")
     for kind in (kind for kind in hosts if kind != usual):
-        why = f"{fold(hosts[usual])}: {usual}; all tasks get the speed, and must fit the memory, of the least"
+        why = f"{fold(hosts[usual])}: {usual}; all tasks run at the slowest one's speed"
         for name in hosts[kind]:
             yield name, Judgement(Level.WARN, kind, why, between=True)
 
@@ -118,31 +118,31 @@ def alike(evidence: Evidence) -> Judgements:
 def changes(
     host: str, before: wire.GpuLook, now: wire.GpuLook, since: float, failed: float
 ) -> Iterator[tuple[float, str, bool]]:
-    """Tell what became worse about a host's GPUs, and what its kernel told of them: when, what, is it broken.
+    """Return how a host's GPUs got worse, and its kernel's messages about them: when, what, is it broken.
 
-    `since` and `failed` are when the attempt began, and failed, by that host's clock.
+    `since` and `failed` are when the attempt began and failed, by that host's clock.
     """
     if now.gpu_error != before.gpu_error:
         yield failed, f"{host}: nvidia-smi: {now.gpu_error}", True
-    old, new = ({_bus(gpu): gpu for gpu in look.gpus} for look in (before, now))
+    old, new = ({_bus(gpu): gpu for gpu in state.gpus} for state in (before, now))
     for bus in old.keys() - new.keys() if new else ():
         yield failed, f"GPU {old[bus].index} of {host}: nvidia-smi no longer shows it", True
     for bus in old.keys() & new.keys():
-        for found in {*troubles(new[bus])} - {*troubles(old[bus])}:
-            yield failed, f"GPU {old[bus].index} of {host}: {found.text}", found.level is Level.FAIL
+        for trouble in {*troubles(new[bus])} - {*troubles(old[bus])}:
+            yield failed, f"GPU {old[bus].index} of {host}: {trouble.text}", trouble.level is Level.FAIL
     for at, name, code, text in _xids(now, before, since):
         when = f"{duration(abs(failed - at))} {'before' if at <= failed else 'after'}"
         yield at, f"{name} of {host}: Xid {code} {when} ({text})", code in _BROKEN
 
 
-def _xids(look: wire.GpuLook, names: wire.GpuLook, since: float) -> Iterator[tuple[float, str, int, str]]:
-    """Return the first of each kind since then: when, its GPU's name, code, words."""
-    known = {_bus(gpu): f"GPU {gpu.index}" for gpu in names.gpus}
-    recent = [xid for xid in look.xids if xid[0] / 1e9 >= since and xid[2] != _CLEANUP]
+def _xids(current: wire.GpuLook, names: wire.GpuLook, since: float) -> Iterator[tuple[float, str, int, str]]:
+    """Return the first of each kind since then: when, its GPU's name, code, message."""
+    labels = {_bus(gpu): f"GPU {gpu.index}" for gpu in names.gpus}
+    recent = [xid for xid in current.xids if xid[0] / 1e9 >= since and xid[2] != _CLEANUP]
     for at, bus, code, text in {xid[1:3]: xid for xid in reversed(recent)}.values():
-        yield at / 1e9, known.get(bus, f"GPU {bus}"), code, text
+        yield at / 1e9, labels.get(bus, f"GPU {bus}"), code, text
 
 
 def _bus(gpu: wire.Gpu) -> str:
-    """Write a PCI address as the kernel's log does: `0000:0c:00` of `00000000:0C:00.0`."""
+    """Return a PCI address in the kernel log's form: `0000:0c:00` for `00000000:0C:00.0`."""
     return gpu.fields.get("pci.bus_id", "").lower().rpartition(".")[0][-10:]

@@ -1,4 +1,4 @@
-"""Checks of one machine by itself, as rows. Pure."""
+"""Checks of a single machine, as rows. Pure."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from orchestrator.model import FrameworkName
 from orchestrator.text import count, duration, size
 
 OLDEST_PYTHON = (3, 8)  # that our agent runs on
-LITTLE_DISK, NO_DISK = 5e9, 200e6  # bytes: below them a warning, a failure
+LITTLE_DISK, NO_DISK = 5e9, 200e6  # bytes: below the first a warning, below the second a failure
 LEAST_SHM = 256 << 20  # bytes, for NCCL between the GPUs of one machine
 SKEW = 1.0  # seconds
-_KERAS_3 = (2, 16)  # the TensorFlow from which on tf_keras is what makes `fit` work on several tasks
-_NUMPY_2 = (1, 38)  # the reticulate from which on it knows numpy 2
+_KERAS_3 = (2, 16)  # the first TensorFlow for which tf_keras makes `fit` work on several tasks
+_NUMPY_2 = (1, 38)  # the first reticulate that supports numpy 2
 _DEBIAN = "`apt install r-base-core r-cran-reticulate r-cran-jsonlite` there as root"
-# The distribution that brings a module, where it has another name; of tensorflow there are several.
+# The distribution that provides a module, if its name differs; for tensorflow there are several.
 _BRINGS = {
     "google.protobuf": "protobuf",
     "google": "protobuf",
@@ -59,16 +59,16 @@ def _agent(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     if release(version) >= OLDEST_PYTHON:
         yield ok(version)
     else:
-        why = "our agent needs Python 3.8 or newer; the training may use another one"
+        why = "orchestrate's agent needs Python 3.8 or newer; the training may use another one"
         yield Judgement(Level.FAIL, f"Python {version}", why)
 
 
 def _setup(report: HostReport, needs: Needs) -> Iterator[Judgement]:
-    """Tell the shell's own words; what they lead to (no TensorFlow) is not told again."""
+    """Report the shell's own output; its consequences (no TensorFlow) are not repeated."""
     setup = report.facts.setup
     if setup is not None and _setup_failed(report, needs):
         status = "was killed" if setup.status is None else f"ended with {setup.status}"
-        missing = f"{FRAMEWORKS[needs.framework].package} is not there"
+        missing = f"{FRAMEWORKS[needs.framework].package} is not installed"
         missing = missing if report.facts.python.ok else f"{report.host.python} does not run"
         level = Level.FAIL if needs.needed else Level.WARN
         hint = _CONDA if _NO_CONDA.search(setup.words) else ""
@@ -76,7 +76,7 @@ def _setup(report: HostReport, needs: Needs) -> Iterator[Judgement]:
 
 
 def _setup_failed(report: HostReport, needs: Needs) -> bool:
-    """Return True where the `setup` of [job] failed, or complained, and what trains is not there."""
+    """Return True if the `setup` of [job] failed or complained, and the framework is missing."""
     setup, package = report.facts.setup, FRAMEWORKS[needs.framework].package
     missing = not report.facts.python.ok or (package and report.version(package) is None)
     return bool(setup and missing and (setup.status != 0 or setup.words))
@@ -93,7 +93,7 @@ def _python(report: HostReport, needs: Needs) -> Iterator[Judgement]:
 
 
 def _framework(name: FrameworkName) -> Callable[[HostReport, Needs], Iterator[Judgement]]:
-    """Make the judgement of a framework, where the job is of it."""
+    """Return the judgment of a framework, for jobs that use it."""
     package = FRAMEWORKS[name].package
 
     def judge(report: HostReport, needs: Needs) -> Iterator[Judgement]:
@@ -115,7 +115,7 @@ def _framework(name: FrameworkName) -> Callable[[HostReport, Needs], Iterator[Ju
 
 
 def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Judgement]:
-    """Compare tf_keras, without which nothing can `fit` on several tasks, with TensorFlow's minor version."""
+    """Compare the minor versions of tf_keras, which `fit` needs on several tasks, and TensorFlow."""
     tensorflow, version = report.version("tensorflow"), report.version("tf-keras")
     if tensorflow is None or not needs.legacy_keras or release(tensorflow) < _KERAS_3:
         return
@@ -127,7 +127,7 @@ def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     hint = "; or ".join(filter(None, (pip, "set `legacy_keras = false` under [job]")))
     if report.is_made(needs):
         hint = "add tf-keras to the `packages` of [env], then `orchestrate setup`"
-    why = "TF_USE_LEGACY_KERAS=1 is set, since tf.keras in the program is Keras 2; the two must match"
+    why = "TF_USE_LEGACY_KERAS=1 is set, because tf.keras in the program is Keras 2; the versions must match"
     level = Level.FAIL if needs.needed else Level.WARN
     yield Judgement(
         level, f"{version} beside tensorflow {tensorflow}" if version else "not installed", why, hint
@@ -153,23 +153,23 @@ def _import(report: HostReport, needs: Needs) -> Iterator[Judgement]:
 
 
 def _way_out(report: HostReport, needs: Needs, module: str, error: str) -> str:
-    """Say what to do about a module that cannot be imported."""
+    """Return the fix for a module that cannot be imported."""
     if missing := error.startswith(_MISSING):
         module = error.removeprefix(_MISSING).lstrip("'").partition("'")[0].partition(".")[0]
     name = report.distribution or "tensorflow" if module == "tensorflow" else _BRINGS.get(module, module)
     version = report.facts.packages.get(name.replace("_", "-"))
     if not report.is_made(needs):
-        # What is there is installed again, in the same version and of the same distribution.
-        words = ("--force-reinstall", "--no-deps", f"{name}=={version}") if version else (name,)
-        return report.pip(*words) if _NAME.fullmatch(module) else ""
+        # An installed package is reinstalled, in the same version and distribution.
+        options = ("--force-reinstall", "--no-deps", f"{name}=={version}") if version else (name,)
+        return report.pip(*options) if _NAME.fullmatch(module) else ""
     if missing and not version:
         return f"add {name} to the `packages` of [env] (docs/setup.md#packages), then `orchestrate setup`"
-    # An environment of ours that is complete by its name is not made again.
+    # An environment of ours that is complete by its name is not created again.
     return f"remove {report.host.python.removesuffix('/bin/python')} there, then `orchestrate setup`"
 
 
 def _r(report: HostReport, needs: Needs) -> Iterator[Judgement]:
-    """Look at R and its bridge to Python, where the job is an R script."""
+    """Check R and its bridge to Python, if the job is an R script."""
     r, numpy = report.facts.r, report.version("numpy")
     if r is None or not needs.r:
         return
@@ -181,7 +181,7 @@ def _r(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         yield Judgement(Level.FAIL, f"{r.version} without reticulate", why, hint)
     elif numpy is not None and release(numpy) >= (2, 0) and release(r.reticulate) < _NUMPY_2:
         text = f"reticulate {r.reticulate} beside numpy {numpy}"
-        why = f"before 1.38 it cannot convert arrays of numpy 2, the one of {report.facts.python.path}"
+        why = f"before 1.38 it cannot convert arrays of numpy 2, which {report.facts.python.path} has"
         hint = "make an environment with 'numpy<2' for R hosts (docs/r.md), and set it as their `python`"
         yield Judgement(Level.WARN, text, why, hint)
     elif r.jsonlite is None:
@@ -201,7 +201,7 @@ def _shm(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
 def _state(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     trouble = report.hello.state_error
     if trouble:
-        yield Judgement(Level.FAIL, "cannot be used", f"the host {trouble.said}\n{trouble.told}")
+        yield Judgement(Level.FAIL, "cannot be used", f"the host {trouble.summary}\n{trouble.details}")
     else:
         yield ok()
 
@@ -215,10 +215,10 @@ def _workdir(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
 
 
 def _disk(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
-    """Look at the fuller one of the two places we write to."""
+    """Check the fuller one of the two places where we write."""
     disks = report.facts.disk
     if not disks.workdir.writable:
-        return  # that is told already, and the folder above it is not where anything will be written
+        return  # already reported, and nothing will be written to the parent folder
     free, key, path, holds = disks.workdir.free, "workdir", disks.workdir.path, "code and checkpoints"
     if disks.state is not None and disks.state <= free:
         free, key, path, holds = disks.state, "state", str(report.hello.state), "the tasks' logs"
@@ -241,7 +241,7 @@ def _clock(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
 
 
 def _port(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
-    """Look at the task ports: taken, or among those that the kernel hands out to outgoing connections."""
+    """Check the task ports: taken, or among those that the kernel assigns to outgoing connections."""
     listen = report.listen
     if listen.busy:
         holders = {taken.port: _holder(taken) for taken in sorted(listen.busy, key=lambda taken: taken.port)}
@@ -255,14 +255,14 @@ def _port(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     if not unsafe:
         yield ok(listed)
         return
-    why = f"the kernel hands out {low} to {high} to outgoing connections: one may hold it at the start"
+    why = f"the kernel uses {low} to {high} for outgoing connections: one of them may have it at the start"
     reserve = f"`sysctl net.ipv4.ip_local_reserved_ports={unsafe}`"
     hint = f"set `task_port` below {low} in hosts.toml, or run {reserve} there as root"
     yield Judgement(Level.WARN, listed, why, hint)
 
 
 def _holder(taken: wire.Busy) -> str:
-    """Name the run, and not its task, which differs from host to host."""
+    """Name the run, but not its task, which differs from host to host."""
     holder = taken.holder
     if isinstance(holder, wire.Lessee) and holder.run is not None:
         return f"run {holder.run} ({holder.owner})"
@@ -271,10 +271,12 @@ def _holder(taken: wire.Busy) -> str:
 
 def _linger(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     answers = report.facts.answers.get("linger", "").split("\n")
-    found = [why for why, answer in zip(_LEFT_BEHIND.values(), answers, strict=False) if answer == "b true"]
-    if found:
+    consequences = [
+        why for why, answer in zip(_LEFT_BEHIND.values(), answers, strict=False) if answer == "b true"
+    ]
+    if consequences:
         hint = f"`loginctl enable-linger {shlex.quote(report.hello.user)}` there"
-        yield Judgement(Level.WARN, "off", "; ".join(found), hint)
+        yield Judgement(Level.WARN, "off", "; ".join(consequences), hint)
 
 
 def _gpu(report: HostReport, needs: Needs) -> Iterator[Judgement]:
@@ -283,19 +285,19 @@ def _gpu(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     missing = [device for device in devices if device.isdigit() and device not in present]
     if gpus:
         yield ok(f"{len(gpus)} x {', '.join(dict.fromkeys(gpu.name for gpu in gpus))}")
-    if devices and not gpus and not report.facts.gpu_error:  # that is told by `health`
-        why = f"`devices` names {', '.join(devices)}, and nvidia-smi shows none (or is not there)"
+    if devices and not gpus and not report.facts.gpu_error:  # the `health` check reports that
+        why = f"`devices` names {', '.join(devices)}, but nvidia-smi shows none (or is not installed)"
         hint = "run `nvidia-smi` on that host: it shows why; or leave `devices` out"
         yield Judgement(Level.FAIL, "none seen", why, hint)
     elif missing and gpus:
         why = f"`devices` names {', '.join(missing)}; the machine has {', '.join(present)}"
-        hint = set_key("devices", "numbers of GPUs that it has")
+        hint = set_key("devices", "numbers of GPUs that exist there")
         yield Judgement(Level.FAIL, f"no GPU {', '.join(missing)}", why, hint)
     visible = report.imported.gpus if report.imported is not None else None
     framework = FRAMEWORKS[needs.framework]
     per_task = len(devices) // (1 if framework.shows_all else max(1, report.host.tasks))
     if visible is not None and visible < per_task:
-        why = f"`devices` gives each task {count(per_task, 'GPU')}; the driver or CUDA does not fit it"
+        why = f"`devices` gives each task {count(per_task, 'GPU')}; the driver or CUDA does not match"
         hint = "compare the driver of `nvidia-smi` with the CUDA that the build needs"
         if needs.framework is FrameworkName.TENSORFLOW:
             hint += "; `pip install 'tensorflow[and-cuda]'` brings CUDA and cuDNN"
@@ -314,7 +316,7 @@ MACHINE = ("sh", "-c", _MACHINE)
 
 
 def described(report: HostReport) -> HostDescribed:
-    """Describe a host by what it said to MACHINE, and by its packages."""
+    """Return the description of a host from its output for MACHINE, and its packages."""
     answer, versions = report.facts.answers.get("machine", ""), report.facts.packages
     texts = dict(re.findall(r"(?m)^(kernel|processor|driver) (.+)$", answer))
     numbers = {name: int(text) for name, text in re.findall(r"(?m)^(cpus|memory) ([0-9]{1,12})$", answer)}
@@ -333,11 +335,11 @@ def described(report: HostReport) -> HostDescribed:
 
 _LEFT_BEHIND = {  # settings of systemd, and their consequences
     "KillUserProcesses": (
-        "systemd ends what a user leaves behind (KillUserProcesses): a cut connection ends the run"
+        "systemd ends a user's remaining processes (KillUserProcesses): a lost connection ends the run"
     ),
     "RemoveIPC": (
         "systemd deletes a user's shared memory when the last session ends (RemoveIPC): "
-        "a cut connection breaks data loaders"
+        "a lost connection breaks data loaders"
     ),
 }
 _LINGERS = f"""  # root is excluded by default
@@ -351,7 +353,7 @@ done
 CHECKS = (
     Check("login", each(_login)),
     Check("agent", each(_agent), fix=set_key("agent_python", "a newer Python there")),
-    Check("setup", each(_setup), fix="run that `setup` there, in `bash -l`, and mend it under [job]"),
+    Check("setup", each(_setup), fix="run that `setup` there, in `bash -l`, and fix it under [job]"),
     Check("python", each(_python)),
     *(Check(row.package, each(_framework(name))) for name, row in FRAMEWORKS.items() if row.package),
     Check("tf_keras", each(_tf_keras)),
@@ -371,7 +373,7 @@ CHECKS = (
         "port",
         each(_port),
         ask=("cat", "/proc/sys/net/ipv4/ip_local_port_range"),
-        fix="end what holds it (a run: `orchestrate stop RUN`), or set another `task_port` in hosts.toml",
+        fix="end that process (a run: `orchestrate stop RUN`), or set another `task_port` in hosts.toml",
     ),
     Check("linger", each(_linger), ask=("sh", "-c", _LINGERS)),
     Check("gpu", each(_gpu)),

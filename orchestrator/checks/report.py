@@ -1,4 +1,4 @@
-"""Rows of checks, and what they judge: answers of hosts, needs of the job, pairs of hosts. Pure."""
+"""Rows of checks and their input: replies of hosts, requirements of the job, pairs of hosts. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator import wire
 from orchestrator.config import targets
@@ -25,27 +26,32 @@ TENSORFLOW = (
     "intel-tensorflow",
     "tf-nightly",
 )
-# What is imported of each distribution; of TensorFlow's all bring the same module.
+# What is imported of each distribution; all of TensorFlow's provide the same module.
 MODULES = {
     **dict.fromkeys(TENSORFLOW, "tensorflow"),
     **{package: module for each in FRAMEWORKS.values() for package, module in each.packages.items()},
     "numpy": "numpy",
 }
 PACKAGES = tuple(MODULES)
-# Linux has names of 15 bytes; an alias of old is eth0:1, a tunnel may have an @.
+# Linux interface names have 15 bytes; an old-style alias is eth0:1, a tunnel may have an @.
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,30}")
 
 
 class Needs(Struct, frozen=True):
     needed: bool  # the job is our program, a Python or an R script: without its framework it cannot run
-    legacy_keras: bool  # TF_USE_LEGACY_KERAS is set: tf_keras has to be there
+    legacy_keras: bool  # TF_USE_LEGACY_KERAS is set: tf_keras is required
     framework: FrameworkName = FrameworkName.TENSORFLOW
-    r: bool = False  # the job is an R script: R and reticulate have to be there
-    environment: EnvironmentPlan | None = None  # what [env] makes: nobody is to install into it by hand
+    r: bool = False  # the job is an R script: R and reticulate are required
+    environment: EnvironmentPlan | None = None  # created by [env]: nobody should install into it by hand
+    helpers: frozenset[str] = frozenset()  # hosts that run only a service that is not Python
+
+    def of(self, host: str) -> Needs:
+        """Return the needs of one host: a missing framework is no failure on a helper."""
+        return replace(self, needed=False) if host in self.helpers else self
 
 
 class HostReport(Struct, frozen=True, dict=True):
-    """One host and its answers to `hello`, `facts` (asked for PACKAGES), `listen` and `imports`."""
+    """One host and its replies to `hello`, `facts` (for PACKAGES), `listen` and `imports`."""
 
     host: Host
     ports: tuple[int, ...]  # of its tasks
@@ -53,7 +59,7 @@ class HostReport(Struct, frozen=True, dict=True):
     facts: wire.MachineFacts
     listen: wire.Listening
     clock: float = 0.0  # seconds its clock is ahead of ours
-    imported: wire.Imported | None = None  # None: nobody tried
+    imported: wire.Imported | None = None  # None: not tried
 
     @property
     def name(self) -> str:
@@ -61,20 +67,20 @@ class HostReport(Struct, frozen=True, dict=True):
 
     @property
     def machine(self) -> tuple[object, object]:
-        """Two hosts with the same one share their ports."""
+        """Return an identifier of the machine; equal ones share their ports."""
         return self.hello.boot_id, self.hello.netns
 
     @property
     def distribution(self) -> str | None:
-        """The distribution that provides TensorFlow."""
+        """Return the distribution that provides TensorFlow."""
         return next((name for name in TENSORFLOW if self.facts.packages.get(name)), None)
 
     def is_made(self, needs: Needs) -> bool:
-        """True where it trains in the environment of [env], and not with a Python of the user's own."""
+        """Return True if it trains in the environment of [env], and not with a Python of the user's own."""
         return needs.environment is not None and self.host.python == interpreter(self.host, needs.environment)
 
     def version(self, package: str) -> str | None:
-        """The version as it was imported, else as the files say; TensorFlow's of any distribution."""
+        """Return the version as imported, or as installed; TensorFlow's from any distribution."""
         if package == "python":
             return self.facts.python.version
         if package == "tensorflow":
@@ -87,17 +93,17 @@ class HostReport(Struct, frozen=True, dict=True):
 
     @cached_property
     def addresses(self) -> dict[str, str]:
-        """List a host's IP addresses and the interface of each, loopback left out: hints quote both."""
+        """Return a host's IP addresses with the interface of each, without loopback: hints quote both."""
         return {
             interface.ip: interface.name if _INTERFACE.fullmatch(interface.name) else ""
             for interface in self.facts.addresses
             if (ip := ip_of(interface.ip)) and not ip.is_loopback
         }
 
-    def pip(self, *words: str) -> str:
-        """Say how its Python gets packages; "" where that is not known.
+    def pip(self, *arguments: str) -> str:
+        """Return how its Python gets packages; "" if that is not known.
 
-        Nothing is installed into a Python that the distribution keeps for itself: pip refuses (PEP 668).
+        Nothing is installed into a Python that the distribution manages itself: pip refuses (PEP 668).
         """
         python = self.facts.python
         if python.managed:
@@ -106,16 +112,16 @@ class HostReport(Struct, frozen=True, dict=True):
             return f"{leave}{made} (docs/setup.md)"
         if python.path is None:
             return ""
-        return f"`{shlex.join((python.path, '-m', 'pip', 'install', *words))}`"
+        return f"`{shlex.join((python.path, '-m', 'pip', 'install', *arguments))}`"
 
 
 class Evidence(Struct, frozen=True):
-    """All hosts that answered, and the connections between them."""
+    """All hosts that replied, and the connections between them."""
 
     reports: Sequence[HostReport]
     needs: Needs
     pairs: Sequence[PairReported] = ()
-    extra: Sequence[PairReported] = ()  # on ports of the kernel's choice
+    extra: Sequence[PairReported] = ()  # on ports chosen by the kernel
 
 
 class Judgement(Struct, frozen=True):
@@ -125,19 +131,19 @@ class Judgement(Struct, frozen=True):
     text: str  # short: "3.11.2", "120 GB free"
     why: str = ""
     hint: str = ""
-    between: bool = False  # of the host and others, either of which may be the cause
+    between: bool = False  # involves the host and others, any of which may be the cause
 
 
 Judgements: TypeAlias = Iterator[tuple[str, Judgement]]  # by the name of the host
 
 
 class Check(Struct, frozen=True):
-    """One row of the table: a name, a question, a judgement, and what to try."""
+    """One row of the table: a name, a question, a judgment, and a fix."""
 
     name: str
     judge: Callable[[Evidence], Iterable[tuple[str, Judgement]]]
     ask: tuple[str, ...] = ()  # a program that each host runs; `report.facts.answers[name]` is its output
-    fix: str = ""  # the hint of a finding that has none of its own
+    fix: str = ""  # the hint for a finding that has none of its own
 
     def reports(self, evidence: Evidence) -> Iterator[CheckReported]:
         for host, judged in self.judge(evidence):
@@ -147,11 +153,11 @@ class Check(Struct, frozen=True):
 
 
 def each(judge: Callable[[HostReport, Needs], Iterable[Judgement]]) -> Callable[[Evidence], Judgements]:
-    """Make a judgement of all hosts from one that looks at a host by itself."""
+    """Turn a judgment of a single host into one of all hosts."""
 
     def judge_all(evidence: Evidence) -> Judgements:
         for report in evidence.reports:
-            for finding in judge(report, evidence.needs):
+            for finding in judge(report, evidence.needs.of(report.name)):
                 yield report.name, finding
 
     return judge_all
@@ -163,24 +169,24 @@ def ok(text: str = "ok") -> Judgement:
 
 @lru_cache(maxsize=1 << 14)  # many hosts of one image have the same ones
 def ip_of(text: str) -> targets.IpAddress | None:
-    """Parse an IP address; None for a name, or an address with a zone."""
+    """Return a parsed IP address; None for a name, or an address with a zone."""
     return targets.ip_of(text) if "%" not in text else None
 
 
 def minor(version: str, parts: int = 2) -> tuple[str, ...]:
-    """`2.21` of `2.21.0`: what has to be equal, where the rest may differ."""
+    """Return `2.21` of `2.21.0`: the part that must be equal."""
     return tuple(version.split(".")[:parts])
 
 
 def release(version: str) -> tuple[int, ...]:
-    """(2, 21) of "2.21.0rc1", to be compared."""
+    """Return (2, 21) for "2.21.0rc1", for comparisons."""
     return tuple(int(part) if part.isdecimal() and len(part) < 10 else 0 for part in minor(version))
 
 
 def between(interface: str) -> bool:
-    """True for an interface that may lead to other machines."""
+    """Return True for an interface that may lead to other machines."""
     return not interface.startswith(("lo", "docker", "br-", "veth", "virbr"))
 
 
 def set_key(key: str, value: str) -> str:
-    return f"set `{key}` for it in hosts.toml to {value}"
+    return f"set `{key}` in hosts.toml to {value}"

@@ -1,1 +1,1 @@
-"""The command line: one file per verb; parses, wires everything together, maps to exit statuses."""
+"""The command line: one file per verb; parses, connects the parts, maps results to exit statuses."""

@@ -1,4 +1,4 @@
-"""`orchestrate clean`: prove that the hosts hold nothing of ended runs, and remove what is old."""
+"""`orchestrate clean`: kill leftover processes of ended runs on the hosts, and remove old files."""
 
 from __future__ import annotations
 
@@ -18,17 +18,11 @@ from orchestrator.verbs.clean import clean
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.hosts(parser)
-    parser.add_argument(
-        "--older-than",
-        type=options.age,
-        metavar="AGE",
-        help="remove folders that were unused for longer than this: 12h, 7d (default: 30d)",
-    )
-    parser.add_argument(
-        "--work", action="store_true", help="also working folders: checkpoints and whatever else tasks wrote"
-    )
-    parser.add_argument("--yes", action="store_true", help="with --work: remove them, which cannot be undone")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
+    text = "remove folders that were unused for longer than this: 12h, 7d (default: 30d)"
+    parser.add_argument("--older-than", type=options.age, metavar="AGE", help=text)
+    options.flag(parser, "--work", "also working folders: checkpoints and whatever else tasks wrote")
+    options.flag(parser, "--yes", "with --work: remove them, which cannot be undone")
+    options.flag(parser, "--dry-run", "only show what would be done")
     options.as_json(parser)
 
 
@@ -36,7 +30,7 @@ def main(arguments: argparse.Namespace) -> int:
     person = Person()
     request = request_of(CleanRequest, arguments, person)
     if request.work and not (arguments.yes or request.dry_run):
-        hint = "`--work --dry-run` shows what would go; `--work --yes` removes it"
+        hint = "`--work --dry-run` shows what would be removed; `--work --yes` removes it"
         raise UsageError("--work deletes checkpoints and whatever else tasks wrote", hint=hint)
     done = clean(request, person)
     (facts if arguments.json else say)(*lines(done, json=arguments.json))

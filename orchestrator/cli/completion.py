@@ -1,7 +1,7 @@
-"""`orchestrate completion`: what makes a shell complete verbs, options, runs, hosts and tasks.
+"""`orchestrate completion`: shell completion of verbs, options, runs, hosts and tasks.
 
-A shell runs `orchestrate` itself for an answer, with _ARGCOMPLETE set; a Tab reads files of this machine
-alone, and prints nothing: what cannot be read is not offered.
+A shell runs `orchestrate` itself for an answer, with _ARGCOMPLETE set. A Tab reads only local files and
+prints nothing: what cannot be read is not offered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orchestrator.store.standing import over
 from orchestrator.text import plain
 from orchestrator.verbs import Caller, inventory
 
-_MOST = 100  # runs, the newest
+_MOST = 100  # the newest runs
 _FILES = FilesCompleter(allowednames=("toml",))
 _Completer = Callable[[str, argparse.Namespace], Iterable[str]]
 
@@ -40,7 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def answer() -> None:
-    """Write the words that fit and leave the process."""
+    """Write the matching words and leave the process."""
     typed = os.environ["COMP_LINE"].split()
     parser, verbs = build(*typed[1:2])
     for verb in verbs.values():
@@ -60,7 +60,7 @@ def _quietly(completer: _Completer) -> Callable[..., list[str]]:
 
 
 def _runs(prefix: str, typed: argparse.Namespace) -> Iterator[str]:
-    """Offer ids and names, the newest first; to `stop` those of runs that are not over."""
+    """Offer ids and names, the newest first; for `stop` only runs that are not over."""
     for folder in islice(runs(), _MOST):
         with contextlib.suppress(OrchestrateError):
             if typed.verb != "stop" or over(folder) is None:
@@ -69,7 +69,7 @@ def _runs(prefix: str, typed: argparse.Namespace) -> Iterator[str]:
 
 
 def _hosts(prefix: str, typed: argparse.Namespace) -> Iterator[str]:
-    """Offer the inventory's hosts, behind the commas that are there already."""
+    """Offer the inventory's hosts, after any that precede a comma."""
     before, comma, _ = prefix.rpartition(",")
     taken = before.split(",")
     source = getattr(typed, "hosts", None)
@@ -78,19 +78,9 @@ def _hosts(prefix: str, typed: argparse.Namespace) -> Iterator[str]:
             yield f"{before}{comma}{host.name}"
 
 
-def _inventories(prefix: str, typed: argparse.Namespace) -> Iterator[str]:
-    yield from _FILES(prefix) if "," not in prefix else ()
-    yield from _hosts(prefix, typed)
-
-
 def _tasks(_prefix: str, typed: argparse.Namespace) -> Iterator[str]:
-    """Offer the tasks of the run; of a launch those that the last one had."""
+    """Offer the tasks of the run; for a launch those of the previous one."""
     yield from (str(spec.id) for spec in _plan(typed).tasks)
-
-
-def _tasks_and_hosts(_prefix: str, typed: argparse.Namespace) -> Iterator[str]:
-    plan = _plan(typed)
-    yield from (*(str(spec.id) for spec in plan.tasks), *(host.name for host in plan.hosts))
 
 
 def _plan(typed: argparse.Namespace) -> RunPlan:
@@ -103,10 +93,11 @@ _COMPLETERS: dict[str, _Completer] = {
     "run": _runs,
     "diff": _runs,
     "replay": _runs,
-    "hosts": _inventories,
+    "continues": _runs,
+    "hosts": lambda prefix, typed: (*(_FILES(prefix) if "," not in prefix else ()), *_hosts(prefix, typed)),
     "only": _hosts,
     "exclude": _hosts,
     "task": _tasks,
     "attach": _tasks,
-    "source": _tasks_and_hosts,
+    "source": lambda prefix, typed: (*_tasks(prefix, typed), *(host.name for host in _plan(typed).hosts)),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 
@@ -14,18 +15,21 @@ from orchestrator.errors import ExitStatus, SeveralErrors
 from orchestrator.phases.command import Commands
 from orchestrator.render.commands import CommandAnswers, StreamLines
 from orchestrator.render.errors import report
+from orchestrator.render.fold import names
 from orchestrator.requests import ExecRequest
 from orchestrator.text import count
 from orchestrator.verbs.exec import prepare
 from orchestrator.wire import Pipe
 
-_OFTEN = 0.5  # seconds between looks at what may be shown
-_ENDING = 15.0  # seconds until a host that says nothing of its command's end is given up
+_OFTEN = 0.5  # seconds between two checks of what can be shown
+_PATIENCE = 2.0  # seconds until hosts that are still awaited are named
+_ENDING = 5.0  # seconds until a host that does not report its command's end is given up
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.command(parser, "exec [--only HOSTS] [--exclude HOSTS] [--json] -- COMMAND ...")
+    options.command(parser, "exec [--only HOSTS] [--exclude HOSTS] [--outside] [--json] -- COMMAND ...")
     options.chosen(parser)
+    options.flag(parser, "--outside", "run it outside of the container, on hosts with `container`")
     options.as_json(parser)
 
 
@@ -61,16 +65,19 @@ def _show(lines: StreamLines, *, as_json: bool) -> None:
 
 
 def _end(commands: Commands, answers: CommandAnswers, *, as_json: bool) -> None:
-    """End the command everywhere and say so; one more Ctrl-C leaves at once."""
+    """End the command everywhere and report it; another Ctrl-C leaves at once."""
     tell(f"ending the command on {count(len(answers.running), 'host')} (Ctrl-C again: leave)")
-    answers.waiting &= answers.running.keys()  # where it has not started there is nothing to be awaited
+    answers.waiting &= answers.running.keys()  # nothing to wait for where it has not started
     commands.stop()
-    deadline = time.monotonic() + _ENDING
+    deadline, patience = time.monotonic() + _ENDING, time.monotonic() + _PATIENCE
     while answers.waiting and time.monotonic() < deadline:
         if (word := commands.next(_OFTEN)) is not None:
             _show(answers.take(word, time.monotonic()), as_json=as_json)
+        if answers.waiting and time.monotonic() > patience:
+            patience = math.inf
+            tell(f"waiting for {names(answers.waiting)}, up to {_ENDING:.0f} s")
     _show(answers.rest(), as_json=as_json)
     for name in sorted(answers.waiting):
-        tell(f"warning: {name} did not say that its command has ended")
+        tell(f"warning: {name} did not report the end of its command")
     if not answers.waiting:
-        tell("nothing of it is left")
+        tell("none of its processes is left")

@@ -18,28 +18,20 @@ from orchestrator.verbs.export import export
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.command(parser, "export [options] slurm|kubernetes [-- COMMAND ...]")
-    parser.add_argument(
-        "engine", choices=("slurm", "kubernetes"), metavar="ENGINE", help="slurm or kubernetes"
-    )
+    engines = ("slurm", "kubernetes")
+    parser.add_argument("engine", choices=engines, metavar="ENGINE", help="slurm or kubernetes")
     options.chosen(parser)
     options.planning(parser)
-    parser.add_argument(
-        "-o", "--output", type=options.output, metavar="FILE", help="where to write (default: stdout)"
-    )
-    parser.add_argument(
-        "--plain", action="store_true", help="slurm: with srun and orchestrate_rank.py, without orchestrate"
-    )
-    parser.add_argument(
-        "--jobset",
-        action="store_true",
-        help="kubernetes: a JobSet, which starts all tasks again after a failure",
-    )
+    text = "where to write (default: stdout)"
+    parser.add_argument("-o", "--output", type=options.output, metavar="FILE", help=text)
+    options.flag(parser, "--plain", "slurm: with srun and orchestrate_rank.py, without orchestrate")
+    options.flag(parser, "--jobset", "kubernetes: a JobSet, which starts all tasks again after a failure")
 
 
 def main(arguments: argparse.Namespace) -> int:
     launch = request_of(LaunchRequest, arguments, Person())
     selection = selection_of(arguments)
-    # Where the shell redirects the output, it is a file of the project, too.
+    # Where the shell redirects the output, it is a file of the project too.
     own = (arguments.output, f"/dev/fd/{sys.stdout.fileno()}")
     request = make(ExportRequest, vars(arguments), launch=launch, selection=selection)
     made = export(request, tuple(name for name in own if name))
@@ -57,10 +49,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a new file, or orchestrate_rank.py; raise UsageError for a file that is somebody's."""
+    """Write a new file, or orchestrate_rank.py; raise UsageError for a file of the user's."""
     if path.exists() and path.name != common.RANK_FILE.name:
         raise UsageError(
-            f"cannot write {path}", why="it is there already", hint="remove it, or choose another -o"
+            f"cannot write {path}", why="it already exists", hint="remove it, or choose another -o"
         )
     path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
-    tell(f"{path} is written")
+    tell(f"wrote {path}")

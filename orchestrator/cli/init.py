@@ -1,4 +1,4 @@
-"""`orchestrate init`: look at the hosts that there are, and write a hosts.toml of them."""
+"""`orchestrate init`: examine hosts, and write a hosts.toml for them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator import ranges
 from orchestrator.cli import preflight
+from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import say, tell
 from orchestrator.cli.desk.person import Person
 from orchestrator.config import load as config
@@ -22,29 +23,20 @@ from orchestrator.phases.survey import Machine, survey, unfit
 from orchestrator.plainfile import write_atomically
 from orchestrator.render.errors import report
 from orchestrator.text import count, size
-from orchestrator.verbs.environment import with_environment
+from orchestrator.verbs.environment import locked
 from orchestrator.verbs.init import connect, example, read_hosts, text
 from orchestrator.verbs.inventory import NAME
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "host",
-        nargs="*",
-        metavar="HOST",
-        help="as you would write it for ssh: gpu-[01-04], train@head:2200",
-    )
-    parser.add_argument("--ssh-config", metavar="FILE", help="in place of ~/.ssh/config")
-    parser.add_argument(
-        "--to", default="hosts.toml", metavar="FILE", help="where to write (default: hosts.toml)"
-    )
-    parser.add_argument(
-        "--yes",
-        action="store_true",
-        help="ask nothing: accept host keys that are not known yet",
-    )
-    parser.add_argument("--no-preflight", action="store_true", help="do not check the hosts at the end")
-    parser.add_argument("--example", action="store_true", help="print an inventory with every key, and end")
+    text = "as you would write it for ssh: gpu-[01-04], train@head:2200"
+    parser.add_argument("host", nargs="*", metavar="HOST", help=text)
+    parser.add_argument("--ssh-config", metavar="FILE", help="a file to use instead of ~/.ssh/config")
+    text = "where to write (default: hosts.toml)"
+    parser.add_argument("--to", default="hosts.toml", metavar="FILE", help=text)
+    options.flag(parser, "--yes", "do not prompt; accept new host keys")
+    options.flag(parser, "--no-preflight", "do not check the hosts at the end")
+    options.flag(parser, "--example", "print an inventory with every key, and exit")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -59,30 +51,32 @@ def main(arguments: argparse.Namespace) -> int:
             hint="`--to other.toml` writes another file",
         )
     ssh_config = arguments.ssh_config and str(Path(arguments.ssh_config).absolute())
-    if ssh_config is not None and not Path(ssh_config).is_file():
-        raise UsageError(f"there is no {ssh_config}", hint="name a file with --ssh-config, or leave it out")
+    if ssh_config is not None:
+        if not Path(ssh_config).is_file():
+            raise UsageError(f"there is no {ssh_config}", hint="name a file with --ssh-config, or omit it")
+        config.check_ssh_config(Path(ssh_config))
     hosts, person = read_hosts(arguments.host, ssh_config), Person(yes=arguments.yes)
     fleet, bad = connect(list(hosts.values()), person, person.accepts)
     with contextlib.closing(fleet):
         machines, silent = survey(fleet, {host.name: host.address for host in hosts.values()})
     bad = {**bad, **silent}
-    notes = {name: f"not looked at: {name} {error.what}" for name, error in bad.items()}
-    # All of it or nothing; it says what is run, so nobody else may write it.
+    notes = {name: f"skipped: {name} {error.what}" for name, error in bad.items()}
+    # All of it or nothing. It names what is executed, so nobody else may write it.
     write_atomically(file, text(hosts, machines, notes, ssh_config).encode(), mode=0o644)
     say(*_described(machines), f"{file}: {count(len(hosts), 'host')}")
     if bad:
         report(SeveralErrors(bad.values()), sys.stderr)
-    made = config.load(file)  # what it cannot say by itself is said now, with its lines
+    made = config.load(file)  # what it does not contain is printed now, with its lines
     return _end(file, bad, machines, made, arguments)
 
 
 def _described(machines: Mapping[str, Machine]) -> list[str]:
-    """Describe the machines: hosts that are alike in one line, with the least room of any."""
+    """Describe the machines: identical hosts on one line, with the smallest disk space of any."""
     alike: dict[str, list[str]] = {}
     for name, machine in machines.items():
         gpus = [f"{times} x {gpu}" for gpu, times in Counter(machine.gpus).items()] or ["no GPU"]
         python = machine.pythons[0] if machine.pythons else None
-        training = f"TensorFlow {python.tensorflow} in {python.path}" if python else "no TensorFlow seen"
+        training = f"TensorFlow {python.tensorflow} in {python.path}" if python else "no TensorFlow found"
         alike.setdefault(", ".join([*gpus, training]), []).append(name)
     return [
         f"{ranges.fold(names)}: {kind}, {size(min(machines[name].free for name in names))} free"
@@ -97,18 +91,18 @@ def _end(
     inventory: Inventory,
     arguments: argparse.Namespace,
 ) -> int:
-    """Run preflight when all could be logged in to; else say what keeps us from it."""
+    """Run preflight if all hosts accepted a login; otherwise report what prevents it."""
     own = None if file == Path(NAME) else str(file)
     to_name = f" --hosts {shlex.quote(own)}" if own else ""
     if bad:
-        tell(f"{file} names them all the same; when they answer: orchestrate preflight{to_name}")
+        tell(f"{file} includes them anyway; once they respond: orchestrate preflight{to_name}")
         return ExitStatus.CLUSTER
     if inventory.environment is not None:
-        with contextlib.suppress(ClusterError):  # setup says why, and what to try
-            _, plan, lock = with_environment(inventory)
+        with contextlib.suppress(ClusterError):  # setup reports the reason and a fix
+            plan, lock = locked(inventory.environment)
             tell(*unfit(machines, lock, plan.index))
         then = f"then: orchestrate preflight{to_name}"
-        tell(f"next: orchestrate setup{to_name} makes their Python environment; {then}")
+        tell(f"next: orchestrate setup{to_name} creates their Python environment; {then}")
         return ExitStatus.OK
     if arguments.no_preflight:
         return ExitStatus.OK

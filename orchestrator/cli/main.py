@@ -1,6 +1,6 @@
-"""The entry point: dispatches to a verb's file and turns whatever happens into an exit status.
+"""The entry point: calls a verb's file and turns any outcome into an exit status.
 
-What is not needed to take a Ctrl-C is imported later: while this file is imported nobody would.
+What is not needed to handle a Ctrl-C is imported later: during this file's import nothing would handle it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from orchestrator.verbs import python
 
 def run() -> NoReturn:
     """The console script: ends the process."""
-    _open_streams()
-    gc.set_threshold(50_000, 20, 20)  # what is imported stays: a tenth of the time was spent looking at it
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may stand on its line
+    gc.set_threshold(50_000, 20, 20)  # imported modules stay: looking at them took a tenth of the time
+    sys.setswitchinterval(0.05)  # as in a keeper, for the threads of many hosts
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         from orchestrator.cli.completion import answer
 
         answer()
@@ -31,19 +31,19 @@ def run() -> NoReturn:
         status = main(sys.argv[1:])
     except KeyboardInterrupt:
         status = int(ExitStatus.INTERRUPTED)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more would take the status away
-    for stream in (sys.stdout, sys.stderr):  # what is left, if anybody reads it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one would change the status
+    for stream in (sys.stdout, sys.stderr):  # what remains, if anybody reads it
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     if (programs := sys.modules.get("orchestrator.processes")) is not None:
         programs.end_all()
-    # Not `sys.exit`: threads of connections may be at work still (daemons, for a host that hangs must not
-    # keep us), and an interpreter that is taken down under them ends by SIGSEGV now and then (Python 3.11).
+    # Not `sys.exit`: threads of connections may still be working (as daemons, because a hanging host must not
+    # delay the exit), and Python 3.11 sometimes dies of SIGSEGV when it shuts down under them.
     os._exit(status)
 
 
 def _open_streams() -> None:
-    """Have 0, 1 and 2 open, whatever a cron job or `>&-` closed: else a file of ours gets their number."""
+    """Open 0, 1 and 2 if a cron job or `>&-` closed them: our files must not get these numbers."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
@@ -54,16 +54,17 @@ def _open_streams() -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Run one command line and return its exit status; errors become text on stderr."""
-    # Behind `--` it is the command's.
+    # After `--` it belongs to the command.
     debug = "--debug" in (argv[: list(argv).index("--")] if "--" in argv else argv)
     try:
+        _open_streams()
         status = _verb(argv)
         with contextlib.suppress(BrokenPipeError):
-            sys.stdout.flush()  # here Ctrl-C still helps against a reader who waits
+            sys.stdout.flush()  # here Ctrl-C still works against a reader that blocks
         return status
     except KeyboardInterrupt:
         return int(ExitStatus.INTERRUPTED)
-    except BrokenPipeError:  # nobody reads us any more, which `run` takes care of
+    except BrokenPipeError:  # nobody reads our output any more, which `run` handles
         return int(ExitStatus.OK)
     except Exception as error:
         if debug:
@@ -90,7 +91,10 @@ def _verb(argv: Sequence[str]) -> int:
         return int(left.code or 0)
     import logging
 
-    # Warnings of ours and of libraries belong in a run's debug.log; here errors are said in our words.
+    from orchestrator.processes import allow_files
+
+    allow_files()  # for connections, and for the logs of many tasks
+    # Warnings of ours and of libraries belong in a run's debug.log; here errors have their own format.
     logging.lastResort = logging.NullHandler()
     try:
         return int(verb(arguments.verb).main(arguments))

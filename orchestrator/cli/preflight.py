@@ -1,4 +1,4 @@
-"""`orchestrate preflight`: will this cluster train? If not: what is wrong, where, and the fix."""
+"""`orchestrate preflight`: can this cluster train? If not: what is wrong, where, and the fix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.cli.desk.request import request_of
 from orchestrator.errors import ExitStatus, SeveralErrors
 from orchestrator.events import CheckReported, Level, Stamped, encode
 from orchestrator.model import RunPlan
-from orchestrator.phases.preflight import Findings
+from orchestrator.phases.preflight import Findings, sampled
 from orchestrator.ranges import expand_all, fold
 from orchestrator.render import DisplayGoneError
 from orchestrator.render.errors import report, write
@@ -29,6 +29,7 @@ from orchestrator.verbs.preflight import check, everything
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.chosen(parser)
+    options.flag(parser, "--all-pairs", "above 128 hosts, connect every pair instead of a sample")
     options.as_json(parser)
 
 
@@ -39,30 +40,36 @@ def main(arguments: argparse.Namespace) -> int:
             sys.stdout.buffer.flush()
 
     person = Person()
-    planned = everything(request_of(PreflightRequest, arguments, person))
+    request = request_of(PreflightRequest, arguments, person)
+    planned = everything(request)
     with awaiting() as step:
-        findings = check(planned, person, show, step)
+        findings = check(planned, person, show, step, all_pairs=request.all_pairs)
     return _conclude(arguments, planned, findings)
 
 
 def _conclude(arguments: argparse.Namespace, planned: RunPlan, findings: Findings) -> int:
-    """Show everything, the errors last; the exit status."""
+    """Show everything, the errors last; return the exit status."""
     failed, good = findings.failed, findings.good
     if not arguments.json:
         out: tuple[str, ...] = ()
         columns = width()
         if findings.checks:
             out = without(planned.hosts, findings.checks, failed)
-            # A row for hosts that do not answer, too; what is wrong with them is said in their own words.
+            # Hosts that do not respond have a row too; their errors are shown separately.
             rows = [CheckReported(name, "login", Level.FAIL, error.what) for name, error in failed.items()]
             names = [host.name for host in planned.hosts]
             table = preflight_table([*findings.checks, *rows], findings.pairs, columns, hosts=names)
-            with contextlib.suppress(DisplayGoneError):  # `| head` has seen enough
+            with contextlib.suppress(DisplayGoneError):  # `| head` has read enough
                 write(map(plain, table), sys.stdout)
+        if findings.partners:
+            say(*wrapped([sampled(findings.partners, len(findings.facts))], columns))
         if failed:
             sys.stdout.flush()
             report(SeveralErrors(failed.values()), sys.stderr, columns if sys.stderr.isatty() else None)
         say(*wrapped([_summary(arguments, len(planned.hosts), out, good=good)], columns))
+    here = {error.status for error in failed.values()} == {ExitStatus.HERE}
+    if here and all(check.level is not Level.FAIL for check in findings.checks):
+        return ExitStatus.HERE
     return ExitStatus.OK if good else ExitStatus.CLUSTER
 
 

@@ -1,4 +1,4 @@
-"""`orchestrate pull`: what a run's training wrote, from its hosts into a folder here."""
+"""`orchestrate pull`: copy what a run's training wrote from its hosts into a local folder."""
 
 from __future__ import annotations
 
@@ -15,23 +15,13 @@ from orchestrator.verbs.pull import fetch
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    parser.add_argument(
-        "paths",
-        nargs="*",
-        metavar="PATH",
-        help="in its work folder, or absolute; may hold * and ? (default: all that was written there)",
-    )
+    text = "a path or pattern (*, ?) in the work folder, or an absolute one (default: all that tasks wrote)"
+    parser.add_argument("paths", nargs="*", metavar="PATH", help=text)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--from",
-        dest="source",
-        metavar="worker/0",
-        help="a task or host (default: the chief, or worker/0)",
-    )
-    which.add_argument(
-        "--all", dest="all_hosts", action="store_true", help="from every host, each into a folder of its name"
-    )
-    parser.add_argument("--to", metavar="DIR", help="where to (default: ./RUN)")
+    text = "a task or host (default: the chief, or worker/0)"
+    which.add_argument("--from", dest="source", metavar="worker/0", help=text)
+    options.flag(which, "--all", "from every host, each into a folder named after it", dest="all_hosts")
+    parser.add_argument("--to", metavar="DIR", help="the folder to write to (default: ./RUN)")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -15,19 +15,11 @@ from orchestrator.verbs.push import Pushed, push
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths",
-        nargs="*",
-        metavar="PATH",
-        help="a folder or file of this machine (default: all that [data] names)",
-    )
+    text = "a folder or file of this machine (default: all that [data] names)"
+    parser.add_argument("paths", nargs="*", metavar="PATH", help=text)
     options.chosen(parser)
-    parser.add_argument(
-        "--limit",
-        type=options.rate,
-        metavar="RATE",
-        help="how many bytes may leave this machine per second, as in 20M (default: no limit)",
-    )
+    text = "the most bytes that leave this machine per second, such as 20M (default: no limit)"
+    parser.add_argument("--limit", type=options.rate, metavar="RATE", help=text)
     options.as_json(parser)
 
 

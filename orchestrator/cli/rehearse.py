@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from functools import partial
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.interrupts import Interrupts
@@ -19,14 +18,12 @@ from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal.watcher import MARK
 from orchestrator.requests import LaunchRequest
 from orchestrator.verbs.launch import launch
-from orchestrator.verbs.plan import wanted_tasks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.command(parser, "rehearse [-n N] [options] [-- COMMAND ...]")
-    parser.add_argument(
-        "-n", type=options.whole(1, 64), default=4, metavar="N", help="how many hosts (default: 4)"
-    )
+    text = "how many hosts (default: 4)"
+    parser.add_argument("-n", type=options.whole(1, 64), default=4, metavar="N", help=text)
     parser.add_argument("--python", help="the Python that trains (default: the one that runs orchestrate)")
     options.launching(parser)
 
@@ -36,12 +33,12 @@ def main(arguments: argparse.Namespace) -> int:
         Cluster(arguments.n, python=arguments.python or sys.executable) as cluster,
         Interrupts() as interrupts,
     ):
-        os.environ[MARK] = str(cluster.folder)  # a keeper has it, and ends with the hosts if we are killed
+        os.environ[MARK] = str(cluster.folder)  # a keeper owns it, and ends with the hosts if we are killed
         person, inventory = Person(), Inventory(cluster.hosts, source="the rehearsal")
         request = request_of(LaunchRequest, arguments, person, inventory=inventory)
-        folder = launch(request, person, partial(wanted_tasks, arguments.task, whose="the run"))
+        folder = launch(request, person, arguments.task)
         status = follow(folder, arguments, interrupts)
     if status == ExitStatus.CLUSTER and arguments.python is None:
         tell("the tasks use the Python that runs orchestrate; name another with --python")
-    tell("the rehearsal's servers and folders are removed; the logs are kept, as of any run")
+    tell("the rehearsal's servers and folders are removed; the logs are kept, as for any run")
     return status

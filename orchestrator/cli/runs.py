@@ -8,13 +8,14 @@ from fnmatch import fnmatchcase
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, say, tell, width
-from orchestrator.errors import ExitStatus, OrchestrateError, UsageError
+from orchestrator.errors import ExitStatus, OrchestrateError
 from orchestrator.render.errors import block
 from orchestrator.render.tables import STATES, RunRow, is_state, refused, runs_table
 from orchestrator.report.compare import differences, facts_of, shown
 from orchestrator.store import find, runs
 from orchestrator.store.standing import standing
 from orchestrator.text import count
+from orchestrator.verbs.finding import unknown
 
 _NEWEST = 20
 
@@ -22,8 +23,8 @@ _NEWEST = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = f"only the newest N, or `all` (default: {_NEWEST}; with --json all)"
     parser.add_argument("-n", type=options.lines, default=-1, metavar="N", help=text)
-    parser.add_argument("--all", action="store_true", help="all runs, and launches that were refused")
-    parser.add_argument("--name", metavar="NAME", help="only runs of this name; 'night*' stands for several")
+    options.flag(parser, "--all", "all runs, and launches that were refused")
+    parser.add_argument("--name", metavar="NAME", help="only runs with this name, or a pattern: 'night*'")
     text = "only runs in this state: %(choices)s"
     parser.add_argument("--state", action="append", choices=STATES, metavar="STATE", help=text)
     text = "only runs since a time: 12h, 7d, 2026-11-20"
@@ -47,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
         except OrchestrateError as error:
             damaged.append(error)
             continue
-        if not _is_wanted(row, arguments):
+        if not _matches(row, arguments):
             continue
         if refused(row) and not everything and not arguments.state:
             folded += 1
@@ -57,22 +58,19 @@ def main(arguments: argparse.Namespace) -> int:
             older += 1
     lines = runs_table(rows[::-1], json=arguments.json, width=width(), now=time.time())
     (facts if arguments.json else say)(*lines)
-    hidden = [
-        count(number, what, f"{what}{plural}")
-        for number, what, plural in ((older, "older run", "s"), (folded, "refused launch", "es"))
-        if number
-    ]
+    hidden = [count(older, "older run")] if older else []
+    hidden += [count(folded, "refused launch", "refused launches")] if folded else []
     if hidden and not arguments.json:
         tell(f"not shown: {', '.join(hidden)}; `orchestrate runs --all` lists all")
     elif not (rows or damaged or hidden or arguments.json):
         chosen = arguments.name or arguments.state or arguments.since
-        tell("no run is like that" if chosen else "no runs yet; orchestrate launch starts one")
+        tell("no run matches" if chosen else "no runs yet; orchestrate launch starts one")
     for damage in damaged:
         tell(*block(damage.what, damage.why, damage.hint, word="warning"))
     return ExitStatus.OK
 
 
-def _is_wanted(row: RunRow, arguments: argparse.Namespace) -> bool:
+def _matches(row: RunRow, arguments: argparse.Namespace) -> bool:
     return (
         (arguments.name is None or fnmatchcase(row.plan.name, arguments.name))
         and (not arguments.state or any(is_state(row, state) for state in arguments.state))
@@ -80,14 +78,14 @@ def _is_wanted(row: RunRow, arguments: argparse.Namespace) -> bool:
     )
 
 
-def _diff(words: list[str], *, json: bool) -> int:
+def _diff(names: list[str], *, json: bool) -> int:
     folders = []
-    for word in words:
+    for word in names:
         if (folder := find(word)) is None:
-            raise UsageError(f"there is no run {word!r} here", hint="`orchestrate runs` lists what is known")
+            raise unknown(word, "where --diff reads them")
         folders.append(folder)
     first, second = folders
-    found = differences(facts_of(first), facts_of(second))
-    lines = shown((first.run, second.run), found, json=json, width=width())
+    changes = differences([facts_of(first), facts_of(second)])
+    lines = shown((first.run, second.run), changes, json=json, width=width())
     (facts if json else say)(*lines)
     return ExitStatus.OK

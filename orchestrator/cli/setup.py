@@ -1,4 +1,4 @@
-"""`orchestrate setup`: make the environment of [env] on every host that lacks it."""
+"""`orchestrate setup`: create the environment of [env], or fetch the container image, on every host."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from orchestrator.verbs.setup import setup
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.chosen(parser)
-    parser.add_argument(
-        "--upgrade", action="store_true", help="resolve the packages again, to the newest that fit"
-    )
+    options.flag(parser, "--upgrade", "resolve the packages again, to the newest matching versions")
     options.as_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     person = Person()
     request = request_of(SetupRequest, arguments, person)
-    if request.inventory.environment is None:
+    contained = [host for host in request.inventory.hosts if host.container]
+    if request.inventory.environment is None and not contained:
         if not arguments.json:
             source = request.inventory.source
             say(f"nothing to do: {source} has no [env], so its hosts use Pythons of your own")
@@ -36,5 +35,8 @@ def main(arguments: argparse.Namespace) -> int:
         raise SeveralErrors(made.failed.values())
     if not arguments.json:
         apart = f"; {', '.join(made.own)}: a `python` of your own" if made.own else ""
-        say(f"{count(len(made.hosts), 'host')} ready with the environment {made.name}{apart}")
+        if contained:
+            say(f"{count(len(contained), 'host')} ready with the image of `container`")
+        if made.name:
+            say(f"{count(len(made.hosts), 'host')} ready with the environment {made.name}{apart}")
     return ExitStatus.OK

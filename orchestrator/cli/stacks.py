@@ -1,4 +1,4 @@
-"""`orchestrate stacks`: where the tasks of a run stand now, whoever keeps it."""
+"""`orchestrate stacks`: where the tasks of a run are now, whichever machine keeps it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         for host, why in taken.missing.items():
             tell(f"warning: no stacks from {host}: {why}")
-        say(taken.said, "", *folded(taken.finding), "", f"all of it: {taken.file}")
+        say(taken.sentence, "", *folded(taken.finding), "", f"all of it: {taken.file}")
     return ExitStatus.CLUSTER if taken.missing else ExitStatus.OK
 
 
 def _facts(run: str, taken: RunStacks) -> str:
     facts = {
         "run": run,
-        "found": taken.said,
-        "odd": [one.task for one in taken.finding.odd],
+        "found": taken.sentence,
+        "odd": [stand.task for stand in taken.finding.odd],
         "groups": [
             {
-                "tasks": [one.task for one in alike],
+                "tasks": [stand.task for stand in alike],
                 "stopped": alike[0].stopped,
                 "frames": [str(frame) for frame in alike[0].frames],
                 "why": alike[0].why,

@@ -1,4 +1,4 @@
-"""`orchestrate stop`: ask the run's keeper, or become it, and watch until nothing is left."""
+"""`orchestrate stop`: ask the run's keeper, or become it, and watch until nothing remains."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ from orchestrator.cli.desk.out import facts, tell
 from orchestrator.cli.desk.person import Person
 from orchestrator.errors import ExitStatus
 from orchestrator.events import FailureKind, Stamped, encode
+from orchestrator.model import Order
 from orchestrator.render import Look, choose
 from orchestrator.render.tables import state_word
-from orchestrator.requests import StopRequest, make
 from orchestrator.store import RunReader, runs
+from orchestrator.verbs import Caller
 from orchestrator.verbs.finding import find_run, view_of
-from orchestrator.verbs.stop import order_of, reach_keeper, stood
+from orchestrator.verbs.stop import reach_keeper
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    parser.add_argument("--now", action="store_true", help="KILL at once, without waiting")
+    options.flag(parser, "--now", "KILL at once, without waiting")
     options.as_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     person = Person()
     folder = find_run(arguments.run, arguments.hosts, person)
-    want = order_of(make(StopRequest, vars(arguments)))
-    view, known = stood(folder)
+    order = Order.KILL if arguments.now else Order.STOP
+    view, seen_bytes = view_of(folder, person)
     if (end := view.ended) is not None and not end.unproven:
         if arguments.json:
             facts(encode(Stamped(view.ended_at, end)))
-        tell(f"run {folder.run} is over already: {state_word(end.outcome)}")
+        tell(f"run {folder.run} has already ended: {state_word(end.outcome)}")
         others = () if arguments.run else [other.run for other in runs() if other.has_keeper()]
         if others:
             tell(f"it was the newest; still running: {', '.join(others)}; orchestrate stop RUN")
         return ExitStatus.OK
-    reader = RunReader(folder, wanted=lambda _task: False, start=known)
+    reader = RunReader(folder, shows=lambda _task: False, start=seen_bytes)
     with Interrupts() as interrupts:
-        reach_keeper(folder, want, known, person)
+        reach_keeper(folder, order, seen_bytes, person)
         renderer = choose(sys.stdout, arguments.json, sys.stderr, Look(view=view))
-        status = watch.own(folder, reader, renderer, interrupts, want)
-    ended = view_of(folder, person).ended
+        status = watch.own(folder, reader, renderer, interrupts, order)
+    ended = view_of(folder, Caller())[0].ended
     if ended is not None and ended.unproven:
         return ExitStatus.CLUSTER
-    # However the run ended: nothing is left, which was the request.
+    # However the run ended: nothing remains, as requested.
     return status if ended is None or ended.kind is FailureKind.BUG else ExitStatus.OK

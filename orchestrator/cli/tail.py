@@ -8,28 +8,21 @@ from orchestrator.cli.args import options
 from orchestrator.cli.desk import watch
 from orchestrator.cli.desk.person import Person
 from orchestrator.errors import ExitStatus
+from orchestrator.planning.selection import wanted_tasks
 from orchestrator.render import Look
 from orchestrator.store.standing import standing
 from orchestrator.verbs.asking import adopt
 from orchestrator.verbs.finding import find_run
-from orchestrator.verbs.plan import wanted_tasks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
     options.task(parser, "only this task's lines")
-    parser.add_argument(
-        "-n",
-        type=options.lines,
-        default=100,
-        metavar="N",
-        help="of each log, begin with its last N lines, or `all` (default: 100)",
-    )
-    parser.add_argument("--no-follow", action="store_true", help="print what is there now and return")
-    parser.add_argument(
-        "--notes", action="store_true", help="how the run was started, too: notes, phases, hosts"
-    )
-    parser.add_argument("--timestamps", action="store_true", help="show the time of each line")
+    text = "begin each log with its last N lines, or `all` (default: 100)"
+    parser.add_argument("-n", type=options.lines, default=100, metavar="N", help=text)
+    options.flag(parser, "--no-follow", "print the output so far and exit")
+    options.flag(parser, "--notes", "also show how the run was started: notes, phases, hosts")
+    options.flag(parser, "--timestamps", "show the time of each line")
     options.as_json(parser)
 
 
@@ -37,13 +30,13 @@ def main(arguments: argparse.Namespace) -> int:
     person = Person()
     folder = find_run(arguments.run, arguments.hosts, person)
     plan = folder.read_plan()
-    wanted = wanted_tasks(arguments.task, plan, f"run {folder.run}")
+    tasks = wanted_tasks(arguments.task, plan, f"run {folder.run}")
     ended = standing(folder)[0].ended is not None
     if not ended and not arguments.no_follow:
-        adopt(folder, person)  # does nothing when it has a keeper
+        adopt(folder, person)  # no effect if it has a keeper
     look = Look(
         timestamps=arguments.timestamps,
-        wanted=lambda task: not wanted or task in wanted,
+        shows=lambda task: not tasks or task in tasks,
         brief=not arguments.notes,
     )
     reader, renderer = watch.shown(folder, look, as_json=arguments.json, last=arguments.n)

@@ -1,4 +1,4 @@
-"""`orchestrate tensorboard`: what a run's tasks write for TensorBoard, live in a browser of this machine."""
+"""`orchestrate tensorboard`: what a run's tasks write for TensorBoard, live in a local browser."""
 
 from __future__ import annotations
 
@@ -18,18 +18,12 @@ from orchestrator.verbs.tensorboard import follow
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    parser.add_argument(
-        "--from", dest="source", metavar="worker/0", help="only of this task or host (default: of all)"
-    )
-    parser.add_argument(
-        "--logdir", metavar="DIR", help="where tasks write it (default: anywhere in their folder)"
-    )
-    parser.add_argument(
-        "--port",
-        type=options.whole(1, 65_535),
-        metavar="PORT",
-        help="on this machine (default: a free one)",
-    )
+    text = "only of this task or host (default: of all)"
+    parser.add_argument("--from", dest="source", metavar="worker/0", help=text)
+    text = "the folder that tasks write to (default: anywhere in their folder)"
+    parser.add_argument("--logdir", metavar="DIR", help=text)
+    text = "on this machine (default: a free one)"
+    parser.add_argument("--port", type=options.whole(1, 65_535), metavar="PORT", help=text)
     options.as_json(parser)
 
 

@@ -13,19 +13,7 @@ from msgspec.structs import replace
 
 from orchestrator import ranges
 from orchestrator.config import targets, values
-from orchestrator.config.mistakes import (
-    DATA,
-    DEFAULTS,
-    ENV,
-    FILE,
-    JOB,
-    KUBERNETES,
-    Place,
-    Report,
-    Wrong,
-    foreign,
-    locate,
-)
+from orchestrator.config.mistakes import FILE, Place, Report, Wrong, at, foreign, locate
 from orchestrator.config.tables import IDENTITY_KEYS, TABLES, Read, read_table, unknown
 from orchestrator.errors import UsageError
 from orchestrator.model import (
@@ -33,6 +21,7 @@ from orchestrator.model import (
     DEFAULT_WORKDIR,
     LOCAL,
     MAX_PORT,
+    OUTSIDE,
     Data,
     Environment,
     Host,
@@ -49,17 +38,22 @@ _MOST = 1 << 20  # bytes of an inventory
 
 
 def load(path: str | Path, *, ours: bool = False, hosts: str = "") -> Inventory:
-    """Read an inventory from disk; raise UsageError for whatever is wrong with it.
+    """Read an inventory from disk; raise UsageError for any mistake in it.
 
-    `ours`: nobody named the file, so another user must not have been able to write it. `hosts` are
-    [[host]] tables in place of its own.
+    `ours`: the user did not name the file, so another user must not have been able to write it. `hosts` are
+    [[host]] tables that replace its own.
     """
     data = _read_file(path, ours=ours, otherwise="`--hosts {name}`, if you trust it")
     inventory = _anchored(parse(data, str(path), hosts), Path(path).absolute().parent)
     for file in filter(None, dict.fromkeys(host.ssh_config for host in inventory.hosts)):
-        if (config := at_home(file)).is_file():  # its Includes are checked by OpenSSH
-            _read_file(config, ours=True, otherwise="name a copy of your own as `ssh_config` in hosts.toml")
+        if (config := at_home(file)).is_file():  # OpenSSH checks its Includes
+            check_ssh_config(config)
     return inventory
+
+
+def check_ssh_config(file: Path) -> None:
+    """Raise UsageError for a file that cannot be read, or that others may write."""
+    _read_file(file, ours=True, otherwise="name a copy of your own as `ssh_config` in hosts.toml")
 
 
 def _read_file(path: str | Path, *, ours: bool, otherwise: str) -> bytes:
@@ -75,7 +69,7 @@ def _read_file(path: str | Path, *, ours: bool, otherwise: str) -> bytes:
 
 
 def _anchored(inventory: Inventory, folder: Path) -> Inventory:
-    """Anchor paths of this machine, relative to the file that names them: a later `tail` starts elsewhere."""
+    """Make local paths relative to the file that names them absolute: a later `tail` starts elsewhere."""
 
     def full(given: Any) -> Any:
         if isinstance(given, tuple):
@@ -99,16 +93,16 @@ def parse(text: str | bytes, source: str = "hosts.toml", hosts: str = "") -> Inv
     document = _read(text, report)
     if document is not None and hosts:
         document |= tomllib.loads(hosts)
-    inventory = None if document is None else _inventory(document, source, report)
+    inventory = None if document is None else _inventory(document, source, report, own=not hosts)
     if report or inventory is None:
         raise report.error(source)
     return inventory
 
 
 def _read(text: str | bytes, report: Report) -> dict[str, Any] | None:
-    """Parse; None after a mistake. A byte order mark and any line ends are welcome."""
+    """Parse; return None after a mistake. A byte order mark and any line ends are accepted."""
     if isinstance(text, bytes) and (text[:2] in {b"\xff\xfe", b"\xfe\xff"} or b"\0" in text[:4]):
-        report.add(FILE, "", "is UTF-16 text, and TOML is UTF-8; save it as UTF-8 in your editor")
+        report.add(FILE, "", "is UTF-16, but TOML is UTF-8; save it as UTF-8 in your editor")
         return None
     try:
         decoded = (text if isinstance(text, str) else text.decode()).removeprefix("\ufeff")
@@ -116,7 +110,7 @@ def _read(text: str | bytes, report: Report) -> dict[str, Any] | None:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         report.add(Place(f"line {line}"), "", "is not UTF-8")
-    except (ValueError, RecursionError) as error:  # Python's own limits, too: digits of a number, depth
+    except (ValueError, RecursionError) as error:  # Python's own limits on digits of a number and on depth
         report.add(FILE, "", f"{error}{foreign(decoded, str(error))}")
     else:
         report.lines = locate(decoded)
@@ -124,59 +118,97 @@ def _read(text: str | bytes, report: Report) -> dict[str, Any] | None:
     return None
 
 
-def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inventory:
-    if isinstance(document.get("export"), dict):
-        exports = {f"export.{name}": table for name, table in document["export"].items()}
-        document = {name: table for name, table in document.items() if name != "export"} | exports
+def _inventory(document: Mapping[str, Any], source: str, report: Report, *, own: bool) -> Inventory:
+    for outer in ("export", "role"):  # hold nothing but tables
+        if isinstance(document.get(outer), dict):
+            inner = {f"{outer}.{name}": table for name, table in document[outer].items()}
+            document = {name: table for name, table in document.items() if name != outer} | inner
     for name in (name for name in document if name not in TABLES):
-        report.add(FILE, name, unknown(name, {name: title for name, (title, _) in TABLES.items()}, "table"))
+        of_role = name.startswith("role.")
+        titles = {name: title for name, (title, _) in TABLES.items() if name.startswith("role.") == of_role}
+        report.add(
+            FILE, name, unknown(name, titles if of_role else {**titles, "role": "[role.NAME]"}, "table")
+        )
     defaults_table = _table(document, "defaults", report) or {}
     job_table = _table(document, "job", report) or {}
-    tables = _host_tables(document, report)
+    tables = document.get("host", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        report.add(FILE, "host", f"must be tables in double brackets, [[host]], not {values.kind(tables)}")
+        tables = []
     if not tables and not report:
-        what = 'there is no [[host]]; write one for every machine, and in it ssh = "gpu-01"'
+        what = 'has no [[host]]; write one for each machine, with ssh = "gpu-01" in it'
         report.add(FILE, "", what)
-    defaults = read_table(defaults_table, "defaults", DEFAULTS, report)
+    defaults = read_table(defaults_table, at("defaults"), report)
     entries = tuple(
         read_entry(number, table, defaults, report) for number, table in enumerate(tables, start=1)
     )
     _check_names(entries, report)
     _check_roles(entries, report)
-    job = Job(**read_table(job_table, "job", JOB, report).good)
+    job = Job(**read_table(job_table, at("job"), report).good)
     least, trainers = job.min_hosts or 0, sum(not host.spare for entry in entries for host in entry.hosts)
     if least > trainers and all(entry.complete for entry in entries):
-        report.add(JOB, "min_hosts", f"is {least}; without the spares there are {count(trainers, 'host')}")
-    written = {DEFAULTS: defaults_table, JOB: job_table}
+        what = f"is {least}, but without spares the run has {count(trainers, 'host')}"
+        report.add(at("job"), "min_hosts", what)
+    written = {at("defaults"): defaults_table, at("job"): job_table}
     written |= {place_of(number, table): table for number, table in enumerate(tables, start=1)}
-    hosts = tuple(host for entry in entries for host in entry.hosts)
+    hosts = _of_roles(document, entries, report, own=own)
     elsewhere = dict.fromkeys(
         job.secrets, "is listed in `secrets`; remove the value here, it is read from your environment"
     )
     if any(host.devices is not None for host in hosts):
-        elsewhere[DEVICES] = "is what `devices` of a host sets; keep one of the two"
-    _check_env(elsewhere, written, report)
+        elsewhere[DEVICES] = "is also set by `devices` of a host; remove one of the two"
+    for place, table in written.items():
+        env = table.get("env")
+        for name in (name for name in elsewhere if isinstance(env, dict) and name in env):
+            report.add(place, f"env.{name}", elsewhere[name])
     environment = read_env(_table(document, "env", report), hosts, defaults_table, report)
-    data = read_table(_table(document, "data", report) or {}, "data", DATA, report).good
+    data = read_table(_table(document, "data", report) or {}, at("data"), report).good
     kubernetes = _table(document, "export.kubernetes", report) or {}
-    export = Kubernetes(**read_table(kubernetes, "export.kubernetes", KUBERNETES, report).good)
+    export = Kubernetes(**read_table(kubernetes, at("export.kubernetes"), report).good)
     return Inventory(hosts, job, source, environment, Data(**data) if data else None, export)
 
 
+def _of_roles(
+    document: Mapping[str, Any],
+    entries: Sequence[HostTable],
+    report: Report,
+    *,
+    own: bool,
+) -> tuple[Host, ...]:
+    """Return all hosts, with the keys of their roles where their own tables do not have them.
+
+    `own`: the hosts are those of the file, so that a role that none of them has is a mistake.
+    """
+    given = {host.name: entry.given for entry in entries for host in entry.hosts}
+    hosts = tuple(host for entry in entries for host in entry.hosts)
+    for role in Role:
+        place = at(f"role.{role}")
+        table = _table(document, place.table, report)
+        read = read_table(table or {}, place, report).good
+        those = {host.name for host in hosts if host.role is role and not host.spare}
+        if own and table is not None and not those and all(entry.complete for entry in entries):
+            report.add(place, "", f'applies to no host; write role = "{role}" under a [[host]]')
+        hosts = tuple(
+            replace(host, **{key: value for key, value in read.items() if key not in given[host.name]})
+            if host.name in those
+            else host
+            for host in hosts
+        )
+    for entry in entries:
+        names = {host.name for host in entry.hosts if host.role is Role.SERVICE and not host.spare}
+        if bare := next((host for host in hosts if host.name in names and not host.command), None):
+            what = f"{bare.name} is a service and needs a program of its own; "
+            report.add(entry.place, "command", what + 'write command = "dispatcher.py"')
+    return hosts
+
+
 def _table(document: Mapping[str, Any], name: str, report: Report) -> Mapping[str, Any] | None:
-    """The table of that name; None where the file has none, and no keys where it is something else."""
+    """Return the table of that name; None if the file has none, and no keys if it is something else."""
     value = document.get(name)
     if value is None or isinstance(value, dict):
         return value
-    report.add(FILE, name, f"must be a table that comes once, {TABLES[name][0]}")
+    report.add(FILE, name, f"must be one table, {TABLES[name][0]}")
     return {}
-
-
-def _host_tables(document: Mapping[str, Any], report: Report) -> list[Mapping[str, Any]]:
-    value = document.get("host", [])
-    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-        return value
-    report.add(FILE, "host", f"must be tables in double brackets, [[host]], not {values.kind(value)}")
-    return []
 
 
 # --- [[host]] tables ---
@@ -187,11 +219,12 @@ class HostTable(Struct, frozen=True, eq=False):
 
     place: Place
     hosts: tuple[Host, ...]
+    given: frozenset[str]  # its keys
     complete: bool  # nothing in it was wrong
 
 
 def place_of(number: int, table: Mapping[str, Any]) -> Place:
-    """`[[host]] #3 (gpu-03)`, so that one finds the table by eye."""
+    """Return `[[host]] #3 (gpu-03)`, which helps users find the table."""
     for key in IDENTITY_KEYS:
         value = table.get(key)
         if isinstance(value, str) and value.isprintable() and 0 < len(value) <= 40:
@@ -200,31 +233,32 @@ def place_of(number: int, table: Mapping[str, Any]) -> Place:
 
 
 def read_entry(number: int, table: Mapping[str, Any], defaults: Read, report: Report) -> HostTable:
-    """Read one [[host]] table; a host whose name or addresses are wrong is left out of `hosts`."""
+    """Read one [[host]] table; `hosts` lacks those with a wrong name or address."""
     place = place_of(number, table)
     before = len(report)
-    read = read_table(table, "host", place, report)
+    read = read_table(table, place, report)
     own = {**defaults.good, **read.good}
     own["env"] = {**defaults.good.get("env", {}), **read.good.get("env", {})}
     if own.get("spare"):  # it takes the role of the host it replaces
         own["role"] = Role.WORKER
-    _check_tasks(own, place, frozenset(table), report)
+    given = frozenset(table)
+    _check_tasks(own, place, given, report)
     hosts: tuple[Host, ...] = ()
     if not read.wrong & IDENTITY_KEYS.keys():
         hosts = _hosts(own, read.good, place, report)
     complete = len(report) == before and not defaults.wrong
-    return HostTable(place, hosts, complete)
+    return HostTable(place, hosts, given, complete)
 
 
 def _check_tasks(own: Mapping[str, Any], place: Place, given: frozenset[str], report: Report) -> None:
     """Report mistakes in what the tasks of one host share: its devices, a row of ports and its folders."""
 
     def home(*keys: str) -> Place:
-        return place if given & set(keys) else DEFAULTS
+        return place if given & set(keys) else at("defaults")
 
     devices, tasks = own.get("devices"), own.get("tasks", 1)
     if devices is not None and len(devices) % tasks:
-        share = f"{count(len(devices), 'GPU')} cannot be shared out evenly to {tasks} tasks"
+        share = f"{count(len(devices), 'GPU')} cannot be divided evenly among {tasks} tasks"
         report.add(home("devices", "tasks"), "devices", share)
     last = own.get("task_port", DEFAULT_PORT) + tasks - 1
     if last > MAX_PORT:
@@ -232,14 +266,12 @@ def _check_tasks(own: Mapping[str, Any], place: Place, given: frozenset[str], re
         report.add(home("task_port", "tasks"), "task_port", what)
     workdir, state = own.get("workdir", DEFAULT_WORKDIR), own.get("state")
     if state and values.normal(state) == values.normal(workdir):
-        what = (
-            f'is the workdir too, and logs go before what tasks write; write "{values.normal(state)}/state"'
-        )
+        what = f'is also the workdir, but must be a folder of its own; write "{values.normal(state)}/state"'
         report.add(home("state", "workdir"), "state", what)
 
 
 def _hosts(own: Mapping[str, Any], read: Mapping[str, Any], place: Place, report: Report) -> tuple[Host, ...]:
-    """Make the hosts of a table, its ranges in step; none after a mistake in what tells them apart."""
+    """Return a table's hosts, whose ranges advance together; none after a mistake in name or address."""
     columns: dict[str, tuple[Any, ...]] = {}
     for key, reader in _IDENTITY.items():
         try:
@@ -249,8 +281,8 @@ def _hosts(own: Mapping[str, Any], read: Mapping[str, Any], place: Place, report
             return ()
     counts = {key: count(len(column), "host") for key, column in columns.items()}
     if len({*counts.values()}) > 1:
-        all_of_them = ", ".join(f"{key} for {hosts}" for key, hosts in counts.items())
-        report.add(place, "", f"needs equally many of each, and has {all_of_them}; give all the same range")
+        each = ", ".join(f"{key} has {hosts}" for key, hosts in counts.items())
+        report.add(place, "", f"has ranges of different lengths: {each}; list the same number in each")
         return ()
     names, addresses, logins = (columns.get(key, ()) for key in _IDENTITY)
     logins = logins or tuple(map(targets.Destination, addresses or names))
@@ -262,8 +294,8 @@ def _hosts(own: Mapping[str, Any], read: Mapping[str, Any], place: Place, report
     # Without an address, which is a mistake, there is no host.
     for name, login, address in zip(names or addresses, logins, addresses, strict=False):
         from_ssh = {"user": login.user, "port": login.port}
-        known = {key: value for key, value in from_ssh.items() if value is not None}
-        hosts.append(Host(name=name, ssh=login.host, address=address, **{**fields, **known}))
+        known_values = {key: value for key, value in from_ssh.items() if value is not None}
+        hosts.append(Host(name=name, ssh=login.host, address=address, **{**fields, **known_values}))
     return tuple(hosts)
 
 
@@ -275,15 +307,15 @@ _IDENTITY: Mapping[str, Callable[[str], Any]] = {
 
 
 def _addresses(logins: tuple[targets.Destination, ...], place: Place, report: Report) -> tuple[str, ...]:
-    """How the other tasks reach a host when only `ssh` says anything about it."""
+    """Return how the other tasks reach a host if only `ssh` says anything about it."""
     if any(login.host == LOCAL for login in logins):
-        what = 'is needed with ssh = "local"; "127.0.0.1" will do when every host is this machine'
+        what = 'is needed with ssh = "local"; write "127.0.0.1" if every host is this machine'
         report.add(place, "address", what)
         return ()
     try:
         return tuple(targets.read_address(login.host) for login in logins)
     except Wrong as wrong:
-        report.add(place, "address", f"is needed, since that of ssh {wrong}")
+        report.add(place, "address", f"is needed, because that of `ssh` {wrong}")
         return ()
 
 
@@ -291,18 +323,18 @@ def _addresses(logins: tuple[targets.Destination, ...], place: Place, report: Re
 
 
 def _check_names(entries: tuple[HostTable, ...], report: Report) -> None:
-    """Every host needs a name of its own; ports of one machine are compared by preflight, which knows it."""
+    """Every host needs its own name; preflight, which knows the machines, compares ports."""
     taken: dict[str, str] = {}
     for entry in entries:
         names = [host.name for host in entry.hosts]
         if twice := next((name for name in names if name in taken), None):
-            what = f"{twice} is in {taken[twice]} too; every host needs a name of its own"
+            what = f"{twice} is also in {taken[twice]}; every host needs its own name"
             report.add(entry.place, "name", what)
         taken |= dict.fromkeys(names, entry.place.title)
 
 
 def _check_roles(entries: tuple[HostTable, ...], report: Report) -> None:
-    """One chief and one evaluator at most, and the roles that need another one."""
+    """Check for at most one chief and one evaluator, and for roles that require another one."""
     holders: dict[Role, list[Place]] = {}
     for entry in entries:
         for host in entry.hosts:
@@ -310,15 +342,17 @@ def _check_roles(entries: tuple[HostTable, ...], report: Report) -> None:
                 holders.setdefault(host.role, []).extend([entry.place] * min(host.tasks, 2))
     for role in (Role.CHIEF, Role.EVALUATOR):
         for place in holders.get(role, [])[1:]:
-            report.add(place, "role", f"makes another {role.value}; there can be only one")
-    # What is missing can be said only once everything that is there could be read.
+            report.add(place, "role", f"is a second {role.value}; only one is allowed")
+    # A missing role can be reported only if everything else could be read.
     if not entries or not all(entry.complete for entry in entries):
         return
     if not holders:
         report.add(FILE, "", "every host is a spare; at least one must run a task")
-    elif holders.keys() == {Role.EVALUATOR}:
-        what = "an evaluator alone has nothing to evaluate; add a host that trains"
-        report.add(holders[Role.EVALUATOR][0], "role", what)
+    elif holders.keys() <= {*OUTSIDE}:
+        role = next(iter(holders))
+        what = f"{'an' if role is Role.EVALUATOR else 'a'} {role} alone has nothing to "
+        what += f"{'evaluate' if role is Role.EVALUATOR else 'serve'}; add a host that trains"
+        report.add(holders[role][0], "role", what)
     elif Role.PS in holders:
         for role, why in _BESIDE_PS.items():
             if role not in holders:
@@ -330,33 +364,24 @@ _BESIDE_PS = {
     Role.CHIEF: "ParameterServerStrategy runs the program there and drives the workers from it",
     Role.WORKER: "with ParameterServerStrategy the workers compute, the chief does not",
 }
-# What worker_entry and the tutorials need: tf-keras is what lets `fit` run on several tasks, scikit-learn has
-# data sets and splits, and tensorflow-datasets prepares data with importlib_resources without declaring it.
+# What worker_entry and the tutorials need: with tf-keras `fit` runs on several tasks, scikit-learn has
+# data sets and splits, and tensorflow-datasets uses importlib_resources without declaring it.
 _COMPANIONS = ("tf-keras", "tensorflow-datasets", "importlib_resources", "scikit-learn", "tensorboard")
 _CPU = ("tensorflow-cpu; platform_machine == 'x86_64'", "tensorflow; platform_machine != 'x86_64'")
 _GPU = ("tensorflow[and-cuda]",)
 
 
-def _check_env(
-    elsewhere: Mapping[str, str], tables: Mapping[Place, Mapping[str, Any]], report: Report
-) -> None:
-    """Report variables whose values come from elsewhere, as their text in `elsewhere` says."""
-    for place, table in tables.items():
-        env = table.get("env")
-        for name in elsewhere:
-            if isinstance(env, dict) and name in env:
-                report.add(place, f"env.{name}", elsewhere[name])
-
-
 def read_env(
     table: Mapping[str, Any] | None, hosts: Sequence[Host], defaults: Mapping[str, Any], report: Report
 ) -> Environment | None:
-    """The environment that `setup` makes, in place of a `python` of your own; None without [env]."""
+    """Return the environment for `setup` to create, unless the user has a `python`; None without [env]."""
     if table is None:
         return None
-    good = read_table(table, "env", ENV, report).good
+    good = read_table(table, at("env"), report).good
     if "python" in defaults:
-        report.add(DEFAULTS, "python", "is what [env] makes; remove it here, or remove [env]")
+        report.add(
+            at("defaults"), "python", "contradicts [env], which creates the Python; remove one of the two"
+        )
     if "requirements" not in good and not good.get("packages"):
         gpus = any(host.devices for host in hosts)
         good = {**good, "packages": (*(_GPU if gpus else _CPU), *_COMPANIONS)}

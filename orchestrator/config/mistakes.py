@@ -1,6 +1,6 @@
-"""Mistakes in a file are collected, not raised one by one: a person fixes them all in one go.
+"""Mistakes in a file, collected so that users can fix all of them at once.
 
-TOML's parser forgets the lines of tables and keys, and a person wants them: `locate` finds them again.
+TOML's parser does not keep the lines of tables and keys, which messages need: `locate` finds them again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEY = re.compile(rf"[ \t]*({_DOTTED})[ \t]*=")
 
 
 class Place(Struct, frozen=True):
-    """A table of the file, as a person calls it and as `locate` counts it."""
+    """A table of the file, under its name for users and as `locate` counts it."""
 
     title: str  # "[[host]] #3 (gpu-03)"
     table: str = ""
@@ -36,11 +36,11 @@ class Place(Struct, frozen=True):
 
 
 FILE = Place("")
-DEFAULTS = Place("[defaults]", "defaults")
-JOB = Place("[job]", "job")
-ENV = Place("[env]", "env")
-DATA = Place("[data]", "data")
-KUBERNETES = Place("[export.kubernetes]", "export.kubernetes")
+
+
+def at(table: str) -> Place:
+    """Return the place of a table that comes once."""
+    return Place(f"[{table}]", table)
 
 
 def locate(text: str) -> Lines:
@@ -52,7 +52,7 @@ def locate(text: str) -> Lines:
     for line, content in enumerate(text.split("\n"), start=1):
         if header := _HEADER.fullmatch(content):
             table, _, inner = re.sub(r"\s", "", header[2]).partition(".")
-            if table == "export":  # holds nothing but tables
+            if table in ("export", "role"):  # contain only tables
                 table, inner = f"{table}.{inner}", ""
             if header[1] == "[[" and not inner:
                 counts[table] += 1
@@ -64,8 +64,8 @@ def locate(text: str) -> Lines:
 
 
 def line_of(lines: Lines, place: Place, key: str) -> int | None:
-    """The line to look at: the key's own, else that of the table or value it is in."""
-    if place == FILE:  # the key is a table's name, or stands before any table
+    """Return the line of the key, otherwise that of the table or value that contains it."""
+    if place == FILE:  # the key is a table's name, or precedes any table
         own = [line for (table, _, inner), line in lines.items() if {table, inner} == {key, ""}]
         return min(own, default=None)
     parts = key.split(".")
@@ -84,17 +84,17 @@ def foreign(text: str, error: str) -> str:
     line = re.search(r"at line (\d+)", error)
     content = text.split("\n")[int(line[1]) - 1] if line else ""
     if _CURLY.search(content):
-        return '; its quotes are curly, and TOML needs straight ones (")'
-    example = 'TOML is written [[host]], and below it ssh = "gpu-01"'
+        return '; the quotes must be straight ("), not curly'
+    example = 'TOML looks like this: [[host]], and ssh = "gpu-01" in the next line'
     if _JSON.match(text):
         return f"; the file looks like JSON, and {example}"
     if _YAML.match(content) and "=" not in content.partition(":")[0]:
         return f"; the line looks like YAML, and {example}"
-    return "; a text needs quotes, true and false need none" if "Invalid value" in error else ""
+    return "; text needs quotes, and true and false have none" if "Invalid value" in error else ""
 
 
 class Wrong(Exception):  # noqa: N818 - a finding about one value, not a failure of ours
-    """A mistake in one value; worded to follow "key: "."""
+    """A mistake in one value; its text follows "key: "."""
 
 
 class Report:
@@ -111,7 +111,7 @@ class Report:
         return len(self._mistakes)
 
     def error(self, source: str) -> UsageError:
-        """Make one error of all of them, in the order of the file.
+        """Return one error with all of them, in the order of the file.
 
         Each is a line: `line 12, [[host]] #3 (gpu-03), prot: is not a key; did you mean port?`
         """
@@ -129,7 +129,7 @@ class Report:
 
 
 def show(value: object) -> str:
-    """Write a value as it may be printed: one line, no control characters, not too long."""
+    """Return a value in printable form: one line, no control characters, limited length."""
     match value:
         case str():
             text = f'"{value}"' if value.isprintable() else json.dumps(value)
@@ -144,6 +144,6 @@ def show(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]}...{text[-1]}"
 
 
-def listed(words: Sequence[str], last: str) -> str:
-    """Write `a, b or c`."""
-    return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+def listed(items: Sequence[str], last: str) -> str:
+    """Return `a, b or c`."""
+    return f" {last} ".join(filter(None, (", ".join(items[:-1]), items[-1])))

@@ -10,7 +10,7 @@ from msgspec import Struct
 from orchestrator.config import values
 from orchestrator.config.mistakes import Place, Report, Wrong, listed
 from orchestrator.config.values import Reader
-from orchestrator.model import MAX_PORT, AutoShard, FrameworkName, OnHang, Revalidate, Role, Via
+from orchestrator.model import MAX_PORT, AutoShard, Engine, FrameworkName, OnHang, Revalidate, Role, Via
 from orchestrator.nearest import KEYS, REMARKS, nearest
 from orchestrator.nearest import TABLES as OTHER_TABLES
 
@@ -18,6 +18,12 @@ MAX_TASKS = 1024
 MAX_RESTARTS = 1_000_000
 
 IDENTITY_KEYS: Mapping[str, Reader] = {"name": values.text, "ssh": values.text, "address": values.text}
+
+CONTAINER_KEYS: Mapping[str, Reader] = {
+    "container": values.image,
+    "container_args": values.texts,
+    "container_engine": values.one_of(Engine),
+}
 
 DEFAULTS_KEYS: Mapping[str, Reader] = {
     "user": values.user,
@@ -35,9 +41,12 @@ DEFAULTS_KEYS: Mapping[str, Reader] = {
     "devices": values.devices,
     "spare": values.boolean,
     "env": values.env,
+    **CONTAINER_KEYS,
 }
 
-HOST_KEYS: Mapping[str, Reader] = {**IDENTITY_KEYS, **DEFAULTS_KEYS}
+ROLE_KEYS: Mapping[str, Reader] = {"command": values.command, "args": values.words, **CONTAINER_KEYS}
+
+HOST_KEYS: Mapping[str, Reader] = {**IDENTITY_KEYS, **DEFAULTS_KEYS, **ROLE_KEYS}
 
 JOB_KEYS: Mapping[str, Reader] = {
     "command": values.command,
@@ -47,6 +56,7 @@ JOB_KEYS: Mapping[str, Reader] = {
     "grace": values.seconds,
     "failure_grace": values.seconds,
     "lifeline": values.seconds,
+    "evaluator_timeout": values.seconds,
     "code": values.text,
     "ignore": values.texts,
     "validate": values.validate,
@@ -54,6 +64,7 @@ JOB_KEYS: Mapping[str, Reader] = {
     "hang_timeout": values.seconds,
     "on_hang": values.one_of(OnHang),
     "stacks": values.boolean,
+    "keep_warm": values.seconds,
     "framework": values.one_of(FrameworkName),
     "legacy_keras": values.boolean,
     "repair_keras": values.boolean,
@@ -86,8 +97,8 @@ KUBERNETES_KEYS: Mapping[str, Reader] = {
     "image": values.text,
     "namespace": values.text,
     "claim": values.text,
-    "cpu": values.matching(r"[0-9]+(\.[0-9]+)?m?", 'a text like "8" or "500m"'),
-    "memory": values.matching(r"[0-9]+([kMGTPE]|[KMGTPE]i)?", 'a text like "64Gi"'),
+    "cpu": values.matching(r"[0-9]+(\.[0-9]+)?m?", 'text such as "8" or "500m"'),
+    "memory": values.matching(r"[0-9]+([kMGTPE]|[KMGTPE]i)?", 'text such as "64Gi"'),
 }
 
 TABLES: Mapping[str, tuple[str, Mapping[str, Reader]]] = {
@@ -97,19 +108,20 @@ TABLES: Mapping[str, tuple[str, Mapping[str, Reader]]] = {
     "env": ("[env]", ENV_KEYS),
     "data": ("[data]", DATA_KEYS),
     "export.kubernetes": ("[export.kubernetes]", KUBERNETES_KEYS),
+    **{f"role.{role}": (f"[role.{role}]", ROLE_KEYS) for role in Role},
 }
 
 
 class Read(Struct, frozen=True):
-    """A table's good values, and the keys whose value was wrong."""
+    """A table's valid values, and the keys whose value was wrong."""
 
     good: Mapping[str, Any]
     wrong: frozenset[str] = frozenset()
 
 
-def read_table(table: Mapping[str, Any], name: str, place: Place, report: Report) -> Read:
-    """Read every key of one table of kind `name`; what is wrong goes to the report."""
-    readers = TABLES[name][1]
+def read_table(table: Mapping[str, Any], place: Place, report: Report) -> Read:
+    """Read every key of one table; mistakes go to the report."""
+    readers = TABLES[place.table][1]
     good: dict[str, Any] = {}
     wrong: set[str] = set()
     for key, value in table.items():
@@ -125,13 +137,13 @@ def read_table(table: Mapping[str, Any], name: str, place: Place, report: Report
 
 
 def belongs(key: str) -> str:
-    """Name the tables that have this key: `[defaults] or [[host]]`; "" when there is none."""
-    titles = [title for title, readers in TABLES.values() if key in readers]
+    """Return the tables that have this key: `[defaults] or [[host]]`; "" if there is none."""
+    titles = [title for title, readers in TABLES.values() if key in readers and "[role." not in title]
     return listed(titles, "or") if titles else ""
 
 
 def unknown(key: str, valid: Mapping[str, str], noun: str) -> str:
-    """Say `is not a key; did you mean port?`; `valid` maps each valid word to how it is written."""
+    """Return `is not a key; did you mean port?`; `valid` maps each valid word to its notation."""
     if homes := belongs(key):
         return f"belongs under {homes}"
     word = key.replace("-", "_")

@@ -1,4 +1,4 @@
-"""How a host is reached: what `ssh` is given, and the address the other tasks use."""
+"""How a host is reached: the argument for `ssh`, and the address for the other tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IpAddress: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 
 class Destination(Struct, frozen=True):
-    """`train@gpu-01:2200` taken apart."""
+    """The parts of `train@gpu-01:2200`."""
 
     host: str
     user: str | None = None
@@ -28,20 +28,20 @@ class Destination(Struct, frozen=True):
 
 
 def read_target(given: str) -> Destination:
-    """Take `user@host:port` apart; IPv6 as `[v6]:port` or bare. Raise Wrong."""
+    """Parse `user@host:port`; IPv6 as `[v6]:port` or bare. Raise Wrong."""
     login, _, place = given.rpartition("@")
     usual = re.fullmatch(r"(?:[^-@\s][^\s]*@)?[^-@\s][^@\s]*", given) and not re.search(r"://|,", given)
     host, port = _split_port(place) if usual else ("", None)
     if url := re.fullmatch(r"[a-z]+://((?:[^\s@/]+@)?[^\s@/]+)/?", given):
-        raise Wrong(f"is a URL, and ssh is given none: {show(given)}; write {show(url[1])}")
+        raise Wrong(f"must not be a URL, such as {show(given)}; write {show(url[1])}")
     if not host:
-        what = f"is not one host as for ssh, such as train@gpu-01:2200: {show(given)}"
-        raise Wrong(f"{what}; options belong in ~/.ssh/config, and several hosts are a range, gpu-[01-04]")
+        what = f"is not a host such as train@gpu-01:2200: {show(given)}"
+        raise Wrong(f"{what}; options belong in ~/.ssh/config, and several hosts are written gpu-[01-04]")
     return Destination(host, login or None, port)
 
 
 def read_address(given: str) -> str:
-    """A host name or an IP address, IPv6 without brackets and in its short form. Raise Wrong."""
+    """Return a host name or an IP address, IPv6 without brackets and in its short form. Raise Wrong."""
     host, port = ("", None) if re.search("[@/]", given) else _split_port(given)
     if port is not None:
         raise Wrong(f"must be without a port, not {show(given)}; write task_port = {port}")
@@ -49,21 +49,21 @@ def read_address(given: str) -> str:
     if ip is not None and ip.is_unspecified:
         raise Wrong(f"must be an address other tasks can connect to, not {show(given)}")
     if ip is None and (len(host) > 253 or re.fullmatch(r"[0-9.]+", host) or not _HOSTNAME.fullmatch(host)):
-        raise Wrong(f"is neither a host name nor an IP address alone: {show(given)}")
+        raise Wrong(f"must be a host name or an IP address, and nothing else, not {show(given)}")
     return str(ip or host)
 
 
 def read_name(given: str) -> str:
-    """A host's name for messages and options. Raise Wrong."""
+    """Return a host's name for messages and options. Raise Wrong."""
     if not _NAME.fullmatch(given) and ip_of(given) is None:
         raise Wrong(
-            f"may have letters, digits, . _ and - only, and start with a letter or digit, not {show(given)}"
+            f"may have letters, digits, . _ and - only, starting with a letter or digit, not {show(given)}"
         )
     return given
 
 
 def is_loopback(address: str) -> bool:
-    """Return True if it leads a machine to itself, as an IP address or by its name (RFC 6761, /etc/hosts)."""
+    """Return True for an IP address or a name of loopback (RFC 6761, /etc/hosts)."""
     ip, name = ip_of(address), address.lower()
     return ip.is_loopback if ip else name in _LOOPBACK_NAMES or name.endswith(".localhost")
 
@@ -84,7 +84,7 @@ def _split_port(given: str) -> tuple[str, int | None]:
     host, colon, port = given.rpartition(":")
     if ":" in host:  # fd00::5:2200 may be an address of either kind
         if ip_of(given) is None or (port.isdigit() and ip_of(host) is not None):
-            raise Wrong(f"is not an IPv6 address, or needs brackets to tell it from a port: {show(given)}")
+            raise Wrong(f"must be an IPv6 address, in brackets if a port follows, not {show(given)}")
         return given, None
     return (host, _port(port, given)) if colon else (given, None)
 

@@ -1,4 +1,4 @@
-"""Readers of single values: TOML value -> the value we keep, or Wrong."""
+"""Readers of single values: TOML value -> stored value, or Wrong."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ Reader: TypeAlias = Callable[[Any], Any]
 _DEVICE = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9/-]+")
 _OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1", "&>"}
 _EXPANDED = re.compile(r"\$[A-Za-z_{(]|`|^~")
-_SHARED = "/ /home /mnt /opt /run /srv /tmp /usr /var /var/tmp"  # where everybody's folders are
+_SHARED = "/ /home /mnt /opt /run /srv /tmp /usr /var /var/tmp"  # the parent of most users' folders
 _SET = re.compile(r"[a-z][a-z0-9_]*(/[A-Za-z0-9_.-]+)?(:[0-9]+\.[0-9]+\.[0-9]+)?")
 MAX_SECONDS = 365 * 24 * 3600.0
 
 
 def kind(value: object) -> str:
-    """Name a TOML type in a user's words."""
-    words = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
-    return {**words, list: "a list", dict: "a table"}.get(type(value), "a date or time")
+    """Return the user's term for a TOML type."""
+    terms = {bool: "true or false", int: "a number", float: "a number", str: "text"}
+    return {**terms, list: "a list", dict: "a table"}.get(type(value), "a date or time")
 
 
 def text(value: Any) -> str:
-    """Read a text: not empty, one line, nothing invisible in it."""
+    """Read a text: not empty, one line, no invisible characters."""
     if not isinstance(value, str):
         quoted = f'; write "{show(value)}"' if isinstance(value, int | float) else ""
-        raise Wrong(f"must be a text in quotes, not {kind(value)}{quoted}")
+        raise Wrong(f"must be text in quotes, not {kind(value)}{quoted}")
     if not value.strip():
         raise Wrong("is empty; leave the key out to get the default")
     if value != value.strip() or not value.isprintable():
-        raise Wrong(f"must be without spaces around it and can be printed, not {show(value)}")
+        raise Wrong(f"must be printable, without spaces at its ends, not {show(value)}")
     return value
 
 
 def matching(pattern: str, what: str) -> Reader:
-    """Make the reading of a text of a pattern."""
+    """Return a reader for a text that matches a pattern."""
 
     def read(value: Any) -> str:
         given = text(value)
@@ -62,6 +62,14 @@ program = matching(
 )
 
 
+_image = matching(r"[^-\s]\S*", 'an image such as "tensorflow/tensorflow:2.20.0-gpu"')
+
+
+def image(value: Any) -> str:
+    """Read the name of an image; "" for none, where [defaults] has one."""
+    return "" if value == "" else str(_image(value))
+
+
 def _unquoted(value: object) -> str:
     return ", without quotes" if isinstance(value, str) else ""
 
@@ -73,7 +81,7 @@ def boolean(value: Any) -> bool:
 
 
 def whole(low: int, high: int) -> Reader:
-    """Make the reading of a whole number from `low` to `high`."""
+    """Return a reader for a whole number from `low` to `high`."""
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -91,13 +99,13 @@ def seconds(value: Any) -> float:
 
 
 def workdir(value: Any) -> str:
-    """Read a folder on the node, where `~` is expanded, that is ours alone: code, runs or logs go into it."""
+    """Read a folder on the node (`~` is expanded there) that only orchestrate uses for code, runs or logs."""
     given = text(value)
     if re.search(r"\$\{?[A-Za-z_]", given):  # a folder may well be called $(here)
-        raise Wrong(f"holds $, and no shell reads it: {show(given)}; write out what it stands for")
+        raise Wrong(f"contains $, but no shell expands it: {show(given)}; write its value")
     plain = normal(given)
     if not given.startswith(("/", "~")) or ".." in plain.split("/"):
-        raise Wrong(f"must be a full path or start with ~/, and not lead through .., not {show(given)}")
+        raise Wrong(f"must be a full path or start with ~/, without .., not {show(given)}")
     if plain in _SHARED.split() or (plain.startswith("~") and "/" not in plain):
         raise Wrong(
             f'must be a folder of its own, not {show(given)}; write "{plain.rstrip("/")}/orchestrate"'
@@ -106,12 +114,12 @@ def workdir(value: Any) -> str:
 
 
 def normal(given: str) -> str:
-    """A path without what means nothing in it: doubled slashes, `.`."""
+    """Return a path without redundant parts: doubled slashes, `.`."""
     return "/" * given.startswith("/") + "/".join(part for part in given.split("/") if part not in ("", "."))
 
 
 def folder(value: Any) -> str:
-    """A folder on the nodes, a full path or relative to where the command runs."""
+    """Read a folder on the nodes, a full path or relative to where the command runs."""
     given = text(value).rstrip("/")
     if not given or given in {".", "~"} or ".." in given.split("/"):
         raise Wrong(f'must name one folder, such as "backup" or "~/backup", not {show(value)}')
@@ -119,13 +127,13 @@ def folder(value: Any) -> str:
 
 
 def one_of(choices: type[StrEnum]) -> Reader:
-    """Make the reading of a word of an enumeration."""
-    words = [choice.value for choice in choices]
+    """Return a reader for a member of an enumeration."""
+    options = [choice.value for choice in choices]
 
     def read(value: Any) -> StrEnum:
-        if value not in words:
-            all_of_them = listed([f'"{word}"' for word in words], "or")
-            meant = nearest(value, words) if isinstance(value, str) else None
+        if value not in options:
+            all_of_them = listed([f'"{word}"' for word in options], "or")
+            meant = nearest(value, options) if isinstance(value, str) else None
             raise Wrong(
                 f"must be {all_of_them}, not {show(value)}" + (f'; did you mean "{meant}"?' if meant else "")
             )
@@ -135,13 +143,13 @@ def one_of(choices: type[StrEnum]) -> Reader:
 
 
 def via(value: Any) -> Way | tuple[str, ...]:
-    """Read the name of a transport, or the words of a command that leads to a shell on {host}."""
+    """Read the name of a transport, or a command that leads to a shell on {host}."""
     if not isinstance(value, list):
         return Way(one_of(Way)(value))
-    words = texts(value)
-    if not any("{host}" in word for word in words):
-        raise Wrong('has no {host}, as ["docker", "exec", "-i", "{host}", "sh", "-c"] has it')
-    return words
+    arguments = texts(value)
+    if not any("{host}" in word for word in arguments):
+        raise Wrong('must contain {host}, as in ["docker", "exec", "-i", "{host}", "sh", "-c"]')
+    return arguments
 
 
 def devices(value: Any) -> tuple[str, ...]:
@@ -157,7 +165,7 @@ def devices(value: Any) -> tuple[str, ...]:
 
 def _different(given: Sequence[str]) -> tuple[str, ...]:
     if twice := next((word for word in given if given.count(word) > 1), None):
-        raise Wrong(f"names {twice} twice")
+        raise Wrong(f"lists {twice} twice")
     return tuple(given)
 
 
@@ -167,18 +175,18 @@ def env(value: Any) -> dict[str, str]:
         raise Wrong(f'must be a table such as {{ NAME = "value" }}, not {kind(value)}')
     for name, item in value.items():
         # The value is not shown: it may be a secret in the wrong place.
-        mistyped = None if isinstance(item, str) else f"must be a text in quotes, not {kind(item)}"
+        mistyped = None if isinstance(item, str) else f"must be text in quotes, not {kind(item)}"
         if mistake := name_mistake(name) or mistyped:
             raise Wrong(f"{show(name)} {mistake}")
     return dict(value)
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """Names of environment variables."""
+    """Read names of environment variables."""
     given = texts(value)
     for name in given:
         if "=" in name:
-            raise Wrong(f"{show(name.partition('=')[0])} is given a value; list only the name")
+            raise Wrong(f"{show(name.partition('=')[0])} has a value; list only the name")
         if mistake := name_mistake(name):
             raise Wrong(f"{show(name)} {mistake}")
     return _different(given)
@@ -191,42 +199,48 @@ def texts(value: Any) -> tuple[str, ...]:
         raise Wrong(f"must be a list such as {example}, not {kind(value)}")
     for item in value:
         if not isinstance(item, str) or not item.strip() or "\0" in item or "\n" in item:
-            raise Wrong(f"must be a list of texts in quotes, each a line, but {show(item)} is in it")
+            raise Wrong(f"must be a list of lines in quotes, but contains {show(item)}")
     return tuple(value)
 
 
 def command(value: Any) -> tuple[str, ...]:
     """Read an argv; a text is split as a shell would split it."""
-    argv = _split(value) if isinstance(value, str) else value
-    if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
-        raise Wrong('must be a text or a list of texts such as ["train.py", "--epochs", "3"]')
-    if not argv or not argv[0].strip():
+    argv = words(value)
+    if not argv[0].strip():
         raise Wrong("is empty; leave the key out")
-    if any("\0" in word for word in argv):
-        raise Wrong("holds a NUL character")
     if "=" in argv[0].partition("/")[0]:
-        raise Wrong(f"starts with {show(argv[0])}, which only a shell knows; write bash -c '...'")
-    # These would reach the program as they are, which nobody who writes one line means.
+        raise Wrong(f"starts with {show(argv[0])}, which only a shell understands; write bash -c '...'")
+    # The program would receive these as they are, which is not what the author of one line means.
     in_a_line = isinstance(value, str) and PurePath(argv[0]).name not in SHELLS
     for place, word in enumerate(argv if in_a_line else ()):
-        # The node opens out ~ in the program itself.
+        # The node expands ~ in the program itself.
         expanded = _EXPANDED.search(word) and (place or not word.startswith("~"))
         if word in _OPERATORS or word.endswith(";") or expanded:
-            raise Wrong(f"holds {show(word)}, but no shell reads it; write bash -c '...'")
+            raise Wrong(f"contains {show(word)}, but no shell runs it; write bash -c '...'")
+    return argv
+
+
+def words(value: Any) -> tuple[str, ...]:
+    """Read words of a command line; a text is split as a shell would split it."""
+    argv = _split(value) if isinstance(value, str) else value
+    if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
+        raise Wrong('must be text or a list such as ["train.py", "--epochs", "3"]')
+    if not argv:
+        raise Wrong("is empty; leave the key out")
+    if any("\0" in word for word in argv):
+        raise Wrong("contains a NUL character")
     return tuple(argv)
 
 
 def shell_text(value: Any) -> str:
-    """Not empty; lines and tabs are welcome."""
+    """Read a shell text: not empty; lines and tabs are accepted."""
     if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise Wrong(
-            "must be a text in quotes that is not empty; leave the key out if there is nothing to run"
-        )
+        raise Wrong("must be text in quotes, not empty; leave the key out if there is nothing to run")
     return value
 
 
 def validate(value: Any) -> str:
-    """A command line of the user's own."""
+    """Read a user's own command line."""
     given = shell_text(value)
     _split(given)
     return given
@@ -240,37 +254,37 @@ def _split(line: str) -> list[str]:
 
 
 def interpreter(value: Any) -> str:
-    """A version of Python (3.11) or a program."""
+    """Read a version of Python (3.11) or a program."""
     given = text(value)
     return given if re.fullmatch(r"3(\.\d{1,2}){1,2}", given) else str(program(given))
 
 
 def url(value: Any) -> str:
-    """Read the address of a package index, which everybody on a host may see in its list of processes."""
+    """Read the address of a package index, which every user of a host may see in its process list."""
     given = text(value)
     if re.match(r"[a-z]+://[^/]*@", given):  # not shown
-        raise Wrong("holds a login, which others could read; write that into ~/.netrc of every machine")
+        raise Wrong("contains a login, which others could read; write it into ~/.netrc on every machine")
     if not re.match(r"(https?|file)://[^/\s]*/?", given):
         raise Wrong(f"must be the URL of a package index (https://...), not {show(given)}")
     return given
 
 
 def data_sets(value: Any) -> tuple[str, ...]:
-    """Names of tensorflow-datasets: name, name/config, either with a version."""
+    """Read names of tensorflow-datasets: name, name/config, either with a version."""
     given = texts(value)
     for name in given:
         if not _SET.fullmatch(name):
-            raise Wrong(f'{show(name)} is not a data set\'s name; write "mnist" or "my_dataset:1.0.0"')
+            raise Wrong(f'{show(name)} is not the name of a data set; write "mnist" or "my_dataset:1.0.0"')
     return _different(given)
 
 
 def data_paths(value: Any) -> tuple[str, ...]:
-    """Folders and files of this machine, each with a name of its own."""
-    given = tuple(one.rstrip("/") for one in texts(value))
-    names = [one.rpartition("/")[2] for one in given]
+    """Read folders and files of this machine, each with a distinct name."""
+    given = tuple(path.rstrip("/") for path in texts(value))
+    names = [path.rpartition("/")[2] for path in given]
     for path, name in zip(given, names, strict=True):
         if name in {"", ".", "..", "~"}:
-            raise Wrong(f"{show(path)} has no name of its own; name a folder or a file")
+            raise Wrong(f"{show(path or '/')} is not a folder or file with a name")
         if names.count(name) > 1:
-            raise Wrong(f"names two that are called {name}; tasks find them by their last name")
+            raise Wrong(f"lists two that end in {name}; tasks find them by that name")
     return given

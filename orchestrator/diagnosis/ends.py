@@ -1,4 +1,4 @@
-"""Ends of tasks: in words, and when one means the end of the others or of the run. Pure."""
+"""Ends of tasks as text, and when one ends the other tasks or the run. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIGINT, _SIGKILL, _SIGTERM = 2, 9, 15
 
 
 def end(exited: TaskExited) -> str:
-    """`finished`, `was stopped`, `exited with 3`, `was killed by SIGKILL`: follows the task's name."""
+    """Return `finished`, `was stopped`, `exited with 3`, `was killed by SIGKILL`: follows the task's name."""
     if exited.loss is Loss.UNSTARTED:
         return "was not started"
     if exited.lost:
@@ -26,18 +26,18 @@ def end(exited: TaskExited) -> str:
 
 
 def end_after(exited: TaskExited) -> str:
-    """Word the end with the time that the task took, where it is known: `exited with 3 after 41 s`."""
-    known = exited.seconds and exited.loss is not Loss.UNSTARTED
-    return end(exited) + (f" after {duration(exited.seconds)}" if known else "")
+    """Return the end with the task's duration, if known: `exited with 3 after 41 s`."""
+    timed = exited.seconds and exited.loss is not Loss.UNSTARTED
+    return end(exited) + (f" after {duration(exited.seconds)}" if timed else "")
 
 
 def failed(exited: TaskExited) -> bool:
-    """Return True if the task ended badly by itself."""
+    """Return True if the task failed by itself."""
     return not exited.stopped and (bool(exited.lost) or exited.code != 0)
 
 
 def _unlike_a_stop(exited: TaskExited) -> str:
-    """Word an end after a stop that nobody expects: the task had to be killed, or it failed."""
+    """Return an unexpected end after a stop: the task had to be killed, or it failed."""
     if exited.signal == _SIGKILL:
         return ", by SIGKILL"
     if exited.signal in (None, _SIGTERM, _SIGINT) and exited.code in (None, 0, 128 + _SIGTERM):
@@ -51,25 +51,27 @@ def _unlike_a_stop(exited: TaskExited) -> str:
 class GangDecision(Enum):
     GO_ON = auto()
     STOP_FAILED = auto()  # one failed: stop the others
-    STOP_COMPLETE = auto()  # what matters is done: stop those that never end by themselves
+    EVALUATE = auto()  # the deciding tasks are done, and an evaluator still runs
+    STOP_COMPLETE = auto()  # the deciding tasks are done: stop those that never exit by themselves
     ENDED = auto()  # nothing is left to wait for
 
 
 def decide(
     tasks: Collection[TaskId], ends: Mapping[TaskId, TaskExited], completion: Completion
 ) -> GangDecision:
-    """Return what the ends known so far ask for."""
+    """Return what the known ends require."""
     if len(ends) == len(tasks):
         return GangDecision.ENDED
     if any(map(failed, ends.values())):
         return GangDecision.STOP_FAILED
     if all(task in ends for task in essential(tasks, completion)):
-        return GangDecision.STOP_COMPLETE
+        evaluating = any(task.role is Role.EVALUATOR for task in tasks if task not in ends)
+        return GangDecision.EVALUATE if evaluating else GangDecision.STOP_COMPLETE
     return GangDecision.GO_ON
 
 
 def essential(tasks: Collection[TaskId], completion: Completion) -> list[TaskId]:
-    """The tasks whose success is the run's success; the others only serve them."""
+    """Return the tasks whose success is the run's success; the others only serve them."""
     match completion:
         case Completion.CHIEF:
             chiefs = [task for task in tasks if task.role is Role.CHIEF]
@@ -80,7 +82,7 @@ def essential(tasks: Collection[TaskId], completion: Completion) -> list[TaskId]
 
 
 def succeeded(tasks: Collection[TaskId], ends: Mapping[TaskId, TaskExited], completion: Completion) -> bool:
-    """Return True if the run reached its goal: every essential task exited 0 and none failed by itself."""
+    """Return True if the run succeeded: every essential task exited with 0 and none failed by itself."""
     needed = essential(tasks, completion)
     return all(task in ends and ends[task].code == 0 for task in needed) and not any(
         map(failed, ends.values())

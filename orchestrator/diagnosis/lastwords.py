@@ -1,7 +1,7 @@
-"""Readings of a task's last lines: the exception, its place, and whether a peer is to blame. Pure.
+"""Reading a task's last lines: the exception, its location, and whether a peer is to blame. Pure.
 
-Written from what TensorFlow 2.21 prints when a task is killed, raises, freezes, or is configured unlike the
-others. One failing task makes its peers fail with words about *it*: those are consequences.
+Based on the output of TensorFlow 2.21 when a task is killed, raises, freezes, or is configured differently.
+One failing task makes its peers fail with messages about *it*: those are consequences.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from orchestrator.diagnosis import rules, tracebacks
 from orchestrator.diagnosis.tracebacks import PrintedException
 from orchestrator.text import cut
 
-LONGEST = 240  # characters of an exception that are repeated in one line
+LONGEST = 240  # characters of an exception that are repeated on one line
 
 _DECORATION = (
     r"\{\{(?:function_)?node [^{}]*\}\}\s*|Collective ops is aborted by: "
     r"|(?:^|(?<=^Error: ))tensorflow\.python\.framework\.errors_impl\.|^__main__\."
     r"|(?<=\]) name:?\s*$"
 )
-# What TensorFlow and its libraries say of themselves, with no bearing on why a program ended.
+# Messages of TensorFlow and its libraries that do not explain why a program ended.
 _NOISE = (
     r"[IW]\d{4} \d\d:\d\d:[\d.]+ |\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] "
     r"|WARNING: All log messages before absl::InitializeLog\(\)|To enable the following instructions:"
@@ -32,37 +32,37 @@ _ACCUSED = re.compile(
     r"remote target (/job:\S+)|error reported from (/job:\S+)|^\s*(/job:\S+)$", re.IGNORECASE
 )
 
-# Programs that end without a traceback and say why in one line: R, argparse, shells, interpreters.
+# Programs that end without a traceback and with one line: R, argparse, shells, interpreters.
 _COMPLAINT = (
     r"(?P<r>Error(?: in .*?)? ?: ?.*|Error in .*)$|(?P<usage>\S+: error: .*)$|(?P<plain>error: .*)$"
     r"|(?P<shell>(?:\S*bash|\S*sh)?: (?:line )?\d+: .*)$|(?P<python>\S*python[\d.]*: .*)$"
     r"|(?P<fatal>(?:Fatal|fatal)(?: Python)? error: .*)$|(?P<flags>FATAL Flags parsing error: .*)$"
 )
-# What native code says before it gives up: TensorFlow and absl, C++, the C library.
+# Output of native code before it aborts: TensorFlow and absl, C++, the C library.
 _NATIVE = (
     r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: F |F\d{4} \d\d:\d\d:[\d.]+ +\d+ )(?P<log>\S+[:\d]+\] .*)$"
     r"|(?P<c>(?:terminate called |libc\+\+abi: |double free|free\(\): |(?:m|c|re)alloc\w*\(\): |munmap_chunk"
     r"|corrupted |\*\*\* stack smashing|.*: Assertion `).*)$"
 )
 _WHAT = re.compile(r"\s*what\(\):\s*")  # of a C++ exception, below its type
-# Lines of training, after which a traceback is history and not the end.
+# Lines of training; a traceback before them did not end the task.
 _TRAINING = re.compile(r"Epoch\b|[Ss]tep\b|\d+/(?:\d+|Unknown)\b|.*\b(?:ETA|loss)\b")
 
 _IN_R = re.compile(r"Error(?: in [^:]*)? ?: ((?:\w+\.)*\w+(?:Error|Exception)): ")
-IN_A_RUN = re.compile(r"^.*/(?:runs|trees)/[^/]+/(?:work/)?")  # where a node keeps what a task runs
+IN_A_RUN = re.compile(r"^.*/(?:runs|trees)/[^/]+/(?:work/)?")  # where a node stores what a task runs
 _LIBRARY = re.compile(r"^.*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
-LOOKED_AT = 5000  # lines of a log's end in which a traceback is searched
+LOOKED_AT = 5000  # lines of a log's end that are searched for a traceback
 _NATIVE_WITHIN = 1000  # lines of a log's end: a dump of all threads follows
-_WORDS = 20  # lines that count as the last words where no exception is seen
-_WHERE = r'Detected at node|\s+File "|\s*\[\['  # how a graph's error begins: where it was made
+_WORDS = 20  # lines that count as the last output if no exception is found
+_WHERE = r'Detected at node|\s+File "|\s*\[\['  # how a graph's error begins: with its location
 _INNER = re.compile(r"\s+[A-Za-z_.]*(?:Error|Exception): ")
 _OPEN = ("=", "(", "[", "{", ",")
-_MESSAGE = 400  # lines of an exception's message that are looked at
-_SHOWN = 40  # lines of a traceback; its middle is the least telling
+_MESSAGE = 400  # lines of an exception's message that are examined
+_SHOWN = 40  # lines of a traceback; its middle is the least informative
 
 
 def exception(lines: Sequence[str]) -> str:
-    """The exception that ended it, in one line without TensorFlow's decoration; "" when there is none."""
+    """Return the exception that ended it, on one line without TensorFlow's decoration; "" for none."""
     raised = ending(lines)
     words = final(lines)
     if raised is None:
@@ -70,38 +70,43 @@ def exception(lines: Sequence[str]) -> str:
     return one_line(raised.name, words)
 
 
-def one_line(name: str, words: Sequence[str]) -> str:
-    """An exception of this name, whose text is `words`, in one line: its reason may stand further down."""
-    text = _short(tracebacks.bare(words[0])).rstrip()
-    if text.endswith(_OPEN):  # it shows a value of many lines first
-        rule = rules.classify(words, name)
-        telling = next((line.strip() for line in words[1:] if rule and rule.pattern.search(line)), "")
+def one_line(name: str, message: Sequence[str]) -> str:
+    """Return an exception with this name and text on one line: its reason may be further down."""
+    text = _short(tracebacks.bare(message[0])).rstrip()
+    if text.endswith(_OPEN):  # it shows a multi-line value first
+        rule = rules.classify(message, name)
+        telling = next((line.strip() for line in message[1:] if rule and rule.pattern.search(line)), "")
         return _short(f"{text[: LONGEST // 2]} \u2026 {telling}") if telling else text
     if not text.endswith(":"):
         return text
-    if text.endswith("in user code:"):  # Keras: the exception itself stands at the end, indented
-        inner = [line.strip() for line in words[1:] if _INNER.match(line)]
+    if text.endswith("in user code:"):  # Keras: the exception itself is at the end, indented
+        inner = [line.strip() for line in message[1:] if _INNER.match(line)]
         return _short(inner[-1]) if inner else text.removesuffix(":")
-    reason = _reason(words[1:], name)
+    rest = message[1:]
+    rule = rules.classify(rest, name)
+    aborted = next((line for line in rest if "Collective ops is aborted by" in line), "")
+    telling = next((line for line in rest if rule and rule.pattern.search(line)), "")
+    others = (line for line in rest if line.strip() and not re.match(rf"{_WHERE}|{_NOISE}", line))
+    reason = (aborted or telling or next(others, "")).strip()
     head = f"{_short(name)}:"
     own = text.removesuffix("Graph execution error:").rstrip() if text.startswith(head) else head
     return _short(f"{own} {reason}") if reason else text.removesuffix(":")
 
 
 def complaint(lines: Sequence[str]) -> str:
-    """Return the complaint of a program without a traceback (`Error in library(x) : ...`); "" for none."""
-    heard = [line for line in map(tracebacks.bare, last(lines)) if line.strip()]
-    hits = [place for place, line in enumerate(heard) if re.match(_COMPLAINT, line)]
+    """Return the message of a program without a traceback (`Error in library(x) : ...`); "" for none."""
+    output = [line for line in map(tracebacks.bare, last(lines)) if line.strip()]
+    hits = [place for place, line in enumerate(output) if re.match(_COMPLAINT, line)]
     if not hits:
         return ""
-    text = heard[hits[-1]]
-    if re.match(r"Error in .*(?::|\))\s*$", text) and hits[-1] + 1 < len(heard):  # R breaks long lines
-        text = f"{text.rstrip()} {heard[hits[-1] + 1].strip()}"
+    text = output[hits[-1]]
+    if re.match(r"Error in .*(?::|\))\s*$", text) and hits[-1] + 1 < len(output):  # R breaks long lines
+        text = f"{text.rstrip()} {output[hits[-1] + 1].strip()}"
     return _short(re.sub(r" : ", ": ", text, count=1))
 
 
 def native(lines: Sequence[str]) -> str:
-    """Return why native code gave up (`Check failed: ...`); "" where it does not say."""
+    """Return why native code aborted (`Check failed: ...`); "" if it gives no reason."""
     place = _native(lines)
     if place is None:
         return ""
@@ -118,34 +123,20 @@ def _native(lines: Sequence[str]) -> int | None:
 
 
 def place(file: str, line: int) -> str:
-    """`train.py, line 6`, a library's file by its name there; "" where it is not known."""
+    """Return `train.py, line 6`, or a library's file by its name there; "" if unknown."""
     return f"{_LIBRARY.sub('', IN_A_RUN.sub('', file))}, line {line}" if file and line else ""
 
 
-def _reason(words: Sequence[str], name: str) -> str:
-    rule = rules.classify(words, name)
-    aborted = next((line for line in words if "Collective ops is aborted by" in line), "")
-    telling = next((line for line in words if rule and rule.pattern.search(line)), "")
-    others = (line for line in words if line.strip() and not re.match(rf"{_WHERE}|{_NOISE}", line))
-    return (aborted or telling or next(others, "")).strip()
-
-
-def blames_peer(lines: Sequence[str]) -> bool:
-    """Return True if a task's last words are about another task."""
-    lines = tracebacks.shortened(lines)
-    return rules.blames_peer(final(lines), name(lines))
-
-
 def name(lines: Sequence[str]) -> str:
-    """Name the exception that ended it, also one of Python's that R tells of; "" where none is seen."""
+    """Return the name of the exception that ended it, also a Python one that R reports; "" for none."""
     raised = ending(lines)
     in_r = (match[1] for match in map(_IN_R.match, lines[-_WORDS:]) if match)
     return raised.name if raised else next(in_r, "")
 
 
-def accused(words: Sequence[str]) -> str:
-    """Name the task that last words are about, as `worker/1`; "" when none is named."""
-    for line in words:
+def accused(message: Sequence[str]) -> str:
+    """Return the task that the last output blames, as `worker/1`; "" if none is named."""
+    for line in message:
         match = _ACCUSED.search(line)
         named = _PEER.search(next(filter(None, match.groups()))) if match else None
         if named:
@@ -154,16 +145,13 @@ def accused(words: Sequence[str]) -> str:
 
 
 def last(lines: Sequence[str]) -> tuple[str, ...]:
-    """The last lines of a log, few enough to be shown, without noise where there is anything else."""
+    """Return a log's last lines, few enough to display, without noise if there is anything else."""
     telling = [line for line in lines if not re.match(_NOISE, line)]
     return tuple((telling or lines)[-_WORDS:])
 
 
 def excerpt(lines: Sequence[str]) -> tuple[str, ...]:
-    """Choose the lines to show: the last traceback where that ended the task, else the last lines.
-
-    Of one that is very long the middle is left out.
-    """
+    """Return the lines to display: the last traceback if that ended the task, otherwise the last lines."""
     raised = ending(lines)
     if raised is None or raised.begins == raised.at:
         given_up = _native(lines)
@@ -178,8 +166,8 @@ def _bounded(shown: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
     if len(shown) <= _SHOWN:
         return tuple(shown)
     head, tail = shown[: _SHOWN // 3], shown[-(_SHOWN - _SHOWN // 3) :]
-    seen = {tracebacks.bare(line) for line in (*head, *tail)}
-    named = tuple(_short(line) for line in needed if line not in seen)
+    displayed = {tracebacks.bare(line) for line in (*head, *tail)}
+    named = tuple(_short(line) for line in needed if line not in displayed)
     return (*head, f"[{len(shown) - _SHOWN} lines are left out]", *named, *tail)
 
 
@@ -196,7 +184,13 @@ def ending(lines: Sequence[str]) -> PrintedException | None:
 def final(lines: Sequence[str]) -> Sequence[str]:
     """Return the last words from the last exception's line on; all of them without an exception."""
     raised = ending(lines)
-    return lines[raised.at :][:_MESSAGE] if raised else lines[-_WORDS:]
+    return rooted(lines[raised.at :][:_MESSAGE]) if raised else lines[-_WORDS:]
+
+
+def rooted(message: Sequence[str]) -> Sequence[str]:
+    """Cut what torchrun lists first of an exception: the processes that it ended after the first failure."""
+    at = next((at for at, line in enumerate(message) if line.startswith("Root Cause (first observed")), 0)
+    return (message[0], *message[at + 1 :]) if at else message
 
 
 def _short(line: str) -> str:

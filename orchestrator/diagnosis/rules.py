@@ -1,4 +1,4 @@
-"""Rules about last words: the kind of failure they tell of, and what to try. `rules.toml` has them. Pure."""
+"""Rules for last output: the kind of failure it shows, and a fix. They are in `rules.toml`. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from orchestrator.events import FailureKind
 
 _TABLE = Path(__file__).with_name("rules.toml")
 
-# Words about another task: a task that ends with them may only suffer from what happened to that one.
+# Output about another task: a task that ends with it may only suffer from what happened to that one.
 OF_A_PEER = frozenset({FailureKind.PEER, FailureKind.TIMEOUT, FailureKind.INCARNATION})
 
-# TensorFlow's own errors, as they are called where their module is not printed.
+# TensorFlow's own errors, under their names where the module is not printed.
 _TENSORFLOW = re.compile(
     r"tensorflow\..+|(?:Aborted|AlreadyExists|Cancelled|DataLoss|DeadlineExceeded|FailedPrecondition|Internal"
     r"|InvalidArgument|NotFound|OutOfRange|PermissionDenied|ResourceExhausted|Unauthenticated|Unavailable"
     r"|Unimplemented|Unknown)Error"
 )
 
-# A peer that answers is alive: gRPC's INVALID_ARGUMENT, NOT_FOUND, INTERNAL and their like tell of what it
-# was asked for. UNAVAILABLE (14), DEADLINE_EXCEEDED (4), CANCELLED (1) and ABORTED (10) tell of the peer.
+# A peer that responds is alive: gRPC's INVALID_ARGUMENT, NOT_FOUND, INTERNAL and similar codes are about
+# the request. UNAVAILABLE (14), DEADLINE_EXCEEDED (4), CANCELLED (1) and ABORTED (10) are about the peer.
 _ANSWER = re.compile(r"grpc_status:(?:3|5|6|7|9|11|12|13)\b")
 _GONE = re.compile(r"grpc_status:(?:1|4|10|14)\b|(?i:socket closed|connection re(?:set|fused)|heartbeat)")
 
@@ -33,17 +33,17 @@ _GONE = re.compile(r"grpc_status:(?:1|4|10|14)\b|(?i:socket closed|connection re
 class Rule(Struct, frozen=True):
     kind: FailureKind
     pattern: re.Pattern[str]
-    advice: str  # what to try
+    advice: str  # the fix
     raised: frozenset[str]
     library: re.Pattern[str] | None = None
     module: re.Pattern[str] | None = None  # unlike a library, it has to be known
     source: re.Pattern[str] | None = None
 
-    def holds_for(self, words: Sequence[str], name: str, file: str = "", source: str = "") -> bool:
-        """Return True where an exception of this name with these words fits the rule.
+    def holds_for(self, message: Sequence[str], name: str, file: str = "", source: str = "") -> bool:
+        """Return True if an exception with this name and text fits the rule.
 
-        `name` is "" for words without an exception; `file`, in which it was raised, and `source`, the line of
-        the program, are "" where no traceback shows them.
+        `name` is "" for text without an exception; `file`, in which it was raised, and `source`, the line of
+        the program, are "" if no traceback shows them.
         """
         typed = name.rpartition(".")[2] in self.raised or (
             "tensorflow" in self.raised and _TENSORFLOW.fullmatch(name) is not None
@@ -53,25 +53,25 @@ class Rule(Struct, frozen=True):
             placed = self.module.search(file) is not None
         if self.source is not None:
             placed = placed and self.source.search(source) is not None
-        return typed and placed and any(map(self.pattern.search, words))
+        return typed and placed and any(map(self.pattern.search, message))
 
 
 @cache
 def table() -> tuple[Rule, ...]:
-    """Read the rules, in their order."""
+    """Return the rules in order."""
     return tuple(map(_rule, tomllib.loads(_TABLE.read_text(encoding="utf-8"))["rule"]))
 
 
-def classify(words: Sequence[str], name: str, file: str = "", source: str = "") -> Rule | None:
-    """Return the first rule that fits; None for words that no rule knows."""
-    return next((rule for rule in table() if rule.holds_for(words, name, file, source)), None)
+def classify(message: Sequence[str], name: str, file: str = "", source: str = "") -> Rule | None:
+    """Return the first rule that fits; None for unknown output."""
+    return next((rule for rule in table() if rule.holds_for(message, name, file, source)), None)
 
 
-def blames_peer(words: Sequence[str], name: str) -> bool:
-    """Return True if any of the words is about another task, whatever else they say."""
-    if any(map(_ANSWER.search, words)) and not any(map(_GONE.search, words)):
+def blames_peer(message: Sequence[str], name: str) -> bool:
+    """Return True if any of the text is about another task, whatever else it contains."""
+    if any(map(_ANSWER.search, message)) and not any(map(_GONE.search, message)):
         return False
-    return any(rule.holds_for(words, name) for rule in table() if rule.kind in OF_A_PEER)
+    return any(rule.holds_for(message, name) for rule in table() if rule.kind in OF_A_PEER)
 
 
 def _rule(row: dict[str, str | list[str]]) -> Rule:

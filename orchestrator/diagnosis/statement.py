@@ -1,4 +1,4 @@
-"""Statements of tasks about their end: their own report, else the last lines of the log. Pure."""
+"""Tasks' statements about their end: their own report, otherwise the last lines of the log. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Raised(Struct, frozen=True):
     message: str
     file: str = ""
     line: int = 0
-    note: str = ""  # that the program added to it
+    note: str = ""  # notes that the program added to it
     why: str = ""  # of a program's own error, as `hint`
     hint: str = ""
     held: str = ""  # what kept the program alive after it: `thread feed`
@@ -38,10 +38,10 @@ class Raised(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:
-        """Read an `error` record, which is input from a stranger: whatever does not fit is left out."""
+        """Read an `error` record, which is untrusted; fields that do not fit are dropped."""
         chain = data.get("chain")
         line = data.get("line")
-        links = [one for one in chain if isinstance(one, dict)] if isinstance(chain, list) else []
+        links = [link for link in chain if isinstance(link, dict)] if isinstance(chain, list) else []
         return cls(
             type=_text(data.get("type"), _SHORT),
             message=_text(data.get("message"), MESSAGE, lines=True),
@@ -51,17 +51,19 @@ class Raised(Struct, frozen=True):
             why=_text(data.get("why"), _SHORT),
             hint=_text(data.get("hint"), _SHORT),
             held=_text(data.get("held"), _SHORT),
-            chain=tuple(Raised.parse({**one, "chain": []}) for one in links[:_CHAIN]),
+            chain=tuple(Raised.parse({**link, "chain": []}) for link in links[:_CHAIN]),
         )
 
     @property
     def quoted(self) -> Raised:
-        """The exception of the program that this one quotes with its traceback; itself where it quotes none.
+        """Return the program's exception that this one quotes with its traceback; itself if it quotes none.
 
         TensorFlow quotes those of `tf.py_function` and generators, PyTorch those of a DataLoader, and a pool
-        the place in its process.
+        the location in its process.
         """
-        of_process = next((one for one in self.chain[:1] if one.type.endswith("RemoteTraceback")), None)
+        of_process = next(
+            (raised for raised in self.chain[:1] if raised.type.endswith("RemoteTraceback")), None
+        )
         lines = (of_process or self).message.split("\n")
         inner = tracebacks.last(lines) if any(_TRACEBACK in line for line in lines) else None
         if inner is None or rules.blames_peer(self.words, self.type):
@@ -76,7 +78,7 @@ class Raised(Struct, frozen=True):
 
     @property
     def is_exit(self) -> bool:
-        """Return True if it is `sys.exit("...")` and no exception that somebody made."""
+        """Return True if it is `sys.exit("...")` and not an exception class of the program."""
         return self.type == "SystemExit"
 
     @property
@@ -85,7 +87,7 @@ class Raised(Struct, frozen=True):
         first, *rest = self.message.split("\n")
         name = "" if self.is_exit else self.type
         head = f"{name}: {first}" if name and first else name or first
-        return tuple(line for line in (head, *rest) if line.strip())
+        return tuple(lastwords.rooted([line for line in (head, *rest) if line.strip()]))
 
     @property
     def in_one_line(self) -> str:
@@ -93,12 +95,12 @@ class Raised(Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """`train.py, line 6`; "" where it is not known."""
+        """Return `train.py, line 6`; "" if unknown."""
         return lastwords.place(self.file, self.line)
 
     @property
-    def told(self) -> str:
-        """In a few words, with its place."""
+    def brief(self) -> str:
+        """Return it briefly, with its location."""
         return f"{self.in_one_line} ({self.where})" if self.where else self.in_one_line
 
 
@@ -110,7 +112,7 @@ class Statement(Struct, frozen=True, dict=True):
 
     @cached_property
     def words(self) -> Sequence[str]:
-        """From the exception's own line on."""
+        """Return the exception's own line and what follows."""
         return self.report.words if self.report else lastwords.final(self.lines)
 
     def __post_init__(self) -> None:
@@ -119,7 +121,7 @@ class Statement(Struct, frozen=True, dict=True):
 
     @cached_property
     def name(self) -> str:
-        """Name the exception that ended it; "" for a program's own error, and where nothing tells of one."""
+        """Return the name of the exception that ended it; "" for a program's own error, or if unknown."""
         return self.report.type if self.report else lastwords.name(self.lines)
 
     @cached_property
@@ -128,7 +130,7 @@ class Statement(Struct, frozen=True, dict=True):
 
     @cached_property
     def exception(self) -> str:
-        """In one line; "" where nothing tells of one."""
+        """Return the exception on one line; "" if unknown."""
         return self.report.in_one_line if self.report else lastwords.exception(self.lines)
 
     @cached_property
@@ -136,8 +138,8 @@ class Statement(Struct, frozen=True, dict=True):
         printed = self._printed
         same = printed is not None and self.name.endswith(printed.name.rpartition(".")[2])
         inner, source = (printed.inner, printed.source) if printed is not None and same else ("", "")
-        # Its own words may be the program's, and those that it was raised from TensorFlow's.
-        others = (rules.classify(one.words, one.type) for one in self._chain)
+        # Its text may be the program's, and that of the exception it came from TensorFlow's.
+        others = (rules.classify(raised.words, raised.type) for raised in self._chain)
         return rules.classify(self.words, self.name, inner, source) or next(filter(None, others), None)
 
     @property
@@ -146,19 +148,19 @@ class Statement(Struct, frozen=True, dict=True):
 
     @cached_property
     def blames_peer(self) -> bool:
-        """Also in words of the program's own, raised from those of TensorFlow."""
+        """Return True if its output blames a peer, also in the program's words raised from TensorFlow's."""
         return rules.blames_peer(self.words, self.name) or any(
-            rules.blames_peer(one.words, one.type) for one in self._chain
+            rules.blames_peer(raised.words, raised.type) for raised in self._chain
         )
 
     @property
     def accused(self) -> str:
-        words = (self.words, *(one.words for one in self._chain))
-        return next(filter(None, map(lastwords.accused, words)), "")
+        messages = (self.words, *(raised.words for raised in self._chain))
+        return next(filter(None, map(lastwords.accused, messages)), "")
 
     @property
     def raised(self) -> bool:
-        """Return True if the task ended with an exception of its own making."""
+        """Return True if the task ended with an exception of its own."""
         return (
             bool(self.exception)
             and not self.blames_peer
@@ -168,28 +170,28 @@ class Statement(Struct, frozen=True, dict=True):
 
     @property
     def why(self) -> str:
-        """Tell where the exception was raised, and from which other one."""
+        """Return where the exception was raised, and the exception it came from."""
         if self.report is not None and self.report.why:
             return self.report.why
         return "; ".join(filter(None, (self._origin, self.report.note if self.report else "")))
 
     @property
     def where(self) -> str:
-        """The place in the program where its exception was raised."""
+        """Return the location in the program where its exception was raised."""
         if self.report is not None:
             return self.report.where
         return lastwords.place(self._printed.file, self._printed.line) if self._printed else ""
 
     @cached_property
     def loose(self) -> str:
-        """The last exception that ended a thread or a child process of the task; "" for none."""
-        found = tracebacks.of_part(self.lines)
-        if found is None:
+        """Return the last exception that ended a thread or a child process of the task; "" for none."""
+        partial = tracebacks.of_part(self.lines)
+        if partial is None:
             return ""
-        who, raised = found
+        who, raised = partial
         where = lastwords.place(raised.file, raised.line)
-        said = lastwords.one_line(raised.name, self.lines[raised.at :])
-        return f"its {who} ended with {said}" + (f" ({where})" if where else "")
+        summary = lastwords.one_line(raised.name, self.lines[raised.at :])
+        return f"its {who} ended with {summary}" + (f" ({where})" if where else "")
 
     @property
     def _origin(self) -> str:
@@ -199,11 +201,11 @@ class Statement(Struct, frozen=True, dict=True):
         first = next(iter(self._chain), None)
         if first is None or first.type.endswith("RemoteTraceback"):  # it holds a whole traceback
             return where
-        return f"{where or 'raised'}, after {first.told}"
+        return f"{where or 'raised'}, after {first.brief}"
 
     @cached_property
     def alike(self) -> str:
-        """Text that is equal for tasks with equal failures: numbers and addresses may differ."""
+        """Return text that is equal for tasks with equal failures: numbers and addresses may differ."""
         text = self.exception or lastwords.complaint(self.lines)
         return _NUMBER.sub("#", text)
 

@@ -1,6 +1,6 @@
-"""Tracebacks as Python 3.8 to 3.14 print them: chained, with notes, carets and colours. Pure.
+"""Tracebacks as Python 3.8 to 3.14 print them: chained, with notes, carets and colors. Pure.
 
-A task's own report tells more, groups of exceptions for one; this is for tasks that could not report.
+A task's own report has more, such as groups of exceptions; this is for tasks that could not report.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-# PyTorch calls the one that a process of its DataLoader sent "Original".
+# PyTorch calls the one that a DataLoader process sent "Original".
 _HEADER = re.compile(r" *(?:Original )?Traceback \(most recent call last\):$")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in .*)?$')
 _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_<]\w*>?)*)(?::(?: (?P<message>.*))?)?$")
-# Of a traceback whose beginning is out of sight, and of R or a library that words it alike.
+# A traceback whose beginning is cut off, and similar output of R or a library.
 _NAMED = re.compile(
     r"\s{0,4}(?P<name>(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout))"
     r"(?::(?: (?P<message>.*))?)?$"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
-_GENERATED = "__autograph_generated_file"  # what TensorFlow makes of a function for a graph
-LONGEST_LINE = 2000  # characters of a line that are looked at
+_GENERATED = "__autograph_generated_file"  # what TensorFlow turns a function into for a graph
+LONGEST_LINE = 2000  # characters of a line that are examined
 
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-_ASIDE = ("Exception ignored ", "Exception in thread ", "Error in atexit")  # it ends no program
+_ASIDE = ("Exception ignored ", "Exception in thread ", "Error in atexit")  # it does not end a program
 
 
 _OF_PART = re.compile(r"(?:Exception in )?(thread .+|Process \S+):$")
@@ -39,7 +39,7 @@ class PrintedException(Struct, frozen=True):
     """One printed exception; lines are counted in the text that was read."""
 
     name: str
-    begins: int  # the line of its header, of the chain's first one where it is chained
+    begins: int  # the line of its header; in a chain, of the first one
     at: int  # its own line: `ValueError: ...`
     file: str = ""
     line: int = 0
@@ -48,9 +48,9 @@ class PrintedException(Struct, frozen=True):
 
 
 def last(lines: Sequence[str]) -> PrintedException | None:
-    """The last exception in a text; None when there is none.
+    """Return the last exception in a text; None if there is none.
 
-    One that Python only tells of (in a thread, in a destructor) counts when there is no other.
+    One that Python only reports (in a thread, in a destructor) counts if there is no other.
     """
     plain = [bare(line) for line in shortened(lines)]
     chains: list[PrintedException] = []
@@ -62,7 +62,7 @@ def last(lines: Sequence[str]) -> PrintedException | None:
     deadly = [each for each in chains if not _is_aside(plain, each.begins)]
     raised = deadly[-1] if deadly else chains[-1] if chains else None
     named = [place for place, line in enumerate(plain) if _NAMED.match(line)]
-    # One that stands alone is no part of a traceback, nor of its message, which may quote others.
+    # A separate one is not part of a traceback, nor of its message, which may quote others.
     if named and (
         raised is None
         or (named[-1] > max(each.at for each in chains) and not plain[named[-1]].startswith((" ", "\t")))
@@ -74,7 +74,7 @@ def last(lines: Sequence[str]) -> PrintedException | None:
 
 
 def of_part(lines: Sequence[str]) -> tuple[str, PrintedException] | None:
-    """The last exception that ended a thread or a child process, and which: `thread feed`."""
+    """Return the last exception that ended a thread or a child process, and which: `thread feed`."""
     plain = [bare(line) for line in lines]
     for at in range(len(plain) - 1, -1, -1):
         match = _OF_PART.match(plain[at])
@@ -84,9 +84,9 @@ def of_part(lines: Sequence[str]) -> tuple[str, PrintedException] | None:
 
 
 def shortened(lines: Sequence[str]) -> Sequence[str]:
-    """Cut the middle out of lines that no person reads: a pattern's time may grow with their square.
+    """Cut the middle out of very long lines: a pattern's time may grow with their square.
 
-    The end stays: JAX names what failed behind one "Error dispatching computation: " per step.
+    The end stays: JAX puts one "Error dispatching computation: " per step before the error.
     """
     if max(map(len, lines), default=0) <= LONGEST_LINE:
         return lines
@@ -95,7 +95,7 @@ def shortened(lines: Sequence[str]) -> Sequence[str]:
 
 
 def bare(line: str) -> str:
-    """The line without colours."""
+    """Return the line without colors."""
     return _COLOUR.sub("", line).rstrip()
 
 
@@ -106,7 +106,7 @@ def _all(plain: Sequence[str]) -> Iterator[PrintedException]:
 
 
 def _read(lines: Sequence[str], begins: int) -> PrintedException | None:
-    """The exception whose header is at `begins`; None when its frames never end in one."""
+    """Return the exception whose header is at `begins`; None if its frames never end in one."""
     file, number, inner, source = "", 0, "", ""
     indent = len(lines[begins]) - len(lines[begins].lstrip())
     for at in range(begins + 1, len(lines)):
@@ -129,6 +129,6 @@ def _is_aside(lines: Sequence[str], begins: int) -> bool:
 
 
 def is_library(file: str) -> bool:
-    """Return True for a file of a package, of Python, or that TensorFlow or this program made."""
+    """Return True for a file of a package, of Python, or generated by TensorFlow or orchestrate."""
     made = "-packages/" in file or _GENERATED in file or file.endswith("/site_frameworks.py")
     return made or "/lib/python3" in file or file.startswith("<frozen")

@@ -1,4 +1,4 @@
-"""Which task failed first, and why: the one thing a person wants to know of a failed run. Pure."""
+"""The root cause: which task failed first, and why. Pure."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _INTERRUPT, _ABORT, _KILL = 2, 6, 9
 
 SIGNAL_HINTS = {
     1: "`journalctl` on {host}: SIGHUP comes from a session or terminal that was closed",
-    2: "look for a person's Ctrl-C or a `kill -INT` on {host}, or for KeyboardInterrupt in the program",
+    2: "check for a person's Ctrl-C or a `kill -INT` on {host}, or for KeyboardInterrupt in the program",
     4: "install another build of TensorFlow: this one uses an instruction that {host}'s CPU lacks",
-    6: "read its last lines: native code gave up (abort) and said why",
+    6: "read its last lines: native code aborted and printed the reason",
     7: "`df -h /dev/shm` on {host}: a mapped file or shared memory is full or gone",
     9: "`dmesg -T | grep -i oom` on {host}: SIGKILL is `kill -9` or the kernel's out-of-memory killer",
     11: "set PYTHONFAULTHANDLER=1 under [job.env]: it shows where native code crashed",
-    15: "`journalctl` on {host}: a shutdown, a batch system or a person sent it TERM",
+    15: "`journalctl` on {host}: a shutdown, a batch system or a person sent TERM",
 }
 
 _CODE_HINTS = {
@@ -45,9 +45,13 @@ _KIND_HINTS = {
     FailureKind.HOST_LOST: "check {host}'s power and network, then `orchestrate preflight`",
 }
 
+_CONTAINER_HINT = (
+    "`dmesg -T | grep -i oom`, and `journalctl` of docker or podman on {host}: who or what ended it"
+)
+
 _AFTER_A_RESTART = (
-    "; after a restart all have to go on from one step: name the folder of BackupAndRestore as `backup` under"
-    " [job] (docs/restarts.md)"
+    "; after a restart all tasks must continue from one step: name the folder of BackupAndRestore as `backup`"
+    " under [job] (docs/restarts.md)"
 )
 
 _HELD_HINT = (
@@ -65,56 +69,58 @@ _LOSSES = {
 
 class Verdict(Struct, frozen=True):
     kind: FailureKind = FailureKind.NONE
-    task: str = ""  # "" when no task is to blame
+    task: str = ""  # "" if no task is to blame
     host: str = ""
-    cause: str = ""  # one line: who and why
-    last_lines: tuple[str, ...] = ()  # its last traceback where that ended it, else the end of its log
+    cause: str = ""  # one line: which task and why
+    last_lines: tuple[str, ...] = ()  # its last traceback if that ended it, otherwise the end of its log
     hint: str = ""
-    why: str = ""  # where its exception was raised, and from which other one
+    why: str = ""  # where its exception was raised, and the exception it came from
 
 
 def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
-    """The first cause among the exits of a run (of its last attempt).
+    """Return the root cause among the exits of a run (of its last attempt).
 
-    It is the earliest failure that is no consequence of another. Tasks that we stopped are no causes,
-    unless nothing else is and their last words are an exception (they hung while they went down), or
-    their host is silent.
+    It is the earliest failure that is not a consequence of another. Stopped tasks are not causes, unless
+    nothing else is and their last output is an exception (they hung while shutting down), or their host is
+    silent.
     """
-    exits = [one for one in exits if one.attempt == exits[-1].attempt]
-    statements = {one.task: hear(one.task, one.attempt) for one in exits}
-    by_time = sorted(exits, key=lambda one: one.ended)
-    bad = [one for one in by_time if failed(one)]
-    first = _first([one for one in bad if not _is_consequence(one, statements[one.task])])
+    exits = [exited for exited in exits if exited.attempt == exits[-1].attempt]
+    statements = {exited.task: hear(exited.task, exited.attempt) for exited in exits}
+    by_time = sorted(exits, key=lambda exited: exited.ended)
+    bad = [exited for exited in by_time if failed(exited)]
+    first = _first([exited for exited in bad if not _is_consequence(exited, statements[exited.task])])
     if first is None:
-        first = next((one for one in by_time if one.stopped and statements[one.task].raised), None)
+        first = next(
+            (exited for exited in by_time if exited.stopped and statements[exited.task].raised), None
+        )
     if first is None and bad:
-        first = next((one for one in by_time if one.loss is Loss.UNREACHABLE), None)
-    if first is None:  # the kill may have been another's: the kernel counts them by machine
-        first = _first([one for one in bad if one.oom_kills])
+        first = next((exited for exited in by_time if exited.loss is Loss.UNREACHABLE), None)
+    if first is None:  # the kill may have been another's: the kernel counts them per machine
+        first = _first([exited for exited in bad if exited.oom_kills])
     if first is not None:
         return _verdict(first, statements, _alike(first, exits, statements))
     if bad:
-        return _by_hearsay(bad[0], {one.task: one for one in exits}, statements)
+        return _by_hearsay(bad[0], {exited.task: exited for exited in exits}, statements)
     return Verdict(cause="no task failed by itself")
 
 
 def of_hang(verdict: Verdict, exits: Sequence[TaskExited], hear: Hear) -> Verdict:
-    """Add to the verdict on a hang what a task had printed before it: an exception of a part, or its own."""
-    odd = [one for one in exits if verdict.task in ("", one.task)]
-    for exited in sorted(odd, key=lambda one: one.task):
+    """Add what a task had printed before a hang to its verdict: an exception of a part, or its own."""
+    odd = [task_exit for task_exit in exits if verdict.task in ("", task_exit.task)]
+    for exited in sorted(odd, key=lambda task_exit: task_exit.task):
         statement = hear(exited.task, exited.attempt)
-        said = statement.loose or (f"it had raised {statement.exception}" if statement.raised else "")
-        if said or verdict.task:
-            cause = f"{verdict.cause}; {said}" if said else verdict.cause
-            if not verdict.task:  # what the stacks show of all is of no use then
+        earlier = statement.loose or (f"it had raised {statement.exception}" if statement.raised else "")
+        if earlier or verdict.task:
+            cause = f"{verdict.cause}; {earlier}" if earlier else verdict.cause
+            if not verdict.task:  # the stacks of all are of no use then
                 what = verdict.cause.partition(":")[0]
-                cause = f"{exited.task} on {exited.host}: {said}, and then {what}"
+                cause = f"{exited.task} on {exited.host}: {earlier}, and then {what}"
             return replace(
                 verdict,
                 task=exited.task,
                 host=exited.host,
                 cause=cause,
-                last_lines=lastwords.excerpt(statement.lines) if said else lastwords.last(statement.lines),
+                last_lines=lastwords.excerpt(statement.lines) if earlier else lastwords.last(statement.lines),
             )
     return verdict
 
@@ -122,28 +128,32 @@ def of_hang(verdict: Verdict, exits: Sequence[TaskExited], hear: Hear) -> Verdic
 def _alike(
     first: TaskExited, exits: Sequence[TaskExited], statements: Mapping[str, Statement]
 ) -> list[TaskExited]:
-    """All tasks that ended as this one did, of the same exception; a stop may have come in between."""
-    words = statements[first.task].alike
+    """Return all tasks that ended like this one, with the same exception; a stop may have come in between."""
+    signature = statements[first.task].alike
     if first.lost or first.oom_kills:
         return [first]
-    if first.signal is not None or not words:  # an end without words says most where all have it
-        same = [one for one in exits if (one.code, one.signal) == (first.code, first.signal)]
+    if first.signal is not None or not signature:  # an end without output is most informative if all have it
+        same = [exited for exited in exits if (exited.code, exited.signal) == (first.code, first.signal)]
         return (
-            same if len(same) == len(exits) and not any(one.stopped or one.lost for one in same) else [first]
+            same
+            if len(same) == len(exits) and not any(exited.stopped or exited.lost for exited in same)
+            else [first]
         )
     ended = (
-        one for one in exits if one.code == first.code or (one.stopped and statements[one.task].exception)
+        exited
+        for exited in exits
+        if exited.code == first.code or (exited.stopped and statements[exited.task].exception)
     )
-    return [one for one in ended if statements[one.task].alike == words]
+    return [exited for exited in ended if statements[exited.task].alike == signature]
 
 
 def _first(roots: list[TaskExited]) -> TaskExited | None:
-    """The earliest whose end is known; the time of a lost task's end is only when we gave it up."""
-    return min(roots, key=lambda one: (bool(one.lost), one.ended), default=None)
+    """Return the earliest with a known end; a lost task's end is only when we gave it up."""
+    return min(roots, key=lambda exited: (bool(exited.lost), exited.ended), default=None)
 
 
 def _is_consequence(exited: TaskExited, statement: Statement) -> bool:
-    """TensorFlow ends with an exception, or aborts, when a peer is gone; nothing else is the peer's doing."""
+    """Return True if a peer caused it: only TensorFlow raises or aborts when a peer is gone."""
     by_itself = exited.lost or exited.signal not in (None, _ABORT)
     return not by_itself and statement.blames_peer
 
@@ -151,7 +161,7 @@ def _is_consequence(exited: TaskExited, statement: Statement) -> bool:
 def _by_hearsay(
     first: TaskExited, exits: dict[str, TaskExited], statements: Mapping[str, Statement]
 ) -> Verdict:
-    """All that failed name a peer: the peer they name, if it is one of ours and did not fail itself."""
+    """If all that failed name a peer: return that peer, if it is one of ours and did not fail itself."""
     statement = statements[first.task]
     peer = exits.get(statement.accused)
     if peer is None or failed(peer):
@@ -172,7 +182,7 @@ def _by_hearsay(
     else:
         what = "stopped answering"
         hint = f"`orchestrate preflight`, which tests every pair; {peer.task} may also have been frozen"
-    cause = f"{peer.task} on {peer.host} {what}, says {first.task} on {first.host}"
+    cause = f"{peer.task} on {peer.host} {what}, according to {first.task} on {first.host}"
     last_lines = lastwords.excerpt(statements[peer.task].lines)
     why = f"{first.task} waited for it at {statement.where}" if statement.where else ""
     return Verdict(kind, peer.task, peer.host, cause, last_lines, hint, why)
@@ -181,30 +191,33 @@ def _by_hearsay(
 def _verdict(exited: TaskExited, statements: Mapping[str, Statement], alike: Sequence[TaskExited]) -> Verdict:
     statement = statements[exited.task]
     kind = _kind(exited, statement)
-    number = exited.signal or shell_signal(exited.code)
+    # The signal of a stop is ours.
+    number = 0 if exited.stopped else exited.signal or shell_signal(exited.code)
     general = _KIND_HINTS.get(kind) or SIGNAL_HINTS.get(number) or _CODE_HINTS.get(exited.code or 0, "")
+    if exited.lost.startswith("its container ended"):
+        general = _CONTAINER_HINT
     rule = statement.rule
     special = rule.advice if rule and kind is rule.kind else ""
     hint = special or (_HELD_HINT if _held(exited, statement) else general.format(host=exited.host))
     if kind is FailureKind.MISMATCH and exited.attempt != "1":
         hint += _AFTER_A_RESTART
     cause = _cause(exited, kind, statement, _who(exited, alike, len(statements)))
-    # The program's own advice: its host could have put any words into its mouth.
+    # The program's own advice: its host could have invented any text.
     advice = advised(exited.task, statement.report.hint) if statement.report else ""
-    why = "\n".join(filter(None, (statement.why, advice))) if _speaks(exited, statement) else ""
-    # No traceback of long ago where a signal ended it.
-    speaks = exited.lost or _speaks(exited, statement)
+    why = "\n".join(filter(None, (statement.why, advice))) if _speaks(exited) else ""
+    # No old traceback if a signal ended it.
+    speaks = exited.lost or _speaks(exited)
     shown = lastwords.excerpt(statement.lines) if speaks else lastwords.last(statement.lines)
     return Verdict(kind, exited.task, exited.host, cause, shown, hint, why)
 
 
-def _speaks(exited: TaskExited, statement: Statement) -> bool:
-    """Return True if the task's last exception can be why it ended, or was stopped."""
-    return not exited.lost and (exited.signal in (None, _INTERRUPT, _ABORT) or _held(exited, statement) != "")
+def _speaks(exited: TaskExited) -> bool:
+    """Return True if the task's last exception can be the reason why it ended, or was stopped."""
+    return not exited.lost and (exited.stopped or exited.signal in (None, _INTERRUPT, _ABORT))
 
 
 def _held(exited: TaskExited, statement: Statement) -> str:
-    """Name what kept a task alive after its exception until it was stopped; "" where it ended."""
+    """Return what kept a task alive after its exception until it was stopped; "" if it ended."""
     return statement.report.held if exited.stopped and statement.report else ""
 
 
@@ -223,16 +236,16 @@ def _kind(exited: TaskExited, statement: Statement) -> FailureKind:
 
 
 def _who(exited: TaskExited, alike: Sequence[TaskExited], total: int) -> str:
-    """`worker/2 on gpu-03`, `all 4 tasks`, `worker/[0-2] (3 of 4 tasks)`."""
+    """Return `worker/2 on gpu-03`, `all 4 tasks`, or `worker/[0-2] (3 of 4 tasks)`."""
     if len(alike) < 2:
         return f"{exited.task} on {exited.host}"
     if len(alike) == total:
         return "both tasks" if total == 2 else f"all {total} tasks"
-    return f"{ranges.fold(one.task for one in alike)} ({len(alike)} of {total} tasks)"
+    return f"{ranges.fold(task_exit.task for task_exit in alike)} ({len(alike)} of {total} tasks)"
 
 
 def _cause(exited: TaskExited, kind: FailureKind, statement: Statement, who: str) -> str:
-    """`worker/2 on gpu-03 was killed by SIGKILL after 41 s`, and the exception where there is one."""
+    """Return `worker/2 on gpu-03 was killed by SIGKILL after 41 s`, and the exception if there is one."""
     if kind is FailureKind.ALLOCATION:
         return f"{exited.lost}, and {exited.task} is lost with it"
     if kind in (FailureKind.REBOOTED, FailureKind.HOST_LOST):
@@ -242,8 +255,8 @@ def _cause(exited: TaskExited, kind: FailureKind, statement: Statement, who: str
         how = how.replace(" was ", " were ", 1)
     if held := _held(exited, statement):
         return f"{who} raised {statement.exception}, and {held} kept it from ending"
-    speaks = statement.report and _speaks(exited, statement)
-    raised = statement.exception if exited.signal is None or speaks else ""
+    speaks = exited.signal is None or exited.stopped or (statement.report and _speaks(exited))
+    raised = statement.exception if speaks else ""
     if exited.oom_kills and kind is FailureKind.OUT_OF_MEMORY:
         return _out_of_memory(exited, exited.lost or raised)
     if exited.lost:
@@ -256,7 +269,7 @@ def _cause(exited: TaskExited, kind: FailureKind, statement: Statement, who: str
 
 
 def _out_of_memory(exited: TaskExited, why: str) -> str:
-    """Word a kill by the kernel: of the task itself, or of one of its processes, after which it failed."""
+    """Describe a kill by the kernel: of the task, or of one of its processes, after which it failed."""
     who = f"{exited.task} on {exited.host}"
     itself = exited.signal == _KILL or exited.code == 128 + _KILL
     after = f" after {duration(exited.seconds)}" if exited.seconds else ""

@@ -1,4 +1,4 @@
-"""Training environments, this machine's side: uv, one lock for all hosts, wheels for some."""
+"""Training environments on the controller: uv, one lock for all hosts, wheels for some."""
 
 from orchestrator.envs.lock import Lock, name_of, named, recipe_digest, resolve, with_python
 from orchestrator.envs.platforms import Compatibility, Platform, specifier

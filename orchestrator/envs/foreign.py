@@ -1,4 +1,4 @@
-"""Requirements that other tools write and no host can install: the reason, and the way out. Pure."""
+"""Requirements written by other tools that no host can install: the reason, and the fix. Pure."""
 
 from __future__ import annotations
 
@@ -18,34 +18,28 @@ _CONDA = (
 
 
 class _Kind(Struct, frozen=True):
-    line: re.Pattern[str]  # its group is the requirement
+    line: str  # a pattern whose group is the requirement
     why: str
     hint: str
-    sure: bool = True  # False: only where the resolver complains of it
-
-
-def _kind(line: str, why: str, hint: str, *, sure: bool = True) -> _Kind:
-    return _Kind(re.compile(line, re.MULTILINE), why, hint, sure)
+    sure: bool = True  # False: only if the resolver complains about it
 
 
 _KINDS = (
-    _kind(
-        r"^(dependencies):[ \t]*$", "it is an environment of conda, whose packages pip does not have", _CONDA
-    ),
-    _kind(r"^([\w.-]+=[\w.!+]+=\w+)[ \t]*$", "`conda list --export` wrote it, for conda alone", _CONDA),
-    _kind(
+    _Kind(r"^(dependencies):[ \t]*$", "it is a conda environment, whose packages pip cannot install", _CONDA),
+    _Kind(r"^([\w.-]+=[\w.!+]+=\w+)[ \t]*$", "`conda list --export` wrote it, for conda only", _CONDA),
+    _Kind(
         r"^[ \t]*([\w.,\[\]-]+ *@ *file:\S*)",
         "`pip freeze` wrote where it was installed from, a path of one machine, in place of its version",
         f"{_LIST} in that environment writes versions",
     ),
-    _kind(
+    _Kind(
         r"^[ \t]*([\w.,\[\]-]+ *===? *[\w.!]+\+[\w.]+)",
         "the package index has no such build; PyTorch's own index does",
         "`sed -E -i 's/(==[^ +]+)\\+[A-Za-z0-9.]+/\\1/' {path}` leaves the builds of the package index, "
         "which have CUDA, too; or set `index` under [env] to an index that has all packages",
         sure=False,
     ),
-    _kind(
+    _Kind(
         r"^[ \t]*((?:-e|--editable)[ =]+(?!\w+\+)\S+)",
         "it is a folder of this machine, which the hosts do not have",
         "leave it out: the code that you launch is sent anyway (set PYTHONPATH in `env` under [job] to its "
@@ -55,11 +49,11 @@ _KINDS = (
 
 
 def explained(path: str | None, text: str, reason: str) -> UsageError | None:
-    """Explain why requirements cannot be resolved, or not be installed by hosts; None for other reasons."""
+    """Explain why requirements cannot be resolved or installed on hosts; None for other reasons."""
     for kind in _KINDS:
-        found = kind.line.findall(text)
-        if found and (kind.sure or any(one.partition("+")[2] in reason for one in found)):
-            others = f" and {count(len(found) - 1, 'more line')} of that kind" if found[1:] else ""
+        matches = re.findall(kind.line, text, re.MULTILINE)
+        if matches and (kind.sure or any(line.partition("+")[2] in reason for line in matches)):
+            others = f" and {count(len(matches) - 1, 'more line')} of that kind" if matches[1:] else ""
             hint = kind.hint.format(path=shlex.quote(path or "hosts.toml"))
-            return UsageError(f"{path or '[env]'} asks for {found[0]!r}{others}", why=kind.why, hint=hint)
+            return UsageError(f"{path or '[env]'} asks for {matches[0]!r}{others}", why=kind.why, hint=hint)
     return None

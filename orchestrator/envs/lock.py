@@ -1,4 +1,4 @@
-"""From the [env] table to a lock: every package with its version, one for all hosts, kept for later ones."""
+"""From the [env] table to a lock: every package with its version, one for all hosts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from orchestrator.envs import uv
 from orchestrator.envs.foreign import explained
+from orchestrator.envs.platforms import allows
 from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import Environment
 from orchestrator.plainfile import read_plain
 
-OLDEST = "3.11"  # the Python that a lock is good for, and newer ones, where [env] names no version
+OLDEST = "3.11"  # the oldest Python that a lock supports if [env] names no version
 HASH = " --hash="
 _LATER = range(11, 40)  # minor versions, from OLDEST on
 _MOST = 16 << 20  # bytes of a requirements file or a lock
@@ -34,34 +35,36 @@ _FULL = re.compile(r"^\s*tensorflow(?![-_.\w]).*$", re.MULTILINE | re.IGNORECASE
 
 
 class Lock(Struct, frozen=True):
-    """Requirement lines with exact versions and markers; its environments have its name."""
+    """Requirement lines with exact versions and markers; its environments are named after it."""
 
     text: str
     name: str
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The packages that Linux machines may need."""
+        """Return the packages that Linux machines may need."""
         packages = (Requirement(bare(line)) for line in requirement_lines(self.text))
         linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-        return tuple(one.name for one in packages if one.marker is None or one.marker.evaluate(linux))
+        return tuple(
+            package.name for package in packages if package.marker is None or package.marker.evaluate(linux)
+        )
 
 
 def named(text: str, environment: Environment) -> Lock:
-    """The lock of an [env] table whose text is known."""
+    """Return the lock of an [env] table whose text is known."""
     return Lock(text, name_of(text, environment.python))
 
 
 def name_of(text: str, python: str | None) -> str:
-    """The name of a lock, which says what is in it: a kept one that has another name is damaged."""
+    """Return the name of a lock, derived from its content: a stored one with another name is damaged."""
     key = "\n".join((python or "", *requirement_lines(text)))
     return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 def resolve(environment: Environment) -> Lock:
-    """A new lock, of the newest versions that fit.
+    """Create a lock with the newest versions that fit.
 
-    Raise UsageError for requirements that cannot go to other machines, ClusterError when uv cannot resolve.
+    Raise UsageError for requirements that cannot go to other machines, ClusterError if uv cannot resolve.
     """
     try:
         text = _resolve(environment)
@@ -74,7 +77,7 @@ def resolve(environment: Environment) -> Lock:
             is_local = True
         if is_local:
             raise _explained(environment, line) or UsageError(
-                f"[env] asks for {line.split(' @ ', maxsplit=1)[0]!r}, which is on this machine alone",
+                f"[env] asks for {line.split(' @ ', maxsplit=1)[0]!r}, which is only on this machine",
                 why=f"the hosts cannot install {line!r}",
                 hint="leave it out: the code that you launch is sent anyway; or name a release of it",
             )
@@ -83,7 +86,7 @@ def resolve(environment: Environment) -> Lock:
 
 
 def _check_index(environment: Environment, text: str) -> None:
-    """Raise UsageError if only an index that the requirements file names has some of the packages."""
+    """Raise UsageError if some packages are only in an index that the requirements file names."""
     path = Path(environment.requirements or "")
     named_there = _INDEX.search("\n".join(_contents(path, set()))) if environment.requirements else None
     if named_there is None:
@@ -98,7 +101,7 @@ def _check_index(environment: Environment, text: str) -> None:
         except ClusterError as error:
             raise UsageError(
                 f"{path} names an index of its own, {named_there[1]!r}",
-                why=f"the hosts ask the index of [env] alone: {error.why}",
+                why=f"the hosts use only the index of [env]: {error.why}",
                 hint="remove that line, and `+cu121` of versions: the builds of the package index have CUDA, "
                 "too; or set `index` under [env] to an index that has all packages",
             ) from None
@@ -111,7 +114,7 @@ def _explained(environment: Environment, reason: str) -> UsageError | None:
 
 
 def with_python(environment: Environment) -> Environment:
-    """Return the table with the Pythons that its project allows, where it names none itself."""
+    """Return the table with the Pythons that its project allows, if it names none itself."""
     path = Path(environment.requirements or "")
     if environment.python is not None or path.name not in {"pyproject.toml", "uv.lock"}:
         return environment
@@ -119,18 +122,18 @@ def with_python(environment: Environment) -> Environment:
         table = tomllib.loads(read_plain(path, _MOST, follow=True).decode())
         allowed = SpecifierSet((table if path.name == "uv.lock" else table["project"])["requires-python"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return environment  # what is wrong with the file is said when its packages are read
+        return environment  # errors in the file are reported when its packages are read
     return replace(environment, python=portable(allowed))
 
 
 def portable(allowed: SpecifierSet) -> str:
-    """Write which Pythons are allowed, without those older than the packages of today need."""
-    newer = any(_fits(allowed, minor) for minor in _LATER)
+    """Return the allowed Pythons, without those older than current packages need."""
+    newer = any(allows(allowed, minor) for minor in _LATER)
     return str(allowed & SpecifierSet(f">={OLDEST}") if newer else allowed)
 
 
 def recipe_digest(environment: Environment) -> str:
-    """Name what changes when the table does, or a file that it names; raise UsageError for a missing file."""
+    """Return a digest of the table and the files that it names; raise UsageError for a missing file."""
     parts = [environment.python or "", environment.index or "", *environment.packages, *environment.extras]
     if environment.requirements is not None:
         parts += [environment.requirements, *_contents(Path(environment.requirements), set())]
@@ -138,19 +141,19 @@ def recipe_digest(environment: Environment) -> str:
 
 
 def requirement_lines(text: str) -> Iterator[str]:
-    """The lines of a requirements file without comments, hashes at their ends."""
+    """Return the lines of a requirements file without comments and trailing hashes."""
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         if content := " ".join(re.sub(r"(^|\s)#.*$", "", line).split()):
             yield content
 
 
 def bare(line: str) -> str:
-    """A line of a lock without its hashes."""
+    """Return a line of a lock without its hashes."""
     return line.partition(HASH)[0]
 
 
 def _contents(path: Path, done: set[Path]) -> Iterator[str]:
-    """A requirements file and those that it includes by a plain name."""
+    """Return the text of a requirements file and those that it includes by a plain name."""
     if path in done:
         return
     done.add(path)
@@ -169,7 +172,7 @@ def _contents(path: Path, done: set[Path]) -> Iterator[str]:
         ) from error
     yield text
     for name in _INCLUDE.findall(text):
-        if (other := path.parent / name).is_file():  # what else uv can read is left to it
+        if (other := path.parent / name).is_file():  # uv handles what else it can read
             yield from _contents(other, done)
 
 
@@ -182,7 +185,7 @@ def _resolve(environment: Environment) -> str:
         if environment.requirements is not None:
             path = Path(environment.requirements)
             contents += _contents(path, set())
-            with contextlib.suppress(ValueError, LookupError, TypeError):  # uv says what is wrong with it
+            with contextlib.suppress(ValueError, LookupError, TypeError):  # uv reports what is wrong with it
                 if path.name == "pyproject.toml":
                     contents += tomllib.loads(contents[1])["project"]["dependencies"]
             if path.name == "uv.lock":
@@ -204,9 +207,10 @@ def _resolve(environment: Environment) -> str:
 
 
 def overrides_of(listing: str) -> list[str]:
-    """Return what replaces other packages' wish for tensorflow where tensorflow-cpu is listed.
+    """Return overrides for packages that require tensorflow if tensorflow-cpu is listed.
 
-    tf-keras, for one, would bring the full one beside the lighter one, and the two overwrite each other.
+    tf-keras, for example, would install the full one next to the lighter one, and the two overwrite each
+    other.
     """
     if not _CPU.search(listing):
         return []
@@ -221,9 +225,4 @@ def _minimum(environment: Environment) -> str:
         allowed = SpecifierSet(python)
     except InvalidSpecifier:  # a program
         return OLDEST
-    return next((f"3.{minor}" for minor in range(6, 40) if _fits(allowed, minor)), OLDEST)
-
-
-def _fits(allowed: SpecifierSet, minor: int) -> bool:
-    """Return True if some release of Python 3.MINOR is allowed."""
-    return any(allowed.contains(f"3.{minor}{patch}") for patch in ("", ".99"))
+    return next((f"3.{minor}" for minor in range(6, 40) if allows(allowed, minor)), OLDEST)

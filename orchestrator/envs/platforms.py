@@ -15,17 +15,17 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-_OLDEST_GLIBC = 5  # of the manylinux tags that name one: manylinux_2_5
+_OLDEST_GLIBC = 5  # in manylinux tags that contain one: manylinux_2_5
 _MINORS = range(8, 30)  # versions of Python 3 that are considered
 _EXACT = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
 class Platform(Struct, frozen=True):
-    """The facts of a machine that decide which wheel fits."""
+    """The facts about a machine that decide which wheel fits."""
 
     machine: str  # x86_64, aarch64
     libc: str  # "glibc 2.36"; "" for another C library, which on Linux is musl
-    python: str = ""  # 3.11.2; "" where it does not matter
+    python: str = ""  # 3.11.2; "" if it does not matter
 
     @property
     def is_musl(self) -> bool:
@@ -46,11 +46,11 @@ class Platform(Struct, frozen=True):
 
     @property
     def triple(self) -> str:
-        """The platform in the form that uv accepts."""
+        """Return the platform in the form that uv accepts."""
         return f"{self.machine}-unknown-linux-{'musl' if self.is_musl else 'gnu'}"
 
     def tags(self) -> Iterator[str]:
-        """The platform tags of wheels that run there, in pip's order of preference (PEP 600, PEP 656)."""
+        """Return the platform tags of wheels that run there, in pip's order (PEP 600, PEP 656)."""
         if self.is_musl:
             yield from (f"musllinux_1_{minor}_{self.machine}" for minor in (2, 1))
         else:
@@ -68,44 +68,49 @@ class Compatibility(Struct, frozen=True, eq=False):
     minors: tuple[int, ...]
     blocking: Mapping[int, tuple[str, ...]]  # the packages without a wheel, for each other version
 
-    def allowed(self, asked: str) -> tuple[int, ...]:
-        """Return the versions that `asked` allows: a version, a specifier (PEP 440), or an interpreter."""
-        if (own := _asked(asked)) is None:
-            return self.minors
-        return tuple(one for one in self.minors if any(f"3.{one}{end}" in own for end in ("", ".99")))
+    def allowed(self, requested: str) -> tuple[int, ...]:
+        """Return the allowed versions; `requested` is a version, a specifier (PEP 440), or an interpreter."""
+        return tuple(minor for minor in self.minors if allows(_pythons(requested), minor))
 
-    def missing(self, asked: str) -> str:
-        """Name the packages without a wheel for the newest version that `asked` allows."""
-        own = _asked(asked)
-        minors = [one for one in self.blocking if own is None or f"3.{one}.99" in own or f"3.{one}" in own]
-        return (
-            ", ".join(self.blocking[min(minors, key=lambda one: len(self.blocking[one]))]) if minors else ""
-        )
+    def missing(self, requested: str) -> str:
+        """Return the packages without a wheel for the allowed version that lacks the fewest."""
+        allowed = [names for minor, names in self.blocking.items() if allows(_pythons(requested), minor)]
+        fewest: tuple[str, ...] = min(allowed, key=len, default=())
+        return ", ".join(fewest)
 
 
-def specifier(asked: str, minors: Sequence[int]) -> str:
-    """Return what uv is asked for: some of these versions, as far as `asked` allows them."""
-    if not minors or _asked(asked) is None or _EXACT.fullmatch(asked):
-        return asked
-    holes = (f"!=3.{one}.*" for one in range(minors[0], minors[-1]) if one not in minors)
-    return ",".join(dict.fromkeys([*asked.split(","), f">=3.{minors[0]}", f"<3.{minors[-1] + 1}", *holes]))
+def specifier(requested: str, minors: Sequence[int]) -> str:
+    """Return the request for uv: some of these versions, as far as they are allowed."""
+    if not minors or _pythons(requested) is None or _EXACT.fullmatch(requested):
+        return requested
+    holes = (f"!=3.{minor}.*" for minor in range(minors[0], minors[-1]) if minor not in minors)
+    return ",".join(
+        dict.fromkeys([*requested.split(","), f">=3.{minors[0]}", f"<3.{minors[-1] + 1}", *holes])
+    )
 
 
-def _asked(asked: str) -> SpecifierSet | None:
+def allows(pythons: SpecifierSet | None, minor: int) -> bool:
+    """Return True if a release of Python 3.MINOR is allowed; None allows all."""
+    return pythons is None or any(f"3.{minor}{patch}" in pythons for patch in ("", ".99"))
+
+
+def _pythons(requested: str) -> SpecifierSet | None:
     try:
-        return SpecifierSet(f"=={asked}.*" if _EXACT.fullmatch(asked) else asked)
+        return SpecifierSet(f"=={requested}.*" if _EXACT.fullmatch(requested) else requested)
     except InvalidSpecifier:
         return None
 
 
 def fit(packages: Sequence[Mapping[str, Any]], platform: Platform) -> Compatibility:
-    """Judge the packages of a pylock.toml (PEP 751).
+    """Return for which Pythons the packages of a pylock.toml (PEP 751) have wheels.
 
     A package without any wheel is built. One that has wheels and a source is built only if no version of
-    Python has wheels of all: a build takes minutes and a compiler.
+    Python has wheels of all packages: a build takes minutes and a compiler.
     """
-    strict = _fit([one for one in packages if one.get("wheels") or "sdist" not in one], platform)
-    return strict if strict.minors else _fit([one for one in packages if "sdist" not in one], platform)
+    with_wheels = [package for package in packages if package.get("wheels") or "sdist" not in package]
+    if (strict := _fit(with_wheels, platform)).minors:
+        return strict
+    return _fit([package for package in packages if "sdist" not in package], platform)
 
 
 def _fit(packages: Sequence[Mapping[str, Any]], platform: Platform) -> Compatibility:
@@ -121,7 +126,7 @@ def _fit(packages: Sequence[Mapping[str, Any]], platform: Platform) -> Compatibi
 
 @functools.cache
 def _runs(minor: int, platform: Platform) -> frozenset[Tag]:
-    """The tags of the wheels that run under a version of Python on a platform."""
+    """Return the tags of the wheels that run under a version of Python on a platform."""
     version, platforms, abi = (3, minor), tuple(platform.tags()), f"cp3{minor}"
     own = cpython_tags(version, abis=[abi], platforms=platforms)
     return frozenset([*own, *compatible_tags(version, interpreter=abi, platforms=platforms)])

@@ -1,4 +1,4 @@
-"""Standalone builds of Python for hosts without an interpreter that fits; uv downloads them once."""
+"""Standalone builds of Python for hosts without a suitable interpreter; uv downloads them once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ def available(platform: Platform) -> frozenset[int]:
     """Return the minor versions of Python 3 that uv can download for a platform."""
     arguments = ["python", "list", "--only-downloads", "--all-platforms", "--all-arches"]
     arguments += ["--output-format", "json"]
-    known = json.loads(uv.run("list the Pythons that uv can download", arguments))
-    releases = (_RELEASE.fullmatch(one["version"]) for one in known if one["key"].endswith(_suffix(platform)))
-    return frozenset(int(found[1]) for found in releases if found)
+    listing = json.loads(uv.run("list the Pythons that uv can download", arguments))
+    releases = (
+        _RELEASE.fullmatch(build["version"]) for build in listing if build["key"].endswith(_suffix(platform))
+    )
+    return frozenset(int(release[1]) for release in releases if release)
 
 
 def standalone(platform: Platform) -> Path:
@@ -39,7 +41,7 @@ def standalone(platform: Platform) -> Path:
         raise ClusterError(error.what, why=error.why, hint=hint) from error
     # uv names the folder after the patch version, of which there may be several.
     made = folder.glob(f"cpython-{platform.minor}.*{_suffix(platform)}")
-    return max(made, key=lambda one: [int(part) for part in re.findall(r"\d+", one.name.split("-")[1])])
+    return max(made, key=lambda python: [int(part) for part in re.findall(r"\d+", python.name.split("-")[1])])
 
 
 def _suffix(platform: Platform) -> str:

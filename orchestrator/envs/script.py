@@ -16,8 +16,8 @@ from orchestrator.errors import UsageError
 from orchestrator.model import Environment
 
 START = re.compile(r"^# /// script$", re.MULTILINE)
-_BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$")  # PEP 723's own
-_UNREAD = ("sources", "index", "extra-index-url", "find-links")  # of uv's table: other places of packages
+_BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$")  # defined by PEP 723
+_UNREAD = ("sources", "index", "extra-index-url", "find-links")  # of uv's table: other sources of packages
 _SHAPE = 'lines such as `# dependencies = ["tensorflow"]`, and `# ///` after them'
 
 
@@ -25,11 +25,11 @@ def of_script(text: str, name: str) -> Environment | None:
     """Return the table that the header of a script describes, None without one; raise UsageError."""
     if not (starts := len(START.findall(text))):
         return None
-    found = _BLOCK.search(text)
-    if found is None or starts > 1:
+    header = _BLOCK.search(text)
+    if header is None or starts > 1:
         why = "it has no end" if starts == 1 else f"there are {starts} of them"
         raise UsageError(f"the header of {name} (# /// script) cannot be read", why=why, hint=_SHAPE)
-    lines = found["content"].split("\n")
+    lines = header["content"].split("\n")
     try:
         table = tomllib.loads("\n".join(line[2:] for line in lines))
         return _environment(table)
@@ -40,18 +40,18 @@ def of_script(text: str, name: str) -> Environment | None:
 
 def _environment(table: dict[str, Any]) -> Environment:
     packages, python = table.get("dependencies", []), table.get("requires-python")
-    if not isinstance(packages, list) or not all(isinstance(one, str) for one in packages):
+    if not isinstance(packages, list) or not all(isinstance(requirement, str) for requirement in packages):
         raise TypeError("dependencies is not a list of texts")
     if not isinstance(python, str | None):
         raise TypeError("requires-python is not a text")
-    for one in packages:
-        Requirement(one)
+    for requirement in packages:
+        Requirement(requirement)
     tool = table.get("tool", {})
     uv = tool.get("uv", {}) if isinstance(tool, dict) else {}
     if not isinstance(uv, dict):
         raise TypeError("tool.uv is not a table")
     if other := next((name for name in _UNREAD if name in uv), ""):
-        raise ValueError(f"{other} of [tool.uv] is not read; `requirements` and `index` of [env] can say it")
+        raise ValueError(f"{other} of [tool.uv] is not used; write `requirements` or `index` under [env]")
     index = uv.get("index-url")
     return Environment(
         packages=tuple(packages),

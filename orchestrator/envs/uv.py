@@ -1,24 +1,20 @@
-"""uv: the copy of this installation, which resolves packages here, and builds for other platforms."""
+"""This installation's uv, which resolves packages here."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import subprocess
 import sys
-import tempfile
 import threading
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.envs.platforms import Platform
 from orchestrator.errors import ClusterError, UsageError
 from orchestrator.node.stock.uv import environment, tail
-from orchestrator.plainfile import cache, make_folder
 
-# Its search asks sysconfig, which before Python 3.12 shows a second thread what the first has half filled in.
+# It uses sysconfig, which before Python 3.12 shows one thread what another has half initialized.
 _finding = threading.Lock()
 
 
@@ -61,28 +57,3 @@ def is_own(target: Platform) -> bool:
     """Return True if this machine's own uv runs on the target."""
     is_musl = platform.libc_ver()[0] != "glibc"
     return (sys.platform, platform.machine(), is_musl) == ("linux", target.machine, target.is_musl)
-
-
-def binary_for(target: Platform, download: Callable[[Path, Sequence[str]], None]) -> Path:
-    """Return a uv of this installation's version that runs on a Linux platform.
-
-    uv is published as a wheel for each platform: `download(folder, requirements)` fetches it once, into the
-    user's cache. Raise ClusterError if there is none.
-    """
-    if is_own(target):
-        return binary()
-    version = importlib.metadata.version("uv")
-    kept = cache("uv") / f"{version}-{'musl' if target.is_musl else 'gnu'}-{target.machine}"
-    if kept.exists():
-        return kept
-    make_folder(kept.parent)
-    with tempfile.TemporaryDirectory(prefix=".uv-", dir=kept.parent) as name:
-        download(Path(name), [f"uv=={version}"])
-        (wheel,) = Path(name).glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            member = next(one for one in archive.namelist() if one.endswith(".data/scripts/uv"))
-            program = Path(name) / "program"
-            program.write_bytes(archive.read(member))
-        program.chmod(0o755)
-        program.rename(kept)
-    return kept

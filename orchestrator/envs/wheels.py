@@ -1,15 +1,17 @@
-"""Wheels for hosts that reach no package index: downloaded once for each platform, by pip, and kept."""
+"""Wheels for hosts without access to a package index: downloaded once per platform by pip, and stored."""
 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,12 @@ from orchestrator.plainfile import cache, make_folder
 
 _COMPLETE = ".complete"
 _LINES = 6
-_GLANCE = 0.5  # seconds between two looks at how far pip has come
+_GLANCE = 0.5  # seconds between two checks of pip's progress
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
 def fetch(lock: Lock, platform: Platform, index: str | None, on_bytes: Callable[[int], None]) -> Path:
-    """Return a folder with a wheel for every package; raise ClusterError when one cannot be had."""
+    """Return a folder with a wheel for every package; raise ClusterError if one is unavailable."""
     folder = cache("wheels") / f"{lock.name}-{platform.name}"
     if (folder / _COMPLETE).exists():
         return folder
@@ -44,7 +46,7 @@ def fetch(lock: Lock, platform: Platform, index: str | None, on_bytes: Callable[
         abis = [word for abi in (platform.abi, "abi3", "none") for word in ("--abi", abi)]
         download = ["download", "--no-deps", "--only-binary=:all:", "--implementation", "cp", *abis, *tags]
         download += ["--python-version", platform.minor, "--dest"]
-        for is_hashed in (True, False):  # given one hash, pip wants one for every package
+        for is_hashed in (True, False):  # with one hash, pip requires one for every package
             some = [pin for pin, has_wheel in packages.items() if has_wheel and (HASH in pin) is is_hashed]
             pip(f"download the packages of [env] for {platform.name}", download, some)
         for pin in (pin for pin, has_wheel in packages.items() if not has_wheel):
@@ -53,7 +55,7 @@ def fetch(lock: Lock, platform: Platform, index: str | None, on_bytes: Callable[
             pip(f"build {bare(pin)}, which has no wheel", build, [pin])
             if any(not wheel.name.endswith("-any.whl") for wheel in set(incoming.iterdir()) - before):
                 raise ClusterError(
-                    f"{bare(pin)} has no wheel, and one that is built here runs on machines like this alone",
+                    f"{bare(pin)} has no wheel, and one that is built here runs only on machines like this",
                     hint='set `via = "node"` under [env], or another version of it',
                 )
         (incoming / _COMPLETE).touch()
@@ -72,19 +74,34 @@ def fitting(lock: Lock, platform: Platform, index: str | None) -> Compatibility:
 
 
 def uv_for(platform: Platform, index: str | None, on_bytes: Callable[[int], None]) -> Path:
-    """Return a uv that runs on a platform; raise ClusterError if it has to be downloaded and cannot be."""
+    """Return a uv of this version that runs on a platform; raise ClusterError if there is none.
 
-    def download(folder: Path, requirements: Sequence[str]) -> None:
-        tags = [word for tag in platform.tags() for word in ("--platform", tag)]
-        words = ["download", "--no-deps", "--only-binary=:all:", *tags, "--dest"]
-        what = f"download uv for {platform.name}"
-        _pip(what, words, list(requirements), index=index, folder=folder, on_bytes=on_bytes)
-
-    return uv.binary_for(platform, download)
+    uv is published as a wheel for each platform, which is downloaded once, into the user's cache.
+    """
+    if uv.is_own(platform):
+        return uv.binary()
+    version = importlib.metadata.version("uv")
+    program = cache("uv") / f"{version}-{'musl' if platform.is_musl else 'gnu'}-{platform.machine}"
+    if program.exists():
+        return program
+    make_folder(program.parent)
+    tags = [word for tag in platform.tags() for word in ("--platform", tag)]
+    download = ["download", "--no-deps", "--only-binary=:all:", *tags, "--dest"]
+    with tempfile.TemporaryDirectory(prefix=".uv-", dir=program.parent) as name:
+        what, pins = f"download uv for {platform.name}", [f"uv=={version}"]
+        _pip(what, download, pins, index=index, folder=Path(name), on_bytes=on_bytes)
+        (wheel,) = Path(name).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            member = next(path for path in archive.namelist() if path.endswith(".data/scripts/uv"))
+            incoming = Path(name) / "program"
+            incoming.write_bytes(archive.read(member))
+        incoming.chmod(0o755)
+        incoming.rename(program)
+    return program
 
 
 def _pylock(lock: Lock, index: str | None, *target: str) -> list[Mapping[str, Any]]:
-    """Return the packages of a lock with the files that the index has of each (PEP 751)."""
+    """Return the packages of a lock with the files that the index has for each (PEP 751)."""
     with tempfile.TemporaryDirectory() as name:
         listing = Path(name) / "lock.txt"
         listing.write_text(lock.text, encoding="utf-8")
@@ -98,11 +115,11 @@ def _packages(lock: Lock, platform: Platform, index: str | None) -> dict[str, bo
     """Return the lines of a lock that a platform needs, without markers, and whether each has a wheel."""
     target = ("--python-version", platform.python, "--python-platform", platform.triple)
     packages = _pylock(lock, index, *target)
-    found = {canonicalize_name(one["name"]): one for one in packages}
+    by_name = {canonicalize_name(package["name"]): package for package in packages}
     chosen = {}
     for line in requirement_lines(lock.text):
         requirement = Requirement(bare(line))
-        package = found.get(canonicalize_name(requirement.name))
+        package = by_name.get(canonicalize_name(requirement.name))
         if package and (
             requirement.url or requirement.specifier.contains(package["version"], prereleases=True)
         ):
@@ -120,7 +137,7 @@ def _pip(
     folder: Path,
     on_bytes: Callable[[int], None],
 ) -> None:
-    """Have pip put these packages into a folder, and watch its files; raise ClusterError ("cannot WHAT")."""
+    """Download packages into a folder with pip, and watch its files; raise ClusterError ("cannot WHAT")."""
     if not pins:
         return
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:

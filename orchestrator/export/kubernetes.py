@@ -11,18 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import yaml
-from msgspec import Struct
 
+from orchestrator.diagnosis.ends import essential
 from orchestrator.errors import UsageError
 from orchestrator.export import common
-from orchestrator.model import DEFAULT_PYTHON, Completion, Kubernetes, Role, RunPlan
+from orchestrator.model import DEFAULT_PYTHON, Kubernetes, RunPlan
 from orchestrator.text import size
 
 Manifest: TypeAlias = dict[str, Any]
 
 _MOST = 1 << 20  # bytes of a ConfigMap
-_PATIENCE = 900  # seconds that tasks wait until all pods have an address
-_RESTARTS = 3  # of all tasks together, where nobody said how many
+_NAME = 30  # characters of a job's name
+_PATIENCE = 900  # seconds that tasks wait for all pods to have an address
+_RESTARTS = 3  # of all tasks together, if the user gave no number
 _SECRETS = "orchestrate-secrets"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
@@ -30,14 +31,14 @@ _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 def manifests(
     plan: RunPlan, table: Kubernetes, code: Mapping[str, bytes], cwd: str, *, jobset: bool
 ) -> list[Manifest]:
-    """Return what is to be applied; `code` has all files by their path, tasks run in its folder `cwd`."""
+    """Return the manifests to apply; `code` maps paths to files, and tasks run in its folder `cwd`."""
     if table.image is None:
         raise UsageError(
             "there is no image for the pods",
-            why="it brings Python and the packages of the program",
+            why="it provides Python and the packages of the program",
             hint='write [export.kubernetes] and image = "..." into hosts.toml',
         )
-    name = common.name_of(plan, 30)
+    name = common.name_of(plan, _NAME)
     code = {**code, "orchestrate_rank.py": common.RANK_FILE.read_bytes()}
     keys = _keys(code)
     counts = common.roles(plan)
@@ -45,8 +46,8 @@ def manifests(
     hosts = ",".join(f"{jobs[role]}-[0-{count - 1}].{name}" for role, count in counts.items())
     rank = [DEFAULT_PYTHON, "/orchestrate/orchestrate_rank.py", "--hosts", hosts, "--wait", str(_PATIENCE)]
     rank += ["--roles", ",".join(f"{role}={count}" for role, count in counts.items())]
-    gang = _Gang(name, plan, table, (cwd, *rank), _volumes(name, table, keys))
-    specs = {role: _job(gang, role) for role in counts}
+    volumes = _volumes(name, table, keys)
+    specs = {role: _job(role, plan, table, (cwd, *rank), volumes) for role in counts}
     config_map: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", **_named(f"{name}-code", name, table)}
     config_map |= _data(code, keys)
     if jobset:
@@ -61,7 +62,7 @@ def manifests(
 
 
 def text(made: Sequence[Manifest], plan: RunPlan, remarks: Iterable[str]) -> str:
-    """Return manifests as a file to be read, and applied."""
+    """Return manifests as a file for reading and applying."""
     name = made[0]["metadata"]["labels"]["app.kubernetes.io/instance"]
     lines = [*remarks, "apply it: kubectl apply --server-side -f FILE; remove it: kubectl delete -f FILE"]
     lines.append("pods get the GPUs of `devices`, and `cpu` and `memory` of [export.kubernetes]")
@@ -70,30 +71,21 @@ def text(made: Sequence[Manifest], plan: RunPlan, remarks: Iterable[str]) -> str
         lines.append(f"first: kubectl create secret generic {_SECRETS} {literals}")
     if len(made) > 2:
         lines.append("a task that fails ends its own Job alone; --jobset starts all of them again, together")
-        if plan.completion is Completion.CHIEF:
-            lines.append(f"when {name}-chief is complete, delete the others: parameter servers do not end")
+        if len(trainers := _trainers(plan)) < len(common.roles(plan)):
+            done = " and ".join(f"{name}-{role}" for role in trainers)
+            lines.append(f"when {done} {'is' if len(trainers) == 1 else 'are'} complete, delete the others")
     documents = yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
     return "".join(f"# {line}\n" for line in lines) + "---\n" + documents
 
 
-class _Gang(Struct, frozen=True):
-    """All that the Jobs of a run have in common."""
-
-    name: str
-    plan: RunPlan
-    table: Kubernetes
-    words: tuple[str, ...]  # the folder of the tasks, and the start of their command
-    volumes: Manifest
-
-
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as they are, and everything as often as it is meant."""
+    """Writes multi-line texts as blocks, and repeats shared values instead of using anchors."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - as it is called
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        # Parsers differ in what else ends a line of a block.
+        # Parsers disagree on which other characters end a line of a block.
         style = '"' if set(data) & set("\r\x85\u2028\u2029\ufeff") else "|" if "\n" in data else None
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
@@ -111,7 +103,7 @@ def _named(name: str, instance: str, table: Kubernetes) -> Manifest:
 
 
 def _keys(paths: Iterable[str]) -> dict[str, str]:
-    """Give each path a key that a ConfigMap may have."""
+    """Map each path to a key that a ConfigMap accepts."""
     keys: dict[str, str] = {}
     for number, path in enumerate(sorted(paths)):
         key = re.sub(r"^\.+|[^-._a-zA-Z0-9]", "_", path)[-200:]
@@ -120,7 +112,7 @@ def _keys(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _data(code: Mapping[str, bytes], keys: Mapping[str, str]) -> Manifest:
-    """Return the contents of a ConfigMap: text as it is, all else in base64; raise UsageError above 1 MiB."""
+    """Return a ConfigMap's contents: text unchanged, all else in base64; raise UsageError above 1 MiB."""
     data: dict[str, str] = {}
     binary: dict[str, str] = {}
     for path, content in sorted(code.items()):
@@ -159,16 +151,16 @@ def _volumes(name: str, table: Kubernetes, keys: Mapping[str, str]) -> Manifest:
     return {"volumes": volumes, "volumeMounts": mounts}
 
 
-def _job(gang: _Gang, role: str) -> Manifest:
-    """Return the Indexed Job of a role."""
-    name, plan, table = gang.name, gang.plan, gang.table
+def _job(role: str, plan: RunPlan, table: Kubernetes, start: Sequence[str], volumes: Manifest) -> Manifest:
+    """Return the Indexed Job of a role; `start` is the tasks' folder, and how their command begins."""
+    name = common.name_of(plan, _NAME)
     tasks = [task for task in plan.tasks if task.id.role.value == role]
     first = plan.tasks.index(tasks[0])  # a Job counts its own from 0
     hosts = [plan.host(task.host) for task in tasks]
     gpus = common.only((len(host.devices or ()) // host.tasks for host in hosts), "their number of GPUs")
     argv = common.only((task.argv for task in tasks), "their command")
     setup = common.only((task.setup for task in tasks), "their setup")
-    # ..data is how a kubelet makes all files of a volume appear at once; beside it are only links into it.
+    # A kubelet makes all files of a volume appear at once through ..data; next to it are only links into it.
     script = f'cp -rL /code/..data/. /work && cd "/work/$0" || exit\n{setup or ""}\nexec "$@"\n'
     limits = {"nvidia.com/gpu": str(gpus or ""), "cpu": table.cpu, "memory": table.memory}
     index = {"name": "JOB_COMPLETION_INDEX", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
@@ -181,12 +173,12 @@ def _job(gang: _Gang, role: str) -> Manifest:
         "name": "task",
         "image": table.image,
         "command": [*(["bash", "-lc"] if setup else ["sh", "-c"]), _literal(script)],
-        "args": list(map(_literal, (*gang.words, "--first", str(first), "--", *argv))),
+        "args": list(map(_literal, (*start, "--first", str(first), "--", *argv))),
         "env": env,
         "resources": {"limits": {name: amount for name, amount in limits.items() if amount}},
-        "volumeMounts": gang.volumes["volumeMounts"],
+        "volumeMounts": volumes["volumeMounts"],
     }
-    pod = {"restartPolicy": "Never", "containers": [container], "volumes": gang.volumes["volumes"]}
+    pod = {"restartPolicy": "Never", "containers": [container], "volumes": volumes["volumes"]}
     return {
         "completionMode": "Indexed",
         "completions": len(tasks),
@@ -197,18 +189,27 @@ def _job(gang: _Gang, role: str) -> Manifest:
 
 
 def _literal(word: str) -> str:
-    """Return a word that Kubernetes takes literally: it expands $(NAME), and reads $$ as $."""
+    """Escape a string for Kubernetes, which expands $(NAME) and reads $$ as $."""
     return word.replace("$", "$$")
 
 
+def _trainers(plan: RunPlan) -> list[str]:
+    """The roles whose success is the run's; the others may serve for ever."""
+    return list(
+        dict.fromkeys(
+            task.role.value for task in essential([spec.id for spec in plan.tasks], plan.completion)
+        )
+    )
+
+
 def _jobset(name: str, plan: RunPlan, table: Kubernetes, specs: Mapping[str, Manifest]) -> Manifest:
-    """Return what starts the Jobs of all roles again when one has failed; it makes their Service itself."""
+    """Return a JobSet, which creates the Service and restarts the Jobs of all roles after a failure."""
     spec: Manifest = {
         "network": {"enableDNSHostnames": True, "subdomain": name, "publishNotReadyAddresses": True},
         "failurePolicy": {"maxRestarts": plan.restarts.most or _RESTARTS},
     }
-    if plan.completion is Completion.CHIEF:
-        spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": [Role.CHIEF.value]}
+    if len(trainers := _trainers(plan)) < len(specs):
+        spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": trainers}
     spec["replicatedJobs"] = [
         {"name": role, "replicas": 1, "template": {"spec": job}} for role, job in specs.items()
     ]

@@ -11,14 +11,17 @@ from orchestrator.export import common
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import Role, RunPlan, Way
 from orchestrator.quoting import command_line
+from orchestrator.ranges import grouped
 
 
 def batch(plan: RunPlan, folder: str, launch: Sequence[str]) -> str:
-    """Return a batch file that launches the run in its job, with these words; in `folder`."""
-    if {task.id.role for task in plan.tasks} != {Role.WORKER} and not by_name(plan):
+    """Return a batch file that launches the run in its job with these arguments, in `folder`."""
+    own = {(host.command, host.args) for host in plan.hosts}
+    alike = {task.id.role for task in plan.tasks} == {Role.WORKER} and len(own) == 1
+    if not alike and not by_name(plan):
         raise UsageError(
-            "the nodes of a job have no roles",
-            why="`--hosts slurm` makes every node a worker, and hosts.toml has other roles",
+            "the nodes of a job have no roles and no commands of their own",
+            why="`--hosts slurm` makes every node a worker, and hosts.toml has more than that",
             hint='name the nodes in hosts.toml, with via = "srun" under [defaults]; or give --plain',
         )
     lines = [
@@ -32,9 +35,14 @@ def batch(plan: RunPlan, folder: str, launch: Sequence[str]) -> str:
 
 
 def plain_batch(plan: RunPlan, folder: str, remarks: Sequence[str]) -> str:
-    """Return a batch file that needs nothing of ours but orchestrate_rank.py, beside it."""
+    """Return a batch file that needs nothing but orchestrate_rank.py next to it."""
     host, task = plan.hosts[0], plan.tasks[0]
-    argv = common.only((task.argv for task in plan.tasks), "their command")
+    by_role = grouped((task.id.role, task.argv) for task in plan.tasks)
+    argvs = {role: common.only(those, f"the command of role {role}") for role, those in by_role.items()}
+    program = command_line(task.argv)
+    if len({*argvs.values()}) > 1:  # orchestrate_rank.py tells each its role
+        cases = "; ".join(f"{role}) exec {command_line(argv)};" for role, argv in argvs.items())
+        program = command_line(("bash", "-c", f"case $ORCHESTRATE_ROLE in {cases} esac"))
     several = common.only((host.tasks for host in plan.hosts), "how many there are on a host") > 1
     srun = ["srun", "--kill-on-bad-exit=1", "--distribution=block", "--cpu-bind=none"]
     if host.devices and several and not FRAMEWORKS[plan.recipe.framework].shows_all:
@@ -49,7 +57,8 @@ def plain_batch(plan: RunPlan, folder: str, remarks: Sequence[str]) -> str:
         *(f"export {name}={shlex.quote(value)}" for name, value in common.environment(plan.tasks).items()),
         *([task.setup] if task.setup else []),
         "exec "
-        + " ".join(map(command_line, (srun, (host.python, common.RANK_FILE.name, *rank, "--"), argv))),
+        + " ".join(map(command_line, (srun, (host.python, common.RANK_FILE.name, *rank, "--"))))
+        + f" {program}",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""Sessions with the agents of many hosts, and the questions that are put to all of them at once."""
+"""Sessions with the agents of many hosts, and requests to all of them at once."""
 
 from orchestrator.fleet.fleet import Answers, Fleet
 from orchestrator.fleet.session import Cancelled, Lost, Session, TaskNews

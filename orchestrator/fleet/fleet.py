@@ -1,15 +1,16 @@
-"""All sessions of a run: opened in parallel, asked together, each answer kept with its host."""
+"""All sessions of a run: opened in parallel, asked together, each reply kept with its host."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from orchestrator import processes
 from orchestrator.clock import SYSTEM, Clock
 from orchestrator.errors import HereError, HostError, Trouble
 from orchestrator.fleet.session import Cancelled, Session, Sink, settle
@@ -24,14 +25,14 @@ R = TypeVar("R", bound=Reply)
 
 CONNECT_TIMEOUT = 15.0
 _TICK = 0.5
-_FROZEN = 4.0  # seconds between two ticks after which it was us who stood still
+_FROZEN = 4.0  # seconds; a longer gap between two ticks: this process itself was suspended
 POOL = 32  # threads that connect or push at once
 _PAUSES = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds at most between tries
-_LAST_MOMENTS = 2.0  # seconds that cancelled work has to clean up after itself
+_LAST_MOMENTS = 2.0  # seconds that cancelled work has for cleaning up
 
 
 class Answers(Struct, Generic[T], frozen=True):
-    """Answers and errors of hosts, by name; a host is in exactly one of the two."""
+    """Replies and errors of hosts, by name; a host is in exactly one of the two."""
 
     good: dict[str, T]
     bad: dict[str, HostError]
@@ -40,11 +41,12 @@ class Answers(Struct, Generic[T], frozen=True):
 class Fleet:
     """The open sessions of a run, by host name."""
 
-    keep_alive = 20.0  # seconds between our own words to an agent, which leaves when it hears none
+    keep_alive = 20.0  # seconds between our own messages to an agent, which exits without any
 
     def __init__(
         self, connector: Connector, sink: Sink, timings: Timings = DEFAULT, clock: Clock = SYSTEM
     ) -> None:
+        processes.allow_files()  # in a program that uses the API, too
         self.clock = clock
         self.sessions: dict[str, Session] = {}
         self._connector = connector
@@ -52,9 +54,9 @@ class Fleet:
         self._cancelled = False
         self._waiting: dict[Future[Any], None] = {}
         self._lock = threading.Lock()
-        self._watched: dict[Session, None] = {}  # those that are being opened again, too
+        self._watched: dict[Session, None] = {}  # including those that are being reopened
         self._closed = threading.Event()
-        self._beats = False  # the thread that watches has begun
+        self._beats = False  # the monitoring thread has begun
         self._timings = timings
         self._pool: list[threading.Thread] = []
 
@@ -62,61 +64,67 @@ class Fleet:
         self,
         hosts: Iterable[Host],
         on_open: Callable[[Session, float], None] = lambda *_: None,
+        ahead: Callable[[Host], Sequence[Request[Any]]] = lambda _: (),
     ) -> dict[str, HostError]:
         """Connect to all hosts in parallel; return the errors of those that failed.
 
-        `on_open(session, seconds)` is called as each one answers, by `Clock.post`.
+        `on_open(session, seconds)` is called through `Clock.post` for each one that responds. `ahead` returns
+        the first requests to a host, which are sent along with the agent.
         """
 
-        def one(host: Host) -> Session:
+        def open_host(host: Host) -> Session:
             began = self.clock.now()
-            session = self.open(host)
+            session = self.open(host, ahead=ahead(host))
             self.clock.post(partial(opened, session, self.clock.now() - began))
             return session
 
-        def opened(session: Session, seconds: float) -> None:  # at once: a cancel shall find it to close
+        def opened(
+            session: Session, seconds: float
+        ) -> None:  # at once, so that a cancel finds it and can close it
             self.sessions[session.host.name] = session
             on_open(session, seconds)
 
-        wanted = {host.name: host for host in hosts}
-        answers = self.each(wanted, one)
-        for name in wanted:  # in their order, not in that of their answers
+        by_name = {host.name: host for host in hosts}
+        answers = self.each(by_name, open_host)
+        for name in by_name:  # in host order, not in order of the replies
             if (session := self.sessions.pop(name, None)) is not None:
                 self.sessions[name] = session
         return answers.bad
 
-    def open(self, host: Host, timeout: float = CONNECT_TIMEOUT) -> Session:
-        """A new session with one host, not yet among `sessions`; raise HostError.
+    def open(
+        self, host: Host, timeout: float = CONNECT_TIMEOUT, ahead: Sequence[Request[Any]] = ()
+    ) -> Session:
+        """Open a new session with one host, not yet among `sessions`; raise HostError.
 
-        A host that hangs up at once, as a busy sshd does, is tried again: later, each at another moment.
+        A host that hangs up at once, as a busy sshd does, is retried after a random delay.
         """
         deadline = self.clock.now() + timeout
         for longest in _PAUSES:
             try:
-                return self._open(host, deadline - self.clock.now())
+                return self._open(host, deadline - self.clock.now(), ahead)
             except HostError as error:
                 pause = longest * self.clock.between(0.3, 1.0)
                 if error.kind != Trouble.HUNG_UP or self.clock.now() + pause + 1.0 > deadline:
                     raise
             self.clock.sleep(pause)
-        return self._open(host, deadline - self.clock.now())
+        return self._open(host, deadline - self.clock.now(), ahead)
 
-    def _open(self, host: Host, timeout: float) -> Session:
+    def _open(self, host: Host, timeout: float, ahead: Sequence[Request[Any]]) -> Session:
         try:
             link = self._connector.connect(host, timeout)
             session = Session(host, link, self._sink, self.clock)
             try:
-                session.start(self._timings.hello, self._timings.beat)
+                session.start(self._timings.hello, self._timings.beat, ahead)
                 self._watch(session)
             except BaseException:
                 session.close()
                 raise
-        except OSError as error:  # no process, thread, descriptor or memory, a file that we may not read
+        except OSError as error:  # no process, thread, descriptor or memory, or an unreadable file
             raise HereError(host.name, error.strerror or str(error)) from error
         return session
 
     def _watch(self, session: Session) -> None:
-        """Give the session up when its agent's heartbeats stay away."""
+        """Give the session up when its agent's heartbeats stop."""
         with self._lock:
             self._watched[session] = None
             if not self._beats:
@@ -130,26 +138,25 @@ class Fleet:
             with self._lock:
                 self._watched = {session: None for session in self._watched if session.alive}
                 sessions = list(self._watched)
-            if now - looked > _FROZEN:  # what was said meanwhile is yet to be read
+            if now - looked > _FROZEN:  # messages received meanwhile are yet to be processed
                 for session in sessions:
-                    session.heard = now
+                    session.last_message = now
             looked = now
             for session in sessions:
                 if session.held:
-                    session.heard = now
-                if now - session.heard > self._timings.silence:
-                    session.give_up(f"no word for {self._timings.silence:.0f} s")
-                session.look(now)
+                    session.last_message = now
+                if now - session.last_message > self._timings.silence:
+                    session.give_up(f"no message for {self._timings.silence:.0f} s")
             if now - spoke > self.keep_alive:
                 spoke = now
                 for session in sessions:
                     session.speak()
 
     def session(self, name: str) -> Session:
-        """The one with a host; raise HostError where there is none any more."""
-        if (found := self.sessions.get(name)) is None:
+        """Return the session with a host; raise HostError if there is none any more."""
+        if (session := self.sessions.get(name)) is None:
             raise HostError(name, "was lost", kind=Trouble.LOST, why="there is no connection")
-        return found
+        return session
 
     def let_go(self, name: str) -> None:
         """Close the session with a host, if there is one."""
@@ -158,19 +165,16 @@ class Fleet:
             session.close()
 
     def in_pool(self, work: Callable[[], T]) -> T:
-        """Do long work, such as reading much, in a thread of the pool; raise HostError or `Cancelled`."""
+        """Do slow work, such as reading a lot, in a thread of the pool; raise HostError or `Cancelled`."""
         answers = self.each({"": work}, lambda work: work())
         for error in answers.bad.values():
             raise error
         return answers.good[""]
 
     def each(self, items: Mapping[str, T], work: Callable[[T], A], pool: int = POOL) -> Answers[A]:
-        """Do blocking work for each item, by name, in a bounded pool of daemon threads; raise `Cancelled`.
-
-        Daemon threads, since work on a host that hangs must not keep the process alive.
-        """
+        """Do blocking work for each item, by name, in a bounded pool of threads; raise `Cancelled`."""
         futures = {name: Future[A]() for name in items}
-        todo = iter(list(items.items()))  # of all the threads: to take the next one is atomic
+        todo = iter(list(items.items()))  # shared by all threads: taking the next one is atomic
         with self._lock:
             if self._cancelled:
                 raise Cancelled
@@ -194,7 +198,7 @@ class Fleet:
             except OSError:
                 if not number:
                     raise
-                break  # those that there are do all of it
+                break  # the existing ones do all of it
         answers: Answers[A] = Answers({}, {})
         try:
             for key, future in futures.items():
@@ -215,10 +219,10 @@ class Fleet:
         timeout: float = 60.0,
         hosts: Iterable[str] | None = None,
     ) -> Answers[R]:
-        """Put one question to these hosts or to all, or to each host its own; wait for all.
+        """Send one request to these hosts or to all, or each host its own; wait for all.
 
-        One round trip: all requests leave before the first answer is awaited. A host that was let go of
-        meanwhile is among the bad ones, as one that is lost over it.
+        One round trip: all requests are sent before the first reply is awaited. A host that was dropped
+        meanwhile has an error, like one that is lost.
         """
         return self.begin(question, timeout=timeout, hosts=hosts)()
 
@@ -229,10 +233,7 @@ class Fleet:
         timeout: float = 60.0,
         hosts: Iterable[str] | None = None,
     ) -> Callable[[], Answers[R]]:
-        """Ask without waiting: other questions may follow before the answers are called for.
-
-        They have `timeout` seconds from now.
-        """
+        """Send requests, which have `timeout` seconds; others may follow before the replies are read."""
         futures: dict[str, tuple[Session, str, Future[R]]] = {}
         bad: dict[str, HostError] = {}
         self._check()
@@ -261,7 +262,7 @@ class Fleet:
 
     def cancel(self) -> None:
         """Make every wait of this fleet end with `Cancelled`, now and until `resume`."""
-        with self._lock:  # to the end: a `resume` that came in between would see its own waits cancelled
+        with self._lock:  # to the end: a `resume` in between would see its own waits cancelled
             self._cancelled = True
             waiting, self._waiting = list(self._waiting), {}
             for future in waiting:
@@ -279,7 +280,7 @@ class Fleet:
             self._cancelled = False
 
     def close(self) -> None:
-        """Cut every connection; work that was given up gets a moment to remove what it made here."""
+        """Close every connection; abandoned work gets a moment to remove what it created here."""
         self._closed.set()
         for session in list(self.sessions.values()):
             session.close()

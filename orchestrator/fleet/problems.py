@@ -1,4 +1,4 @@
-"""Errors of a conversation, worded: no agent, lost, silent, not our protocol."""
+"""Errors of a conversation with an agent: no agent, lost, silent, not our protocol."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.errors import FOREIGN, HostError, Trouble
 from orchestrator.model import Host
 from orchestrator.wire import Failure, printable
 
-# What a node may call its own trouble; any other word of it is not ours, and nothing is chosen by it.
+# The kinds that a node may give its own errors; no decision depends on any other one.
 _OF_NODES = {
     "agent", "bug", "busy", "changed", "data", "env", "files", "machine", "orphan", "piece",
     "port", "start", "state", "stopped", "task", "timeout", "usage", "workdir", Trouble.INCOMPLETE,
@@ -17,40 +17,29 @@ _OF_NODES = {
 
 
 def lost(host: Host, why: str, what: str = "was lost") -> HostError:
-    return HostError(
-        host.name,
-        what,
-        kind=Trouble.LOST,
-        why=why,
-        hint=f"`{host.by_hand()}` shows whether the machine still answers",
-    )
+    hint = f"`{host.by_hand()}` shows whether the machine still answers"
+    return HostError(host.name, what, kind=Trouble.LOST, why=why, hint=hint)
 
 
 def foreign(host: Host, why: str) -> HostError:
-    """Word that a host says what our agent would never say."""
-    return HostError(
-        host.name,
-        FOREIGN,
-        kind=Trouble.PROTOCOL,
-        why=printable(why, 300),
-        hint="check who else is root on that machine: something there answers for our agent, or changes "
-        "what it says",
-    )
+    """Return the error for a host that sends something our agent never sends."""
+    hint = "check who else is root there: something replaces orchestrate's agent, or changes what it sends"
+    return HostError(host.name, FOREIGN, kind=Trouble.PROTOCOL, why=printable(why, 300), hint=hint)
 
 
 def refused(host: Host, failure: Failure) -> HostError:
-    """Return what a node could not do, in its words; what it advises is no hint of ours."""
+    """Return a node's failure in its own words; its suggestion is not our hint."""
     kind = failure.kind if failure.kind in _OF_NODES else "agent"
-    return HostError(host.name, failure.said, kind=kind, why=failure.told)
+    return HostError(host.name, failure.summary, kind=kind, why=failure.details)
 
 
 def silent(host: Host, op: str, timeout: float) -> HostError:
     return HostError(
         host.name,
-        f"gave no answer to `{op}` within {timeout:.0f} s",
+        f"gave no reply to `{op}` within {timeout:.0f} s",
         kind=Trouble.TIMEOUT,
-        why="the machine or its disk hangs, or the network does",
-        hint=f"`{host.by_hand()}`, then look at its load and at `dmesg`",
+        why="the machine, its disk or the network hangs",
+        hint=f"`{host.by_hand()}`, then check its load and `dmesg`",
     )
 
 
@@ -62,30 +51,27 @@ def noise(stdout: bytes, stderr: bytes) -> str:
     return f'the login printed "{shown[-400:]}"' if shown else ""
 
 
-def no_agent(host: Host, words: str, status: int | None, *, begun: bool) -> HostError:
-    """Word that no agent answers, by the login's output and status, and whether our command had begun."""
-    python = host.agent_python
-    named = not words or python.rpartition("/")[2] in words  # a start-up file may miss something else
-    kind: str
-    absent = named and (status == 127 or re.search(r"not found|No such file", words))
-    if absent or re.search(r"SyntaxError|unknown option:? -I", words, re.IGNORECASE):
-        kind, what = Trouble.NO_PYTHON, f"has no {python} of 3.8 or newer"
-        hint = "install one, or set `agent_python` in hosts.toml"
-    elif not begun:
-        kind, what = "no-agent", "logs in, but does not run our agent"
+def no_agent(host: Host, output: str, status: int | None, *, begun: bool) -> HostError:
+    """Return the error for a missing agent, by the login's output and status, and if our command began."""
+    python, why = host.agent_python, output or f"the login ended with status {status} and printed nothing"
+    named = not output or python.rpartition("/")[2] in output  # a startup file may lack something else
+    absent = named and (status == 127 or re.search(r"not found|No such file", output))
+    if absent or re.search(r"SyntaxError|unknown option:? -I", output, re.IGNORECASE):
+        what, hint = f"has no {python} of 3.8 or newer", "install one, or set `agent_python` in hosts.toml"
+        return HostError(host.name, what, kind=Trouble.NO_PYTHON, why=why, hint=hint)
+    by_hand = f"`{host.by_hand(python, '-V')}` has to respond at once"
+    hint = (
+        f"{by_hand}: look for a ForceCommand there, a startup file (.bashrc) that is slow or asks something,"
+        " or a network path that drops large packets (MTU)"
+    )
+    if not begun:
         hint = (
             "put `case $- in *i*) ;; *) return ;; esac` at the top of that file (.bashrc, .zshenv); in"
             " config.fish `status is-interactive; and` before each command, in .cshrc `if ($?prompt)`;"
-            f" `{host.by_hand(python, '-V')}` has to answer at once"
+            f" {by_hand}"
         )
         if status is not None:
-            replaced = "a start-up file (or a ForceCommand) replaces or ends the login's shell"
-            words = "; ".join(filter(None, (replaced, words or f"it ended with status {status}")))
-    else:
-        kind, what = "no-agent", "logs in, but does not run our agent"
-        hint = (
-            f"`{host.by_hand(python, '-V')}` has to answer at once: look for a ForceCommand there, a start-up"
-            " file (.bashrc) that is slow or asks something, or a way that loses large packets (MTU)"
-        )
-    why = words or f"the login ended with status {status} and printed nothing"
-    return HostError(host.name, what, kind=kind, why=why, hint=hint)
+            replaced = "a startup file (or a ForceCommand) replaces or ends the login's shell"
+            why = f"{replaced}; {output or f'it ended with status {status}'}"
+    what = "did not start orchestrate's agent after the login"
+    return HostError(host.name, what, kind="no-agent", why=why, hint=hint)

@@ -1,11 +1,10 @@
-"""A conversation with one agent: requests with replies, and frames that come unasked."""
+"""A conversation with one agent: requests with replies, and unsolicited frames."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
@@ -26,20 +25,16 @@ R = TypeVar("R", bound=wire.Reply)
 
 log = logging.getLogger("orchestrate")
 
-AGENT_IDLE = 120.0  # seconds without a word from us after which an agent leaves
+AGENT_IDLE = 120.0  # seconds without a message from us after which an agent exits
 _READ = 262_144
-_FRAME_SECONDS = 30.0  # that a frame may take to come whole,
-_SLOWEST = 10_000.0  # and bytes per second of a large one
-
-
-ROOM = 32 << 20  # bytes of one host that nobody has looked at, with which its reader waits for us
-MOST = 256 << 20  # bytes, with which a host is let go of: answers are awaited behind them
-_FRAME = 1024  # bytes that a frame takes beside its payload
-_SUSPICIOUS = 3.0  # seconds without a word of our command, after which the login is looked into
+ROOM = 32 << 20  # unprocessed bytes of one host, at which its reader waits
+MOST = 256 << 20  # bytes, at which a host is given up: replies are queued behind them
+_FRAME = 1024  # bytes that a frame takes besides its payload
+_SUSPICIOUS = 3.0  # seconds without a message from our command, after which the login is examined
 
 
 class Backlog:
-    """Counts the frames of one session between its reader and whoever takes them."""
+    """Counts the frames of one session between its reader and their consumer."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self.size = 0
@@ -56,23 +51,23 @@ class Backlog:
             self._changed.notify_all()
 
     def hurry(self) -> None:
-        """Have whoever waits look again whether it is urgent."""
+        """Make a waiting thread check again whether it is urgent."""
         with self._changed:
             self._changed.notify_all()
 
     def wait(self, urgent: Callable[[], bool]) -> None:
-        """Until there is room again, or reading on is `urgent`."""
+        """Wait until there is room again, or reading on is `urgent`."""
         with self._changed:
             while self.size > ROOM and not urgent():
                 self.clock.changed(self._changed)
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error: the user asked for it
-    """A wait ended since its answer is no longer wanted."""
+    """A wait ended because its reply is no longer needed."""
 
 
 class TaskNews(Struct, frozen=True):
-    """News of a task that is followed."""
+    """A frame about a task that is followed."""
 
     host: str
     session: Session
@@ -81,7 +76,7 @@ class TaskNews(Struct, frozen=True):
 
 
 class Lost(Struct, frozen=True):
-    """The session has ended, and nobody here has closed it."""
+    """The session has ended without being closed on this side."""
 
     host: str
     session: Session
@@ -92,18 +87,18 @@ Sink = Callable[[TaskNews | Lost], None]
 
 
 class _Open(Struct, frozen=True):
-    """A request without an answer yet; one that was given up is still answered."""
+    """A request without a reply yet; an abandoned one still receives its reply."""
 
     request: Request[Any]
     future: Future[Any]
 
 
 class Session:
-    """One agent at the far end of one link.
+    """One agent at the remote end of one link.
 
-    `submit` returns at once; the future ends in a reply, a HostError or `Cancelled`. News of tasks go to
-    the sink, from the session's reader thread. Whatever our agent would not say ends the session: all that
-    is awaited fails with one HostError (kind "protocol"), and the sink hears of the loss.
+    `submit` returns at once; the future ends in a reply, a HostError or `Cancelled`. Frames about tasks go
+    to the sink, from the session's reader thread. Anything that our agent would not send ends the session:
+    all pending requests fail with one HostError (kind "protocol"), and the sink receives the loss.
     """
 
     def __init__(self, host: Host, link: Link, sink: Sink, clock: Clock = SYSTEM) -> None:
@@ -111,34 +106,46 @@ class Session:
         self.link = link
         self.clock_offset = 0.0  # node's clock minus ours, seconds
         self.clock = clock
-        self.heard = clock.now()
-        self.held = False  # its reader waits for room here: it is we who do not listen
+        self.last_message = clock.now()
+        self.held = False  # its reader waits for room here: this side is not consuming
         self.backlog = Backlog(clock)
         self.on_output: Callable[[wire.Pipe, bytes], None] = lambda _stream, _data: None  # of an `Exec`
         self._hello: wire.Hello | None = None
         self._sink = sink
-        self._lock = threading.Lock()  # held for moments only: a stop must get through while a send hangs
+        self._lock = threading.Lock()  # held only briefly: a stop must get through while a send blocks
         self._sending = threading.Lock()
         self._open: dict[int, _Open] = {}
         self._followed: dict[int, frozenset[str]] = {}  # stream -> its tasks
+        self.dropped: set[int] = set()  # ended streams, whose late frames are ignored
         self._last_id = 0
         self._ended: Callable[[], HostError] | None = None
         self._closing = False
         self._greeted: Future[wire.Hello] = Future()
-        self._ready = threading.Event()  # what is written is read by our command; or it is over
-        self._silence = "no answer from our agent"
+        self._silence = "no reply from the agent"
         self._channel: Channel | None = None
         self._stream = wire.AgentStream(self._limits, self._limit)
-        self._frame_since = 0.0  # when the frame that comes began
+        self._ahead: list[tuple[Request[Any], Future[Any]]] = []
 
-    def start(self, timeout: float = DEFAULT.hello, beat: float = DEFAULT.beat) -> None:
-        """Start the agent, which is heard every `beat` seconds; raise HostError for no hello in `timeout`."""
+    def start(
+        self,
+        timeout: float = DEFAULT.hello,
+        beat: float = DEFAULT.beat,
+        ahead: Sequence[Request[Any]] = (),
+    ) -> None:
+        """Start the agent, with a heartbeat every `beat` seconds; raise HostError without a hello.
+
+        The requests in `ahead` are sent along with it: submitting an equal one later returns their reply.
+        """
         began = self.clock.wall()
         self._channel = channel = self.link.open(bootstrap.argv(self.host.agent_python))
-        self.clock.start(f"read {self.host.name}", self._read, channel)
-        self.clock.start(f"start {self.host.name}", self._introduce, channel, timeout, beat)
+        self.clock.start(f"read {self.host.name}", self._read, channel, beat, ahead)
         try:
-            hello = self.clock.result(self._greeted, timeout)
+            try:
+                hello = self.clock.result(self._greeted, min(timeout, _SUSPICIOUS))
+            except FutureTimeoutError:
+                if not self._stream.ready:
+                    self.clock.start(f"examine {self.host.name}", self._examine, timeout)
+                hello = self.clock.result(self._greeted, max(0.0, timeout - _SUSPICIOUS))
         except FutureTimeoutError:
             why = f"{self._silence} within {timeout:.0f} s"
             error = problems.no_agent(self.host, why, None, begun=self._stream.ready)
@@ -150,55 +157,53 @@ class Session:
         if abs(self.clock_offset) <= now - began:
             self.clock_offset = 0.0
 
-    def _introduce(self, channel: Channel, timeout: float, beat: float) -> None:
-        """Send our agent: in a thread, since on a way that loses large packets it would take for ever."""
+    def _introduce(self, channel: Channel, beat: float, ahead: Sequence[Request[Any]]) -> None:
+        """Send our agent's code, which our command now reads, and the first requests."""
+        settings = {"state": self.host.state, "idle": AGENT_IDLE, "beat": beat}
+        made = [(request, self._open_request(request)) for request in ahead]
+        self._ahead = [(request, future) for request, (_, future) in made]
+        requests = [frames.pack(wire.header(number, request), b"") for request, (number, _) in made]
         try:
-            if not self.clock.flagged(self._ready, min(timeout, _SUSPICIOUS)):
-                with contextlib.suppress(HostError):  # a host may allow one session only
-                    self._examine(timeout)
-            if not self.clock.flagged(self._ready, timeout) or not self._stream.ready:
-                return
-            settings = {"state": self.host.state, "idle": AGENT_IDLE, "beat": beat}
-            channel.send(bootstrap.payload(settings))
-        except HostError as error:
-            with contextlib.suppress(HostError, FutureTimeoutError):  # what it printed says more
-                self.clock.result(self._greeted, timeout)
+            channel.send(b"".join((bootstrap.payload(settings), *requests)))
+        except HostError:
+            pass  # the end of its output says why
+        except OSError as error:  # our own code cannot be read
             settle(self._greeted, error=error)
 
     def _examine(self, timeout: float) -> None:
-        """Log in once more, with an empty stdin: our command begins, and a shell in its place ends."""
-        probe = self.link.open(bootstrap.argv(self.host.agent_python))
+        """Log in once more with an empty stdin, at which our command begins, or a shell in its place ends."""
+        try:
+            probe = self.link.open(bootstrap.argv(self.host.agent_python))
+        except HostError:  # it may allow only one session
+            return
         try:
             probe.send_eof()
-            said = b""
-            while frames.READY not in said and (data := probe.recv(_READ)):
-                said = (said + data)[-_READ:]
+            output = b""
+            while frames.READY not in output and (data := probe.recv(_READ)):
+                output = (output + data)[-_READ:]
             status = probe.wait(timeout)
         finally:
             probe.close()
-        if frames.READY in said:
-            self._silence = "a start-up file waits for input: our command did not begin"
-        elif not self._ready.is_set():
-            words = problems.noise(said, probe.stderr_tail())
-            settle(self._greeted, error=problems.no_agent(self.host, words, status, begun=False))
+        if frames.READY in output:
+            self._silence = "a startup file waits for input: the command did not begin"
+        elif not self._stream.ready:
+            noise = problems.noise(output, probe.stderr_tail())
+            settle(self._greeted, error=problems.no_agent(self.host, noise, status, begun=False))
 
     @property
     def hello(self) -> wire.Hello:
-        """Return what the agent said first; only once `start` has returned."""
+        """Return the agent's first message; only once `start` has returned."""
         assert self._hello is not None
         return self._hello
 
     def submit(self, request: Request[R], payload: bytes = b"") -> Future[R]:
-        future: Future[R] = Future()
-        with self._lock:
-            if self._ended is not None:
-                future.set_exception(self._ended())
-                return future
-            self._last_id += 1
-            number = self._last_id
-            self._open[number] = _Open(request, future)
-            if isinstance(request, wire.Follow):
-                self._followed[number] = frozenset(one.task for one in request.tasks)
+        for sent in self._ahead:
+            if sent[0] == request:
+                self._ahead.remove(sent)
+                return sent[1]
+        number, future = self._open_request(request)
+        if future.done():
+            return future
         self.backlog.hurry()
         assert self._channel is not None
         data = frames.pack(wire.header(number, request), payload)
@@ -211,13 +216,34 @@ class Session:
             settle(future, error=error)
         return future
 
+    def _open_request(self, request: Request[R]) -> tuple[int, Future[R]]:
+        """Register a request to be sent; return its number and reply, an error if the session ended."""
+        future: Future[R] = Future()
+        with self._lock:
+            if self._ended is not None:
+                future.set_exception(self._ended())
+            self._last_id += 1
+            number = self._last_id
+            if not future.done():
+                self._open[number] = _Open(request, future)
+            if isinstance(request, wire.Follow):
+                self._followed[number] = frozenset(start.task for start in request.tasks)
+        return number, future
+
+    def unfollow(self, *streams: int) -> None:
+        """End these streams of tasks, or all of them."""
+        for stream in streams or tuple(self._followed):
+            if stream not in self.dropped:
+                self.dropped.add(stream)
+                self.submit(wire.Unfollow(target=stream))
+
     def speak(self) -> None:
-        """Let the agent hear from us, unless something is on its way to it anyway."""
+        """Send the agent a sign of life, unless something is being sent anyway."""
         if not self._sending.locked():
             self.submit(wire.Ping())
 
     def request(self, request: Request[R], payload: bytes = b"", timeout: float = 60.0) -> R:
-        """Ask and wait; raise HostError (kind "timeout" when no answer came), or `Cancelled`."""
+        """Send a request and wait; raise HostError (kind "timeout" without a reply), or `Cancelled`."""
         return self.wait(self.submit(request, payload), request.OP, timeout)
 
     def wait(self, future: Future[R], op: str, timeout: float) -> R:
@@ -227,27 +253,21 @@ class Session:
             raise problems.silent(self.host, op, timeout) from None
 
     def cancel(self) -> None:
-        """Give up every answer that is still awaited."""
+        """Abandon every reply that is still awaited."""
         with self._lock:
             waiting = list(self._open.values())
-        for one in waiting:
-            settle(one.future, error=Cancelled())
+        for future in waiting:
+            settle(future.future, error=Cancelled())
 
     def give_up(self, why: str) -> None:
-        """End a session whose far end hangs: what is awaited fails at once, and the sink hears of it."""
+        """End a session whose remote end hangs: pending requests fail, and the sink receives the loss."""
         self._finish(lambda: problems.lost(self.host, why))
         self.link.close()
-
-    def look(self, now: float) -> None:
-        """End the session when a frame has begun and does not end."""
-        size, since = self._stream.wanting, self._frame_since
-        if size and since and now - since > _FRAME_SECONDS + size / _SLOWEST:
-            self.distrust(f"a frame of {size:,} bytes did not end within {now - since:.0f} s")
 
     def close(self) -> None:
         self._closing = True
         self.backlog.hurry()
-        # The link first: on one that hangs, closing the channel would wait for the far end.
+        # The link first: on a hanging one, closing the channel would wait for the remote end.
         self.link.close()
         if self._channel is not None:
             self._channel.close()
@@ -258,15 +278,20 @@ class Session:
 
     @property
     def error(self) -> HostError | None:
-        """Why it has ended; None while it goes on."""
+        """Return why it has ended; None while it goes on."""
         return None if self._ended is None else self._ended()
 
-    def _read(self, channel: Channel) -> None:
-        """The reader thread; whatever a node makes it trip over ends this session, and nothing else."""
+    def _read(self, channel: Channel, beat: float, ahead: Sequence[Request[Any]]) -> None:
+        """The reader thread; an error caused by a node's data ends this session, and nothing else."""
+        introduced = False
         try:
             while self.alive and (data := channel.recv(_READ)):
-                self.heard = self.clock.now()
+                if len(data) > _FRAME:  # a frame could come byte by byte forever
+                    self.last_message = self.clock.now()
                 self._take(data)
+                if self._stream.ready and not introduced:
+                    introduced = True
+                    self._introduce(channel, beat, ahead)
         except ProtocolError as error:
             self.distrust(str(error))
         except Exception as error:
@@ -277,29 +302,19 @@ class Session:
 
     def _take(self, data: bytes) -> None:
         for header, payload in self._stream.feed(data):
-            self._frame_since = 0.0
             self._dispatch(header, payload)
-            if self.backlog.size > MOST:  # an honest one may: its tasks' words wait on its disk
-                self.give_up("it sends faster than this machine takes it in")
+            if self.backlog.size > MOST:  # not the host's fault: its tasks' output is safe on its disk
+                self.give_up("it sends faster than this machine can process")
                 return
             if self.backlog.size > ROOM:
                 self.held = True
-                self.backlog.wait(self._urgent)
-                self.heard, self.held = self.clock.now(), False
-        if self._stream.ready:
-            self._ready.set()
-        if not self._stream.wanting:
-            self._frame_since = 0.0
-        elif not self._frame_since:
-            self._frame_since = self.clock.now()
-
-    def _urgent(self) -> bool:
-        """Return True if reading cannot wait: for an answer that somebody waits for, or the end."""
-        return bool(self._open) or not self.alive or self._closing
+                # Reading cannot wait while a reply is awaited, nor for the end.
+                self.backlog.wait(lambda: bool(self._open) or not self.alive or self._closing)
+                self.last_message, self.held = self.clock.now(), False
 
     def _limits(self) -> tuple[int, int]:
         with self._lock:
-            requests = [one.request for one in self._open.values()]
+            requests = [open_request.request for open_request in self._open.values()]
             news = wire.NEWS_PAYLOAD if self._followed else 0
         return (
             max(wire.HEAD, *(request.HEAD for request in requests), 0),
@@ -312,19 +327,20 @@ class Session:
         return wire.NEWS_PAYLOAD if "stream" in header or "exec" in header else 0
 
     def _dispatch(self, header: dict[str, Any], payload: bytes) -> None:
+        self.last_message = self.clock.now()
         if self._hello is None:
             if "hello" not in header:
                 raise ProtocolError("its first frame is not a hello")
             self._hello = wire.read(header["hello"], wire.Hello, "its hello")
             self._greeted.set_result(self._hello)
         elif "hello" in header:
-            raise ProtocolError("it said hello twice")
+            raise ProtocolError("it sent two hellos")
         elif "id" in header:
             self._answer(header, payload)
         elif "exec" in header:
             with self._lock:
-                runs = any(isinstance(one.request, wire.Exec) for one in self._open.values())
-            pipe = next((one for one in wire.Pipe if one == header["exec"]), None)
+                runs = any(isinstance(pending.request, wire.Exec) for pending in self._open.values())
+            pipe = next((pipe for pipe in wire.Pipe if pipe == header["exec"]), None)
             if not runs or pipe is None:
                 raise ProtocolError("it sent output of a command that does not run")
             self.on_output(pipe, payload)
@@ -332,69 +348,66 @@ class Session:
             news = wire.news(header, payload)
             with self._lock:
                 if news.task not in self._followed.get(news.stream, ()):
-                    raise ProtocolError(f"it sent news of {news.task}, which is not followed")
+                    raise ProtocolError(f"it sent an update about {news.task}, which is not followed")
             self._sink(TaskNews(self.host.name, self, news, payload))
         elif "beat" not in header:
-            raise ProtocolError("it sent a frame that is neither an answer nor news")
+            raise ProtocolError("it sent a frame that is neither a reply nor an update")
 
     def _answer(self, header: dict[str, Any], payload: bytes) -> None:
-        asked = self._asked(header["id"])
+        pending = self._asked(header["id"])
         outcome, error = None, None
         match header.get("ok"):
             case True:
-                outcome = wire.answer(asked.request, header.get("result"), payload)
+                outcome = wire.answer(pending.request, header.get("result"), payload)
             case False:
-                name = f"the error in answer to `{asked.request.OP}`"
+                name = f"the error in answer to `{pending.request.OP}`"
                 error = problems.refused(self.host, wire.read(header.get("error"), wire.Failure, name))
             case _:
-                raise ProtocolError(f"the answer to `{asked.request.OP}` is neither good nor bad")
+                raise ProtocolError(f"the answer to `{pending.request.OP}` is neither a result nor an error")
         with self._lock:
             self._open.pop(header["id"], None)
-        settle(asked.future, outcome, error)
+        settle(pending.future, outcome, error)
 
     def _asked(self, number: object) -> _Open:
-        """The open request with that number; raise ProtocolError."""
+        """Return the open request with that number; raise ProtocolError."""
         with self._lock:
-            asked = self._open.get(number) if type(number) is int else None
-        if asked is None:
+            pending = self._open.get(number) if type(number) is int else None
+        if pending is None:
             raise ProtocolError(f"it answered request {number!r}, which is not open")
-        return asked
+        return pending
 
     def _hung_up(self, channel: Channel) -> None:
-        """The end of the stream."""
         if not self._greeted.done():
-            status, words = channel.wait(2.0), channel.stderr_tail()
-            noise = problems.noise(self._stream.noise, words)
-            error = self.link.explain(status, words) or problems.no_agent(
+            status, stderr = channel.wait(2.0), channel.stderr_tail()
+            noise = problems.noise(self._stream.noise, stderr)
+            error = self.link.explain(status, stderr) or problems.no_agent(
                 self.host, noise, status, begun=self._stream.ready
             )
             settle(self._greeted, error=error)
         self._finish(lambda: problems.lost(self.host, "the connection was closed"))
 
     def distrust(self, why: str) -> None:
-        """End a session whose far end says what our agent would not."""
+        """End a session whose remote end sends what our agent would not."""
         log.error("%s does not speak our protocol: %s", self.host.name, wire.printable(why))
         self._finish(lambda: problems.foreign(self.host, why))
-        settle(self._greeted, error=problems.foreign(self.host, why))  # who is told finds it ended
+        settle(self._greeted, error=problems.foreign(self.host, why))  # receivers find it ended
         self.link.close()
 
     def _finish(self, error: Callable[[], HostError]) -> None:
-        """The session is over, once."""
         with self._lock:
             if self._ended is not None:
                 return
             self._ended = error
             waiting, self._open = list(self._open.values()), {}
         self.backlog.hurry()
-        self._ready.set()
-        for one in waiting:
-            settle(one.future, error=error())
+        for future in waiting:
+            settle(future.future, error=error())
         if self._hello is not None and not self._closing:
             self._sink(Lost(self.host.name, self, error()))
 
 
 def settle(future: Future[Any], outcome: object = None, error: BaseException | None = None) -> bool:
-    """End a future; False when somebody else, a cancel for instance, was faster."""
+    """Complete a future; return False if something else, such as a cancel, was faster."""
     try:
         if error is None:
             future.set_result(outcome)

@@ -1,1 +1,1 @@
-"""The package that ships to the hosts: standard library only, Python 3.8+, imports nothing above it."""
+"""The package that is sent to the hosts: standard library only, Python 3.8+, no imports from outside."""

@@ -1,4 +1,4 @@
-"""One command on many hosts: started on each as it connects, its output and its end as they come."""
+"""One command on many hosts: started on each as it connects, with its output and end as they arrive."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Word: TypeAlias = CommandStarted | CommandOutput | CommandEnded | HostError
 
 
 class Commands:
-    """`argv` on all hosts; each host has exactly one `CommandEnded` or error among the words.
+    """`argv` on all hosts; each host contributes exactly one `CommandEnded` or error.
 
-    Whoever takes the words slowly is waited for: what waits here is bounded, and so the commands wait, too.
+    Backpressure: what waits here is bounded, so a slow consumer slows down the commands.
     """
 
     def __init__(self, connector: Connector, hosts: Sequence[Host], argv: Sequence[str]) -> None:
@@ -50,14 +50,13 @@ class Commands:
         self.hosts = hosts
         self._argv = tuple(argv)
         self._stopping = threading.Event()
-        self._closed = threading.Event()
 
     def start(self) -> None:
-        """Connect, from a thread of its own: the first answers need not wait for the last host."""
+        """Connect in a separate thread: the first replies need not wait for the last host."""
         self._fleet.clock.start("exec", self._connect)
 
     def next(self, timeout: float) -> Word | None:
-        """The next word, None when there is none in time; raise what ended the connecting."""
+        """Return the next message, or None if none arrives in time; raise what ended the connecting."""
         try:
             word = self._fleet.clock.take(self._words, timeout)
         except queue.Empty:
@@ -70,15 +69,15 @@ class Commands:
         return word
 
     def stop(self) -> None:
-        """Tell the command to end everywhere; the hosts' last words say where it did."""
+        """Ask for the command's end everywhere; the hosts' last messages report where it ended."""
         self._stopping.set()
         self._backlog.hurry()
         for session in list(self._fleet.sessions.values()):
             session.submit(wire.ExecEnd())
 
     def close(self) -> None:
-        """Cut the connections; agents end what still runs."""
-        self._closed.set()
+        """Close the connections; agents end what still runs."""
+        self._stopping.set()
         self._backlog.hurry()
         self._fleet.close()
 
@@ -86,12 +85,12 @@ class Commands:
         try:
             bad = self._fleet.connect(self.hosts, self._run)
         except Cancelled:
-            return
-        except Exception as reason:  # whoever waits for the hosts' words would wait for ever
+            pass
+        except Exception as reason:  # otherwise a consumer would wait for these hosts forever
             self._words.put(reason)
-            return
-        for error in bad.values():
-            self._words.put(error)
+        else:
+            for error in bad.values():
+                self._words.put(error)
 
     def _run(self, session: Session, _seconds: float) -> None:
         name = session.host.name
@@ -105,18 +104,14 @@ class Commands:
             session.submit(wire.ExecEnd())
 
     def _on_output(self, session: Session, stream: wire.Pipe, data: bytes) -> None:
-        """Called by the reader of a session, which reads no further meanwhile."""
-
-        def urgent() -> bool:
-            return self._stopping.is_set() or self._closed.is_set() or not session.alive
-
+        """Called by the reader of a session, which stops reading meanwhile."""
         if self._stopping.is_set():
             return
         self._backlog.add(data)
         self._words.put(CommandOutput(session.host.name, stream, data))
         session.held = True
-        self._backlog.wait(urgent)
-        session.heard, session.held = self._fleet.clock.now(), False
+        self._backlog.wait(lambda: self._stopping.is_set() or not session.alive)
+        session.last_message, session.held = self._fleet.clock.now(), False
 
     def _on_end(self, name: str, future: Future[wire.CommandEnd]) -> None:
         self._backlog.hurry()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from orchestrator.checks.cluster import SAME_STATE, other_state, same_state
 from orchestrator.config.targets import is_loopback
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostConnected, Noted, Phase
-from orchestrator.fleet import Answers, Session
+from orchestrator.fleet import Session
 from orchestrator.frameworks import alone
 from orchestrator.model import Host, RunPlan, Way
 from orchestrator.names import RunId
@@ -23,72 +24,97 @@ from orchestrator.ranges import fold, grouped
 from orchestrator.run import restarts
 from orchestrator.store.key import seal
 
-_OTHER_PORTS = 40  # how many times the next ports are tried before giving up
-_MOMENT = 1.0  # seconds in which the agents of a run that has just ended let go of its ports
+_OTHER_PORTS = 40  # attempts with the next ports before giving up
+_MOMENT = 1.0  # seconds for the agents of a run that has just ended to release its ports
 _LOOK = 0.1
+_AGAIN = 5.0  # seconds until a host that refuses us as the keeper is asked again
 
 
-def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, HostError]:
-    """Open what can be opened, of all hosts unless some are named; return the errors of the others."""
-    wanted = run.hosts if hosts is None else hosts
+def open_sessions(
+    run: Run, hosts: Sequence[Host] | None = None, *, new: bool = False
+) -> dict[str, HostError]:
+    """Open sessions with these hosts, by default all; return the errors of those that failed.
+
+    In a `new` run the requests that need no earlier reply of a host are sent along.
+    """
+    chosen = run.hosts if hosts is None else hosts
+
+    def ahead(host: Host) -> list[wire.Request[Any]]:
+        if not new:
+            return []
+        leases = [] if run.plan.admission.wait else [_lease(run, host)]
+        return [wire.Keep(run=run.id, who=run.who), *leases]
 
     def on_open(session: Session, seconds: float) -> None:
         run.emit(HostConnected(session.host.name, seconds, session.clock_offset))
 
-    bad = run.fleet.connect(wanted, on_open)
-    opened = [run.fleet.sessions[host.name] for host in wanted if host.name in run.fleet.sessions]
-    for remark, names in grouped((one.link.remark, one.host.name) for one in opened).items():
+    bad = run.fleet.connect(chosen, on_open, ahead)
+    opened = [run.fleet.sessions[host.name] for host in chosen if host.name in run.fleet.sessions]
+    for remark, names in grouped((session.link.remark, session.host.name) for session in opened).items():
         if remark:
-            run.emit(Noted(f"{fold(names)}: over OpenSSH's own client, for {remark}"))
+            run.emit(Noted(f"{fold(names)}: {remark}"))
     for session in opened:
         if (refused := session.hello.state_error) is not None:
-            name, hint = (
-                session.host.name,
-                "set `state` for it in hosts.toml to a folder of your own on a local disk",
-            )
-            bad[name] = HostError(name, refused.said, kind="state", why=refused.told, hint=hint)
-    for name, first in same_state((name, one.hello) for name, one in run.fleet.sessions.items()).items():
-        what, hint = f"has the state folder of {first} too", other_state(name)
+            hint = "set `state` in hosts.toml to a folder of your own on a local disk"
+            name = session.host.name
+            bad[name] = HostError(name, refused.summary, kind="state", why=refused.details, hint=hint)
+    for name, first in same_state((name, peer.hello) for name, peer in run.fleet.sessions.items()).items():
+        what, hint = f"shares the state folder of {first}", other_state(name)
         bad[name] = HostError(name, what, kind="state", why=SAME_STATE, hint=hint)
     return bad
 
 
-def keep(run: Run) -> dict[str, HostError]:
-    """Become the only keeper of the run on every node; return who refuses, and why.
+def keep_new(run: Run) -> dict[str, HostError]:
+    """Become the keeper of a new run on every node, all at once; return the hosts that refuse, and why.
 
-    The first host alone, then the others: of two that want it at the same moment one has it there, and
-    so everywhere.
+    Another keeper needs the plan from a node to compete. Nodes get it after all have accepted this keeper;
+    their replies are not awaited, since every start sends it again.
+    """
+    if refused := _keep_on(run, wire.Keep(run=run.id, who=run.who), run.names):
+        return refused
+    publish = wire.Keep(run=run.id, who=run.who, plan=plan_text(run))
+    for session in run.fleet.sessions.values():
+        session.submit(publish)
+    return {}
+
+
+def keep(run: Run) -> dict[str, HostError]:
+    """Become the run's only keeper on every node; return the hosts that refuse, and why.
+
+    The first host is asked alone, then the others: if two keepers compete, one of them wins that host, and
+    thereby all.
     """
     first, others = run.names[:1], run.names[1:]
-    refused = _keep_on(run, first)
+    request = wire.Keep(run=run.id, who=run.who, plan=plan_text(run))
+    refused = _keep_on(run, request, first)
     if any(error.kind == Trouble.KEPT for error in refused.values()):
         return refused
-    return {**refused, **_keep_on(run, others)}
+    return {**refused, **_keep_on(run, request, others)}
 
 
-def _keep_on(run: Run, hosts: list[str]) -> dict[str, HostError]:
-    answers = run.fleet.ask(wire.Keep(run=run.id, who=run.who, plan=plan_text(run)), hosts=hosts)
+def _keep_on(run: Run, request: wire.Keep, hosts: list[str]) -> dict[str, HostError]:
+    answers = run.fleet.ask(request, hosts=hosts)
     bad = dict(answers.bad)
     for name, reply in answers.good.items():
         if not reply.granted:
             who = (reply.holder and reply.holder.who) or "somebody"
-            if who == run.who:  # an agent of ours that has yet to notice that it was left
-                run.losses.unkept.add(name)
+            if who == run.who:  # our own agent has not noticed yet that its connection is gone
+                run.loop.after(_AGAIN, partial(keep_again, run, run.fleet.sessions[name]))
                 continue
             bad[name] = HostError(
                 name,
-                f"follows run {run.id} for another keeper",
+                f"serves another keeper of run {run.id}",
                 kind=Trouble.KEPT,
-                why=f"{who} keeps it",
+                why=f"its keeper is {who}",
                 hint=f"run `orchestrate tail {run.id}` there",
             )
     return bad
 
 
 def plan_text(run: Run) -> str | None:
-    """The plan as a node keeps it for whoever takes over, with our seal; None where it is not ours to give.
+    """Return the plan as a node stores it for a takeover, with our seal; None if the plan is not ours.
 
-    Then the nodes keep what they have: only with that can the controller that made it take the run over.
+    In that case the nodes keep theirs: only with that can the controller that made it take the run over.
     """
     if run.plan.hearsay:
         return None
@@ -96,46 +122,45 @@ def plan_text(run: Run) -> str | None:
 
 
 def for_nodes(plan: RunPlan) -> RunPlan:
-    """All but where tasks stand, which `cluster` says once for all, and how we reach the hosts."""
+    """Return the plan without the cluster in each task (`cluster` has it) and our ways to the hosts."""
 
     def unreached(host: Host) -> Host:
-        return replace(
-            host, ssh=host.name, user=None, port=None, identity=None, ssh_config=None, via=Way.AUTO
-        )
+        own = {"user": None, "port": None, "identity": None, "ssh_config": None, "via": Way.AUTO}
+        return replace(host, ssh=host.name, **own)
 
-    tasks = (replace(spec, env=alone(plan.recipe.framework, spec.env)) for spec in plan.tasks)
-    return replace(
-        plan,
-        tasks=tuple(tasks),
-        hosts=tuple(map(unreached, plan.hosts)),
-        spares=tuple(map(unreached, plan.spares)),
-        retired=tuple(map(unreached, plan.retired)),
-    )
+    tasks = tuple(replace(spec, env=alone(plan.recipe.framework, spec.env)) for spec in plan.tasks)
+    groups = {name: tuple(map(unreached, getattr(plan, name))) for name in ("hosts", "spares", "retired")}
+    return replace(plan, tasks=tasks, **groups)
 
 
 def keep_again(run: Run, session: Session) -> None:
-    """Ask a host that came back to hold us for the keeper; one that does not is asked again later.
+    """Ask a host that is back to accept us as the keeper; one that refuses is asked again later.
 
-    The agent that we had there may still be about to notice that it was left.
+    Our previous agent there may not have noticed the lost connection yet.
     """
-    name = session.host.name
-    run.losses.unkept.add(name)
 
     def answered(future: Future[wire.Keeping]) -> None:
-        if not future.cancelled() and future.exception() is None and future.result().granted:
-            run.loop.post(partial(run.losses.unkept.discard, name))
+        granted = future.exception() is None and future.result().granted
+        if not granted and run.fleet.sessions.get(session.host.name) is session:
+            run.loop.after(_AGAIN, partial(keep_again, run, session))
 
-    session.submit(wire.Keep(run=run.id, who=run.who)).add_done_callback(answered)
+    run.loop.when_done(session.submit(wire.Keep(run=run.id, who=run.who)), answered)
 
 
 def lease(run: Run, within: Phase = Phase.CONNECT, *, move: bool = True) -> None:
-    """Reserve the task ports on every machine, other ones where that was asked for and they may `move`.
+    """Reserve the task ports on every machine, or other ones where requested and they may `move`.
 
-    Raise PhaseFailed with who holds them.
+    Raise PhaseFailed with the holders of taken ports.
     """
     for shift in range(_OTHER_PORTS):
         may_move = move and run.plan.admission.other_ports
-        answers = _ask_for_ports(run, 0.0 if may_move else _MOMENT)
+        questions = {host.name: _lease(run, host) for host in run.hosts}
+        deadline = run.clock.now() + (0.0 if may_move else _MOMENT)
+        while True:
+            answers = run.fleet.ask(questions)
+            held = any(_of_others(run, reply) for reply in answers.good.values())
+            if not held or run.clock.now() > deadline or run.clock.flagged(run.stop, _LOOK):
+                break
         bad = dict(answers.bad)
         moved: dict[str, int] = {}
         for name, reply in answers.good.items():
@@ -148,42 +173,31 @@ def lease(run: Run, within: Phase = Phase.CONNECT, *, move: bool = True) -> None
         if not moved:
             run.leased = dict(run.fleet.sessions)
             return
-        run.plan = restarts.move(run.plan, moved)
-        run.folder.write_plan(run.plan)
+        run.replan(restarts.move(run.plan, moved))
     name = run.hosts[0].name
     fail_on(run, Phase.CONNECT, {name: HostError(name, "has no free ports", kind="port")})
 
 
-def _ask_for_ports(run: Run, patience: float) -> Answers[wire.Leased]:
-    """All hosts at once, and again for as long as others hold some of them."""
-    questions = {}
-    for host in run.hosts:
-        ports = {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(host.name)}
-        questions[host.name] = wire.Lease(
-            run=run.id, owner=run.plan.owner, machine=machine(host), ports=ports
-        )
-    deadline = run.clock.now() + patience
-    while True:
-        answers = run.fleet.ask(questions)
-        held = any(_of_others(run, reply) for reply in answers.good.values())
-        if not held or run.clock.now() > deadline or run.clock.flagged(run.stop, _LOOK):
-            return answers
+def _lease(run: Run, host: Host) -> wire.Lease:
+    ports = {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(host.name)}
+    since, owner = run.plan.created, run.plan.owner
+    return wire.Lease(run=run.id, owner=owner, machine=machine(host), since=since, ports=ports)
 
 
 def machine(host: Host) -> str:
-    """Return what tells a host from others on the same machine: a loopback address, else nothing."""
+    """Return what distinguishes hosts on the same machine: a loopback address; otherwise nothing."""
     return host.address if is_loopback(host.address) else ""
 
 
 def _of_others(run: Run, reply: wire.Leased) -> list[wire.Conflict]:
-    return [one for one in reply.conflicts if one.run != run.id]
+    return [conflict for conflict in reply.conflicts if conflict.run != run.id]
 
 
 def _held(name: str, conflicts: Sequence[wire.Conflict]) -> HostError:
     """Return who holds a host's ports."""
     first, ports = conflicts[0], ", ".join(str(conflict.port) for conflict in conflicts)
-    is_run = RunId.PATTERN.fullmatch(first.run or "")  # a node's word
+    is_run = RunId.PATTERN.fullmatch(first.run or "")  # reported by a node
     stop = f"`orchestrate stop {first.run}`, or launch" if is_run else "launch"
     who = f"run {first.run} ({first.owner})" if first.run else "another run"
-    what = f"has task port {ports} taken by {who}"
+    what = f"already uses task port {ports} for {who}"
     return HostError(name, what, kind="lease", hint=f"{stop} with --wait, or with --other-ports")

@@ -13,26 +13,38 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from orchestrator import wire
+from orchestrator import slurm, wire
 from orchestrator.clock import Clock
-from orchestrator.errors import HostError, Trouble
+from orchestrator.errors import HostError, OrchestrateError, RunError, Trouble, of_this_machine
 from orchestrator.events import Event, HostFailed, Phase, PhaseEnded, PhaseStarted
 from orchestrator.fleet import Fleet, Session
 from orchestrator.model import Host, RunPlan
 from orchestrator.phases.loop import Loop
-from orchestrator.slurm import Fate
+from orchestrator.ranges import grouped
 from orchestrator.store import RunFolder
 from orchestrator.store.known import Validations, state_root
 from orchestrator.store.points import PointFile
 from orchestrator.sync.contents import CodeSource, Contents
+from orchestrator.text import count
 from orchestrator.timings import DEFAULT, Timings
 
 log = logging.getLogger("orchestrate")
 Emit: TypeAlias = Callable[[Event], None]
+_EVERY = 3.0  # seconds between two queries of Slurm
+
+
+def unforeseen(doing: str, error: Exception) -> OrchestrateError | None:
+    """Log an exception, with its traceback if it is a bug; return a failure of this machine, worded."""
+    here = of_this_machine(error)
+    if here is None:
+        log.error("a bug: %s", doing, exc_info=error)
+    else:
+        log.error("%s: %s", doing, here.in_one_line)
+    return here
 
 
 class StopFlag(threading.Event):
-    """A request for the end of the run, which the keeper's thread sets and reads."""
+    """A request to end the run, which the keeper's thread sets and reads."""
 
     kill = False
 
@@ -41,63 +53,68 @@ class StopFlag(threading.Event):
         self.set()
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         return self.is_set()
 
 
 class StagedCode(Struct):
-    """Code as the stage has brought it to hosts, and where the tasks work there."""
+    """Code as it was staged on the hosts, and where the tasks run in it."""
 
-    reading: Future[tuple[Contents, list[str]]] | None = None  # the user's code, and what git says of it
-    trees: list[Contents] = []  # that every host has: that code and worker_entry
+    reading: Future[tuple[Contents, list[str]]] | None = None  # the user's code, and its git state
+    trees: list[Contents] = []  # on every host: that code and worker_entry
     work: dict[str, str] = {}  # host -> absolute cwd
-    made: set[str] = set()  # hosts whose cwd was made again, for the coming attempt
-    shared: dict[str, str] = {}  # host -> the first one that sees the same workdir
+    made: set[str] = set()  # hosts whose cwd was recreated for the coming attempt
+    shared: dict[str, str] = {}  # host -> the first one with the same workdir
 
 
 class PlacedData(Struct):
-    """Data of [data]: read here once, and where the tasks of each host find it."""
+    """Data of [data]: read here once, and its place on each host for the tasks."""
 
     contents: Contents | None = None
     env: dict[str, dict[str, str]] = {}
 
 
-class HostLosses(Struct):
-    """Hosts that are lost, while they are tried again; `phases.restart.recovery` fills it."""
-
-    since: dict[str, float] = {}  # monotonic
-    unkept: set[str] = set()  # back, and do not hold us for the keeper yet
-
-
 class Run(Struct):
-    """One run in the hands of its keeper: what is fixed, the plan and the fleet, and what each phase owns."""
+    """One run owned by its keeper: fixed values, the plan, the fleet, and what each phase adds."""
 
     folder: RunFolder
     plan: RunPlan
-    emit: Emit  # whose last event is the run's end
+    emit: Emit  # whose last event is the end of the run
     fleet: Fleet
     loop: Loop
-    who: str  # this keeper, as others are told
+    who: str  # this keeper, as shown to others
     source: CodeSource | None  # a keeper that takes over finds the code on the hosts
     secrets: Mapping[str, str] = {}
     timings: Timings = DEFAULT
-    key: bytes | None = None  # with which the user's plans are sealed
+    key: bytes | None = None  # seals the user's plans
     validations: Validations = field(default_factory=lambda: Validations(state_root() / "validated"))
     stop: StopFlag = field(default_factory=StopFlag)
     staged: StagedCode = field(default_factory=StagedCode)
     placed: PlacedData = field(default_factory=PlacedData)
-    losses: HostLosses = field(default_factory=HostLosses)
-    gpus: dict[str, wire.GpuLook] = {}  # of each host, at its last preflight
-    leased: dict[str, Session] = {}  # host -> whose agent holds its ports
-    fate: tuple[float, Fate] = (-math.inf, Fate())  # when Slurm was asked (monotonic), and its answer
+    since_lost: dict[str, float] = {}  # lost hosts, which `recovery` retries; since when (monotonic)
+    facts: dict[str, wire.MachineFacts] = {}  # of each host, from its last preflight
+    leased: dict[str, Session] = {}  # host -> the host whose agent holds its ports
+    followed: dict[str, tuple[Session, Future[wire.Unknown]]] = {}  # host -> sent along with the last start
+    fate: tuple[float, slurm.Fate] = (-math.inf, slurm.Fate())  # when Slurm was queried, and its reply
     points: PointFile | None = None  # of the training
+    usage: PointFile | None = None  # of each host by its tasks
     alive: set[str] = set()  # hosts where tasks could not be ended
-    started: bool = False  # something of the run may be alive on the nodes
-    watched: float = -math.inf  # when a viewer last said that it looks at the tasks (monotonic)
+    started: bool = False  # parts of the run may be alive on the nodes
+    watched: float = -math.inf  # when a viewer last reported that it shows the tasks (monotonic)
 
     @property
     def clock(self) -> Clock:
         return self.loop
+
+    def replan(self, plan: RunPlan, *, required: bool = True) -> None:
+        """Continue with another plan, stored for a takeover; raise RunError if that fails and is required."""
+        self.plan = plan
+        try:
+            self.folder.write_plan(plan)
+        except RunError as error:
+            if required:
+                raise
+            log.warning("%s: %s", error.what, error.why)
 
     @property
     def id(self) -> str:
@@ -109,32 +126,57 @@ class Run(Struct):
 
     @property
     def lost(self) -> dict[str, float]:
-        """The hosts with tasks that are lost, each with since when (monotonic)."""
-        since = self.losses.since
+        """Return the lost hosts with tasks, each with since when (monotonic)."""
+        since = self.since_lost
         return {host.name: since[host.name] for host in self.hosts if host.name in since}
 
     @property
+    def job(self) -> str:
+        """Return the Slurm job of the hosts; "" if they are not Slurm nodes."""
+        return next((host.job for host in self.hosts if host.job), "")
+
+    def allocation(self, *, now: bool = False) -> slurm.Fate:
+        """Return Slurm's state of the run's job and nodes; empty for a run without a job.
+
+        A job that is over remains so, even if Slurm does not reply later.
+        """
+        at, state = self.fate
+        if self.job and (now or self.clock.now() - at > _EVERY):
+            latest = slurm.look(self.job, {host.ssh for host in self.hosts if host.job})
+            state = latest if latest.over or not state.over else state
+            self.fate = self.clock.now(), state
+        return state
+
+    def taken(self) -> dict[str, str]:
+        """Return which of the lost hosts will not come back according to Slurm, and why."""
+        if not self.lost:
+            return {}
+        fate = self.allocation()
+        why = {host.name: fate.over or fate.down.get(host.ssh, "") for host in self.hosts}
+        return {name: why[name] for name in self.lost if why[name]}
+
+    @property
     def names(self) -> list[str]:
-        """The hosts with tasks that can be asked something."""
+        """Return the hosts with tasks that can be asked."""
         return [host.name for host in self.plan.hosts if host.name in self.fleet.sessions]
 
 
 @dataclasses.dataclass(eq=False)
 class PhaseFailed(Exception):  # noqa: N818 - how a phase ends, caught by the keeper
-    """The run cannot continue; the events that say why were emitted already."""
+    """The run cannot continue; the events that give the reason were already emitted."""
 
     phase: Phase
     cause: str
     hint: str = ""
-    hosts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what is wrong with which
+    hosts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # host -> its problem
     _: dataclasses.KW_ONLY
-    outside: bool = False  # it need not come again: a host was lost over it
-    here: bool = False  # this machine could not do its part, no host is to blame
+    outside: bool = False  # need not happen again: a host was lost
+    here: bool = False  # a failure of this machine; no host is to blame
 
 
 @contextmanager
 def phase(run: Run, which: Phase) -> Iterator[None]:
-    """Say when a phase starts and how it ended."""
+    """Report when a phase starts and how it ended."""
     began = run.clock.now()
     run.emit(PhaseStarted(which, len(run.hosts)))
     try:
@@ -146,7 +188,7 @@ def phase(run: Run, which: Phase) -> Iterator[None]:
 
 
 def report_failures(emit: Emit, phase: Phase, errors: Mapping[str, HostError]) -> None:
-    """Emit what went wrong, host by host."""
+    """Emit the errors, host by host."""
     for name, error in errors.items():
         log.error("%s: %s %s: %s", phase.value, name, error.what, error.why)
         emit(HostFailed(name, phase, error.kind, error.what, error.why, error.hint))
@@ -160,11 +202,13 @@ def fail_on(run: Run, phase: Phase, errors: Mapping[str, HostError]) -> None:
 
 
 def failure(phase: Phase, errors: Sequence[HostError]) -> PhaseFailed:
-    """Word a phase that cannot be finished by what is wrong with its hosts, the first error first."""
-    first = errors[0]
-    others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    found = {error.host: error.what for error in reversed(errors)}
+    """Describe an unfinished phase by the error that most hosts have; the first one of equals."""
+    alike = max(grouped((error.what, error) for error in errors).values(), key=len)
+    first, differ = alike[0], len(errors) - len(alike)
+    others = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
+    causes = {error.host: error.what for error in reversed(errors)}
     outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in errors)
     here = all(error.kind == Trouble.HERE for error in errors)
-    cause = f"{first.host}{others} {first.what}"
-    return PhaseFailed(phase, cause, first.hint, found, outside=outside, here=here)
+    otherwise = f"; {count(differ, 'host')} failed otherwise" if differ else ""
+    cause = f"{first.host}{others} {first.what}{otherwise}"
+    return PhaseFailed(phase, cause, first.hint, causes, outside=outside, here=here)

@@ -1,15 +1,16 @@
-"""Having what [data] names on every host, before anything trains: looked for, sent, found by the tasks.
+"""Placing what [data] names on every host before training: searched, sent, and passed to the tasks.
 
-It leaves this machine once, and goes on along a line of the hosts. Each takes what it lacks from the one
-before it, as it comes there; the first takes it from here. A host to which its neighbour gives nothing asks
-the one before that one, at last this machine. What has come stays when it is interrupted.
+Data leaves this machine once and travels along a line of hosts. Each host takes what it lacks from its
+predecessor while that is still receiving; the first one takes it from here. A host whose predecessor
+delivers nothing asks the one before, and finally this machine. What has arrived stays when a transfer is
+interrupted.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from orchestrator import wire
 from orchestrator.clock import SYSTEM, Clock
-from orchestrator.errors import HostError, RunError, UsageError
+from orchestrator.errors import HostError, UsageError
 from orchestrator.events import DataPlaced, Phase, Stepped
 from orchestrator.fleet import Answers, Fleet
 from orchestrator.model import Data, Host
@@ -31,53 +32,41 @@ from orchestrator.sync.conversation import Throttle, one_time_key
 from orchestrator.sync.sending import Sending
 
 _LOOK = 3600.0  # seconds that reading all of it may take
-_TOLD = 1.0  # seconds between two words about how much was read, or has come
-_GLANCE = 0.25  # seconds between two looks at what a host has
-_STALL = 15.0  # seconds in which nothing comes of what could
-
-_USABLE = (wire.StoreState.WHOLE, wire.StoreState.UNSURE)
+_SHOWN_EVERY = 1.0  # seconds between two progress events
+_GLANCE, _MOST_GLANCE = 0.25, 2.0  # seconds between two queries of a host's progress,
+_PER_PIECE = 20e-6  # which a reply about many pieces lengthens
+_STALL = 15.0  # seconds without any progress
 
 
 def place(run: Run, joined: Sequence[str] | None = None) -> None:
-    """Have the data on all hosts of a run, or on those that joined it; raise PhaseFailed.
+    """Place the data on all hosts of a run, or on those that joined it; raise PhaseFailed.
 
-    A later attempt reads the very data of the first one: what was changed here since is an error.
+    A later attempt reads exactly the data of the first one: changes on this machine since then are an error.
     """
     if run.plan.data is None or joined == []:
         return
     with phase(run, Phase.DATA):
         hosts = [host for host in run.hosts if host.name in run.fleet.sessions]
-        digest = run.plan.data_digest
+        digest, named = run.plan.data_digest, run.plan.data
         if digest and run.placed.contents is None:  # another keeper has sent it
-            seen = look(run.fleet, hosts, digest)
-            if all(one.state in _USABLE for one in seen.good.values()) and not seen.bad:
-                _found(run, run.plan.data, {name: one.path for name, one in seen.good.items()})
+            looked = look(run.fleet, hosts, digest)
+            copies = looked.good.values()
+            if not looked.bad and all(copy.state is not wire.StoreState.ABSENT for copy in copies):
+                run.placed.env |= {name: env_of_data(copy.path, named) for name, copy in looked.good.items()}
                 return
-        named = run.plan.data
         dataset = run.placed.contents or run.fleet.in_pool(lambda: read_sources(sources(named), run.emit))
         if digest not in ("", dataset.digest):
             raise PhaseFailed(
                 Phase.DATA,
-                "what [data] names is not what it was when the run began",
-                "launch it again: tasks of one run must read the same",
+                "the files of [data] have changed since the run began",
+                "launch it again: all tasks of a run must read the same data",
             )
         run.placed.contents = dataset
         placed, bad = bring(run.fleet, hosts, dataset, run.emit, run=run.id)
         fail_on(run, Phase.DATA, bad)
-        _found(run, run.plan.data, placed)
-        if digest:
-            return
-        run.plan = replace(run.plan, data_digest=dataset.digest)
-        try:
-            run.folder.write_plan(run.plan)
-        except RunError as error:  # a full disk here: a keeper that takes over looks for today's data
-            log.warning("%s: %s", error.what, error.why)
-
-
-def _found(run: Run, data: Data, placed: Mapping[str, str]) -> None:
-    """From now on tasks are told where it is."""
-    for name, path in placed.items():
-        run.placed.env[name] = env_of_data(path, data)
+        run.placed.env |= {name: env_of_data(path, named) for name, path in placed.items()}
+        if not digest:  # on a full disk a keeper that takes over will find today's data
+            run.replan(replace(run.plan, data_digest=dataset.digest), required=False)
 
 
 _INFO = "dataset_info.json"  # a prepared set is <data_dir>/<name>/[<config>/]<version> with this file
@@ -85,44 +74,44 @@ _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 
 
 def sources(data: Data) -> list[DataPath]:
-    """Return what [data] names, as files of this machine; raise UsageError for a set that is not prepared."""
+    """Return what [data] names as files of this machine; raise UsageError for a set that is not prepared."""
     named = [("files", given) for given in data.paths] + [("keras/datasets", given) for given in data.keras]
-    found = [DataPath(f"{below}/{given.rpartition('/')[2]}", at_home(given)) for below, given in named]
+    paths = [DataPath(f"{below}/{given.rpartition('/')[2]}", at_home(given)) for below, given in named]
     root = at_home(data.tfds_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
-    for wanted in data.sets:
-        if (folder := find_set(root, wanted)) is None:
+    for name in data.sets:
+        if (folder := find_set(root, name)) is None:
             raise UsageError(
-                f"[data] names the set {wanted}, which is not in {root}",
-                why="a set is sent as tensorflow-datasets has prepared it, and here is none of that name",
+                f"[data] names the set {name}, which is not in {root}",
+                why="only sets prepared by tensorflow-datasets are sent, and here is none of that name",
                 hint="copy it there, name its folder (`tfds_dir` under [data]), or leave it out: hosts then"
                 " prepare their own",
             )
-        found.append(DataPath(f"tfds/{folder.relative_to(root)}", folder))
-    return found
+        paths.append(DataPath(f"tfds/{folder.relative_to(root)}", folder))
+    return paths
 
 
-def find_set(root: Path, wanted: str) -> Path | None:
-    """Find the prepared set `name/config:version` below a data_dir, the newest where no version is named."""
-    place, _, version = wanted.partition(":")
-    for above in (place, f"{place}/*"):  # a set whose only form has a name is named without it
+def find_set(root: Path, name: str) -> Path | None:
+    """Return the prepared set `name/config:version` in a data_dir, the newest if no version is given."""
+    place, _, version = name.partition(":")
+    for above in (place, f"{place}/*"):  # a set whose only configuration has a name is referred to without it
         infos = root.glob(f"{above}/{version or '*'}/{_INFO}")
-        found = [info.parent for info in infos if _VERSION.fullmatch(info.parent.name)]
-        if len({folder.parent for folder in found}) == 1:
-            return max(found, key=lambda folder: tuple(map(int, folder.name.split("."))))
+        versions = [info.parent for info in infos if _VERSION.fullmatch(info.parent.name)]
+        if len({folder.parent for folder in versions}) == 1:
+            return max(versions, key=lambda folder: tuple(map(int, folder.name.split("."))))
     return None
 
 
-def read_sources(found: Sequence[DataPath], emit: Emit, clock: Clock = SYSTEM) -> Contents:
-    """Read them with a word about it once a second; raise UsageError."""
-    said = clock.now()
+def read_sources(paths: Sequence[DataPath], emit: Emit, clock: Clock = SYSTEM) -> Contents:
+    """Read them, with a progress report every second; raise UsageError."""
+    reported = clock.now()
 
     def on_bytes(done: int, total: int) -> None:
-        nonlocal said
-        if clock.now() - said > _TOLD:
-            said = clock.now()
+        nonlocal reported
+        if clock.now() - reported > _SHOWN_EVERY:
+            reported = clock.now()
             emit(Stepped("", "reads the data", done, total))
 
-    return read_data(found, on_bytes)
+    return read_data(paths, on_bytes)
 
 
 def bring(
@@ -135,39 +124,42 @@ def bring(
     limit: float | None = None,
     helpers: Sequence[Host] = (),
 ) -> tuple[dict[str, str], dict[str, HostError]]:
-    """Make the hosts have it, once on a disk that hosts share; the folder on each, and what failed.
+    """Bring the data to the hosts, once per shared disk; return the folder on each, and the errors.
 
-    `run` holds the leases of ports that are our own, `limit` is how many bytes leave this machine per second.
-    `helpers` are others that have the data, and give it to these.
+    `run` is the one whose port leases are ours; `limit` bounds the bytes per second that leave this machine.
+    `helpers` are other hosts that have the data and pass it on.
     """
     began = fleet.clock.now()
     looked = look(fleet, hosts, dataset.digest)
     bad = dict(looked.bad)
-    whole = {name for name, one in looked.good.items() if one.state is wire.StoreState.WHOLE}
-    asked = [host for host in hosts if host.name in looked.good]
-    rest = [host for host in asked if host.name not in whole]
-    disks = grouped((first, name) for name, first in shared_workdirs(fleet, asked if rest else ()).items())
-    # Of those that see one disk, one gets it, unless one has it.
-    leaders = {one: min(disk, key=lambda name: name not in whole) for disk in disks.values() for one in disk}
+    whole = {name for name, copy in looked.good.items() if copy.state is wire.StoreState.WHOLE}
+    answering = [host for host in hosts if host.name in looked.good]
+    rest = [host for host in answering if host.name not in whole]
+    disks = grouped(
+        (first, name) for name, first in shared_workdirs(fleet, answering if rest else ()).items()
+    )
+    # Of the hosts that share a disk one receives it, unless one already has it.
+    leaders = {name: min(disk, key=lambda n: n not in whole) for disk in disks.values() for name in disk}
     lacking = [host for host in rest if leaders.get(host.name, host.name) == host.name]
     came: dict[str, Participant] = {}
     if lacking:
-        givers = [*(host for host in asked if host.name in whole), *helpers]
+        givers = [*(host for host in answering if host.name in whole), *helpers]
         came, failed = Transfer(fleet, dataset, emit, run, limit).run(lacking, givers)
         bad.update(failed)
     others = [host for host in rest if host not in lacking]
-    seen = look(fleet, others, dataset.digest)
+    again = look(fleet, others, dataset.digest)
     for host in others:
         if (error := bad.get(leaders[host.name])) is not None:
-            what = f"shares its disk with {error.host}, which did not get the data"
+            what = f"shares the disk of {error.host}, which did not get the data"
             bad[host.name] = HostError(host.name, what, kind="data", why=error.what, hint=error.hint)
-        elif host.name in seen.bad or seen.good[host.name].state is wire.StoreState.ABSENT:
-            bad[host.name] = seen.bad.get(host.name) or unseen_error(host, f"data/{dataset.digest}")
-    paths = {host.name: looked.good[host.name].path for host in asked if host.name not in bad}
+        elif host.name in again.bad or again.good[host.name].state is wire.StoreState.ABSENT:
+            bad[host.name] = again.bad.get(host.name) or unseen_error(host, f"data/{dataset.digest}")
+    paths = {host.name: looked.good[host.name].path for host in answering if host.name not in bad}
     seconds = fleet.clock.now() - began
     for name, path in paths.items():
         part = came.get(name)
-        figures = (part.sending.sent, part.from_peers, part.seconds) if part else (0, 0, seconds)
+        sent = part.sending.sent if part else 0
+        figures = (sent, max(0, part.lacked - sent), part.seconds) if part else (0, 0, seconds)
         emit(DataPlaced(name, dataset.digest, path, dataset.size, *figures, reused=part is None))
     return paths, bad
 
@@ -175,16 +167,16 @@ def bring(
 def look(
     fleet: Fleet, hosts: Sequence[Host], digest: str, seconds: float = _LOOK
 ) -> Answers[wire.StoreLooked]:
-    """Ask hosts for data by its digest; changes nothing there but the time of its last use."""
+    """Query hosts for data by its digest; this only updates its last use there."""
     questions = {host.name: wire.StoreLook(path=f"{host.workdir}/data/{digest}") for host in hosts}
     return fleet.ask(questions, timeout=seconds)
 
 
 def unseen_error(host: Host, folder: str) -> HostError:
-    """Return the error of a host that shares a disk, and does not see what is on it."""
+    """Return the error of a host that shares a disk but does not see its content."""
     return HostError(
         host.name,
-        "does not see what was sent to the disk that it shares",
+        "does not see what was sent to the shared disk",
         kind="data",
         why=f"there is no {folder} in {host.workdir}",
         hint="try again: a shared folder that is slow to show new files does this",
@@ -199,18 +191,14 @@ class Participant(Struct):
 
     host: Host
     sending: Sending
-    port: int = 0  # where it gives pieces to peers
-    lacked: int = 0  # bytes, at the beginning
-    seconds: float = -1.0  # until it had all; below 0: it has not
-    told_at: float = 0.0
-
-    @property
-    def from_peers(self) -> int:
-        return max(0, self.lacked - self.sending.sent)
+    port: int = 0  # where it serves pieces to peers
+    lacked: int = 0  # bytes, from the start
+    seconds: float = -1.0  # until it was complete; below 0: it is not
+    shown_at: float = 0.0
 
 
 class Transfer:
-    """One data set on its way to the hosts that lack it; `run` is whose leases of ports are our own."""
+    """One data set on its way to the hosts that lack it; `run` is the one whose port leases are ours."""
 
     def __init__(self, fleet: Fleet, data: Contents, emit: Emit, run: str, limit: float | None) -> None:
         self._fleet = fleet
@@ -218,6 +206,7 @@ class Transfer:
         self._run = run
         self._emit = emit
         self._key = one_time_key()
+        self._glance = max(_GLANCE, min(_MOST_GLANCE, _PER_PIECE * len(data.manifest.pieces)))
         self._throttle = Throttle(limit)
         self._began = self._fleet.clock.now()
         self._line: list[Participant] = []
@@ -226,7 +215,7 @@ class Transfer:
     def run(
         self, lacking: Sequence[Host], whole: Sequence[Host]
     ) -> tuple[dict[str, Participant], dict[str, HostError]]:
-        """Make `lacking` have it, with the help of those that are `whole`; what came, and what went wrong."""
+        """Bring it to `lacking` with the help of the `whole` hosts; return what arrived, and the errors."""
         takers, givers = self._parts(lacking), self._parts(whole)
         try:
             rest = [part for part in self._each(takers, self._begin) if part.seconds < 0]
@@ -253,7 +242,7 @@ class Transfer:
         return list(answers.good.values())
 
     def _each(self, parts: Sequence[Participant], work: Callable[[Participant], None]) -> list[Participant]:
-        """Work side by side; return those without an error: the others take no further part."""
+        """Work in parallel; return the hosts without an error: the others no longer take part."""
         answers = self._fleet.each({part.host.name: part for part in parts}, work, pool=max(1, len(parts)))
         for name, error in answers.bad.items():
             log.warning("data: %s %s: %s", name, error.what, error.why)
@@ -261,7 +250,7 @@ class Transfer:
         return [part for part in parts if part.host.name not in answers.bad]
 
     def _begin(self, part: Participant, *, serve: bool = False) -> None:
-        """Have a host look at what it has."""
+        """Have a host check what it already has."""
         host = part.host
         self._emit(Stepped(host.name, "looks at what is there", 0, self._data.size))
         ports = [host.task_port + place for place in range(host.tasks)]
@@ -272,17 +261,17 @@ class Transfer:
             part.seconds = self._fleet.clock.now() - self._began
 
     def _fill(self, part: Participant) -> None:
-        """Give a host what it lacks: from those before it in the line, at last from here."""
+        """Supply a host: from its predecessors in the line, and finally from here."""
         try:
             for giver in reversed(self._line[: self._line.index(part)]):
                 self._take(part, giver)
             self._send(part)
         except BaseException:
-            part.port = 0  # nobody waits for what it would have given
+            part.port = 0  # nobody waits for what it would have supplied
             raise
 
     def _take(self, part: Participant, giver: Participant) -> None:
-        """Have a host take what it lacks from another one, until it has it or nothing comes any more."""
+        """Have a host fetch from another one until it is complete or makes no progress."""
         lacks = part.sending.lacks
         if not lacks or not giver.port:
             return
@@ -295,28 +284,29 @@ class Transfer:
             elif self._fleet.clock.now() - since > _STALL:
                 log.warning("data: nothing comes from %s to %s any more", host.name, part.host.name)
                 return
-            self._fleet.clock.sleep(_GLANCE)
+            self._fleet.clock.sleep(self._glance)
 
     def _send(self, part: Participant) -> None:
         """Send a host what it lacks."""
 
         def before(size: int) -> None:
-            if self._fleet.clock.now() - part.told_at > _TOLD:
+            if self._fleet.clock.now() - part.shown_at > _SHOWN_EVERY:
                 self._look(part)
             self._throttle.wait(size)
 
         part.sending.put(part.sending.lacks, before)
-        part.sending.lacks = set()  # what is still in a pipe there comes before the seal
+        part.sending.lacks = set()  # data still in a pipe there arrives before the seal
 
     def _look(self, part: Participant) -> bool:
-        """Learn what a host has by now; return True when it takes nothing from another one any more."""
+        """Query a host's progress; return True when it no longer fetches from another host."""
         held = part.sending.have()
-        part.sending.lacks &= part.sending.absent(held.bits)  # a host that forgets is not sent to for ever
+        # Do not resend forever to a host that loses data.
+        part.sending.lacks &= part.sending.absent(held.bits)
         if held.trouble:
             log.warning("data: %s gets nothing from the host before it: %s", part.host.name, held.trouble)
-        if self._fleet.clock.now() - part.told_at > _TOLD:
-            part.told_at = self._fleet.clock.now()
-            left = sum(map(self._data.manifest.length, part.sending.lacks))
-            step = Stepped(part.host.name, "receives data", self._data.size - left, self._data.size)
+        if self._fleet.clock.now() - part.shown_at > _SHOWN_EVERY:
+            part.shown_at = self._fleet.clock.now()
+            remaining = sum(map(self._data.manifest.length, part.sending.lacks))
+            step = Stepped(part.host.name, "receives data", self._data.size - remaining, self._data.size)
             self._emit(step)
         return held.idle

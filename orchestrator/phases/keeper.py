@@ -1,6 +1,6 @@
 """The keeper: the one process that owns a run, from the first connection to the verdict.
 
-Viewers ask it for something by a FIFO in the run's folder, which a thread of its own reads.
+Viewers send requests through a FIFO in the run's folder, which a separate thread reads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import msgspec
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from orchestrator.checks import gpus
 from orchestrator.diagnosis.lastwords import LOOKED_AT
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.diagnosis.verdict import Verdict, judge, of_hang
-from orchestrator.errors import ExitStatus, OrchestrateError, of_this_machine
+from orchestrator.errors import ExitStatus, OrchestrateError, worded
 from orchestrator.events import (
     AttemptFailed,
     FailureKind,
@@ -38,46 +38,47 @@ from orchestrator.events import (
 )
 from orchestrator.fleet import Cancelled
 from orchestrator.model import Order, RunPlan
-from orchestrator.phases import allocation, launch, stage, stop
+from orchestrator.phases import launch, stage, stop
 from orchestrator.phases.adopt import Adopted, adopt, announcement
 from orchestrator.phases.attempt import Attempt, Finished
-from orchestrator.phases.context import PhaseFailed, Run, log
+from orchestrator.phases.context import PhaseFailed, Run, log, unforeseen
 from orchestrator.phases.follow import collect
 from orchestrator.phases.loop import ViewerRequest, Watched
+from orchestrator.phases.restart import recovery
 from orchestrator.phases.restart.again import (
     CannotSeatError,
     KeptElsewhereError,
     connect_or_replace,
     prepare,
-    rest,
     start_again,
 )
 from orchestrator.planning.takeover import FIRST
 from orchestrator.ranges import fold, grouped
-from orchestrator.run import peers, restarts
+from orchestrator.run import hang, restarts
 from orchestrator.run.records import last_error
 from orchestrator.run.restarts import FailedAttempt
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import last_bytes, last_lines
 from orchestrator.text import signal_name
 
-_LOOK = 2.0  # seconds between two looks for an order from another machine
-_GLANCE = 0.1  # seconds between two looks for a host that is typed to
-_AT_ONCE = 3000  # characters of it; the task's FIFO takes all or nothing up to 4096
+_LOOK = 2.0  # seconds between two checks for a request from another machine
+_RETYPE_DELAY = 0.1  # seconds between two attempts to reach a host for keyboard input
+_MAX_TYPED = 3000  # hex digits per message; FIFO writes are atomic up to 4096 bytes
 
 
 class Control:
-    """Takes requests for as long as the keeper lives; while `cancels`, one ends whatever is waited for.
+    """Accepts requests while the keeper lives; while `cancels`, a stop aborts whatever is being waited for.
 
-    A thread reads them; the keeper's own thread does what they ask for.
+    A thread reads them; the keeper's own thread acts on them.
     """
 
     def __init__(self, run: Run, fifo: int) -> None:
         self.cancels = True
         self._run = run
         self._fifo = fifo
-        self._typed = ""  # for the task with a terminal, while its host is lost
-        self._again = False  # it is tried again in a moment
+        self._typed = ""  # hex input for the terminal's task, not sent yet
+        self._size: Sequence[int] | None = None  # of the terminal, not sent yet
+        self._retry_due = False  # retried in a moment
 
     def listen(self) -> None:
         self._run.clock.start("control", self._listen)
@@ -91,51 +92,52 @@ class Control:
             elif data := self._run.folder.take_order():
                 lines = [data]
             for line in lines:
-                self._run.loop.post(partial(self._hear, line))
+                self._run.loop.post(partial(self._handle, line))
 
-    def _hear(self, line: bytes) -> None:
+    def _handle(self, line: bytes) -> None:
         try:
-            asked = json.loads(line)
-            order = Order(asked.get("want"))
+            request = json.loads(line)
+            order = Order(request.get("want"))
         except (ValueError, AttributeError):
             return
         match order:
             case Order.TYPE:
-                self._type_in(str(asked.get("typed", "")), asked.get("terminal"))
+                self._type_in(str(request.get("typed", "")), request.get("terminal"))
             case Order.VITALS:
                 self._run.watched = self._run.clock.now()
                 self._run.loop.put(Watched())
             case Order.STOP | Order.KILL:
-                # Cancelled first: whoever sees that it was asked for may wait for hosts again.
-                if self.cancels and not self._run.stop.asked:
+                # Cancel first: whoever sees the request may wait for hosts again.
+                if self.cancels and not self._run.stop.requested:
                     self._run.fleet.cancel()
                 self._run.stop.ask(kill=order is Order.KILL)
                 self._run.loop.put(ViewerRequest())
 
     def _type_in(self, typed: str, size: Sequence[int] | None) -> None:
-        """Hand on what was typed, now or when the host is back."""
+        """Forward keyboard input, now or when the host is back."""
         plan = self._run.plan
         if plan.terminal is None:
             return
-        task, self._typed = plan.terminal.task, self._typed + typed
+        task, self._typed, self._size = plan.terminal.task, self._typed + typed, size or self._size
         session = self._run.fleet.sessions.get(plan.task(task).host)
         if session is not None:
-            words, self._typed = self._typed[:_AT_ONCE], self._typed[_AT_ONCE:]
+            chunk, self._typed = self._typed[:_MAX_TYPED], self._typed[_MAX_TYPED:]
             session.submit(
-                wire.Type(run=plan.run, attempt=str(FIRST), task=str(task), typed=words, terminal=size)
+                wire.Type(run=plan.run, attempt=str(FIRST), task=str(task), typed=chunk, terminal=self._size)
             )
-        if self._typed and not self._again:
-            self._again = True
-            self._run.loop.after(_GLANCE, self._type_on)
+            self._size = None
+        if (self._typed or self._size) and not self._retry_due:
+            self._retry_due = True
+            self._run.loop.after(_RETYPE_DELAY, self._retry_typing)
 
-    def _type_on(self) -> None:
-        self._again = False
-        if self._typed:
+    def _retry_typing(self) -> None:
+        self._retry_due = False
+        if self._typed or self._size:
             self._type_in("", None)
 
 
 def keep(run: Run, control: int, *, new: bool) -> ExitStatus:
-    """Take a run from its plan to its end, or go on with one whose keeper is gone.
+    """Take a run from its plan to its end, or continue one whose keeper is gone.
 
     The exit status is also in its RunEnded.
     """
@@ -143,36 +145,54 @@ def keep(run: Run, control: int, *, new: bool) -> ExitStatus:
     return keeper.guarded(keeper.whole if new else keeper.adopted)
 
 
-_ENDS = 4  # that are tried: of the work, of its failure, of a stop meanwhile, of what fails then
+_MAX_ENDINGS = 4  # tried in this order: the work, its failure, a stop meanwhile, and what fails then
 
 
 class _Keeper:
     def __init__(self, run: Run, control: int) -> None:
         self._run = run
         run.fleet.keep_alive = min(run.fleet.keep_alive, run.plan.lifeline / 4 or run.fleet.keep_alive)
-        # Wall clocks jump; what was before us can be told by them alone.
+        # Wall clocks jump; events from before this keeper have no other time.
         self._began = run.clock.now() - max(0.0, run.clock.wall() - run.plan.created)
         self._unproven: tuple[str, ...] = ()
         self._number = FIRST  # of the attempt
         self._failures: list[FailedAttempt] = []
         self._verdict: Verdict | None = None  # of the last failed attempt
-        self._over: RunEnded | None = None  # it had ended before: only its remains are removed
-        # Until the tasks are followed, a request to stop must end whatever is being waited for.
+        self._earlier_end: RunEnded | None = None  # it had already ended: only clean up
+        # Until the tasks are followed, a stop request must end whatever is being waited for.
         self._control = Control(run, control)
 
     def guarded(self, work: Callable[[], RunEnded | RunLeft]) -> ExitStatus:
-        """Whatever happens, the run ends with one RunEnded, and a bug leaves its traceback."""
-        allocation.heed_signals(self._run)
+        """Make sure that the run ends with exactly one RunEnded; a bug leaves its traceback in the log."""
+        # Slurm sends these to a job's processes: an orderly stop.
+        for number in (signal.SIGTERM, signal.SIGUSR1) if self._run.job else ():
+            signal.signal(number, lambda *_: self._run.folder.ask_keeper(Order.STOP))
         ended = self._conclude(work)
-        if isinstance(ended, RunEnded) and self._over is None:
-            notify(self._run, ended)  # before the end is told: whoever waits for that finds it done
+        with contextlib.suppress(Exception):
+            launch.keep_warm(self._run)
+        if isinstance(ended, RunEnded):
+            self._leave()
+            if self._earlier_end is None:
+                notify(self._run, ended)  # before the end is reported: whoever waits for that finds it done
         self._run.emit(ended)
         self._run.fleet.close()
         return ExitStatus(ended.status) if isinstance(ended, RunEnded) else ExitStatus.CLUSTER
 
+    def _leave(self) -> None:
+        """End the containers of the run; those of hosts that do not answer end by themselves."""
+        sessions = self._run.fleet.sessions
+        names = {host.name for host in self._run.plan.members if host.container and host.name in sessions}
+        with contextlib.suppress(Cancelled, OrchestrateError, OSError):
+            self._run.fleet.resume()
+            answers = self._run.fleet.each(
+                {name: sessions[name].link for name in names}, lambda link: link.leave()
+            )
+            for error in answers.bad.values():
+                log.warning("%s: its container may still run: %s", error.host, error.in_one_line)
+
     def _conclude(self, work: Callable[[], RunEnded | RunLeft]) -> RunEnded | RunLeft:
-        """Run `work` to its end. Its exceptions come to an end of their own, and so do those of that end."""
-        for _ in range(_ENDS):
+        """Run `work`; an exception leads to an ending of its own, also one raised during an ending."""
+        for _ in range(_MAX_ENDINGS):
             try:
                 return work()
             except Cancelled:
@@ -182,8 +202,7 @@ class _Keeper:
             except OrchestrateError as error:
                 work = partial(self._failed, of_phase(error))
             except Exception as error:
-                here = of_this_machine(error)
-                log.exception("this machine could not do its part" if here else "a bug")
+                here = unforeseen("the run ends", error)
                 if here is None:
                     break
                 work = partial(self._failed, of_phase(here))
@@ -203,23 +222,25 @@ class _Keeper:
         self._control.cancels = False
         run.started = True
         self._control.listen()
-        found = adopt(run)
-        if isinstance(found, RunLeft):
-            return self._taken() or found
-        self._number = found.attempt
-        self._failures = [FailedAttempt("", None, 0.0)] * (found.attempt - FIRST)
+        adopted = adopt(run)
+        if isinstance(adopted, RunLeft):
+            return self._run_failed(Verdict(), "") if run.allocation(now=True).over else adopted
+        self._number = adopted.attempt
+        self._failures = [FailedAttempt("", None, 0.0)] * (adopted.attempt - FIRST)
 
         def begin() -> None:
-            if found.missing:
+            if adopted.missing:
                 raise PhaseFailed(
-                    Phase.LAUNCH, f"its keeper was gone before {found.missing} was started", "launch it again"
+                    Phase.LAUNCH,
+                    f"its keeper was gone before {adopted.missing} was started",
+                    "launch it again",
                 )
 
-        self._over = found.over
-        return self._attempts(begin, found)
+        self._earlier_end = adopted.over
+        return self._attempts(begin, adopted)
 
     def _attempts(self, begin: Callable[[], None], adopted: Adopted | None = None) -> RunEnded | RunLeft:
-        """Attempt after attempt, until one succeeds, a user stops it, or no other may follow."""
+        """Run attempts until one succeeds, a user stops the run, or no further one is allowed."""
         run = self._run
         while True:
             try:
@@ -228,14 +249,12 @@ class _Keeper:
                 assert self._verdict is not None
                 # A host that came back while another one was waited for may still run its tasks.
                 self._end_all(kill=True, grace=0.0, by=StopBy.FAILURE)
-                return self._lost_for_good(replace(self._verdict, hint=error.hint), error.cause)
+                return self._run_failed(replace(self._verdict, hint=error.hint), error.cause)
             except KeptElsewhereError as error:
                 return RunLeft(run.id, error.cause, error.hint)
             except (PhaseFailed, OrchestrateError) as error:
-                if (ended := self._taken()) is not None:
-                    return ended
                 failed = of_phase(error)
-                if not run.plan.restarts.most or run.stop.asked:
+                if not run.plan.restarts.most or run.stop.requested or run.allocation(now=True).over:
                     raise failed from error
                 self._end_all(kill=False, grace=run.plan.failure_grace, by=StopBy.FAILURE)
                 verdict = never_started(failed)
@@ -244,30 +263,30 @@ class _Keeper:
                 self._control.cancels = False
                 finished = Attempt(run, str(self._number), adopted).follow()
                 adopted, self._unproven = None, finished.unproven
-                if not finished.good and (ended := self._taken()) is not None:
-                    return ended
-                if finished.by_user or self._over is not None:
+                if finished.by_user or self._earlier_end is not None:
                     return self._stopped_by()
                 if finished.good:
                     ended = self._ended(Outcome.SUCCEEDED, ExitStatus.OK, doubt(finished))
                     hidden = warnings(finished, run.folder, str(self._number))
                     return msgspec.structs.replace(ended, warnings=hidden)
+                if run.allocation(now=True).over:
+                    return self._run_failed(Verdict(), "")
                 verdict, failure = attempt_failed(finished, run.folder)
                 verdict = with_gpus(run, verdict, finished)
                 if finished.hung is not None and not finished.hung.restart:
-                    asked = run.plan.restarts.most > 0
-                    return self._lost_for_good(verdict, "on_hang ends the run" if asked else "")
+                    allowed = run.plan.restarts.most > 0
+                    return self._run_failed(verdict, "on_hang ends the run" if allowed else "")
             self._failures.append(failure)
             if (why := self._enough()) is not None:
-                return self._lost_for_good(verdict, why)
+                return self._run_failed(verdict, why)
             self._rest(verdict)
             begin = partial(start_again, run, self._number)
 
     def _enough(self) -> str | None:
-        """Why no other attempt follows; None when one does."""
+        """Return why no further attempt follows; None if one does."""
         run = self._run
-        if run.stop.asked:
-            return "a stop was asked for"
+        if run.stop.requested:
+            return "a stop was requested"
         if run.plan.hearsay:
             return run.plan.hearsay
         why = restarts.enough(self._failures, run.plan.restarts.most)
@@ -278,7 +297,7 @@ class _Keeper:
         return None
 
     def _rest(self, verdict: Verdict) -> None:
-        """Say that the attempt failed, and wait before the next one; raise Cancelled."""
+        """Report the failed attempt, and wait before the next one; raise Cancelled."""
         run, self._verdict = self._run, verdict
         pause = restarts.pause(self._failures, run.timings.pauses)
         run.emit(
@@ -297,17 +316,18 @@ class _Keeper:
             )
         )
         self._control.cancels = True
-        rest(run, pause)
+        began = run.clock.now()
+        recovery.gather(run, pause)  # lost hosts may come back meanwhile
+        if run.clock.flagged(run.stop, max(0.0, began + pause - run.clock.now())):
+            raise Cancelled
         self._number += 1
 
-    def _lost_for_good(self, verdict: Verdict, given_up: str) -> RunEnded:
+    def _run_failed(self, verdict: Verdict, given_up: str) -> RunEnded:
         return self._ended(Outcome.FAILED, ExitStatus.RUN_FAILED, verdict, given_up)
 
     def _failed(self, failure: PhaseFailed) -> RunEnded:
-        """A phase could not be finished: end what was started."""
-        if (ended := self._taken()) is not None:
-            return ended
-        if self._run.stop.asked:
+        """A phase failed: end what was started."""
+        if self._run.stop.requested:
             return self._stopped()
         self._end_all(kill=False, grace=self._run.plan.failure_grace, by=StopBy.FAILURE)
         before = ExitStatus.HERE if failure.here else ExitStatus.CLUSTER
@@ -315,22 +335,15 @@ class _Keeper:
         return self._ended(Outcome.CLUSTER, status, never_started(failure))
 
     def _stopped(self) -> RunEnded:
-        """A user asked for the end before or while the tasks were started."""
+        """A user requested the end before or while the tasks were started."""
         self._end_all(kill=self._run.stop.kill, grace=self._run.plan.grace, by=StopBy.USER)
-        return self._taken() or self._stopped_by()
+        return self._stopped_by()
 
     def _stopped_by(self) -> RunEnded:
-        verdict = Verdict(cause=allocation.why_stopped(self._run))
+        # Slurm's signal before a time limit looks like a user's.
+        limit = f", or before the time limit of Slurm job {self._run.job}" if self._run.job else ""
+        verdict = Verdict(cause=f"stopped by the user{limit}")
         return self._ended(Outcome.STOPPED, ExitStatus.INTERRUPTED, verdict)
-
-    def _taken(self) -> RunEnded | None:
-        """Return the end of a run whose Slurm job is over, however it looked here; None for others."""
-        over = allocation.fate(self._run, now=True).over
-        if not over or self._over is not None:
-            return None
-        hint = f"`sacct -j {allocation.job(self._run)}`; launch it in another job"
-        verdict = Verdict(FailureKind.ALLOCATION, cause=over, hint=hint)
-        return self._ended(Outcome.FAILED, ExitStatus.RUN_FAILED, verdict)
 
     def _broken(self) -> RunEnded:
         with contextlib.suppress(Exception):
@@ -340,29 +353,36 @@ class _Keeper:
         return self._ended(Outcome.FAILED, ExitStatus.BUG, verdict)
 
     def _end_all(self, *, kill: bool, grace: float, by: StopBy) -> None:
-        """Stop whatever this run has on the nodes, in any attempt."""
+        """Stop everything of this run on the nodes, in any attempt."""
         run = self._run
         run.fleet.resume()
-        if self._run.started and not allocation.fate(run).over:
+        if run.started and not run.allocation(now=True).over:
             stop.end_all(run, kill=kill, grace=grace, by=by)
             try:
                 collect(run, str(self._number))
-            except OrchestrateError as error:  # that it is over has to be proven all the same
+            except OrchestrateError as error:  # its end still has to be verified
                 log.error("%s", error.in_one_line)
-                run.emit(Noted(f"what the tasks said last stays on their hosts: {error.in_one_line}"))
+                run.emit(Noted(f"the tasks' last output stays on their hosts: {error.in_one_line}"))
             self._unproven = tuple(stop.sweep(run))
 
     def _ended(self, outcome: Outcome, status: ExitStatus, verdict: Verdict, given_up: str = "") -> RunEnded:
-        run, unproven, hint = self._run, self._unproven, verdict.hint
+        run, unproven = self._run, self._unproven
+        decided = self._earlier_end is not None or status in (ExitStatus.OK, ExitStatus.BUG)
+        if not decided and (over := run.allocation(now=True).over):
+            # The run's Slurm job is over: that is its end, whatever was observed here.
+            outcome, status, given_up = Outcome.FAILED, ExitStatus.RUN_FAILED, ""
+            hint = f"`sacct -j {run.job}`; launch it in another job"
+            verdict = Verdict(FailureKind.ALLOCATION, cause=over, hint=hint)
+        hint = verdict.hint
         alive = tuple(name for name in unproven if name in run.alive)
         if alive:
             hint = "end their processes there as root, or restart the machine"
             hint += f"; then `orchestrate stop {run.id}`"
         elif unproven:
             hint = f"`orchestrate stop {run.id}`, when it answers"
-        if self._over is not None:
+        if self._earlier_end is not None:
             hint = hint if unproven else ""
-            return msgspec.structs.replace(self._over, unproven=unproven, alive=alive, hint=hint)
+            return msgspec.structs.replace(self._earlier_end, unproven=unproven, alive=alive, hint=hint)
         return RunEnded(
             run=run.id,
             outcome=outcome,
@@ -383,17 +403,18 @@ class _Keeper:
         )
 
 
-_GPUS, _GPU_LINES = 20.0, 6  # seconds to ask hosts about them, and what is told
-_FAR = 4 << 20  # bytes of a log's end in which a traceback is searched: one of a graph is long
+_GPUS, _GPU_LINES = 20.0, 6  # seconds to query hosts; most lines shown
+_TAIL_BYTES = 4 << 20  # bytes at a log's end that are searched for a traceback: one from a graph is long
 
-_OF_A_LOSS = "lower the learning rate, clip gradients, check the data: a value became NaN or infinite"
+_DIVERGED_HINT = "lower the learning rate, clip gradients, check the data: a value became NaN or infinite"
 
 
 def attempt_failed(finished: Finished, folder: RunFolder) -> tuple[Verdict, FailedAttempt]:
-    """The first cause of an attempt, with the last lines from the run's folder."""
+    """Return the root cause of an attempt's failure, with the last lines from the run's folder."""
 
+    @cache
     def hear(task: str, of: str) -> Statement:
-        lines = last_lines(folder.log(of, task), LOOKED_AT, _FAR)
+        lines = last_lines(folder.log(of, task), LOOKED_AT, _TAIL_BYTES)
         report = last_error(last_bytes(folder.report(of, task)))
         return Statement(lines, report)
 
@@ -403,102 +424,104 @@ def attempt_failed(finished: Finished, folder: RunFolder) -> tuple[Verdict, Fail
         verdict = of_hang(hung.verdict, finished.exits, hear) if hung.verdict else verdict
         step = steps.get(verdict.task, max(steps.values(), default=None))
         return verdict, FailedAttempt(hung.place, step, hung.seconds)
-    blamed = next((one for one in finished.exits if one.task == verdict.task), None)
-    return verdict, restarts.failure(blamed, verdict.last_lines, steps)
+    blamed = next((exited for exited in finished.exits if exited.task == verdict.task), None)
+    statement = hear(blamed.task, blamed.attempt) if blamed else Statement(())
+    return verdict, restarts.failure(blamed, statement, steps)
 
 
 def with_gpus(run: Run, verdict: Verdict, finished: Finished) -> Verdict:
-    """Add to a verdict what has become of the hosts' GPUs since preflight, where hosts answer."""
+    """Add to a verdict how the hosts' GPUs changed since preflight, for hosts that reply."""
     exits = finished.exits
-    since = min((one.ended - one.seconds for one in exits), default=0.0)
-    failed = min((one.ended for one in exits if verdict.task in ("", one.task)), default=run.clock.wall())
+    since = min((end.ended - end.seconds for end in exits), default=0.0)
+    failed = min((end.ended for end in exits if verdict.task in ("", end.task)), default=run.clock.wall())
     clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
-    found: list[tuple[float, str, bool, str]] = []
-    silent = {*finished.unproven, *(name for name, look in run.gpus.items() if not look.gpus)}
+    faults: list[tuple[float, str, bool, str]] = []
+    silent = {*finished.unproven, *(name for name, look in run.facts.items() if not look.gpus)}
     names = [name for name in run.names if name not in silent]
     for name, look in run.fleet.ask(wire.Gpus(), hosts=names, timeout=_GPUS).good.items():
-        ahead, before = clocks.get(name, 0.0), run.gpus.get(name, look)
+        ahead, before = clocks.get(name, 0.0), run.facts.get(name, look)
         news = gpus.changes(name, before, look, since + ahead, failed + ahead)
-        found += [(at - ahead, text, broken, name) for at, text, broken in news]
-    lines = [text for _, text, *_ in sorted(found)[:_GPU_LINES]]
+        faults += [(at - ahead, text, broken, name) for at, text, broken in news]
+    lines = [text for _, text, *_ in sorted(faults)[:_GPU_LINES]]
     hint = verdict.hint
-    if broken := fold(name for *_, broken, name in found if broken):
-        hint = f"`--exclude {shlex.quote(broken)}` until its GPU was reset, or the machine restarted"
+    if broken := fold(name for *_, broken, name in faults if broken):
+        hint = f"`--exclude {shlex.quote(broken)}` until its GPU is reset or the machine restarted"
     return replace(verdict, why="\n".join(filter(None, (*lines, verdict.why))), hint=hint)
 
 
 def doubt(finished: Finished) -> Verdict:
-    """Return why a good end is not a plain success: a task's last loss is not finite; else nothing."""
+    """Return a warning for a successful run if a task's last loss is not finite; otherwise empty."""
     for exited in finished.exits:
         if exited.task in finished.diverged and exited.code == 0 and not exited.stopped:
             cause = f"{exited.task} on {exited.host}: its last loss is {finished.diverged[exited.task]}"
-            return Verdict(FailureKind.NAN, exited.task, exited.host, cause, (), _OF_A_LOSS)
+            return Verdict(FailureKind.NAN, exited.task, exited.host, cause, (), _DIVERGED_HINT)
     return Verdict()
 
 
 def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, ...]:
-    """Tell what tasks that exited with 0 hide: a shell's status is that of its last command."""
+    """Return problems hidden by tasks that exited with 0: a shell's status is that of its last command."""
     words: list[tuple[str, TaskExited]] = []
     for exited in finished.exits:
         if exited.code != 0 or exited.stopped:
             continue
         report = last_error(last_bytes(folder.report(attempt, exited.task)))
         if report is not None:
-            words.append((f"exited with 0, and a Python that it ran ended with {report.told}", exited))
+            words.append((f"exited with 0, but a Python that it ran ended with {report.brief}", exited))
         if exited.oom_kills:
-            words.append(("exited with 0, and the kernel killed a process of it for want of memory", exited))
+            words.append(("exited with 0, but the kernel killed one of its processes: no memory", exited))
         if exited.note:
             words.append((exited.note, exited))
-    of_peers = (peers.warning(finished.apart),) if finished.apart else ()
+    of_peers = (hang.separate_warning(finished.apart),) if finished.apart else ()
     return of_peers + tuple(
-        f"{fold(one.task for one in exits)} on {fold(one.host for one in exits)} {text}"
+        f"{fold(exited.task for exited in exits)} on {fold(exited.host for exited in exits)} {text}"
         for text, exits in grouped(words).items()
     )
 
 
 def never_started(failed: PhaseFailed) -> Verdict:
-    """The cause of an attempt that ended before its tasks began."""
+    """Return the cause of an attempt that ended before its tasks began."""
     return Verdict(FailureKind.START, cause=f"{failed.phase.value}: {failed.cause}", hint=failed.hint)
 
 
 def of_phase(error: PhaseFailed | OrchestrateError) -> PhaseFailed:
-    """Take what went wrong on this machine (no room, say) for the failure of a phase."""
+    """Treat a failure of this machine (no room, for example) as the failure of a phase."""
     if isinstance(error, PhaseFailed):
         return error
-    here = error.status is ExitStatus.HERE
+    here = worded(error).status is ExitStatus.HERE
     return PhaseFailed(Phase.STAGE, error.in_one_line, error.hint, here=here)
 
 
-# --- telling somebody that a run has ended ---
+# --- notifying the user that a run has ended ---
 
 _REPORT_PATIENCE = 30.0  # seconds
 
 
 def notify(run: Run, ended: RunEnded, patience: float = _REPORT_PATIENCE) -> None:
-    """Run the command of `--notify`, if there is one. What goes wrong with it is a note, and no more."""
-    argv = run.folder.read_words(run.folder.notify)
-    if not argv:
+    """Run the `--notify` command, if there is one. Its failure is only a note."""
+    request = run.folder.read_request()
+    if request is None or not request.notify:
         return
-    told = result(run.plan, Stamped(run.clock.wall(), ended))
-    why = _report(argv, told, patience)
+    argv = shlex.split(request.notify)
+    message = result(run.plan, Stamped(run.clock.wall(), ended))
+    why = _report(argv, message, patience)
     if why:
         log.warning("--notify: %s %s", shlex.join(argv), why)
         run.emit(Noted(f"the run's end was not reported: the command of --notify {why}"))
 
 
 def result(plan: RunPlan, ended: Stamped) -> bytes:
-    """The last event of the run as `--json` has it, with the run's name and hosts."""
+    """Return the last event of the run as in `--json`, with the run's name and hosts."""
     event = json.loads(encode(ended))
     hosts = [host.name for host in plan.hosts]
     return json.dumps({**event, "name": plan.name, "hosts": hosts}).encode() + b"\n"
 
 
-def _report(argv: Sequence[str], told: bytes, patience: float) -> str:
-    """Return what went wrong; "" for nothing. Its output goes where ours does: the keeper's debug.log."""
+def _report(argv: Sequence[str], text: bytes, patience: float) -> str:
+    """Return the error, "" for none. The command's output goes to ours: the keeper's debug.log."""
     try:
         with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True) as process:
             try:
-                process.communicate(told, timeout=patience)
+                process.communicate(text, timeout=patience)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 return f"was killed, since it had not ended after {patience:g} s"

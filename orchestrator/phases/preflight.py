@@ -1,7 +1,8 @@
-"""Will this cluster train? Every host by itself, then every pair of hosts, both ways."""
+"""Can this cluster train? Checks every host alone, then every pair of hosts in both directions."""
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
@@ -12,32 +13,35 @@ from msgspec.structs import asdict
 from orchestrator import checks, wire
 from orchestrator.checks import Evidence, HostReport, Needs
 from orchestrator.errors import HostError
-from orchestrator.events import CheckReported, Level, PairReported, Phase
-from orchestrator.fleet import Fleet
+from orchestrator.events import CheckReported, Level, Noted, PairReported, Phase
+from orchestrator.fleet import Answers, Fleet
 from orchestrator.frameworks import FRAMEWORKS, alone
-from orchestrator.model import Host, RunPlan, TaskSpec
+from orchestrator.model import Host, Role, RunPlan, TaskSpec
 from orchestrator.phases.context import Emit, PhaseFailed, Run, failure, phase, report_failures
-from orchestrator.planning.plan import is_builtin, is_r
+from orchestrator.planning.commands import is_builtin, is_r
 from orchestrator.ranges import grouped
 from orchestrator.run import restarts
 from orchestrator.text import endpoint
 
-PROBE_TIMEOUT = 5.0  # seconds for one pair; a task waits much longer, but a person should not
+PROBE_TIMEOUT = 5.0  # seconds for one pair; a task would wait much longer, but a person should not
 FACTS_TIMEOUT = 90.0
 IMPORT_TIMEOUT = 180.0
-_LARGE = 64 << 10  # bytes: many packets of any size, and too few for a slow line to matter
+_LARGE = 64 << 10  # bytes: many packets of any size, but no load for a slow line
 _MARGIN = 30.0  # seconds
-_MANY_PAIRS = 256  # of more, a launch tells those with something wrong
+_ALL = 128  # hosts; of more a sample of the pairs is connected,
+_PARTNERS = 16  # in which each is the source and the target of so many others
+_MANY_PAIRS = 256  # pairs; above, a launch reports only those with a problem
 
 
 class Findings(Struct, frozen=True):
-    """Result of a preflight; `good` is True when the hosts can train together."""
+    """Result of a preflight; `good` is True if the hosts can train together."""
 
-    shared: dict[str, str]  # host -> the first host that sees the same workdir
+    shared: dict[str, str]  # host -> the first host with the same workdir
     checks: tuple[CheckReported, ...]
     pairs: tuple[PairReported, ...]
-    failed: dict[str, HostError]  # hosts that could not answer at all
+    failed: dict[str, HostError]  # hosts that did not respond at all
     facts: Mapping[str, wire.MachineFacts] = {}
+    partners: int = 0  # hosts to which each was connected, if not to all
 
     @property
     def good(self) -> bool:
@@ -45,29 +49,29 @@ class Findings(Struct, frozen=True):
 
 
 def preflight(run: Run) -> dict[str, str]:
-    """Examine the run's hosts; raise PhaseFailed when they cannot train. Return the shared workdirs.
+    """Examine the run's hosts; raise PhaseFailed if they cannot train. Return the shared workdirs.
 
-    Nothing is imported for it: the local training does that, and who leaves that out wants to start.
+    It imports nothing: local validation does that, and skipping validation means to start quickly.
     """
     with phase(run, Phase.PREFLIGHT):
-        findings = examine(run.fleet, run.emit, run.plan)
-        run.gpus.update(findings.facts)
+        findings = examine(run.fleet, run.emit, run.plan, tidy=False)
+        run.facts.update(findings.facts)
         if not findings.good:
             raise _failure(findings, restarts.joined(run.plan))
     return findings.shared
 
 
 def _failure(findings: Findings, new: Collection[str]) -> PhaseFailed:
-    """Word what keeps the hosts from training; `new` are those that joined the others, which can."""
+    """Return why the hosts cannot train; `new` are those that joined the others, which can."""
     bad = [check for check in findings.checks if check.level is Level.FAIL]
     errors = [
         HostError(check.host, f"fails `{check.check}`: {check.found}", kind="check", hint=check.hint)
         for check in bad
     ]
-    # Who did not answer at all comes first: what others say about it follows from that.
+    # Hosts without a reply come first: what others report about them follows from that.
     failed = failure(Phase.PREFLIGHT, [*findings.failed.values(), *errors])
     between = not findings.failed and all(check.between for check in bad)
-    if between and not failed.hosts.keys() & set(new):  # the others got on with each other before
+    if between and not failed.hosts.keys() & set(new):  # the others could train together before
         failed.hosts = {**failed.hosts, **dict.fromkeys(new, failed.cause)}
     return failed
 
@@ -80,11 +84,15 @@ def examine(
     closely: bool = False,
     patience: float = PROBE_TIMEOUT,
     on_step: Callable[[str], None] = lambda _: None,
+    all_pairs: bool = False,
+    tidy: bool = True,
 ) -> Findings:
     """Ask the connected hosts of a plan everything, emit the results, conclude.
 
-    `closely`: also import what trains, where the job needs a framework, and emit every pair, however many;
-    else of very many only those with something wrong. `on_step` hears what takes its time.
+    `closely` also imports what trains, if the job needs a framework, and emits every pair; otherwise a large
+    cluster gets only the pairs with a problem. `on_step` receives the progress of slow steps. Above 128 hosts
+    a sample of the pairs is connected, unless `all_pairs` is set. It returns once the hosts have closed their
+    listeners and removed their files; without `tidy` it does not wait for that if the hosts can train.
     """
     hosts = [host for host in plan.hosts if host.name in fleet.sessions]
     required = needs(plan)
@@ -95,35 +103,58 @@ def examine(
         failed.update(bad)
 
     on_step("looking at the hosts")
-    # A Python has to start for the facts: meanwhile the shared folders are looked for.
-    questions = {host.name: _facts(host, plan) for host in hosts}
+    # All requests that need no earlier reply go out together: a distant cluster waits for two round trips.
+    questions = {host.name: facts_of(host, plan) for host in hosts}
     gather_facts = fleet.begin(questions, timeout=FACTS_TIMEOUT)
-    shared = shared_workdirs(fleet, hosts)
-    answers = gather_facts()
-    facts = answers.good
-    fails(answers.bad)
-    there = [host for host in hosts if host.name in facts]
+    sharing = Sharing(fleet, hosts)
     ports = grouped((spec.host, spec.port) for spec in plan.tasks)
-    hellos = {host.name: fleet.sessions[host.name].hello for host in there}
-    # Of two entries of one machine the first one listens.
+    hellos = {host.name: fleet.sessions[host.name].hello for host in hosts}
+    # Of two entries for one machine the first one listens.
     first = {
         (hello.boot_id, hello.netns, port): name
         for name, hello in reversed(hellos.items())
         for port in ports[name]
     }
     listening = grouped((name, port) for (_, _, port), name in first.items())
+    nonce = secrets.token_hex(8)
+    gather_listening = fleet.begin(
+        {
+            host.name: wire.Listen(
+                run=plan.run,
+                ports=listening.get(host.name, []),
+                nonce=nonce,
+                host=host.name,
+                extra=len(hosts) > 1,
+                large=_LARGE,
+            )
+            for host in hosts
+        }
+    )
+    answers = gather_facts()
+    facts = answers.good
+    fails(answers.bad)
+    there = [host for host in hosts if host.name in facts]
+    sharing.read()
     imports = {host.name: _imports(plan, host, facts[host.name], required) for host in there if closely}
-    gather_imports = fleet.begin({name: one for name, one in imports.items() if one}, timeout=IMPORT_TIMEOUT)
-    on_step("looking at every pair of hosts")
+    gather_imports = fleet.begin(
+        {name: request for name, request in imports.items() if request}, timeout=IMPORT_TIMEOUT
+    )
+    partners = 0 if all_pairs or len(there) <= _ALL else _PARTNERS
+    if partners:
+        emit(Noted(sampled(partners, len(there))))
+    on_step("looking at pairs of hosts" if partners else "looking at every pair of hosts")
     meeting = meet(
         fleet,
         there,
-        {host.name: listening.get(host.name, []) for host in there},
-        run=plan.run,
+        nonce,
+        gather_listening(),
         patience=patience,
+        partners=partners,
         extra=len(there) > 1 and any(fact.gpus for fact in facts.values()),
     )
     fails(meeting.bad)
+    shared = sharing.shared()
+    gathers = (fleet.begin(wire.Unlisten(), hosts=[*meeting.listening]), sharing.clean())
     if closely:
         on_step("importing what trains")
     imported = gather_imports()
@@ -154,13 +185,17 @@ def examine(
     results = checks.examined(evidence)
     for check in results:
         emit(check)
-    return Findings(shared, tuple(results), meeting.pairs, failed, facts)
+    findings = Findings(shared, tuple(results), meeting.pairs, failed, facts, partners)
+    if tidy or not findings.good:
+        for gather in gathers:
+            gather()
+    return findings
 
 
 def _imports(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) -> wire.Imports | None:
-    """Nothing to ask where the job needs no framework, or where it is known already that it is not there."""
+    """Return no modules if the job needs no framework, or if it is known to be missing."""
     framework = FRAMEWORKS[needs.framework]
-    # A host may name packages that nobody asked for.
+    # A host may report packages that were not requested.
     there = {checks.MODULES[name] for name in checks.PACKAGES if facts.packages.get(name)}
     if not needs.needed or not facts.python.ok or checks.MODULES.get(framework.package) not in there:
         return None
@@ -172,7 +207,7 @@ def _imports(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) 
         python=_python(host, spec),
         setup=spec.setup,
         env={"KERAS_BACKEND": needs.framework.value, **alone(needs.framework, spec.env)},
-        # numpy is imported by all: that it is not there is what one wants to know.
+        # every framework imports numpy, so its absence is worth reporting
         modules=[module for module in modules if module in there or module == "numpy"],
         gpus=bool(facts.gpus or host.devices),
         probe=framework.probe,
@@ -180,25 +215,32 @@ def _imports(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) 
 
 
 def needs(plan: RunPlan) -> Needs:
-    """Say what the job needs of its hosts."""
-    argv = plan.tasks[0].argv
-    python = is_builtin(plan.command) or any(word.endswith(".py") for word in argv[:2])
-    r = is_r(argv)
+    """Return what the job needs from its hosts."""
+    python = is_builtin(plan.command) or any(
+        word.endswith(".py") for spec in plan.tasks for word in spec.argv[:2]
+    )
+    r = any(is_r(spec.argv) for spec in plan.tasks)
     return Needs(
         needed=python or r,
         legacy_keras="TF_USE_LEGACY_KERAS" in plan.tasks[0].env,
         framework=plan.recipe.framework,
         r=r,
         environment=plan.environment,
+        helpers=frozenset(
+            spec.host
+            for spec in plan.tasks
+            if spec.id.role is Role.SERVICE and not any(word.endswith(".py") for word in spec.argv[:2])
+        ),
     )
 
 
 def _python(host: Host, spec: TaskSpec) -> str:
-    """The Python that trains: an R script uses the one that is named to it."""
+    """Return the Python that trains; an R script uses the one that it is given."""
     return spec.env.get("RETICULATE_PYTHON", host.python) if is_r(spec.argv) else host.python
 
 
-def _facts(host: Host, plan: RunPlan) -> wire.Facts:
+def facts_of(host: Host, plan: RunPlan) -> wire.Facts:
+    """Ask a host for what its first task finds there."""
     spec = plan.tasks_on(host.name)[0]
     return wire.Facts(
         python=_python(host, spec),
@@ -206,32 +248,60 @@ def _facts(host: Host, plan: RunPlan) -> wire.Facts:
         workdir=host.workdir,
         packages=checks.PACKAGES,
         setup=spec.setup,
+        env=alone(plan.recipe.framework, spec.env),
         programs={**checks.PROGRAMS, "machine": checks.MACHINE},
     )
 
 
-def shared_workdirs(fleet: Fleet, hosts: Sequence[Host]) -> dict[str, str]:
-    """Return the hosts that see one and the same workdir as others, each with the first of them."""
-    if len(hosts) < 2:
-        return {}
-    names, nonce = [host.name for host in hosts], secrets.token_hex(8)
+class Sharing:
+    """Finds hosts that share a workdir: each writes its name there, then all read the names.
 
-    def step(word: Literal["write", "read", "clean"]) -> dict[str, wire.Sharers]:
-        """Take a step on all; a workdir that cannot be written is told by its own check."""
-        return fleet.ask(
+    A workdir that cannot be written has a check of its own.
+    """
+
+    def __init__(self, fleet: Fleet, hosts: Sequence[Host]) -> None:
+        self._fleet, self._hosts = fleet, hosts if len(hosts) > 1 else ()
+        self._nonce = secrets.token_hex(8)
+        self._alone: set[str] = set()  # hosts that have removed their name when they saw no other
+        self._answers = self._begin("write")
+
+    def read(self) -> None:
+        """Read the names, after all hosts have written theirs."""
+        self._answers()
+        self._answers = self._begin("read")
+
+    def shared(self) -> dict[str, str]:
+        """Return the hosts that share one workdir with others, each with the first of them."""
+        read, places = self._answers().good, {host.name: place for place, host in enumerate(self._hosts)}
+        self._alone = {name for name, reply in read.items() if reply.hosts == (name,)}
+        others = {name: {host for host in reply.hosts if host in read} for name, reply in read.items()}
+        return {
+            name: min(group, key=places.__getitem__)
+            for name, group in others.items()
+            if len(group) > 1 and name in group
+        }
+
+    def clean(self) -> Callable[[], object]:
+        """Remove the names; the returned function waits for that."""
+        return self._begin("clean")
+
+    def _begin(self, step: Literal["write", "read", "clean"]) -> Callable[[], Answers[wire.Sharers]]:
+        return self._fleet.begin(
             {
-                host.name: wire.Share(workdir=host.workdir, nonce=nonce, host=host.name, step=word)
-                for host in hosts
+                host.name: wire.Share(workdir=host.workdir, nonce=self._nonce, host=host.name, step=step)
+                for host in self._hosts
+                if host.name not in self._alone
             }
-        ).good
+        )
 
-    step("write")
-    read = step("read")
-    step("clean")
-    seen = {name: {host for host in reply.hosts if host in read} for name, reply in read.items()}
-    return {
-        name: min(group, key=names.index) for name, group in seen.items() if len(group) > 1 and name in group
-    }
+
+def shared_workdirs(fleet: Fleet, hosts: Sequence[Host]) -> dict[str, str]:
+    """Return the hosts that share one workdir with others, each with the first of them."""
+    sharing = Sharing(fleet, hosts)
+    sharing.read()
+    shared = sharing.shared()
+    sharing.clean()()
+    return shared
 
 
 class Meeting(Struct, frozen=True):
@@ -239,35 +309,58 @@ class Meeting(Struct, frozen=True):
 
     listening: Mapping[str, wire.Listening]
     pairs: tuple[PairReported, ...]
-    extra: tuple[PairReported, ...]  # on ports of the kernel's choice
-    bad: Mapping[str, HostError]  # hosts that could not answer
+    extra: tuple[PairReported, ...]  # on ports chosen by the kernel
+    bad: Mapping[str, HostError]  # hosts that did not reply
+
+
+def sampled(partners: int, hosts: int) -> str:
+    """Return a notice that not all pairs were connected."""
+    return (
+        f"each of {hosts:,} hosts was connected to {partners} others, and {partners} others to it;"
+        " `orchestrate preflight --all-pairs` checks all pairs"
+    )
+
+
+def sample(names: Sequence[str], partners: int, salt: str) -> dict[str, list[str]]:
+    """Return the hosts that each host connects to: itself, and `partners` others.
+
+    Each is also the target of so many, and the pairs connect all hosts. Another salt chooses other pairs.
+    """
+    order = sorted(names, key=lambda name: hashlib.sha256(f"{salt} {name}".encode()).digest())
+    steps = [1 + number * (len(order) - 1) // partners for number in range(partners)]
+    return {
+        name: [order[(place + step) % len(order)] for step in (0, *steps)] for place, name in enumerate(order)
+    }
 
 
 def meet(
     fleet: Fleet,
     hosts: Sequence[Host],
-    ports: Mapping[str, Sequence[int]],
+    nonce: str,
+    answers: Answers[wire.Listening],
     *,
-    run: str,
     patience: float,
     extra: bool,
+    partners: int,
 ) -> Meeting:
-    """Have all hosts listen and connect to each other; `extra`: on a port of the kernel's choice, too."""
-    nonce = secrets.token_hex(8)
-    questions = {
-        host.name: wire.Listen(
-            run=run, ports=ports[host.name], nonce=nonce, host=host.name, extra=extra, large=_LARGE
-        )
-        for host in hosts
-    }
-    answers = fleet.ask(questions)
-    listening, bad = answers.good, dict(answers.bad)
-    targets = [
-        wire.ProbeTarget(host.name, host.address, port)
+    """Connect all hosts that listen to each other; with `extra` also to the ports chosen by the kernel.
+
+    With `partners` each connects to so many others only.
+    """
+    names = {host.name for host in hosts}
+    listening = {name: reply for name, reply in answers.good.items() if name in names}
+    bad = {name: error for name, error in answers.bad.items() if name in names}
+    targets = {
+        host.name: [
+            wire.ProbeTarget(host.name, host.address, port)
+            for port in (*reply.listening, *([reply.extra] if extra and reply.extra is not None else []))
+        ]
         for host in hosts
         if (reply := listening.get(host.name))
-        for port in (*reply.listening, *([reply.extra] if reply.extra is not None else []))
-    ]
+    }
+    chosen = (
+        sample(list(listening), partners, nonce) if partners else {name: [*targets] for name in listening}
+    )
 
     def connect(
         choice: Mapping[str, Sequence[wire.ProbeTarget]],
@@ -285,21 +378,22 @@ def meet(
             for target, probed in zip(questions[name].targets, reply.results, strict=True)
         }
 
-    connections = connect(dict.fromkeys(listening, targets))
-    # Look again, with little load: packets may be lost on a machine that is busy.
+    connections = connect(
+        {name: [target for peer in peers for target in targets[peer]] for name, peers in chosen.items()}
+    )
+    # Check again with little load: a busy machine may lose packets.
     again: dict[str, list[wire.ProbeTarget]] = {}
     for (name, target), probed in connections.items():
         if probed.large is False:
             again.setdefault(name, []).append(target)
     if again:
         connections.update(connect(again))
-    bad.update(fleet.ask(wire.Unlisten(), hosts=[name for name in listening if name not in bad]).bad)
     pairs: list[PairReported] = []
     others: list[PairReported] = []
     lost = {name for name, error in bad.items() if error.lost}
     for (name, target), probed in connections.items():
         if target.host in lost:
-            continue  # our agent there went with the connection: that is told already
+            continue  # our agent there ended with the connection, which is already reported
         if target.port != listening[target.host].extra:
             pairs.append(_pair(name, target, probed))
         elif name != target.host:

@@ -1,11 +1,12 @@
 """Creation of the environment of [env] on hosts that lack it.
 
-The controller sends uv; a Python where the host has none for which the packages have wheels; and the wheels
-where the host reaches no package index.
+The controller sends uv, a Python if the packages have no wheels for the host's own ones, and wheels if the
+host cannot reach a package index.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ from orchestrator.envs import (
 from orchestrator.errors import ClusterError, HostError, Trouble
 from orchestrator.events import DataPlaced, EnvironmentMade, Event, Noted, Phase, Stepped
 from orchestrator.fleet import Fleet, Session
-from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
+from orchestrator.model import EnvironmentPlan, Host, Via, environment_name, interpreter
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.data import bring, look
 from orchestrator.phases.preflight import shared_workdirs
@@ -38,17 +39,17 @@ from orchestrator.ranges import fold, grouped
 from orchestrator.store.known import read_lock
 from orchestrator.sync.contents import DataPath, read_data
 
-_LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
-_GLANCE = 1.0  # seconds between two looks at how far a host has come
-_HELP = 60.0  # seconds in which hosts tell that they have it already; without them it goes from here
-_WHEELS = "wheels"  # in the folder of data on a host
-_UV = "tools/uv"  # in another one, which stays
-_PYTHON = "python"  # in a third one, which stays as long as an environment uses it
+_LIMIT = 2 * 3600.0  # seconds; allows for a slow line
+_GLANCE = 1.0  # seconds between two queries of a host's progress
+_HELP = 60.0  # seconds for hosts to report that they already have it; afterwards it is sent from here
+_WHEELS = "wheels"  # in the data folder on a host
+_UV = "tools/uv"  # in another one, which is kept
+_PYTHON = "python"  # in a third one, kept while an environment uses it
 _ANY = ">=3.11"  # the Python of a lock that names none
 
 
 def setup(run: Run, hosts: Sequence[Host] | None = None) -> None:
-    """Have the environment of [env], if there is one, on all hosts of a run or on some; raise PhaseFailed."""
+    """Create the environment of [env], if there is one, on all hosts of a run or some; raise PhaseFailed."""
     plan = run.plan.environment
     if plan is None or hosts == []:
         return
@@ -56,13 +57,13 @@ def setup(run: Run, hosts: Sequence[Host] | None = None) -> None:
         if (lock := kept_lock(plan)) is None:
             what = "this machine does not have the lock of its environment"
             raise PhaseFailed(Phase.SETUP, what, "`orchestrate launch`, here")
-        wanted = [host for host in (hosts or run.hosts) if host.name in run.fleet.sessions]
-        bad = make_environments(run.fleet, wanted, plan, lock, run.emit)
+        connected = [host for host in (hosts or run.hosts) if host.name in run.fleet.sessions]
+        bad = make_environments(run.fleet, connected, plan, lock, run.emit)
         fail_on(run, Phase.SETUP, bad)
 
 
 def kept_lock(plan: EnvironmentPlan) -> Lock | None:
-    """Return the lock of an environment; None where this machine has none, or a damaged one."""
+    """Return the lock of an environment; None if this machine has none, or a damaged one."""
     text = read_lock(plan.name)
     return None if text is None or name_of(text, plan.python) != plan.name else Lock(text, plan.name)
 
@@ -70,7 +71,7 @@ def kept_lock(plan: EnvironmentPlan) -> Lock | None:
 def make_environments(
     fleet: Fleet, hosts: Sequence[Host], plan: EnvironmentPlan, lock: Lock, emit: Emit
 ) -> dict[str, HostError]:
-    """Make the environment where it is missing, once on a disk that hosts share; return what failed."""
+    """Create the environment where it is missing, once per shared disk; return the errors."""
     trainers = [host for host in hosts if runs_in(host, plan)]
     leaders = shared_workdirs(fleet, trainers)
     first = [host for host in trainers if leaders.get(host.name, host.name) == host.name]
@@ -87,19 +88,19 @@ def runs_in(host: Host, plan: EnvironmentPlan) -> bool:
 def _make(
     fleet: Fleet, hosts: list[Host], plan: EnvironmentPlan, lock: Lock, emit: Emit
 ) -> dict[str, HostError]:
-    """Create it with the Python and index of each host; hosts that lack one get it from here."""
+    """Create it with the Python and index of each host; hosts that lack one receive it from here."""
     makers = {
         host.name: _Maker(fleet.sessions[host.name], plan, lock, emit, fleet.clock.now()) for host in hosts
     }
     bad: dict[str, HostError] = {}
 
     def each(step: Callable[[_Maker], None]) -> None:
-        going = {name: one for name, one in makers.items() if name not in bad and not one.is_done}
+        going = {name: maker for name, maker in makers.items() if name not in bad and not maker.is_done}
         bad.update(fleet.each(going, step).bad)
 
     def supply(part: str, what: str, get: Callable[[Platform], list[DataPath]]) -> None:
-        """Bring a part to the hosts that lack it: the same files for hosts of one platform."""
-        going = ((one.lacks, one.session.host) for name, one in makers.items() if name not in bad)
+        """Send a part to the hosts that lack it: the same files for all hosts of one platform."""
+        going = ((maker.lacks, maker.session.host) for name, maker in makers.items() if name not in bad)
         for platform, group in grouped(going).items():
             if platform is not None:
                 places, failed = _bring(fleet, group, what, functools.partial(get, platform), emit)
@@ -114,47 +115,41 @@ def _make(
         folder = fetch(lock, platform, plan.index, on_bytes)
         return [DataPath(f"{_WHEELS}/{path.name}", path) for path in sorted(folder.glob("*.whl"))]
 
+    def python(platform: Platform) -> list[DataPath]:
+        folder = standalone(platform)
+        program = DataPath(
+            f"{_PYTHON}/bin/python3", folder / "bin" / f"python{platform.minor}", executable=True
+        )
+        return [program, DataPath(f"{_PYTHON}/lib", folder / "lib")]
+
     each(_Maker.look)
-    supply(_UV, "uv", lambda one: [DataPath(_UV, uv_for(one, plan.index, on_bytes), executable=True)])
-    fits = fleet.in_pool(
-        lambda: {one: _fit(lock, one, plan) for one in {m.platform for m in makers.values()}}
-    )
-    each(lambda one: one.find(fits[one.platform]))
-    going = [one for name, one in makers.items() if name not in bad]
+    supply(_UV, "uv", lambda arch: [DataPath(_UV, uv_for(arch, plan.index, on_bytes), executable=True)])
+    fits: dict[Platform, Compatibility] = {}  # without an index that is reachable from here, none
+    for platform in {maker.platform for maker in makers.values()}:
+        with contextlib.suppress(ClusterError):
+            fits[platform] = fleet.in_pool(functools.partial(fitting, lock, platform, plan.index))
+    each(lambda maker: maker.find(fits.get(maker.platform)))
+    going = [maker for name, maker in makers.items() if name not in bad]
     fleet.in_pool(lambda: _choose(going, emit))
-    supply(_PYTHON, "Python", _python)
+    supply(_PYTHON, "Python", python)
     each(_Maker.begin)
     supply(_WHEELS, "packages", wheels)
     each(_Maker.finish)
     return bad
 
 
-def _fit(lock: Lock, platform: Platform, plan: EnvironmentPlan) -> Compatibility | None:
-    """Return the Pythons for which the packages have wheels; None if no index answers here."""
-    try:
-        return fitting(lock, platform, plan.index)
-    except ClusterError:
-        return None
-
-
 def _choose(makers: Sequence[_Maker], emit: Emit) -> None:
-    """Choose the Python for hosts without one that fits: the one most of the others use, or the chosen."""
-    common = Counter(Platform("", "", one.version).minor for one in makers if one.version)
+    """Return the Python for hosts without a suitable one: the one that most others use, or the chosen one."""
+    common = Counter(Platform("", "", maker.version).minor for maker in makers if maker.version)
     groups: dict[tuple[str, str], list[str]] = {}
-    for one in makers:
-        if one.candidates:
-            choices = available(one.platform).intersection(one.candidates) or one.candidates
+    for maker in makers:
+        if maker.candidates:
+            choices = available(maker.platform).intersection(maker.candidates) or maker.candidates
             chosen = max(choices, key=lambda choice: (common[f"3.{choice}"], choice))
-            one.lacks = msgspec.structs.replace(one.platform, python=f"3.{chosen}")
-            groups.setdefault((one.lacks.minor, one.why), []).append(one.session.host.name)
+            maker.lacks = msgspec.structs.replace(maker.platform, python=f"3.{chosen}")
+            groups.setdefault((maker.lacks.minor, maker.why), []).append(maker.session.host.name)
     for (minor, why), names in groups.items():
         emit(Noted(f"{fold(names)}: orchestrate installs Python {minor} in the working folder: {why}"))
-
-
-def _python(platform: Platform) -> list[DataPath]:
-    folder = standalone(platform)
-    program = DataPath(f"{_PYTHON}/bin/python3", folder / "bin" / f"python{platform.minor}", executable=True)
-    return [program, DataPath(f"{_PYTHON}/lib", folder / "lib")]
 
 
 class _Maker(Struct):
@@ -166,18 +161,22 @@ class _Maker(Struct):
     emit: Emit
     began: float
     is_done: bool = False
-    lacks: Platform | None = None  # what is supplied next is for it
+    lacks: Platform | None = None  # the next supplied part is for this host
     platform: Platform = Platform("", "")
-    candidates: tuple[int, ...] = ()  # minor versions of Python of which it needs one
+    candidates: tuple[int, ...] = ()  # minor versions of Python, one of which it needs
     why: str = ""  # it has none
     uv: str = ""
     python: str = ""
     version: str = ""
     wheels: str | None = None
 
+    @property
+    def name(self) -> str:
+        return environment_name(self.session.host, self.plan)
+
     def look(self) -> None:
-        """Find out if it is there; if not, it lacks uv. Raise HostError."""
-        look = self.session.request(wire.EnvLook(workdir=self.session.host.workdir, name=self.plan.name))
+        """Check whether it exists; if not, it lacks uv. Raise HostError."""
+        look = self.session.request(wire.EnvLook(workdir=self.session.host.workdir, name=self.name))
         self.platform = Platform(look.machine, look.libc)
         if look.ready:
             self._made({}, reused=True)
@@ -185,7 +184,7 @@ class _Maker(Struct):
             self.lacks = self.platform
 
     def supplied(self, path: str) -> None:
-        """Take note of a part that was brought: uv, then a Python, then wheels."""
+        """Record a part that was sent: uv, then a Python, then wheels."""
         assert self.lacks is not None
         if not self.uv:
             self.uv = path
@@ -196,35 +195,35 @@ class _Maker(Struct):
         self.lacks = None
 
     def find(self, fit: Compatibility | None) -> None:
-        """Find its own Python for which the packages have wheels; `candidates` if there is none.
+        """Find a Python of the host for which the packages have wheels; `candidates` if there is none.
 
         Raise HostError if no Python fits.
         """
-        asked = self.plan.python or _ANY
-        minors = fit.allowed(asked) if fit else ()
+        version = self.plan.python or _ANY
+        minors = fit.allowed(version) if fit else ()
         if fit and not minors:
-            raise self._unfit(asked, fit)
-        wanted = specifier(asked, minors)
+            raise self._unfit(version, fit)
+        version_range = specifier(version, minors)
         try:
-            found = self.session.request(wire.EnvFind(uv=self.uv, python=wanted))
+            reply = self.session.request(wire.EnvFind(uv=self.uv, python=version_range))
         except HostError as error:
-            if error.kind != Trouble.NO_PYTHON or "/" in asked or not minors:
+            if error.kind != Trouble.NO_PYTHON or "/" in version or not minors:
                 raise
-            self.candidates, self.why = minors, f"no Python there fits {wanted}"
+            self.candidates, self.why = minors, f"no Python there matches {version_range}"
             return
-        if fit and int(found.version.split(".")[1]) not in minors:
-            raise self._unfit(found.version, fit)
-        self.python, self.version = found.path, found.version
+        if fit and int(reply.version.split(".")[1]) not in minors:
+            raise self._unfit(reply.version, fit)
+        self.python, self.version = reply.path, reply.version
 
-    def _unfit(self, asked: str, fit: Compatibility) -> HostError:
+    def _unfit(self, minor: str, fit: Compatibility) -> HostError:
         others = ", ".join(f"3.{minor}" for minor in fit.minors)
         way = f'set `python = "3.{fit.minors[-1]}"` under [env], or ' if others else ""
-        way += "name other packages" if others or not self.platform.is_musl else "use a machine with glibc"
+        way += "choose other packages" if others or not self.platform.is_musl else "use a machine with glibc"
         return HostError(
             self.session.host.name,
-            f"cannot have the packages of [env] for Python {asked} on {self.platform.name}",
+            f"cannot install the packages of [env] for Python {minor} on {self.platform.name}",
             kind="env",
-            why=f"no wheel of {fit.missing(asked)}{f'; Python {others} has wheels of all' if others else ''}",
+            why=f"no wheel of {fit.missing(minor)}{f'; Python {others} has wheels of all' if others else ''}",
             hint=way,
         )
 
@@ -240,14 +239,14 @@ class _Maker(Struct):
         self.lacks = msgspec.structs.replace(self.platform, python=self.version)
 
     def finish(self) -> None:
-        """Create it from the wheels that were brought; raise HostError."""
+        """Create it from the wheels that were sent; raise HostError."""
         self._make(ask_first=False)
 
     def _make(self, *, ask_first: bool) -> None:
         session, total = self.session, len(self.lock.names)
         request = wire.EnvMake(
             workdir=session.host.workdir,
-            name=self.plan.name,
+            name=self.name,
             uv=self.uv,
             interpreter=self.python,
             index=self.plan.index,
@@ -257,7 +256,7 @@ class _Maker(Struct):
         future = session.submit(request, self.lock.text.encode())
         deadline = session.clock.now() + _LIMIT
         while not session.clock.done(future, _GLANCE) and session.clock.now() < deadline:
-            steps = session.request(wire.EnvProgress(workdir=session.host.workdir, name=self.plan.name))
+            steps = session.request(wire.EnvProgress(workdir=session.host.workdir, name=self.name))
             if steps.step == "install":
                 self.emit(Stepped(session.host.name, steps.step, min(steps.done, total), total, "packages"))
             elif steps.step:
@@ -279,7 +278,7 @@ class _Maker(Struct):
 def _bring(
     fleet: Fleet, hosts: Sequence[Host], what: str, sources: Callable[[], list[DataPath]], emit: Emit
 ) -> tuple[dict[str, str], dict[str, HostError]]:
-    """Have files of this machine on all of the hosts; the folder on each, and what failed."""
+    """Copy files of this machine to all of the hosts; return the folder on each, and the errors."""
     try:
         dataset = fleet.in_pool(lambda: read_data(sources()))  # with a download
     except ClusterError as error:
@@ -288,7 +287,7 @@ def _bring(
     finally:
         emit(Stepped("", ""))
 
-    def step(event: Event) -> None:  # what is data for a transfer is an environment for people
+    def step(event: Event) -> None:  # the transfer calls it data, users call it an environment
         if isinstance(event, Stepped) and event.who:
             emit(Stepped(event.who, f"receive {what}", event.done, event.total))
         elif isinstance(event, DataPlaced):
@@ -297,6 +296,6 @@ def _bring(
     others = [session.host for session in fleet.sessions.values() if session.host not in hosts]
     looked = look(fleet, others, dataset.digest, _HELP).good
     helpers = [
-        one for one in others if one.name in looked and looked[one.name].state is wire.StoreState.WHOLE
+        host for host in others if host.name in looked and looked[host.name].state is wire.StoreState.WHOLE
     ]
     return bring(fleet, hosts, dataset, step, run="setup", helpers=helpers)

@@ -14,15 +14,16 @@ import msgspec
 from msgspec.structs import replace
 
 from orchestrator import wire
-from orchestrator.errors import HostError, RunError
+from orchestrator.errors import HostError
 from orchestrator.events import Noted, Phase, TreeSynced
 from orchestrator.fleet import Session
 from orchestrator.model import RunPlan
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
 from orchestrator.phases.data import unseen_error
+from orchestrator.phases.resume import resume
 from orchestrator.plainfile import write_atomically
-from orchestrator.planning.plan import is_builtin
+from orchestrator.planning.commands import command_of, is_builtin
 from orchestrator.program.invocation import script_of
 from orchestrator.ranges import fold
 from orchestrator.store.folder import CodeRecord
@@ -33,30 +34,33 @@ from orchestrator.sync.sending import push
 from orchestrator.text import utf8
 
 _PAGE = "docs/lint.md"
-_FILES = 20_000  # of which the digests are kept
-_LIMIT = 600.0  # seconds, for what a host needs and for the copy of a large tree
+_FILES = 20_000  # whose digests are kept
+_LIMIT = 600.0  # seconds, for a host's requirements and for copying a large tree
 
 
 def stage(run: Run, shared: Mapping[str, str]) -> None:
-    """Push the trees and make the work folders; raise PhaseFailed.
+    """Push the trees and create the work folders; raise PhaseFailed.
 
-    `shared` maps a host to the first host that sees the same workdir: one push serves them all.
+    `shared` maps a host to the first host with the same workdir: one push serves them all.
     """
     run.staged.shared = dict(shared)
     with phase(run, Phase.STAGE):
         is_shared = any(first != host for host, first in shared.items())
         for note in run.plan.if_shared if is_shared else ():
             run.emit(Noted(note))
-        run.staged.trees = _trees(run)
-        digest = run.staged.trees[0].digest
+        trees = [read_builtin()]
+        if not is_builtin(run.plan.command):  # the user's code comes first
+            assert run.staged.reading is not None
+            code, _ = run.fleet.in_pool(run.staged.reading.result)
+            trees = [code, *trees] if run.plan.admission.validate else [code]
+        run.staged.trees, digest = trees, trees[0].digest
         if run.plan.tree not in ("", digest):  # of a replay
             raise PhaseFailed(Phase.STAGE, "the code has changed since the launch", "launch again")
-        run.plan = replace(run.plan, tree=digest)
-        try:
-            run.folder.write_plan(run.plan)
-        except RunError as error:  # a full disk here; whoever takes over finds the digest in the events
-            log.warning("%s: %s", error.what, error.why)
+        # On a full disk a takeover finds the digest in the events.
+        run.replan(replace(run.plan, tree=digest), required=False)
         _record(run)
+        if run.plan.resumed is not None:
+            resume(run, run.plan.resumed, run.staged.shared)
         for note in (note for tree in run.staged.trees for note in tree.notes):
             run.emit(Noted(note))
         _stage(run, run.staged.trees, shared, _needs(run.plan))
@@ -64,7 +68,7 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
 
 
 def _record(run: Run) -> None:
-    """Keep what the code was; a launch does not fail for it."""
+    """Record the code's state; a launch does not fail because of it."""
     tree, reading = run.staged.trees[0], run.staged.reading
     rows = tree.manifest.files if tree.files <= _FILES else []
     files = {file.path: hashlib.sha256(file.digests.encode()).hexdigest()[:16] for file in rows}
@@ -76,21 +80,21 @@ def _record(run: Run) -> None:
 
 
 def stage_again(run: Run, joined: Collection[str]) -> None:
-    """Bring the same code as in the first attempt to hosts that have not got it; raise PhaseFailed.
+    """Bring the first attempt's code to hosts that lack it; raise PhaseFailed.
 
-    What lay here then may have been edited since; the hosts that continue have it as it was. Those that
-    have joined are asked for what the job needs.
+    The local copy may have been edited since; the hosts that continue have the original. Hosts that have
+    joined are checked for the job's requirements.
     """
     with phase(run, Phase.STAGE):
         trees = run.staged.trees
         if not trees or trees[0].digest != run.plan.tree or trees[0].changed():
             run.staged.trees = _trees_of_a_host(run)
-        needs = {name: one for name, one in _needs(run.plan).items() if name in joined}
+        needs = {name: need for name, need in _needs(run.plan).items() if name in joined}
         _stage(run, run.staged.trees, run.staged.shared, needs)
 
 
 def _trees_of_a_host(run: Run) -> list[Contents]:
-    """The run's code from a host where it is verified, and our own worker_entry for a validation."""
+    """Return the run's code from a host that has verified it, and our own worker_entry for a validation."""
     builtin = read_builtin()
     if builtin.digest == run.plan.tree:
         return [builtin]
@@ -105,7 +109,7 @@ def _trees_of_a_host(run: Run) -> list[Contents]:
 
 
 def code_of_a_host(sessions: Iterable[Session], digest: str, copy: Path) -> Contents | None:
-    """Fetch the code of a digest into `copy`, from a host where it is verified; None where none has it."""
+    """Fetch the code of a digest into `copy` from a host that has verified it; None if there is none."""
     for session in sessions:
         name = session.host.name
         try:
@@ -121,16 +125,6 @@ def code_of_a_host(sessions: Iterable[Session], digest: str, copy: Path) -> Cont
     return None
 
 
-def _trees(run: Run) -> list[Contents]:
-    """List the trees that every host needs, the user's code first."""
-    builtin = read_builtin()
-    if is_builtin(run.plan.command):
-        return [builtin]
-    assert run.staged.reading is not None
-    code, _ = run.fleet.in_pool(run.staged.reading.result)
-    return [code, builtin] if run.plan.admission.validate else [code]
-
-
 def _stage(
     run: Run, trees: list[Contents], shared: Mapping[str, str], needs: Mapping[str, wire.JobNeeds]
 ) -> None:
@@ -140,7 +134,7 @@ def _stage(
     if missing:
         _push(run, trees, missing)
     unseen = _make_work(run, trees, [*missing, *others]) if missing or others else {}
-    bad = {name: unseen_error(run.plan.host(name), f"trees/{one[0].digest}") for name, one in unseen.items()}
+    bad = {name: unseen_error(run.plan.host(name), f"trees/{t[0].digest}") for name, t in unseen.items()}
     fail_on(run, Phase.STAGE, bad)
     tree = trees[0]
     for host in run.hosts:
@@ -158,7 +152,7 @@ def begin(run: Run) -> None:
         try:
             state = git_state(source.root.path) if source.state is None else source.state
             reading.set_result((source.read(), state))
-        except BaseException as error:  # for whoever asks for it
+        except BaseException as error:  # for the consumer
             reading.set_exception(error)
 
     run.clock.start("code", read)
@@ -171,14 +165,15 @@ def _make_work(
     hosts: list[str],
     needs: Mapping[str, wire.JobNeeds] = MappingProxyType({}),
 ) -> dict[str, list[Contents]]:
-    """Make the run's folder from the first tree where all trees are there; return what is missing where.
+    """Create the run's folder from the first tree once all trees are there; return what is missing where.
 
-    Along with it every host is asked for what it needs; raise PhaseFailed where one lacks it.
+    The same request checks every host's requirements; raise PhaseFailed if one lacks something.
     """
     questions = {
         name: wire.WorkMake(
             workdir=run.plan.host(name).workdir,
-            run=run.id,
+            run=run.plan.folder,
+            user=run.id if run.plan.resumed else "",
             digest=trees[0].digest,
             also=[tree.digest for tree in trees[1:]],
             data=[run.plan.data_digest] if run.plan.data_digest else [],
@@ -213,19 +208,20 @@ def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]
             synced = TreeSynced(name, tree.digest, tree.files, result.bytes, result.seconds, result.reused)
             run.emit(synced)
 
-    for tree in (*others, first):  # two trees of one host go one after the other, hosts side by side
+    for tree in (*others, first):  # two trees for one host go one after the other, hosts in parallel
         sessions = {name: run.fleet.sessions[name] for name, absent in missing.items() if tree in absent}
         fail_on(run, Phase.STAGE, run.fleet.each(sessions, partial(send, tree)).bad)
 
 
-# --- what hosts have to have themselves ---
+# --- what hosts must provide themselves ---
 
 
 def _needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
-    """Say what each host has to have; hosts that need nothing are left out."""
-    needed, paths = dict[str, wire.JobNeeds](), (*plan.own_paths, *_script(plan))
+    """Return what each host must provide; hosts without requirements are omitted."""
+    needed = dict[str, wire.JobNeeds]()
     for spec in reversed(plan.tasks):  # the first task of a host counts
         name, python = spec.argv[0], plan.host(spec.host).python
+        paths = (*plan.own_paths, *_script(plan, spec.host))
         # The code may have a relative one, the task's PATH may be another, and preflight has tried `python`.
         is_elsewhere = is_builtin(plan.command) or "PATH" in spec.env or name == python
         is_elsewhere |= "/" in name and not name.startswith("/")
@@ -235,24 +231,25 @@ def _needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
     return needed
 
 
-def _script(plan: RunPlan) -> tuple[str, ...]:
-    """A script that is not sent: the hosts have it, or nobody. What a setup makes is not known before."""
-    name = script_of(plan.command) or ""
+def _script(plan: RunPlan, host: str) -> tuple[str, ...]:
+    """Return a script that is not sent, which the host must have; `setup` may create one unseen."""
+    name = script_of(command_of(plan.host(host), plan.command)) or ""
     return (name,) if name.startswith("/") and not plan.recipe.setup else ()
 
 
 def _check_needs(run: Run, answers: Mapping[str, wire.Had]) -> None:
-    """Raise PhaseFailed with each host that lacks something; where it cannot be known nothing is said."""
+    """Raise PhaseFailed with each host that lacks something; hosts where that cannot be known are skipped."""
     lacks, plan = dict[str, HostError](), run.plan
     for host, had in answers.items():
         what, why, hint = "", "", ""
         if len(plan.own_paths) in had.paths:
-            (what,) = _script(plan)
-            why = "a path from the root on is the host's own: what is sent is the folder of the code"
+            (what,) = _script(plan, host)
+            why = "an absolute path refers to the host's own files: what is sent is the folder of the code"
             hint = f"write {PurePosixPath(what).name} if it lies in the folder of the code"
         elif not had.program:
             what = f"program {plan.tasks_on(host)[0].argv[0]}"
-            why = f"no program of that name is on PATH, and the job is `{shlex.join(plan.command)}`"
+            job = shlex.join(command_of(plan.host(host), plan.command))
+            why = f"no program of that name is on PATH, and the job is `{job}`"
             hint = f"install it there, give its path, or set `setup` in [job] ({_PAGE}#o201)"
         if what:
             lacks[host] = HostError(host, f"has no {what}", kind="program", why=why, hint=hint)
@@ -260,6 +257,6 @@ def _check_needs(run: Run, answers: Mapping[str, wire.Had]) -> None:
     for place, (path, at) in enumerate(plan.own_paths.items()):
         if without := [name for name, had in answers.items() if place in had.paths]:
             what = f"{at}: {path}" if at else f"the argument {path}"
-            note = f"O203 {what} exists on the machine of the launch, and not on {fold(without)}; name it in"
+            note = f"O203 {what} exists where you launched, but not on {fold(without)}; name it in"
             note += f" [data]: tasks find it as $ORCHESTRATE_DATA/{PurePosixPath(path).name} ({_PAGE}#o203)"
             run.emit(Noted(note))

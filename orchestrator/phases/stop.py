@@ -1,4 +1,4 @@
-"""Ending what runs: ask, wait, and prove that nothing is left."""
+"""Ending what runs: request, wait, and verify that nothing remains."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from orchestrator.phases.restart import recovery
 
 
 class Stopper:
-    """One stop of a run, repeated to hosts that come back and sharpened when asked to kill."""
+    """One stop of a run, repeated for hosts that come back and escalated to a kill on request."""
 
     def __init__(self, run: Run, follower: Follower, *, by: StopBy, why: str, grace: float) -> None:
         self._run = run
         self._follower = follower
         self.by = by
-        self._killing = by is StopBy.USER and run.stop.kill  # at once, without a grace before
+        self._killing = by is StopBy.USER and run.stop.kill  # at once, without a grace period
         self._grace = 0.0 if self._killing else grace
         own = run.timings.stop_impatient if self._killing else run.timings.stop_unreachable
         self.deadline = run.clock.now() + self._grace + own
@@ -26,7 +26,7 @@ class Stopper:
         self._tell_all()
 
     def sharpen(self) -> None:
-        """From now on: KILL, no grace."""
+        """Escalate to KILL, without a grace period."""
         if not self._killing:
             self._killing = True
             self._run.emit(StopRequested(StopBy.USER, "asked again", 0.0))
@@ -42,22 +42,22 @@ class Stopper:
 
 
 def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
-    """End every task of a run, in whatever attempt; wait until nothing is alive, or should be.
+    """End every task of a run, in any attempt; wait until nothing is alive or time is up.
 
-    A host that was lost on the way is tried again: something of the run may be alive there.
+    A host that was lost meanwhile is tried again: parts of the run may be alive there.
     """
-    told = False
+    is_shown = False
 
     def tell(hosts: list[str]) -> None:
-        """Ask for the end of every task; say so once there was any."""
-        nonlocal told
+        """Request the end of every task; report it once any existed."""
+        nonlocal is_shown
         request = _request(run, by, 0.0 if kill else grace, kill=kill)
         answers = run.fleet.ask(request, hosts=hosts)
-        if not told and any(reply.asked for reply in answers.good.values()):
-            told = True
+        if not is_shown and any(reply.asked for reply in answers.good.values()):
+            is_shown = True
             run.emit(StopRequested(by, "", 0.0 if kill else grace))
 
-    # Told before anything is looked at: an agent answers when the starts under way are done.
+    # Before anything is checked: an agent replies when the starts in progress are done.
     tell(list(run.fleet.sessions))
     began = run.clock.now()
     while run.clock.now() - began < (0.0 if kill else grace) + run.timings.stop_unreachable:
@@ -65,7 +65,7 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
             kill = True
             run.emit(StopRequested(StopBy.USER, "asked again", 0.0))
             tell(list(run.fleet.sessions))
-        # First: a connection that broke unseen must not pass for a host where nothing is alive.
+        # First: a connection that broke unnoticed must not pass for a host where nothing is alive.
         recovery.gather(run, 0.1, lambda session: tell([session.host.name]))
         states = run.fleet.ask(wire.States(run=run.id), timeout=10.0)
         alive = any(task.alive for reply in states.good.values() for task in reply.tasks)
@@ -76,16 +76,16 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
 
 
 def _request(run: Run, by: StopBy, grace: float, *, kill: bool) -> wire.Stop:
-    """`final`: what a user has stopped is not to be started any more, by whoever keeps it."""
+    """With `final`, what a user has stopped cannot be started again, by any keeper."""
     return wire.Stop(run=run.id, grace=grace, kill=kill, final=by is StopBy.USER)
 
 
 def sweep(run: Run) -> list[str]:
-    """Prove that nothing of the run is alive where hosts answer; return the hosts that do not."""
+    """Verify that nothing of the run is alive; return the hosts for which this could not be verified."""
     back: list[Session] = []
     recovery.gather(run, run.timings.last_try, back.append)
-    if back:  # nobody has told them yet that the run is over
-        end_all(run, kill=True, grace=0.0, by=StopBy.USER if run.stop.asked else StopBy.FAILURE)
+    if back:  # they have not been notified yet that the run is over
+        end_all(run, kill=True, grace=0.0, by=StopBy.USER if run.stop.requested else StopBy.FAILURE)
     answers = run.fleet.ask(wire.Sweep(run=run.id), timeout=30.0)
     run.alive = {name for name, reply in answers.good.items() if reply.alive}
     for name, reply in answers.good.items():

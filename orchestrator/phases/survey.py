@@ -1,4 +1,4 @@
-"""Look at machines that are in no inventory yet: addresses, GPUs, and a Python that trains."""
+"""Examining machines that are not in an inventory yet: addresses, GPUs, and a Python that can train."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLATFORM = re.compile(
 )
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.+_-]{0,40}")
 
-# Runs in the agent's Python, which may be any from 3.8 on, and writes nothing.
+# Runs in the agent's Python (3.8 or newer) and writes nothing.
 _LOOK = r"""
 import glob, os, re, sys
 CONDAS = ["~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "/opt/conda"]
@@ -70,8 +70,8 @@ class TensorFlowPython(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    hostname: str  # how it is reached from here: a HostName of ssh_config, or what stands in its place
-    place: str  # the same for hosts that are one machine and network
+    hostname: str  # how this machine reaches it: a HostName of ssh_config, or its equivalent
+    place: str  # equal for hosts on one machine and network
     addresses: tuple[str, ...]
     gpus: tuple[str, ...] = ()
     pythons: tuple[TensorFlowPython, ...] = ()
@@ -81,7 +81,7 @@ class Machine(Struct, frozen=True):
 
 
 def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machine], dict[str, HostError]]:
-    """Ask all connected hosts; `hostnames` says by which name or address each is reached from here."""
+    """Examine all connected hosts; `hostnames` maps each to the name or address that reaches it from here."""
     questions = {
         name: wire.Facts(
             python=session.host.agent_python,
@@ -110,7 +110,7 @@ def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machin
 
 
 def pythons_of(answer: str) -> Iterator[TensorFlowPython]:
-    """Read what a host says; what hosts.toml may not have is left out: it helps, and is not needed."""
+    """Read a host's reply; values that hosts.toml cannot hold are dropped: they help, but are not needed."""
     for line in answer.splitlines():
         version, _, path = line.partition(" ")
         try:
@@ -121,34 +121,38 @@ def pythons_of(answer: str) -> Iterator[TensorFlowPython]:
 
 
 def _platform(answer: str) -> dict[str, Any]:
-    """Read the first line of a host's answer; {} if it is anything else."""
-    found = _PLATFORM.match(answer)
-    if not found:
+    """Read the first line of a host's reply; {} for anything else."""
+    match = _PLATFORM.match(answer)
+    if not match:
         return {}
-    libc = found["libc"].replace("-", " ")
-    own = Platform(found["machine"], "" if libc == "musl" else libc)
-    return {"platform": own, "minors": tuple(map(int, found["minors"].split()))}
+    libc = match["libc"].replace("-", " ")
+    own = Platform(match["machine"], "" if libc == "musl" else libc)
+    return {"platform": own, "minors": tuple(map(int, match["minors"].split()))}
 
 
 def unfit(machines: Mapping[str, Machine], lock: Lock, index: str | None) -> list[str]:
-    """Return a line for hosts none of whose Pythons has wheels of all packages; raise ClusterError."""
-    fits = {one: fitting(lock, one, index) for one in {m.platform for m in machines.values()} if one}
+    """Return a line about hosts none of whose Pythons has wheels of all packages; raise ClusterError."""
+    fits = {
+        platform: fitting(lock, platform, index)
+        for platform in {m.platform for m in machines.values()}
+        if platform
+    }
     groups: dict[tuple[Compatibility, tuple[int, ...]], list[str]] = {}
     for name, machine in machines.items():
         if machine.platform and not set(machine.minors) & set(fits[machine.platform].minors):
             groups.setdefault((fits[machine.platform], machine.minors), []).append(name)
     lines = []
     for (fit, minors), names in groups.items():
-        missing = f"no wheel of {fit.missing(f'3.{minors[-1]}')} for its Python 3.{minors[-1]}"
+        missing = f"no wheel of {fit.missing(f'3.{minors[-1]}')} for Python 3.{minors[-1]}"
         then = f"setup sends Python 3.{fit.minors[-1]}" if fit.minors else "nor for another one there"
         lines.append(f"{fold(names)}: {missing}; {then}")
     return lines
 
 
 def choose_python(machines: Iterable[Machine], *, made: bool = False) -> TensorFlowPython | None:
-    """The first one that all have, by path and version of TensorFlow; None: an environment has to be made.
+    """Return the first Python that all hosts have, by path and TensorFlow version; None: an [env] is needed.
 
-    `made` asks for one that an [env] made there, which comes and goes with that.
+    `made` asks for one that an [env] created there, which comes and goes with it.
     """
     first, *others = [machine.pythons for machine in machines] or [()]
     common = (python for python in first if all(python in pythons for pythons in others))
@@ -156,10 +160,11 @@ def choose_python(machines: Iterable[Machine], *, made: bool = False) -> TensorF
 
 
 def choose_addresses(machines: Mapping[str, Machine]) -> dict[str, str]:
-    """How the others reach each host.
+    """Return the address by which the others reach each host.
 
-    The address that ssh uses, when it is one of the machine's own (behind a forwarded port or NAT it is not);
-    else its own address in a network that all of them are in. What neither finds is left out.
+    That is ssh's address if it is one of the machine's own (not so behind a forwarded port or NAT);
+    otherwise its own address in a network that contains all of them. Hosts for which neither is known are
+    left out.
     """
     if len({machine.place for machine in machines.values()}) == 1:
         return {name: machine.hostname for name, machine in machines.items() if ip_of(machine.hostname)}
@@ -174,9 +179,9 @@ def choose_addresses(machines: Mapping[str, Machine]) -> dict[str, str]:
 
 
 def _shared(machines: Mapping[str, Machine]) -> dict[str, str]:
-    """An address of every host, all in the smallest network that has one of each; {} without such."""
+    """Return an address of every host in the smallest network with one of each; {} without such."""
     times = Counter(ip for machine in machines.values() for ip in set(machine.addresses))
-    # An address that several have, as docker's bridge, leads nowhere.
+    # An address that several hosts have, such as docker's bridge, leads nowhere.
     own = {
         name: [
             ip

@@ -1,7 +1,7 @@
-"""The environment a task gets from us: the tool's defaults, the user's own values, TF_CONFIG last.
+"""A task's environment: orchestrate's defaults, the user's own values, TF_CONFIG last.
 
-What is secret never passes through here but for `values_here`: a plan holds only the names.
-The node adds what only it can know (PATH, VIRTUAL_ENV, the locale, ORCHESTRATE_*).
+Secrets only pass through `values_here`: a plan contains their names. The node adds what only it can know
+(PATH, VIRTUAL_ENV, the locale, ORCHESTRATE_*).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.model import AutoShard, Data, Recipe, Role
 TF_CONFIG = "TF_CONFIG"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 DATA = "ORCHESTRATE_DATA"
-KERAS = "ORCHESTRATE_KERAS"  # ours, read by the sitecustomize of tasks, as is the next
+KERAS = "ORCHESTRATE_KERAS"  # ours, read by the sitecustomize of tasks, like the next one
 KERAS_OF = "ORCHESTRATE_KERAS_OF"
 AUTO_SHARD = "ORCHESTRATE_AUTO_SHARD"
 # Of these each program gets its own.
@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Default(Struct, frozen=True):
-    """A variable the tool sets by itself, and the sentence that says so."""
+    """A variable that orchestrate sets by itself, and its note for users."""
 
     name: str
     value: str
@@ -37,11 +37,11 @@ class Default(Struct, frozen=True):
 
 
 def name_mistake(name: str) -> str:
-    """Return what is wrong with `name` as a variable the user wants to set, to follow it; or ""."""
+    """Return what is wrong with `name` as a variable of the user's, as text that follows it; or ""."""
     if name == TF_CONFIG:
-        return "is written by orchestrate, for each task; it cannot be set by hand"
+        return "is set by orchestrate for each task; remove it"
     if name.upper().startswith("ORCHESTRATE_"):
-        return "is one of orchestrate's own names (ORCHESTRATE_...)"
+        return "is reserved: orchestrate sets the variables ORCHESTRATE_..."
     if not _NAME.fullmatch(name):
         return "is not a name for a variable (letters, digits and _, and no digit first)"
     return ""
@@ -63,7 +63,7 @@ def check(env: Mapping[str, str], secrets: Iterable[str] = ()) -> None:
 def defaults(
     *, role: Role, devices: tuple[str, ...] | None, recipe: Recipe, place: Standing, r_python: str | None
 ) -> tuple[Default, ...]:
-    """List what a task gets unless the user says otherwise.
+    """Return what a task gets by default.
 
     `r_python` is the interpreter for an R command.
     """
@@ -74,7 +74,8 @@ def defaults(
             Default("grpc_proxy", "", "so that tasks do not look for each other through an http_proxy")
         )
     chosen += [
-        Default(name, value, "") for name, value in variables(recipe.framework, place, recipe.tuner).items()
+        Default(name, value, "")
+        for name, value in variables(recipe.framework, place, recipe.tuner, recipe.standalone).items()
     ]
     if recipe.legacy_keras is not None:
         chosen.append(Default(LEGACY_KERAS, "1", recipe.legacy_keras))
@@ -84,15 +85,25 @@ def defaults(
     if recipe.repair_keras and parts:
         chosen.append(Default(KERAS, ",".join(parts), ""))
     if several and recipe.auto_shard is not AutoShard.OFF:
-        why = "as auto_shard says" if recipe.auto_shard is AutoShard.DATA else ""
+        why = "because of auto_shard" if recipe.auto_shard is AutoShard.DATA else ""
         chosen.append(Default(AUTO_SHARD, recipe.auto_shard.value, why))
     if r_python is not None:
         chosen.append(Default("RETICULATE_PYTHON", r_python, "so that R uses the host's `python`"))
-    return (*chosen, *_device_defaults(role, devices))
+    if devices:
+        chosen.append(
+            Default("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "so that `devices` counts as nvidia-smi does")
+        )
+        chosen.append(Default(DEVICES, ",".join(devices), "because of `devices`"))
+    elif devices is not None:
+        chosen.append(Default(DEVICES, "-1", "because `devices = []`"))
+    elif role not in {Role.CHIEF, Role.WORKER}:
+        note = f"since {role.value} tasks need no GPU; give its host `devices` to change it"
+        chosen.append(Default(DEVICES, "-1", note))
+    return tuple(chosen)
 
 
 def of_data(path: str, data: Data) -> dict[str, str]:
-    """Where a task finds what [data] names, below the folder that a host has it in."""
+    """Return how a task finds what [data] names, below its folder on a host."""
     env = {DATA: f"{path}/files"}
     if data.sets:
         env["TFDS_DATA_DIR"] = f"{path}/tfds"
@@ -101,21 +112,10 @@ def of_data(path: str, data: Data) -> dict[str, str]:
     return env
 
 
-def _device_defaults(role: Role, devices: tuple[str, ...] | None) -> Iterable[Default]:
-    if devices:
-        yield Default("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "so that `devices` counts as nvidia-smi does")
-        yield Default(DEVICES, ",".join(devices), "as `devices` says")
-    elif devices is not None:
-        yield Default(DEVICES, "-1", "as `devices = []` says")
-    elif role in {Role.PS, Role.EVALUATOR}:
-        note = f"since {role.value} tasks need no GPU; give its host `devices` to change it"
-        yield Default(DEVICES, "-1", note)
-
-
 def layer(
     chosen: Iterable[Default], *user: Mapping[str, str], tf_config: str | None
 ) -> tuple[dict[str, str], tuple[Default, ...]]:
-    """Join defaults, the user's layers (later ones win) and TF_CONFIG; and say which defaults stood."""
+    """Join defaults, the user's layers (later ones win) and TF_CONFIG; also return the defaults in effect."""
     env = {name: value for values in user for name, value in values.items()}
     stood = tuple(default for default in chosen if default.name not in env)
     env = {default.name: default.value for default in stood} | env
@@ -126,7 +126,7 @@ def layer(
 
 
 def values_here(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the controller's values of `secrets`; raise UsageError that names every missing one."""
+    """Return the controller's values of `secrets`; raise UsageError with every missing one."""
     missing = [name for name in names if name not in environ]
     if missing:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""A plan as text for a person: what `launch --dry-run` prints."""
+"""A plan as text for users: the output of `launch --dry-run`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator import ranges
 from orchestrator.frameworks import FRAMEWORKS
-from orchestrator.model import Completion, RunPlan, TaskSpec
+from orchestrator.model import OUTSIDE, Completion, Role, RunPlan, TaskSpec
 from orchestrator.planning.environ import TF_CONFIG
 from orchestrator.quoting import shown as quoted
 from orchestrator.text import count, endpoint
 
 
 def dry_run(plan: RunPlan) -> str:
-    """The whole plan; each task's TF_CONFIG stands alone on its line, as TensorFlow will read it."""
+    """Return the whole plan; each task's TF_CONFIG has its own line, as TensorFlow will read it."""
     return "\n".join(_lines(plan)) + "\n"
 
 
@@ -24,14 +24,19 @@ def _lines(plan: RunPlan) -> Iterator[str]:
         for name, value in first.items()
         if name != TF_CONFIG and all(env.get(name) == value for env in others)
     }
-    ending = "done when every task has exited 0"
+    helped = any(task.id.role in OUTSIDE for task in plan.tasks)
+    ending = f"done when every task {'that trains ' if helped else ''}has exited 0"
     if plan.completion is Completion.CHIEF:
-        ending = "done when the chief has exited 0; the others are then stopped"
+        ending = "done when the chief has exited 0"
+    if plan.completion is Completion.CHIEF or helped:
+        ending += "; the others are then stopped"
+    if any(task.id.role is Role.EVALUATOR for task in plan.tasks):
+        ending += f", evaluator/0 after {plan.evaluator_timeout:g} s at most"
     yield f"{count(len(plan.tasks), 'task')} on {count(len(plan.hosts), 'host')}; {ending}"
     for task in plan.tasks:
         yield ""
         yield f"{task.id} on {task.host}"
-        if FRAMEWORKS[plan.recipe.framework].has_config:
+        if FRAMEWORKS[plan.recipe.framework].has_config and task.id.role is not Role.SERVICE:
             yield task.env.get(
                 TF_CONFIG, "no TF_CONFIG: it is the only task, and its program does not read it"
             )
@@ -42,15 +47,22 @@ def _lines(plan: RunPlan) -> Iterator[str]:
     yield from (f"  {name}=***" for name in plan.secrets)
     yield ""
     yield f"stop: {plan.grace:g} s between TERM and KILL, {plan.failure_grace:g} s after a failure"
+    if plan.resumed is not None:
+        yield f"continues in the folder of run {plan.folder}"
     policy, spares = plan.restarts, ranges.fold(host.name for host in plan.spares)
     if policy.most:
         fewer = f", or on {count(policy.min_hosts, 'host')}" if policy.min_hosts else ""
-        backup = f"; {quoted(policy.backup)} of {plan.tasks[0].id} is copied to all" if policy.backup else ""
+        backup = f"; {quoted(policy.backup)} of {plan.leader.id} is copied to all" if policy.backup else ""
         yield f"restarts: {count(policy.most, 'time')} at most{fewer}{backup}"
     if spares:
         yield f"spare: {spares}" + ("" if policy.most else " (not used without --max-restarts)")
     if plan.hang_timeout:
-        yield f"hangs: {plan.hang_timeout:g} s without a word; then the stacks are taken, and: {plan.on_hang}"
+        yield f"hangs: {plan.hang_timeout:g} s without output; then stacks are collected, and: {plan.on_hang}"
+    if plan.keep_warm:
+        what = (
+            f"no import is made ahead: {plan.ahead.why}" if plan.ahead.why else ", ".join(plan.ahead.imports)
+        )
+        yield f"keep warm: {plan.keep_warm:g} s after the run; {what}"
     yield from (f"note: {note}" for note in plan.notes)
 
 
@@ -75,7 +87,7 @@ def _environment(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def shown(argv: Sequence[str]) -> str:
-    """Return a command as a person types it; `~` of its first word expands, as it does on the node."""
+    """Return a command as a user would type it; a leading `~` expands, as it does on the node."""
     program, *arguments = argv
     home = "~/" if program.startswith("~/") else ""
     return " ".join([home + quoted(program.removeprefix(home)), *map(quoted, arguments)])

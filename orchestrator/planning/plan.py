@@ -1,12 +1,12 @@
-"""From inventory to plan: which task runs where, with what command, port and environment."""
+"""From inventory to plan: which task runs where, with which command, port and environment."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from orchestrator import ranges
 from orchestrator.errors import UsageError
 from orchestrator.frameworks import FRAMEWORKS, Standing
 from orchestrator.model import (
+    OUTSIDE,
     Admission,
     AutoShard,
     Completion,
@@ -22,29 +23,33 @@ from orchestrator.model import (
     EnvironmentPlan,
     FrameworkName,
     Host,
-    Job,
     Recipe,
     Restarts,
+    Resumed,
     Revalidate,
     Role,
     RunPlan,
     TaskId,
     TaskSpec,
+    in_environment,
 )
-from orchestrator.orchestrate_rank import shares_search
+from orchestrator.orchestrate_rank import is_standalone, shares_search
 from orchestrator.planning import environ as env_rules
+from orchestrator.planning.commands import command_of, is_builtin, is_r, resolve
 from orchestrator.planning.selection import stand_by
+from orchestrator.program import ahead
 from orchestrator.program.choices import KerasChoice, choose_framework, choose_keras, reads_config
 from orchestrator.program.findings import Finding, Scene, find
-from orchestrator.program.sources import SourceFile
+from orchestrator.program.reading import Program
 from orchestrator.ranges import grouped
 from orchestrator.requests import LaunchRequest
 from orchestrator.text import count, endpoint
 
 _NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b")  # of torchrun and accelerate
+_STANDALONE = "torchrun --standalone: each host trains separately; without this option they train together"
 _SEARCH = "Keras Tuner: the first task hands out the trials, the others run them"
-WORKER_ENTRY = ("-m", "worker_entry")
 _TENSORFLOW = re.compile(r"(?i)\b(?:tensorflow|tf_?keras|keras)")
+SERVICE = "ORCHESTRATE_SERVICE"
 CHECKPOINTS = ("--checkpoint-dir", "checkpoints")  # in the run's own folder
 
 
@@ -62,33 +67,35 @@ class _Seat(Struct, frozen=True):
 
 
 class LaunchFacts(Struct, frozen=True, kw_only=True):
-    """Findings of this machine for one launch; a plan is made of them and of the request."""
+    """This machine's contribution to a launch; the plan is made from it and the request."""
 
     run: str  # id
     owner: str
     created: float
-    sources: tuple[SourceFile, ...] = ()  # the program and the modules beside it, where they are Python
-    own_paths: Mapping[str, str] = {}  # paths in them that only this machine has
-    environment: EnvironmentPlan | None = None  # whose Pythons the hosts have
+    programs: tuple[Program, ...] = ()  # of `commands`
+    environment: EnvironmentPlan | None = None  # for hosts that name no Python of their own
     cwd: str = ""  # where in the code the tasks run
+    resumed: Resumed | None = None  # the run that it continues
     notes: tuple[str, ...] = ()
 
 
 def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Finding, ...]]:
-    """Plan a launch: tasks on every host that is no spare, in inventory order, and what may go wrong.
+    """Plan a launch: tasks on every host except spares, in inventory order, and likely problems.
 
-    Raise UsageError for what cannot be planned.
+    The request has its final command (`choose_command`). Raise UsageError for what cannot be planned.
     """
-    job, inventory = request.job, request.inventory
+    job, inventory, command = request.job, request.inventory, request.command
     if request.spares:
         inventory = stand_by(inventory, request.spares)
     env_rules.check(request.env, job.secrets)
-    command = choose_command(job, request.command)
     builtin = is_builtin(command)
     named = any(word.partition("=")[0] == CHECKPOINTS[0] for word in command)
-    if job.max_restarts and builtin and not named:
+    if (job.max_restarts or facts.resumed) and builtin and not named:
         command = (*command, *CHECKPOINTS)  # without a folder a restart begins at the first step
-    hosts = tuple(host for host in inventory.hosts if not host.spare)
+    everywhere = inventory.hosts
+    if facts.environment is not None:
+        everywhere = tuple(in_environment(host, facts.environment) for host in everywhere)
+    hosts = tuple(host for host in everywhere if not host.spare)
     if not hosts:
         raise UsageError(f"{inventory.source} has no host to run on", why="every host is a spare")
     if job.min_hosts is not None and not job.max_restarts:
@@ -102,22 +109,27 @@ def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Fin
             f"--min-hosts {request.min_hosts} is more than the {count(len(hosts), 'host')} of the run",
             hint=f"`--min-hosts {len(hosts)}` at most",
         )
-    texts = tuple(source.text for source in facts.sources)
-    recipe, took, remark = _recipe(job, request.env, hosts, command, texts)
+    recipe, took, remark = _recipe(request, hosts, command, facts.programs)
     cluster, tasks, notes = seat(hosts, command, recipe)
     tensorflow = FRAMEWORKS[recipe.framework].has_config
-    # What is set for TensorFlow is no news to a program that does not name it, as far as it can be read.
-    known = builtin or is_r(tasks[0].argv) or not tensorflow
-    known |= any(map(_TENSORFLOW.search, (*command, *texts)))
-    scene = Scene(tasks, recipe, facts.sources)
-    found = find(scene) if tensorflow else ()
-    if_shared = find(replace(scene, one_folder=True)) if tensorflow else ()
+    # Notes on TensorFlow's variables are left out if the program can be read and does not use it.
+    shows_notes = builtin or is_r(tasks[0].argv) or not tensorflow
+    texts = (source.text for program in facts.programs for source in program.sources)
+    shows_notes |= any(map(_TENSORFLOW.search, (*command, *texts)))
+    scenes = tuple(_scenes(hosts, command, tasks, recipe, facts.programs)) if tensorflow else ()
+    findings = tuple(dict.fromkeys(finding for scene in scenes for finding in find(scene)))
+    if_shared = [finding for scene in scenes for finding in find(replace(scene, one_folder=True))]
     terminal = request.terminal
-    once = terminal is not None  # whoever looks at a breakpoint thinks: nothing hangs, nothing is restarted
+    once = terminal is not None  # somebody at a breakpoint is thinking: hang detection and restarts are off
     # With ps only the chief of worker_entry writes the checkpoints.
     ours = command[-len(CHECKPOINTS) :] == CHECKPOINTS and Role.PS.value in cluster
     backup = job.backup or (CHECKPOINTS[1] if ours else None)
     most, least = (0, None) if once else (job.max_restarts, job.min_hosts)
+    # It is not known what a user's own command checks: it may be the network.
+    when = job.validation or (Revalidate.ALWAYS if job.validate else Revalidate.CHANGED)
+    validation = FRAMEWORKS[recipe.framework].validation
+    sources = (program.sources for program in facts.programs if program.command == command)
+    own = grouped((command_of(host, command), host.name) for host in hosts if host.command or host.args)
     conduct = {name: getattr(job, name) for name in Conduct.__struct_fields__}
     made = RunPlan(
         run=facts.run,
@@ -131,48 +143,69 @@ def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Fin
         completion=completion(cluster),
         recipe=recipe,
         restarts=Restarts(most, least, job.host_timeout, backup),
-        admission=_admission(request, recipe.framework),
-        notes=(*took, *((*notes, *remark) if known else ()), *map(str, found), *facts.notes),
-        if_shared=tuple(str(one) for one in if_shared if one not in found),
-        own_paths=dict(facts.own_paths),
+        admission=Admission(
+            preflight=request.preflight,
+            validate=when is not Revalidate.NEVER and bool(job.validate or validation),
+            recall=when is Revalidate.CHANGED,
+            validate_command=job.validate,
+            other_ports=request.other_ports,
+            wait=request.wait,
+        ),
+        notes=(
+            *took,
+            *(f"{ranges.fold(names)}: {shlex.join(argv)}" for argv, names in own.items()),
+            *((*notes, *remark) if shows_notes else ()),
+            *map(str, findings),
+            *facts.notes,
+        ),
+        if_shared=tuple(str(finding) for finding in dict.fromkeys(if_shared) if finding not in findings),
+        own_paths=dict(pair for program in facts.programs for pair in program.own_paths.items()),
         terminal=terminal,
         **{**conduct, **({"hang_timeout": 0.0} if once else {})},
-        spares=tuple(host for host in inventory.hosts if host.spare),
+        spares=tuple(host for host in everywhere if host.spare),
         cwd=facts.cwd,
         environment=facts.environment,
+        resumed=facts.resumed,
         data=inventory.data,
+        # Hosts' own commands are not imported early.
+        ahead=ahead.BUNDLED if builtin else ahead.find(command, next(sources, ())),
     )
-    return made, found
+    return made, findings
 
 
-def _admission(request: LaunchRequest, framework: FrameworkName) -> Admission:
-    job = request.job
-    # What a command of the user's own looks at is not known: it may be the network.
-    when = job.validation or (Revalidate.ALWAYS if job.validate else Revalidate.CHANGED)
-    return Admission(
-        preflight=request.preflight,
-        validate=when is not Revalidate.NEVER and bool(job.validate or FRAMEWORKS[framework].validation),
-        recall=when is Revalidate.CHANGED,
-        validate_command=job.validate,
-        other_ports=request.other_ports,
-        wait=request.wait,
-    )
+def _scenes(
+    hosts: tuple[Host, ...],
+    command: tuple[str, ...],
+    tasks: tuple[TaskSpec, ...],
+    recipe: Recipe,
+    programs: tuple[Program, ...],
+) -> Iterator[Scene]:
+    """Each program with the tasks beside it: all, if it trains; else only those that run it."""
+    for program in programs:
+        on = {host.name for host in hosts if command_of(host, command) == program.command}
+        alike = tuple(task for task in tasks if task.host in on)
+        trains = any(task.id.role in (Role.CHIEF, Role.WORKER) for task in alike) or not alike
+        yield Scene(tasks if trains else alike, recipe, program.sources, hiding=program.hiding)
 
 
 def _recipe(
-    job: Job,
-    env: Mapping[str, str],
-    hosts: tuple[Host, ...],
-    command: tuple[str, ...],
-    texts: tuple[str, ...],
+    request: LaunchRequest, hosts: tuple[Host, ...], command: tuple[str, ...], programs: tuple[Program, ...]
 ) -> tuple[Recipe, tuple[str, ...], tuple[str, ...]]:
-    """Return the material of the tasks, why it is of its framework, and a remark on its Keras."""
+    """Return the material of the tasks, the evidence for its framework, and a remark on its Keras."""
+    job, env = request.job, request.env
     framework, took, builtin = job.framework, tuple[str, ...](), is_builtin(command)
+    texts = [source.text for program in programs for source in program.sources]
     if builtin:
         framework = FrameworkName.TENSORFLOW
     elif framework is FrameworkName.AUTO:
-        framework, why = choose_framework(command, texts, {**job.env, **env})
-        does = "names" if framework is FrameworkName.AUTO else "changes"
+        helpers = {command_of(host, command) for host in hosts if host.role in OUTSIDE}
+        helpers -= {command_of(host, command) for host in hosts if host.role not in OUTSIDE}
+        trainers = (program.sources for program in programs if program.command not in helpers)
+        of = [source.text for sources in trainers for source in sources]
+        framework, why = choose_framework(command, of, {**job.env, **env})
+        unknown = framework is FrameworkName.AUTO
+        why += ", and local validation is skipped" if unknown and not job.validate else ""
+        does = "sets" if unknown else "changes"
         took = (f"{FRAMEWORKS[framework].title}: {why}; `framework` under [job] {does} it",)
     _check_framework(framework, hosts, command)
     tensorflow = FRAMEWORKS[framework].has_config
@@ -191,28 +224,34 @@ def _recipe(
         auto_shard=job.auto_shard if tensorflow else AutoShard.OFF,
         tf_config=reads_config(read) if job.tf_config is None else job.tf_config,
         setup=job.setup,
-        tuner=any(map(shares_search, read or ())) and sum(host.tasks for host in hosts) > 1,
+        tuner=any(map(shares_search, read or ()))
+        and sum(host.tasks for host in hosts if host.role not in OUTSIDE) > 1,
+        standalone=any(
+            is_standalone(f"{' '.join(program.command)}\n{program.shell}") for program in programs
+        ),
     )
     notes = () if which.keras_3 is None else (which.keras_3,)
-    return recipe, took, (*notes, *[_SEARCH] * recipe.tuner)
+    separate = recipe.standalone and len(hosts) > 1
+    return recipe, took, (*notes, *[_SEARCH] * recipe.tuner, *[_STANDALONE] * separate)
 
 
 def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: Sequence[str]) -> None:
-    """Raise UsageError for hosts that a framework has no use for."""
+    """Raise UsageError for hosts that a framework cannot use."""
     title = FRAMEWORKS[framework].title
+    trainers = [host for host in hosts if host.role not in OUTSIDE]
     starts = FRAMEWORKS[framework].starts.search(" ".join(command))
-    same = next((word for word in command if _NODE_RANK.match(word)), "") if starts and len(hosts) > 1 else ""
+    same = next(filter(_NODE_RANK.match, command), "") if starts and len(trainers) > 1 else ""
     if same:
         raise UsageError(
-            f"{same} would be the same on all {len(hosts)} hosts, and they would wait for each other",
+            f"{same} would be the same on all {len(trainers)} hosts, and they would wait for each other",
             why="each host gets its own by PET_NODE_RANK, and the number of nodes and the master likewise",
             hint="remove --nnodes, --node_rank, --master_addr and --master_port from the command",
         )
-    for host in hosts if not FRAMEWORKS[framework].has_config else ():
+    for host in trainers if not FRAMEWORKS[framework].has_config else ():
         if host.role is not Role.WORKER:
             raise UsageError(
                 f"{host.name} has the role {host.role.value}, and the program's framework is {title}",
-                why="only TensorFlow's tasks have roles; all others are equal and have a rank",
+                why="only TensorFlow has this role; tasks that train are equal and have a rank",
                 hint='remove `role`; or write framework = "tensorflow" under [job], if it is TensorFlow',
             )
         if host.tasks > 1 and starts:
@@ -225,70 +264,47 @@ def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: S
 def seat(
     hosts: tuple[Host, ...], command: tuple[str, ...], recipe: Recipe
 ) -> tuple[dict[str, tuple[str, ...]], tuple[TaskSpec, ...], tuple[str, ...]]:
-    """The cluster, its tasks, and what was set by itself, for hosts in this order."""
+    """Return the cluster, its tasks, and the settings made by default, for hosts in this order."""
     seats = tuple(_seats(hosts))
-    roles = {role.value: [one.address for one in seats if one.task.role is role] for role in Role}
-    # The evaluator watches from outside, and is never in it.
-    cluster = {role: tuple(peers) for role, peers in roles.items() if peers and role != Role.EVALUATOR}
+    roles = {role.value: [placed.address for placed in seats if placed.task.role is role] for role in Role}
+    # Evaluators and services watch or serve from outside, and are never part of it.
+    cluster = {role: tuple(peers) for role, peers in roles.items() if peers and role not in OUTSIDE}
+    in_config, in_json = {*Role} - {Role.SERVICE}, json.dumps(cluster)
     tasks: list[TaskSpec] = []
     stood: list[tuple[env_rules.Default, TaskId]] = []
     has_config = FRAMEWORKS[recipe.framework].has_config and (len(seats) > 1 or recipe.tf_config)
-    for one, place in zip(seats, _places(seats), strict=True):
-        argv = resolve(command, one.host.python)
+    services = {SERVICE: ",".join(roles[Role.SERVICE])} if roles[Role.SERVICE] else {}
+    places = dict(_places(seats))
+    for placed in seats:
+        argv = resolve(command_of(placed.host, command), placed.host.python)
         full, defaults = env_rules.layer(
             env_rules.defaults(
-                role=one.task.role,
-                devices=one.host.devices if FRAMEWORKS[recipe.framework].shows_all else one.devices,
+                role=placed.task.role,
+                devices=placed.host.devices if FRAMEWORKS[recipe.framework].shows_all else placed.devices,
                 recipe=recipe,
-                place=place,
-                r_python=one.host.python if is_r(argv) and "/" in one.host.python else None,
+                place=places[placed.task],
+                r_python=placed.host.python if is_r(argv) and "/" in placed.host.python else None,
             ),
             recipe.job_env,
-            one.host.env,
+            placed.host.env,
             recipe.env,
-            tf_config=tf_config(cluster, one.task) if has_config else None,
+            services,
+            tf_config=tf_config(in_json, placed.task)
+            if has_config and placed.task.role in in_config
+            else None,
         )
-        stood += [(default, one.task) for default in defaults]
-        tasks.append(TaskSpec(one.task, one.host.name, one.port, argv, full, recipe.setup))
+        stood += [(default, placed.task) for default in defaults]
+        tasks.append(TaskSpec(placed.task, placed.host.name, placed.port, argv, full, recipe.setup))
     return cluster, tuple(tasks), tuple(_notes(stood, len(tasks)))
 
 
-def choose_command(job: Job, command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command line's command, else [job]'s; arguments alone (`-- --epochs 3`) are added to [job]'s."""
-    if command and not command[0].startswith("-"):
-        return command
-    return (*job.command, *command)
-
-
-def is_builtin(command: Sequence[str]) -> bool:
-    """Return True if worker_entry runs: no command, or only options."""
-    return not command or command[0].startswith("-")
-
-
-def resolve(command: tuple[str, ...], python: str) -> tuple[str, ...]:
-    """The argv a host runs: x.py under its `python`, x.R under Rscript, nothing at all as worker_entry."""
-    if is_builtin(command):
-        return (python, *WORKER_ENTRY, *command)
-    match PurePath(command[0]).suffix:
-        case ".py":
-            return (python, *command)
-        case ".R" | ".r":
-            return ("Rscript", *command)
-    return command
-
-
-def is_r(argv: tuple[str, ...]) -> bool:
-    """Return True if a resolved command is R's."""
-    return PurePath(argv[0]).name == "Rscript"
-
-
-def tf_config(cluster: Mapping[str, tuple[str, ...]], task: TaskId) -> str:
-    """One line of JSON, cluster before task."""
-    return json.dumps({"cluster": cluster, "task": {"type": task.role.value, "index": task.index}})
+def tf_config(cluster: str, task: TaskId) -> str:
+    """Return one line of JSON for a task of a cluster, which is JSON already."""
+    return f'{{"cluster": {cluster}, "task": {{"type": "{task.role.value}", "index": {task.index}}}}}'
 
 
 def completion(cluster: Mapping[str, tuple[str, ...]]) -> Completion:
-    """Parameter servers, and the workers beside them, never exit by themselves."""
+    """Return when a run is complete: parameter servers and their workers never exit by themselves."""
     return Completion.CHIEF if Role.PS.value in cluster else Completion.ALL
 
 
@@ -303,22 +319,25 @@ def _seats(hosts: tuple[Host, ...]) -> Iterator[_Seat]:
             yield _Seat(task, host, host.task_port + place, share)
 
 
-def _places(seats: Sequence[_Seat]) -> Iterator[Standing]:
-    peers = tuple((seat.host.address, seat.port) for seat in seats)
-    hosts = list(dict.fromkeys(seat.host.name for seat in seats))
-    for rank, seat in enumerate(seats):
-        host = seat.host
-        local_rank, host_rank = seat.port - host.task_port, hosts.index(host.name)
-        yield Standing(rank, peers, local_rank, host.tasks, host_rank, len(hosts), host.devices)
+def _places(seats: Sequence[_Seat]) -> Iterator[tuple[TaskId, Standing]]:
+    """A task counts among those that train or hold parameters; evaluators and services, within their role."""
+    groups = grouped((seat.task.role if seat.task.role in OUTSIDE else Role.WORKER, seat) for seat in seats)
+    for among in groups.values():
+        peers = tuple((seat.host.address, seat.port) for seat in among)
+        hosts = list(dict.fromkeys(seat.host.name for seat in among))
+        for rank, seat in enumerate(among):
+            host, local_rank = seat.host, seat.port - seat.host.task_port
+            of = local_rank, host.tasks, hosts.index(host.name), len(hosts), host.devices
+            yield seat.task, Standing(rank, peers, *of, seat.task.role)
 
 
 def _notes(stood: list[tuple[env_rules.Default, TaskId]], total: int) -> Iterator[str]:
-    """Each default once, and for which tasks where it is not all of them."""
-    told = (((default.name, default.note), (default.value, str(task))) for default, task in stood)
-    for (name, note), found in grouped(told).items():
+    """Return each default's note once, with its tasks if it does not apply to all."""
+    notes = (((default.name, default.note), (default.value, str(task))) for default, task in stood)
+    for (name, note), values in grouped(notes).items():
         if not note:
             continue
-        distinct = {value for value, _ in found}
+        distinct = {value for value, _ in values}
         value = f"={distinct.pop()}" if len(distinct) == 1 else ""
-        where = "" if len(found) == total else f" on {ranges.fold(task for _, task in found)}"
+        where = "" if len(values) == total else f" on {ranges.fold(task for _, task in values)}"
         yield f"set {name}{value}{where} {note}"

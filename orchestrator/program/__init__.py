@@ -1,1 +1,1 @@
-"""The user's command: what it starts, which mistakes are refused, and what may go wrong with it."""
+"""The user's command: what it starts, which mistakes are refused, and which problems are likely."""

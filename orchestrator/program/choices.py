@@ -1,17 +1,19 @@
-"""Choose the framework and the Keras of a run by what its command starts and its program imports. Pure.
+"""Choose a run's framework and Keras by what its command starts and its program imports. Pure.
 
-A program of several frameworks is taken for the one that it trains with on several tasks, as far as its text
-tells. None is known of what shows none, and of what cannot be read. On one task as on many, Keras is:
+A program that uses several frameworks counts as the one that it trains with on several tasks, as far as its
+text shows. Unreadable programs, and those that show no framework, have none. For any number of tasks, Keras
+is:
 
     the program                                tf.keras    import keras
-    uses tf.keras, or cannot be read           Keras 2     Keras 3, and the run says that both are there
+    uses tf.keras, or cannot be read           Keras 2     Keras 3, and the run notes that both are present
     imports keras or a package built on it     Keras 3     Keras 3
     uses what only Keras 3 has (keras.ops)     Keras 3     Keras 3
     does not use Keras                         nothing is set
     worker_entry                               Keras 2     -
 
-Keras 2 is the package tf_keras, by TF_USE_LEGACY_KERAS=1. The tutorials of tf.distribute are written for it,
-and its `fit` works on several tasks; that of Keras 3 is repaired there (node/hook/site_frameworks.py).
+Keras 2 is the package tf_keras, selected by TF_USE_LEGACY_KERAS=1. The tutorials of tf.distribute are
+written for it, and its `fit` works on several tasks; that of Keras 3 is repaired
+(node/hook/site_frameworks.py).
 """
 
 from __future__ import annotations
@@ -41,14 +43,14 @@ _CONFIG = re.compile(r"TF_CONFIG|luster_?[Rr]esolver|\bestimator\b|RunConfig|(?:
 _NEAR = re.compile(r"tensorflow|tf_|.*keras|worker_entry")  # what is built on TensorFlow
 _IN_COMMAND = re.compile(r"\b(?:import|from)\s+(\w+)|\s-m\s+(\w+)")  # of `python -c` and `python -m`
 _NEVER = sys.stdlib_module_names | {"tensorflow", "tf_keras", "numpy", "tensorflow_datasets"}
-_MOST = 50  # modules that a task's Python looks into
+_MOST = 50  # modules that a task's Python inspects
 _OFF = "legacy_keras = false under [job] makes it Keras 3"
 
 
 def choose_framework(
     command: Sequence[str], sources: Sequence[str], env: Mapping[str, str]
 ) -> tuple[FrameworkName, str]:
-    """Return the framework, and what shows it."""
+    """Return the framework, and the evidence for it."""
     line = " ".join(command)
     for name, framework in FRAMEWORKS.items():
         if start := framework.starts.search(line):
@@ -71,14 +73,14 @@ def choose_framework(
     if not names:
         near = next(filter(_NEAR.match, modules), "")
         if not near:
-            return FrameworkName.AUTO, "the program shows none, and no host trains alone first"
+            return FrameworkName.AUTO, "the program imports none"
         names, shown = [FrameworkName.TENSORFLOW], {FrameworkName.TENSORFLOW: near}
     why = f"the program imports {' and '.join(shown[name] for name in names)}"
     return names[0] if len(names) == 1 else FrameworkName.TENSORFLOW, why
 
 
 def _backend(text: str, env: Mapping[str, str]) -> str:
-    """Name the backend of Keras: by a line before its import, which only as a default yields to `env`."""
+    """Return the backend of Keras, as set before its import; `env` wins over a mere default."""
     imported = _IMPORTS_KERAS.search(text)
     setting = _IN_TEXT.search(text, 0, imported.start() if imported else len(text))
     if setting is None:
@@ -87,30 +89,30 @@ def _backend(text: str, env: Mapping[str, str]) -> str:
 
 
 class KerasChoice(Struct, frozen=True):
-    """Why Keras 2 is what tf.keras is (None: it is not), and what the run says of Keras 3."""
+    """Why tf.keras is Keras 2 (None: it is not), and the run's note on Keras 3."""
 
     legacy: str | None = None
     keras_3: str | None = None
-    modules: tuple[str, ...] = ()  # that the program imports: one that is built on Keras 3 makes it that
+    modules: tuple[str, ...] = ()  # modules of the program; one that is built on Keras 3 makes it that
 
 
-def choose_keras(wanted: bool | None, sources: Iterable[str] | None, *, ps: bool) -> KerasChoice:
-    """Decide for a run.
+def choose_keras(requested: bool | None, sources: Iterable[str] | None, *, ps: bool) -> KerasChoice:
+    """Choose the Keras of a run.
 
-    `wanted` is `[job] legacy_keras`; `sources` are the texts of the program and of the modules beside it that
-    it imports: none where it cannot be read, None when it is worker_entry.
+    `requested` is `[job] legacy_keras`; `sources` are the texts of the program and of the modules next to it
+    that it imports: none if it cannot be read, None for worker_entry.
     """
     texts = tuple(map(code, sources or ()))
-    if wanted is None and texts and not any("keras" in text.lower() for text in texts):
+    if requested is None and texts and not any("keras" in text.lower() for text in texts):
         return KerasChoice()
     names = (match[0] for match in map(_KERAS_3.search, texts) if match)
     shows = next((f"`import {package}`" for package in map(imported, texts) if package), next(names, ""))
-    if wanted or (wanted is None and not shows):
-        reason = "as legacy_keras = true says" if wanted else f"on one task as on several; {_OFF}"
-        named = dict.fromkeys(name for text in texts for name in modules(text)) if not wanted else ()
+    if requested or (requested is None and not shows):
+        reason = "because legacy_keras = true" if requested else f"on one task as on several; {_OFF}"
+        named = dict.fromkeys(name for text in texts for name in modules(text)) if not requested else ()
         others = [name for name in named if name.split(".")[0] not in _NEVER]
         return KerasChoice(f"so that tf.keras is Keras 2 (tf_keras), {reason}", modules=tuple(others[:_MOST]))
-    why = f"the program uses {shows}" if wanted is None else "as legacy_keras = false says"
+    why = f"the program uses {shows}" if requested is None else "because legacy_keras = false"
     wrong = "parameter servers" if ps else "CentralStorageStrategy"
     if ps or any(wrong in text for text in texts):
         return KerasChoice(
@@ -120,11 +122,11 @@ def choose_keras(wanted: bool | None, sources: Iterable[str] | None, *, ps: bool
 
 
 def reads_config(sources: Iterable[str] | None) -> bool:
-    """Return False for a program whose text shows that it does not look at TF_CONFIG itself."""
+    """Return False for a program whose text shows that it does not read TF_CONFIG itself."""
     texts = tuple(map(code, sources or ()))
     return not texts or any(map(_CONFIG.search, texts))
 
 
 def imported(source: str) -> str:
-    """Name the package of Keras 3 that a program imports by its own name; `tf.keras` is none."""
+    """Return the Keras 3 package that a program imports by its own name; `tf.keras` is not one."""
     return next((name for name in imports(source) if name in _PACKAGES), "")

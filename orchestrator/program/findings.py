@@ -1,7 +1,7 @@
-"""Findings: what will probably go wrong with a job, read from its program and its plan. Pure.
+"""Findings: likely problems of a job, derived from its program and its plan. Pure.
 
-A finding warns and stops nothing. What cannot be read simply is not said: no program of tests/scripts may
-have a false one. To add one, write a rule below: its code, its words and its place are all in here.
+A finding is a warning and stops nothing. Uncertain cases are not reported: no program of tests/scripts may
+have a false one. To add one, write a rule below: its code, its text and its position are all in here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from orchestrator.program.sources import SourceFile, argument, called, dotted, i
 
 PAGE = "docs/lint.md"
 PROGRAM, PATH = "O201", "O203"  # found on the hosts
-CODES = ("O101", "O102", "O104", "O105", "O106", PROGRAM, PATH)  # docs/lint.md has a section for each
+CODES = ("O101", "O104", "O105", "O106", "O107", PROGRAM, PATH)  # docs/lint.md has a section for each
 
 
 class Finding(Struct, frozen=True):
-    """One thing that will probably go wrong, and what to do; it stops nothing."""
+    """A likely problem and its fix; it stops nothing."""
 
     code: str
     what: str
@@ -43,13 +43,13 @@ class Finding(Struct, frozen=True):
 
 
 class Scene(Struct, frozen=True, dict=True):
-    """All that the rules may look at."""
+    """Everything that the rules may inspect."""
 
     tasks: Sequence[TaskSpec]
     recipe: Recipe
     sources: tuple[SourceFile, ...]  # the program first
-    one_folder: bool = False  # the hosts' working folders are one, which only they can tell
-    hiding: tuple[SourceFile, ...] = ()  # as `hiding` returns them
+    one_folder: bool = False  # the hosts share a working folder, which only they can report
+    hiding: tuple[SourceFile, ...] = ()  # as returned by `hiding`
 
     @cached_property
     def workers(self) -> int:
@@ -58,7 +58,7 @@ class Scene(Struct, frozen=True, dict=True):
 
     @property
     def spread(self) -> bool:
-        """Return True if several workers train by MultiWorkerMirroredStrategy, as far as the text tells."""
+        """Return True if several workers train by MultiWorkerMirroredStrategy, as far as the text shows."""
         ps = any(task.id.role is Role.PS for task in self.tasks)
         return self.workers > 1 and not ps and self.names("MultiWorkerMirroredStrategy")
 
@@ -66,18 +66,22 @@ class Scene(Struct, frozen=True, dict=True):
         return any(re.search(pattern, source.text) for source in self.sources)
 
     def calls(self, *names: str) -> Iterator[tuple[SourceFile, ast.Call]]:
-        """Yield the calls of these names, whatever they are of."""
+        """Yield the calls of these names on any object."""
         for source in self.sources:
             yield from ((source, call) for call in source.calls if called(call) in names)
 
 
 def find(scene: Scene) -> tuple[Finding, ...]:
-    """Return all findings but those that a comment on their line silences."""
+    """Return all findings except those that a comment on their line silences."""
     files = {source.path: source for source in (*scene.sources, *scene.hiding)}
     tensorflow = FRAMEWORKS[scene.recipe.framework].has_config
-    rules = (_config, _legacy, _batch, _saving, _hiding) if tensorflow else (_hiding,)
-    found = (one for rule in rules for one in rule(scene))
-    return tuple(dict.fromkeys(one for one in found if not is_silent(one.code, files[one.path], one.line)))
+    rules = (_config, _batch, _saving, _hiding, _servers) if tensorflow else (_hiding,)
+    findings = (finding for rule in rules for finding in rule(scene))
+    return tuple(
+        dict.fromkeys(
+            finding for finding in findings if not is_silent(finding.code, files[finding.path], finding.line)
+        )
+    )
 
 
 def is_silent(code: str, source: SourceFile, line: int) -> bool:
@@ -89,14 +93,14 @@ def is_silent(code: str, source: SourceFile, line: int) -> bool:
 
 def _config(scene: Scene) -> Iterator[Finding]:
     for source in scene.sources:
-        changes = dict(_environment(source, "TF_CONFIG"))
-        line = next((line for line, value in changes.items() if value is not None), 0)
+        changes = dict(_changes(source))
+        line = next((line for line, is_set in changes.items() if is_set), 0)
         named = (
             node.lineno
             for node in source.nodes
             if isinstance(node, ast.Constant) and node.value == "TF_CONFIG" and node.lineno < line
         )
-        if line and all(one in changes for one in named):
+        if line and all(name in changes for name in named):
             yield Finding(
                 "O101",
                 "the program replaces the TF_CONFIG that orchestrate sets: tasks may then wait for others"
@@ -107,20 +111,6 @@ def _config(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def _legacy(scene: Scene) -> Iterator[Finding]:
-    for source in scene.sources if scene.recipe.legacy_keras is not None and scene.workers > 1 else ():
-        for line, value in _environment(source, "TF_USE_LEGACY_KERAS"):
-            if value is None or text(value) in ("", "0", "False", "false"):
-                yield Finding(
-                    "O102",
-                    "the program turns off TF_USE_LEGACY_KERAS, which orchestrate sets: `fit` of Keras 3"
-                    " fails on several tasks",
-                    "remove that line; for Keras 3 write `import keras` throughout: orchestrate repairs it",
-                    source.path,
-                    line,
-                )
-
-
 def _batch(scene: Scene) -> Iterator[Finding]:
     own = "distribute_datasets_from_function|DatasetCreator|dataset_fn|InputContext"
     if not scene.spread or scene.names(own):
@@ -129,9 +119,9 @@ def _batch(scene: Scene) -> Iterator[Finding]:
         size = source.number(argument(call, 99, "batch_size"))
         data = source.value(argument(call, 0, "x"))
         made = [
-            one
-            for one in (ast.walk(data) if size is None and data is not None else ())
-            if isinstance(one, ast.Call) and called(one) in ("batch", "padded_batch")
+            node
+            for node in (ast.walk(data) if size is None and data is not None else ())
+            if isinstance(node, ast.Call) and called(node) in ("batch", "padded_batch")
         ]
         if len(made) == 1:
             size = source.number(argument(made[0], 0, "batch_size"))
@@ -147,7 +137,7 @@ def _batch(scene: Scene) -> Iterator[Finding]:
 
 
 def _saving(scene: Scene) -> Iterator[Finding]:
-    """Find it where a host has several tasks, or hosts share their folders: the tasks' folder is one."""
+    """Detect it if a host has several tasks, or hosts share their folders: then all tasks use one folder."""
     trainers = [task.host for task in scene.tasks if task.id.role in (Role.CHIEF, Role.WORKER)]
     crowd = next((host for host in trainers if trainers.count(host) > 1), "")
     apart = scene.names(r"chdir|task_id|task_type|is_chief") or not (crowd or scene.one_folder)
@@ -155,10 +145,10 @@ def _saving(scene: Scene) -> Iterator[Finding]:
         return
     who = f"those of {crowd} share their folder" if crowd else "these hosts share their working folder"
     models = {dotted(call.func).rpartition(".")[0] for _, call in scene.calls("fit")} - {""}
-    saving = [(*one, "filepath") for one in scene.calls("save", "save_weights")]
-    if scene.recipe.legacy_keras is None:  # those of tf_keras write elsewhere where they are no chief
-        saving += [(*one, "filepath") for one in scene.calls("ModelCheckpoint")]
-        saving += [(*one, "backup_dir") for one in scene.calls("BackupAndRestore")]
+    saving = [(*hit, "filepath") for hit in scene.calls("save", "save_weights")]
+    if scene.recipe.legacy_keras is None:  # those of tf_keras write elsewhere unless they are the chief
+        saving += [(*hit, "filepath") for hit in scene.calls("ModelCheckpoint")]
+        saving += [(*hit, "backup_dir") for hit in scene.calls("BackupAndRestore")]
     for source, call, name in saving:
         path = text(argument(call, 0, name))
         of_a_model = dotted(call.func).rpartition(".")[0] in models
@@ -190,14 +180,14 @@ _PACKAGES = re.compile(
 
 
 def hiding(command: tuple[str, ...], sent: Collection[str], sources: Sequence[SourceFile]) -> list[str]:
-    """Return the files beside a program that Python imports in place of a package or of its own module."""
+    """Return the files next to a program that Python imports instead of a package or its own module."""
     if not sources:
         return []
     folder = "" if command and invocation.module_name(command) else posixpath.dirname(sources[0].path)
-    wanted = {name for source in sources for name in imports(source.text) if _PACKAGES.fullmatch(name)}
-    beside = [one for one in sent if posixpath.dirname(one) == folder and one.endswith(".py")]
-    names = {one: posixpath.basename(one).removesuffix(".py") for one in beside}
-    return sorted(one for one, name in names.items() if name in wanted or _MODULES.fullmatch(name))
+    imported = {name for source in sources for name in imports(source.text) if _PACKAGES.fullmatch(name)}
+    beside = [path for path in sent if posixpath.dirname(path) == folder and path.endswith(".py")]
+    names = {path: posixpath.basename(path).removesuffix(".py") for path in beside}
+    return sorted(path for path, name in names.items() if name in imported or _MODULES.fullmatch(name))
 
 
 def _hiding(scene: Scene) -> Iterator[Finding]:
@@ -209,6 +199,21 @@ def _hiding(scene: Scene) -> Iterator[Finding]:
             "rename it",
             source.path,
             1,
+        )
+
+
+def _servers(scene: Scene) -> Iterator[Finding]:
+    """Detect a program for parameter servers in a run without any: its workers would wait forever."""
+    own = scene.names("SimpleClusterResolver")  # each task makes a cluster of its own
+    if scene.workers < 2 or own or any(task.id.role is Role.PS for task in scene.tasks):
+        return
+    for source, call in scene.calls("ParameterServerStrategy"):
+        yield Finding(
+            "O107",
+            "no host has the role of a parameter server, which the program's strategy needs",
+            'give one host role = "chief" and at least one role = "ps" in hosts.toml',
+            source.path,
+            call.lineno,
         )
 
 
@@ -227,9 +232,10 @@ _PATH = re.compile(r"(?:/|~/)[^\n\0*?\[{%]{1,300}")
 def own_paths(
     command: Collection[str], sources: Collection[SourceFile], is_own: Callable[[str], bool]
 ) -> dict[str, str]:
-    """Return absolute paths that hosts may lack, each with the line that has it; "" of an argument.
+    """Return absolute paths that hosts may lack, each with its line; "" for an argument.
 
-    Names of outputs are left out: the program may only write there; so are paths that it asks for first.
+    Names of outputs are left out, since the program may only write there, and so are paths whose existence
+    it checks first.
     """
     paths: dict[str, str] = {}
     option = ""
@@ -240,10 +246,17 @@ def own_paths(
         option = word if word.startswith("-") else ""
     asks = re.compile(r"exists|isdir|isfile|is_dir|is_file|makedirs|mkdir")
     for source in sources:
-        asked = {text(node) for call in source.calls if asks.search(called(call)) for node in ast.walk(call)}
+        checked = {
+            text(node) for call in source.calls if asks.search(called(call)) for node in ast.walk(call)
+        }
         for node in source.nodes:
             path = text(node)
-            if not isinstance(node, ast.Constant) or not path or path in asked or _OF_THE_SYSTEM.match(path):
+            if (
+                not isinstance(node, ast.Constant)
+                or not path
+                or path in checked
+                or _OF_THE_SYSTEM.match(path)
+            ):
                 continue
             if not any(map(_WRITTEN.match, path.split("/"))) and not is_silent(PATH, source, node.lineno):
                 paths.setdefault(path, f"{source.path}, line {node.lineno}")
@@ -251,16 +264,16 @@ def own_paths(
     return dict(islice(own, MOST_PATHS))
 
 
-def _environment(source: SourceFile, name: str) -> Iterator[tuple[int, ast.expr | None]]:
-    """Yield line and value of each `os.environ[NAME] = ...` at the top of a file; None: it is removed."""
-    for one in source.statements:
-        match one:
-            case ast.Assign(targets=[ast.Subscript(value=target, slice=key)], value=value):
-                if dotted(target).endswith("environ") and text(key) == name:
-                    yield one.lineno, value
+def _changes(source: SourceFile) -> Iterator[tuple[int, bool]]:
+    """Yield the line of each change of TF_CONFIG at the top of a file, and whether that sets it."""
+    for statement in source.statements:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Subscript(value=target, slice=key)])
+                | ast.Delete(targets=[ast.Subscript(value=target, slice=key)])
+            ):
+                if dotted(target).endswith("environ") and text(key) == "TF_CONFIG":
+                    yield statement.lineno, isinstance(statement, ast.Assign)
             case ast.Expr(value=ast.Call() as call) if dotted(call.func).endswith("environ.pop"):
-                if text(argument(call, 0, "key")) == name:
-                    yield one.lineno, None
-            case ast.Delete(targets=[ast.Subscript(value=target, slice=key)]):
-                if dotted(target).endswith("environ") and text(key) == name:
-                    yield one.lineno, None
+                if text(argument(call, 0, "key")) == "TF_CONFIG":
+                    yield statement.lineno, False

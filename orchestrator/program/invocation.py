@@ -12,7 +12,7 @@ OPERATORS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 PYTHON = re.compile(r"python[\d.]*$")
 SCRIPTS = (".py", ".R", ".r", ".sh", ".bash")
-# Programs that run the rest of their words as a command, as `conda run -n tf python train.py` does.
+# Programs that run the rest of their arguments, as in `conda run -n tf python train.py`.
 _WRAPPERS = frozenset(
     ["env", "nice", "nohup", "time", "timeout", "ionice", "stdbuf", "numactl", "taskset", "chrt", "setsid"]
 )
@@ -24,7 +24,7 @@ _IN_SHELL = re.compile(
 
 
 def as_words(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words of a command given as one text, `'python train.py'`; () where it needs a shell."""
+    """Split a command given as one text, `'python train.py'`; () if it needs a shell."""
     words = command
     if len(command) == 1:
         try:
@@ -37,14 +37,14 @@ def as_words(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def with_env(words: tuple[str, ...]) -> str:
-    """Write a command for after `launch`, the variables before it as options: `--env A=1 -- train.py`."""
+    """Return a command for use after `launch`, with its variables as options: `--env A=1 -- train.py`."""
     at = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
     options = [part for word in words[:at] for part in ("--env", word)]
     return shlex.join([*options, "--", *words[at:]])
 
 
 def program(command: tuple[str, ...]) -> str | None:
-    """Name the script in a command: `train.py --x`, `python -u train.py`, `bash run.sh`."""
+    """Return the script in a command: `train.py --x`, `python -u train.py`, `bash run.sh`."""
     command = unwrapped(command)
     if not command:
         return None
@@ -60,7 +60,7 @@ def program(command: tuple[str, ...]) -> str | None:
 
 
 def without_uv(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return `train.py --x` of `uv run train.py --x`, whose header says what it needs; others as they are."""
+    """Return `train.py --x` for `uv run train.py --x`, whose header lists its packages; others unchanged."""
     rest = command[2:]
     while rest and rest[0] in {"-q", "--quiet", "-s", "--script", "--no-project", "--no-config", "--"}:
         rest = rest[1:]
@@ -68,19 +68,37 @@ def without_uv(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def script_of(command: tuple[str, ...]) -> str | None:
-    """Name the file of the code that a command runs; None for a program that is looked for on PATH."""
+    """Return the file of the code that a command runs; None for a program on PATH."""
     name = program(command)
     if name is None or (name.endswith((".sh", ".bash")) and name == command[0] and "/" not in name):
         return None
-    python = PYTHON.match(PurePosixPath(unwrapped(command)[0]).name)  # which takes a file of any name
+    python = PYTHON.match(PurePosixPath(unwrapped(command)[0]).name)  # which accepts a file of any name
     return name if python or name.endswith((*SCRIPTS, ".ipynb")) else None
 
 
 def module_name(command: tuple[str, ...]) -> str | None:
-    """Name the module: `pkg.train` of `python -u -m pkg.train`."""
+    """Return the module: `pkg.train` of `python -u -m pkg.train`."""
     command = unwrapped(command)
     option, word = _of_python(command) if PYTHON.match(PurePosixPath(command[0]).name) else ("", None)
     return word if option == "-m" else None
+
+
+def options_of(command: tuple[str, ...]) -> dict[str, str]:
+    """Read a program's arguments as most are meant: `--lr 0.1`, `--lr=0.1`, `--fast`, `lr=0.1`."""
+    name = program(command) or (module_name(command) if command else None)
+    if name is None and command and re.fullmatch(rf"{PYTHON.pattern}|{'|'.join(SHELLS)}", command[0]):
+        return {}
+    values, option = dict[str, str](), ""
+    for word in command[command.index(name) + 1 if name in command else 0 :]:
+        key, equals, value = word.partition("=")
+        if word.startswith("-") and not re.match(r"-\.?\d", word):
+            values[key.lstrip("-")] = value
+            option = "" if equals else key.lstrip("-")
+        elif option:
+            values[option] = f"{values[option]} {word}".lstrip()
+        elif equals:
+            values[key] = value
+    return {key: value or "yes" for key, value in values.items() if key}
 
 
 def _of_python(command: tuple[str, ...]) -> tuple[str, str | None]:
@@ -97,7 +115,7 @@ def _of_python(command: tuple[str, ...]) -> tuple[str, str | None]:
 
 
 def in_shell(text: str) -> tuple[tuple[str, ...], ...]:
-    """List the Python programs that a text for a shell runs, as commands: `("python", "train.py")`."""
+    """Return the Python programs that a shell text runs, as commands: `("python", "train.py")`."""
     code = "\n".join(
         line.partition(" #")[0]
         for line in re.sub(r"\\\r?\n", " ", text).split("\n")
@@ -111,7 +129,7 @@ def in_shell(text: str) -> tuple[tuple[str, ...], ...]:
 
 
 def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:
-    """Return what a shell reads: of `bash -c '...'`, `bash run.sh`, `./run.sh`; "" where none does."""
+    """Return the text for a shell in `bash -c '...'`, `bash run.sh` or `./run.sh`; "" if there is none."""
     command = unwrapped(command)
     if command and PurePosixPath(command[0]).name in SHELLS:
         place = next((at for at, word in enumerate(command) if re.fullmatch(r"-[a-z]*c", word)), None)
@@ -123,7 +141,7 @@ def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> s
 
 
 def unwrapped(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Strip what only starts the rest, up to an interpreter or script: `nice -n 5 python train.py`."""
+    """Strip wrappers up to an interpreter or script: `nice -n 5 python train.py`."""
     name = PurePosixPath(command[0]).name if command else ""
     if name not in _WRAPPERS and not (name in _RUNNERS and command[1:2] == ("run",)):
         return command

@@ -12,7 +12,9 @@ import msgspec
 MARK = "# Made of {name} by orchestrate, again at each launch; edit the notebook."
 _SHOWN = 'def display(*shown):\n    print(*shown, sep="\\n")'
 _MAGIC = re.compile(r"(\s*)(?:(\w+)\s*=\s*)?([%!?].*|[\w.]+\?{1,2}\s*)", re.DOTALL)
-_KEPT = re.compile(r"%%(?:time|timeit|capture|prun|memit)\b")  # what they measure is a program
+_KEPT = re.compile(
+    r"%%(?:time|timeit|capture|prun|memit)\b"
+)  # the code that they measure belongs to the program
 _INSTALL = re.compile(r"!+\s*(?:\S*python\S*\s+-m\s+)?(?:pip3?|conda|mamba|apt|apt-get|sudo)\b")
 _VALUE = re.compile(r"(?<!\$)\{([A-Za-z_][^{},]*)\}")  # `{name}` is Python's, `${name}` the shell's
 
@@ -64,18 +66,18 @@ def _cell(source: str, left_out: list[str]) -> str:
         while lines[last].endswith("\\") and last + 1 < len(lines):
             last += 1
         whole = "\n".join(lines[at : last + 1])
-        lines[at : last + 1] = [_line(whole, left_out), *[""] * (last - at)]  # the numbers stay
+        lines[at : last + 1] = [_line(whole, left_out), *[""] * (last - at)]  # line numbers stay the same
     return "\n".join(lines)
 
 
 def _broken(lines: list[str]) -> int | None:
-    """Return the first line that only IPython understands; a string may have some that look so."""
+    """Return the first line that only IPython understands; strings may contain similar lines."""
     try:
         ast.parse("\n".join(lines))
     except SyntaxError as error:
         at = (error.lineno or 1) - 1
         where = [at] if at < len(lines) and _MAGIC.fullmatch(lines[at]) else range(len(lines))
-        return next((one for one in where if _MAGIC.fullmatch(lines[one])), None)
+        return next((place for place in where if _MAGIC.fullmatch(lines[place])), None)
     except (ValueError, RecursionError, MemoryError):
         pass
     return None
@@ -88,8 +90,8 @@ def _line(line: str, left_out: list[str]) -> str:
     if not magic.startswith("!") or _INSTALL.match(magic):
         left_out.append(magic.strip())
         return f"{blank}{f'{target} = None' if target else 'pass'}  # {' '.join(magic.split())}"
-    words = _VALUE.split(magic.lstrip("!"))
-    command = " + ".join(f"str({word})" if i % 2 else repr(word) for i, word in enumerate(words) if word)
+    parts = _VALUE.split(magic.lstrip("!"))
+    command = " + ".join(f"str({word})" if i % 2 else repr(word) for i, word in enumerate(parts) if word)
     call = f'__import__("subprocess").run({command}, shell=True'
     return (
         f"{blank}{target} = {call}, stdout=-1, text=True).stdout.splitlines()"

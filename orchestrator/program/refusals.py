@@ -1,6 +1,6 @@
-"""Mistakes in a command for which it is refused before anything is sent: one function for each. Pure.
+"""Mistakes for which a command is refused before anything is sent, one function for each. Pure.
 
-A check that cannot be sure says nothing: the hosts may have what this machine has not.
+A check that cannot be certain stays silent: hosts may have what this machine lacks.
 """
 
 from __future__ import annotations
@@ -16,30 +16,36 @@ from msgspec import Struct
 from orchestrator.errors import UsageError
 from orchestrator.program import invocation
 from orchestrator.program.invocation import script_of
-from orchestrator.program.sources import parsed
+from orchestrator.program.sources import decoded, parsed
 
-# Syntax that a newer Python than this one may know: the hosts decide.
+# Syntax that a newer Python than this one may accept: the hosts decide.
 _NEWER = re.compile(
     r"""\s*(?:type\s|match\s|case\s|except\b|(?:async\s+)?def\s+\w+\[|class\s+\w+\[)|[ftFT][rR]?["']"""
 )
 
 
 class Code(Struct, frozen=True):
-    """The folder that goes to the hosts, as far as checks ask; paths are relative to it, with /."""
+    """The folder that goes to the hosts, as the checks see it; paths are relative to it, with /."""
 
     root: str
     sent: frozenset[str]
     read: Callable[[str], bytes | None]  # a file; None when there is none
-    exists: Callable[[str], bool]  # also of what is not sent; absolute paths and `~/` too
-    everywhere: Callable[[str], bool]  # whether the hosts see the same file under an absolute path
-    real: Callable[[str], str] = str  # an absolute path without the links in it
-    prepared: bool = False  # whether a `setup` runs before, which may make what is not there
+    exists: Callable[[str], bool]  # including what is not sent; also for absolute paths and `~/`
+    everywhere: Callable[[str], bool]  # whether the hosts have the same file under an absolute path
+    real: Callable[[str], str] = str  # an absolute path with its links resolved
+    cwd: str = ""  # where in the code the tasks run
+    prepared: bool = False  # whether a `setup` runs before, which may create what is missing
+
+    def text(self, path: str) -> str | None:
+        """Return a text of the project; None if there is none."""
+        data = self.read(path)
+        return None if data is None else decoded(data)
 
 
 def check(command: tuple[str, ...], code: Code) -> None:
-    """Raise UsageError for the first mistake; `command` is what would run, without the host's Python."""
-    for one in (_shell_line, _missing, _script, _syntax):
-        error = one(command, code) if command else None
+    """Raise UsageError for the first mistake; `command` is the final one, without the host's Python."""
+    for mistake in (_shell_line, _missing, _script, _syntax):
+        error = mistake(command, code) if command else None
         if error is not None:
             raise error
 
@@ -53,55 +59,52 @@ def _shell_line(command: tuple[str, ...], code: Code) -> UsageError | None:
         word = first
     if not word:
         return None
-    what = f"{word} is for a shell, and no shell reads the command"
-    why = "a command is words, not a line"
-    words = invocation.as_words(command)
-    if words and not any(one.startswith(("TF_CONFIG=", "ORCHESTRATE_")) for one in words):
-        return UsageError(what, why=why, hint=f"`orchestrate launch {invocation.with_env(words)}`")
+    what = f"no shell runs the command, but {word} needs one"
+    why = "its words are passed to the program as they are"
+    parts = invocation.as_words(command)
+    if parts and not any(part.startswith(("TF_CONFIG=", "ORCHESTRATE_")) for part in parts):
+        return UsageError(what, why=why, hint=f"`orchestrate launch {invocation.with_env(parts)}`")
     as_they_are = {*invocation.OPERATORS, first}
-    line = " ".join(one if one in as_they_are else shlex.quote(one) for one in command)
+    line = " ".join(part if part in as_they_are else shlex.quote(part) for part in command)
     line = f"python {line}" if line.split(" ", maxsplit=1)[0].endswith(".py") else line
     line = line.removesuffix("&").strip()  # --detach leaves a run alone
-    # With pipefail: else the status of `train.py | tee log` is tee's.
+    # With pipefail: otherwise the status of `train.py | tee log` is tee's.
     hint = f"`orchestrate launch -- bash -o pipefail -c {shlex.quote(line)}`"
     return UsageError(what, why=why, hint=hint)
 
 
 def _missing(command: tuple[str, ...], code: Code) -> UsageError | None:
-    """Refuse a script, or a program with a path, that is not here, would not be sent, or lies elsewhere."""
+    """Refuse a script, or a program with a path, that is missing, would not be sent, or is elsewhere."""
     script = script_of(command)
     name = command[0] if script is None and "/" in command[0] and not code.prepared else script
     if name is None:
         return None
     here, (parent, last) = posixpath.normpath(name), posixpath.split(name)
-    why = f"the code in {code.root} is what goes to the hosts"
+    why = f"the code in {code.root} is sent to the hosts"
     if name.startswith(("/", "~")):
         if script is None or code.everywhere(name) or not code.exists(name):
             return None  # a file of the hosts' own
         here = posixpath.relpath(posixpath.join(code.real(parent or "/"), last), code.root)
         if here in code.sent:
-            what = f"{name} is where the code lies on this machine"
-            why = "it is sent, and the tasks run in a copy of it on their hosts"
+            what = f"{name} is a path of this machine"
+            why = "the tasks run in a copy of the code on their hosts"
             return UsageError(what, why=why, hint=_line(command, name, here))
-    if here in code.sent or any(one.startswith(f"{here}/") for one in code.sent):
+    if here in code.sent or any(path.startswith(f"{here}/") for path in code.sent):
         return None
     if not code.exists(name):
-        what, hint = (
-            f"there is no {name} here to launch",
-            "look at its name, and where you stand",
-        )
+        what, hint = (f"{name} does not exist here", "check its name and your current folder")
     elif here.startswith("../"):
-        what = f"{name} lies outside of the folder that is sent"
+        what = f"{name} is outside the folder that is sent"
         hint = f"`cd {shlex.quote(parent)}`, then {_line(command, name, last)}"
     else:
-        what = f"{name} is here, and would not be sent"
-        why = "git, .orchestrateignore or `ignore` under [job] leaves it out"
+        what = f"{name} exists, but would not be sent"
+        why = "git, .orchestrateignore or `ignore` under [job] excludes it"
         hint = f"`git check-ignore -v {shlex.quote(name)}` names git's rule; `git add -f` overrides it"
     return UsageError(what, why=why, hint=hint)
 
 
 def _script(command: tuple[str, ...], code: Code) -> UsageError | None:
-    """Refuse a script that only PATH would be searched for, and one with Windows line ends."""
+    """Refuse a script that would be searched for on PATH, and one with Windows line ends."""
     first = invocation.unwrapped(command)[0]
     name = invocation.program(command) or first
     if posixpath.normpath(name) not in code.sent:
@@ -111,26 +114,26 @@ def _script(command: tuple[str, ...], code: Code) -> UsageError | None:
     shebang = re.match(rb"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(\S+)", head)
     direct = name == first and not name.endswith((".py", ".R", ".r", ".ipynb"))
     runner = PurePosixPath(shebang[1].decode("utf-8", "replace")).name if shebang else "bash"
-    found = name.endswith((".sh", ".bash")) or (shebang and not code.prepared)
-    if direct and "/" not in name and found:
+    is_script = name.endswith((".sh", ".bash")) or (shebang and not code.prepared)
+    if direct and "/" not in name and is_script:
         place = command.index(name)
-        words = shlex.join([*command[:place], runner, *command[place:]])
-        what = f"{name} is in the code, and a command without a slash is searched on PATH alone"
-        return UsageError(what, hint=f"`orchestrate launch -- {words}`")
+        corrected = shlex.join([*command[:place], runner, *command[place:]])
+        what = f"{name} is in the code, but a command without a slash is searched only on PATH"
+        return UsageError(what, hint=f"`orchestrate launch -- {corrected}`")
     by_shell = PurePosixPath(first).name in invocation.SHELLS or (direct and runner in invocation.SHELLS)
     if b"\r" in (data if by_shell else head if direct and shebang else b""):
         what = f"{name} has Windows line ends"
-        why = "a shell, and the kernel in a first line such as #!/bin/bash, take them for part of each word"
+        why = "a shell, and the kernel in a first line such as #!/bin/bash, treat them as part of a word"
         return UsageError(what, why=why, hint=f"`sed -i 's/\\r$//' {shlex.quote(name)}`, then launch again")
     return None
 
 
 def _line(command: tuple[str, ...], name: str, right: str) -> str:
-    """Write the command line with another path for its file; a program in the folder needs a slash."""
+    """Return the command line with another path for its file; a program in the folder needs a slash."""
     if name == command[0] and "/" not in right and not right.endswith((".py", ".R", ".r")):
         right = f"./{right}"
-    words = shlex.join(right if word == name else word for word in command)
-    return f"`orchestrate launch -- {words}`"
+    corrected = shlex.join(right if word == name else word for word in command)
+    return f"`orchestrate launch -- {corrected}`"
 
 
 def _syntax(command: tuple[str, ...], code: Code) -> UsageError | None:

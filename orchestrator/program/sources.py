@@ -1,4 +1,4 @@
-"""A Python program and the modules beside it that it imports, as syntax trees. Pure."""
+"""A Python program and the modules next to it that it imports, as syntax trees. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Read: TypeAlias = Callable[[str], str | None]
 
 
 def decoded(data: bytes) -> str:
-    """Decode a text as Python reads it: in the encoding that its first lines declare, else UTF-8."""
+    """Decode a text as Python reads it: in the encoding that its first lines declare, otherwise UTF-8."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
@@ -32,7 +32,7 @@ def decoded(data: bytes) -> str:
 
 
 def parsed(text: str | bytes, name: str = "<unknown>") -> ast.Module:
-    """Parse a program without its own warnings, such as of an invalid escape."""
+    """Parse a program without its own warnings, such as those of an invalid escape."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(text, name)
@@ -46,7 +46,7 @@ class SourceFile(Struct, frozen=True, dict=True):
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
-        """Every node of its syntax tree; none of a text that this Python cannot read."""
+        """Return every node of its syntax tree; none for a text that this Python cannot parse."""
         return tuple(ast.walk(self._tree))
 
     @cached_property
@@ -56,13 +56,20 @@ class SourceFile(Struct, frozen=True, dict=True):
         except (MemoryError, RecursionError, SyntaxError, ValueError):
             return ast.Module([], [])
 
+    @property
+    def body(self) -> tuple[ast.stmt, ...]:
+        """The statements at the top of the file."""
+        return tuple(self._tree.body)
+
     @cached_property
     def statements(self) -> tuple[ast.stmt, ...]:
-        """The statements at the top of the file, and those below `if __name__ == "__main__":` there."""
+        """Return the top-level statements of the file, and those below `if __name__ == "__main__":`."""
         return tuple(
             inner
-            for one in self._tree.body
-            for inner in (one.body if isinstance(one, ast.If) and "__name__" in ast.dump(one.test) else [one])
+            for node in self._tree.body
+            for inner in (
+                node.body if isinstance(node, ast.If) and "__name__" in ast.dump(node.test) else [node]
+            )
         )
 
     @cached_property
@@ -71,7 +78,7 @@ class SourceFile(Struct, frozen=True, dict=True):
 
     @cached_property
     def _values(self) -> dict[str, list[ast.expr | None]]:
-        """Values of each name; None for one that no plain assignment gave."""
+        """Return the values of each name; None if it is not bound by plain assignments."""
         bound: dict[str, list[ast.expr | None]] = {}
         plain: set[int] = set()
         for node in self.nodes:
@@ -86,14 +93,14 @@ class SourceFile(Struct, frozen=True, dict=True):
         return bound
 
     def value(self, node: ast.expr | None) -> ast.expr | None:
-        """Return the expression that a name stands for, where the file binds it once; others as they are."""
+        """Return the expression behind a name that the file binds once; other expressions unchanged."""
         if not isinstance(node, ast.Name):
             return node
         values = self._values.get(node.id, [])
         return values[0] if len(values) == 1 else None
 
     def number(self, node: ast.expr | None, depth: int = 10) -> int | None:
-        """Return the whole number that an expression is, as far as names and products tell."""
+        """Return an expression's whole number, as far as names and products show it."""
         match self.value(node):
             case ast.Constant(value=int(number)) if depth:
                 return number
@@ -104,7 +111,7 @@ class SourceFile(Struct, frozen=True, dict=True):
 
 
 def dotted(node: ast.AST) -> str:
-    """Write names and attributes as `tf.data.Dataset`; "" for anything else."""
+    """Return names and attributes as `tf.data.Dataset`; "" for anything else."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -113,63 +120,69 @@ def dotted(node: ast.AST) -> str:
 
 
 def called(call: ast.Call) -> str:
-    """Name what is called, without its module or object: `fit`."""
+    """Return the name of what is called, without its module or object: `fit`."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func)
 
 
 def text(node: ast.AST | None) -> str | None:
-    """Return the value of a string that is written out."""
+    """Return the value of a literal string."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
-    """Return an argument by its place or its name."""
-    if len(call.args) > place and not any(isinstance(one, ast.Starred) for one in call.args):
+    """Return an argument by its position or its name."""
+    if len(call.args) > place and not any(isinstance(item, ast.Starred) for item in call.args):
         return call.args[place]
-    return next((one.value for one in call.keywords if one.arg == name), None)
+    return next((item.value for item in call.keywords if item.arg == name), None)
 
 
 def read(command: Sequence[str], text_of: Read) -> tuple[SourceFile, ...]:
-    """Read the program of a command, where that is Python or a shell runs it, and what it imports."""
-    words = tuple(command)
-    programs = invocation.in_shell(invocation.shell_text(words, text_of)) if words else ()
+    """Read the program of a command, if it is Python or a shell runs it, and what it imports."""
+    argv = tuple(command)
+    programs = invocation.in_shell(invocation.shell_text(argv, text_of)) if argv else ()
     files: dict[str, SourceFile] = {}
-    for one in programs or (words,):
-        module = invocation.module_name(one) if one else None
-        name = invocation.program(one)
+    for started in programs or (argv,):
+        module = invocation.module_name(started) if started else None
+        name = invocation.program(started)
+        packages: list[str] = []  # the packages of a module, which are imported before it
         if module is not None:
             path = module.replace(".", "/")
-            name = next((end for end in (f"{path}.py", f"{path}/__main__.py") if text_of(end)), None)
+            name = next(
+                (end for end in (f"{path}.py", f"{path}/__main__.py") if text_of(end) is not None), None
+            )
+            parts = path.split("/")
+            packages = [f"{'/'.join(parts[:length])}/__init__.py" for length in range(1, len(parts) + 1)]
         if name is not None and name.endswith(".py"):
-            for path, content in closure(name, text_of):
+            for path, content in (file for start in (name, *packages) for file in closure(start, text_of)):
                 files.setdefault(path, SourceFile(path, content))
     return tuple(files.values())
 
 
 def imports(content: str) -> Iterator[str]:
-    """Yield the names of the packages and modules that a text imports from outside of its own package."""
-    nodes = SourceFile("", content).nodes
-    if len(nodes) == 1:  # the hosts may run a newer Python than this machine, whose syntax is then no mistake
+    """Yield the names of packages and modules that a text imports from outside its own package."""
+    source = SourceFile("", content)
+    if len(source.nodes) == 1:  # the hosts may run a newer Python than this machine, whose syntax is valid
         yield from (match[1] for match in _IMPORT.finditer(content))
-    for node in nodes:
-        match node:
-            case ast.Import(names=names):
-                yield from (alias.name.split(".")[0] for alias in names)
-            case ast.ImportFrom(module=str(module), level=0):
-                yield module.split(".")[0]
-            case ast.Call(args=[ast.Constant(value=str(module)), *_]) if called(node) in _BY_NAME:
-                yield module.split(".")[0]
+    for call in source.calls:
+        if called(call) in _BY_NAME and call.args and (module := text(call.args[0])):
+            yield module.split(".")[0]
+    yield from (name.split(".")[0] for level, name in _dotted_imports(source) if not level)
 
 
 def modules(content: str) -> Iterator[str]:
-    """Yield the dotted names that a text imports from outside of its own package, as far as it is Python."""
-    for node in SourceFile("", content).nodes:
-        match node:
-            case ast.Import(names=names):
-                yield from (alias.name for alias in names)
-            case ast.ImportFrom(module=str(module), names=names, level=0):
-                yield module
-                yield from (f"{module}.{alias.name}" for alias in names if alias.name != "*")
+    """Yield the dotted names that a text imports from outside its own package, as far as it is Python."""
+    return (name for level, name in _dotted_imports(SourceFile("", content)) if not level)
+
+
+def _dotted_imports(source: SourceFile) -> Iterator[tuple[int, str]]:
+    """Yield what a file imports: the level of a relative import, otherwise 0, and the dotted name."""
+    for node in source.nodes:
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = (f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
+            yield from ((node.level, name.strip(".")) for name in (module, *names) if name)
 
 
 def code(content: str) -> str:
@@ -180,17 +193,18 @@ def code(content: str) -> str:
         return "\n".join(line.partition("#")[0] for line in content.split("\n"))
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
-            node.body = [one for one in body if not _is_text(one)] or [ast.Pass()]  # type: ignore[attr-defined]
+            texts = [
+                statement
+                for statement in body
+                if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            ]
+            node.body = [statement for statement in body if statement not in texts] or [ast.Pass()]  # type: ignore[attr-defined]
     return ast.unparse(tree)
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def closure(path: str, text_of: Read) -> Iterator[tuple[str, str]]:
     """Yield (path, text) of a program and of what it imports from its folder or the root, each once."""
-    waiting, known, count = [path], {path}, 0
+    waiting, visited, count = [path], {path}, 0
     while waiting and count < MOST:
         here = waiting.pop(0)
         content = text_of(here)
@@ -199,27 +213,17 @@ def closure(path: str, text_of: Read) -> Iterator[tuple[str, str]]:
         count += 1
         yield here, content
         for candidate in _imported(content, here, path.rpartition("/")[0]):
-            if candidate not in known:
-                known.add(candidate)
+            if candidate not in visited:
+                visited.add(candidate)
                 waiting.append(candidate)
 
 
 def _imported(content: str, here: str, beside: str) -> Iterator[str]:
-    """Yield where the modules that a text imports may lie; most of these files do not exist."""
-    for node in SourceFile(here, content).nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _files(beside, alias.name)
-        elif isinstance(node, ast.ImportFrom):
-            base = "/".join(here.split("/")[: -node.level]) if node.level else beside
-            for alias in node.names:
-                yield from _files(base, ".".join(filter(None, (node.module, alias.name))))
-
-
-def _files(folder: str, module: str) -> Iterator[str]:
-    parts = module.split(".")
-    for base in {folder, ""}:
-        for length in range(1, len(parts) + 1):
-            path = "/".join(filter(None, (base, *parts[:length])))
-            yield f"{path}.py"
-            yield f"{path}/__init__.py"
+    """Yield where the modules that a text imports may be; most of these files do not exist."""
+    for level, name in _dotted_imports(SourceFile(here, content)):
+        parts = name.split(".")
+        for base in {"/".join(here.split("/")[:-level]) if level else beside, ""}:
+            for length in range(1, len(parts) + 1):
+                path = "/".join(filter(None, (base, *parts[:length])))
+                yield f"{path}.py"
+                yield f"{path}/__init__.py"

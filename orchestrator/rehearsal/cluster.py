@@ -1,4 +1,4 @@
-"""`Cluster`: N hosts on this machine, reached through real sshd's, gone without a trace at the end."""
+"""`Cluster`: N hosts on this machine, reached through real sshd's, without a trace afterwards."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from orchestrator.model import Host
 from orchestrator.text import endpoint
 
 _WATCHER = Path(__file__).with_name("watcher.py")
-# Without the modules of this package, which take long to import.
+# Without the modules of this package, which are slow to import.
 _WATCH = (
     "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy.run_path(sys.argv[2], run_name='__main__')"
 )
 _START_TIMEOUT = 30.0
-_TRIES = 5  # a free port can be taken by somebody else before sshd has it
+_TRIES = 5  # another process can take a free port before sshd has it
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class SshServer:
 
     @property
     def known_hosts(self) -> str:
-        """The line that makes it known under its address."""
+        """Return the known_hosts line for its address."""
         public = (self.folder / "host_key.pub").read_text(encoding="ascii").strip()
         return f"[{self.address}]:{self.port} {public}\n"
 
@@ -56,7 +56,7 @@ class SshServer:
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
     def complaint(self) -> str:
-        """Return why it does not listen, in its own words; "" while nothing is wrong."""
+        """Return its own message about why it does not listen; "" if there is none."""
         lines = self.log().splitlines()
         return next(
             (line for line in lines if "Cannot bind" in line or "fatal" in line or "failed" in line), ""
@@ -65,24 +65,24 @@ class SshServer:
 
 @cache
 def binary() -> str:
-    """The absolute path of sshd, without which it does not start."""
-    found = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin")
-    if found is None:
+    """Return the absolute path of sshd, which it requires to start."""
+    program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin")
+    if program is None:
         raise ClusterError(
             "the embedded cluster needs an SSH server",
             why="sshd is not installed here",
             hint="`apt install openssh-server`",
         )
-    return found
+    return program
 
 
 def write_key(path: Path) -> None:
-    """A fresh ed25519 key pair: `path` (0600) and `path`.pub."""
+    """Write a new ed25519 key pair: `path` (0600) and `path`.pub."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path], check=True)
 
 
 def write(server: SshServer, authorized_keys: Path) -> None:
-    """Make the server's folder: host key and configuration."""
+    """Write the server's folder: host key and configuration."""
     server.folder.mkdir(mode=0o700, parents=True)
     write_key(server.folder / "host_key")
     settings = {
@@ -92,7 +92,7 @@ def write(server: SshServer, authorized_keys: Path) -> None:
         "PasswordAuthentication": "no",
         "KbdInteractiveAuthentication": "no",
         "PermitRootLogin": "prohibit-password",
-        "StrictModes": "no",  # the folder may lie in a world-writable /tmp
+        "StrictModes": "no",  # the folder may be in a world-writable /tmp
         "MaxStartups": "1000:30:1000",
         "MaxSessions": "100",
         "PrintMotd": "no",
@@ -109,14 +109,14 @@ def write(server: SshServer, authorized_keys: Path) -> None:
 
 @cache
 def _knows(option: str) -> bool:
-    """Return True if this sshd has an option: those from 9.8 on punish sources that fail to log in."""
+    """Return True if this sshd has an option: from 9.8 on it penalizes sources of failed logins."""
     argv = [binary(), "-T", "-f", "/dev/null", "-h", "/dev/null", "-o", option]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     return "Bad configuration option" not in done.stderr
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now; all are held until all are found, so they differ."""
+    """Return ports that are free now; all are held until all are found, so they differ."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:
@@ -126,11 +126,11 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(eq=False)
 class Cluster:
-    """A context manager; `hosts` are its entries, as an inventory of real machines would have them.
+    """A context manager; `hosts` are its entries, as in an inventory of real machines.
 
-    Each host has an sshd, whose logins have an empty $HOME of their own: no rc files, no caches. `options`
-    are further sshd settings. Leaving it, or the end of this process however it comes, kills everything that
-    ever ran below the sshd's and removes the folder.
+    Each host has an sshd, whose logins have an empty $HOME of their own: no startup files, no caches.
+    `options` are further sshd settings. On exit, or when this process ends in any way, everything that ever
+    ran below the sshd's is killed and the folder is removed.
     """
 
     count: int
@@ -146,12 +146,12 @@ class Cluster:
 
     @property
     def ssh_config(self) -> Path:
-        """Aliases, known hosts, the key: what the entries name, and what `ssh -F` takes."""
+        """Return aliases, known hosts and the key: what the entries refer to, and the file for `ssh -F`."""
         return self.folder / "ssh_config"
 
     @property
     def watcher(self) -> int | None:
-        """The process that everything else is below."""
+        """Return the process that is the parent of everything else."""
         return self._watcher.pid if self._watcher else None
 
     @property
@@ -163,7 +163,7 @@ class Cluster:
         return self.folder / "known_hosts"
 
     def __enter__(self) -> Self:
-        if os.geteuid() == 0:  # sshd's folder for the separation of privileges
+        if os.geteuid() == 0:  # sshd's folder for privilege separation
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         for _ in range(_TRIES):
             self.folder = Path(tempfile.mkdtemp(prefix="orchestrate-rehearsal-")).resolve()
@@ -175,11 +175,11 @@ class Cluster:
             except BaseException:
                 self.close()
                 raise
-            said = next(filter(None, (server.complaint() for server in self.servers)), "")
+            complaint = next(filter(None, (server.complaint() for server in self.servers)), "")
             self.close()
         raise ClusterError(
             "the embedded cluster did not start",
-            why=said or "its sshd's do not listen",
+            why=complaint or "its sshd's do not listen",
             hint=f"`{binary()} -D -e -p 2222` by hand shows more",
         )
 
@@ -201,25 +201,28 @@ class Cluster:
         if self.folder != Path():
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    # --- making it ---
+    # --- creating it ---
 
     def _write(self) -> None:
         write_key(self.identity)
         keys = self.folder / "authorized_keys"
         keys.write_bytes(Path(f"{self.identity}.pub").read_bytes())
         servers = []
-        for number, port in enumerate(free_ports(self.count)):
+        ports = free_ports(self.count)
+        for number, port in enumerate(ports):
             home = self.folder / f"home-{number + 1}"
             home.mkdir(mode=0o700)
             options = {"SetEnv": f"HOME={home}", **self.options}
-            address = f"127.0.{number // 250}.{number % 250 + 2}"
+            # No other cluster has the same: a launch waits for others on the same hosts.
+            first = ports[number - number % 250]
+            address = f"127.{first >> 8}.{first & 255}.{number % 250 + 2}"
             servers.append(SshServer(self.folder / f"sshd-{number + 1}", address, port, options))
             write(servers[-1], keys)
         self.servers = tuple(servers)
         self.known_hosts.write_text("".join(server.known_hosts for server in self.servers), encoding="ascii")
         self.hosts = self._entries()
         self.ssh_config.write_text(self._ssh_config(), encoding="utf-8")
-        self.ssh_config.chmod(0o600)  # whatever the umask is: others must not write it
+        self.ssh_config.chmod(0o600)  # whatever the umask is: others must not be able to write it
 
     def _entries(self) -> tuple[Host, ...]:
         width = max(2, len(str(self.count)))
@@ -276,9 +279,9 @@ class Cluster:
         self._watcher.stdout.readline()
 
     def _listening(self) -> bool:
-        """Return True once all servers listen, as their logs say; False as soon as one has given up.
+        """Return True once all servers listen, according to their logs; False as soon as one has given up.
 
-        Not by connecting: whatever else has the port would answer that.
+        It does not connect: another process on the port would accept that.
         """
         deadline = time.monotonic() + _START_TIMEOUT
         for server in self.servers:
@@ -289,12 +292,12 @@ class Cluster:
         return True
 
 
-ROOM = 8  # ports of a host: it may have as many tasks, and its neighbour is another one
+ROOM = 8  # ports of a host: it may have as many tasks, and the next host is another
 _BASES = range(15000, 32000, ROOM)  # below the ephemeral range of Linux
 
 
 def task_ports(count: int, held: ExitStack) -> list[int]:
-    """Return the first port of each host; this process alone has them until `held` is closed."""
+    """Return the first port of each host; this process reserves them until `held` is closed."""
     first: list[int] = []
     for port in random.sample(_BASES, len(_BASES)):
         if len(first) == count:

@@ -1,11 +1,12 @@
-"""Keeps the embedded cluster's sshd's, and sees to it that they end with the controller.
+"""Runs the embedded cluster's sshd's, and makes sure that they end with the controller.
 
-It is a process of its own that imports our node's modules alone. As a child subreaper it has all below it
-that the cluster's "hosts" ever start. Its stdin is a pipe from the controller: whenever that closes, also
-because the controller was killed, every descendant is killed and the folder removed.
+It is a separate process that imports our node's modules only. As a child subreaper it is the ancestor of
+everything that the cluster's "hosts" ever start. Its stdin is a pipe from the controller: when that closes,
+even because the controller was killed, every descendant is killed and the folder removed.
 
-stdin: one JSON line {"folder": PATH, "commands": [[ARGV], ...]}, then a word when the controller ends as it
-should; without that word what bears the folder in its environment, a keeper, is killed too. stdout: "ready".
+stdin: one JSON line {"folder": PATH, "commands": [[ARGV], ...]}, then a line when the controller ends
+normally; without that line everything with the folder in its environment, such as a keeper, is killed too.
+stdout: "ready".
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ MARK = "ORCHESTRATE_REHEARSAL"  # its folder, in the environment of what a rehea
 
 
 def main() -> None:
-    # A terminal's Ctrl-C and its end are for the controller to answer.
+    # The controller handles a terminal's Ctrl-C and hangup.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     procs.adopt_orphans()
-    signal.signal(signal.SIGCHLD, lambda *_: procs.reap())  # as init does on a machine: no zombies gather
+    signal.signal(signal.SIGCHLD, lambda *_: procs.reap())  # as init does on a machine: no zombies accumulate
     order = json.loads(sys.stdin.buffer.readline())
     try:
         for argv in order["commands"]:
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def kill_keepers(folder: str) -> None:
-    """Kill the keepers that a controller which is gone has left: their hosts are about to go."""
+    """Kill the keepers that a controller left behind: their hosts are about to go."""
     for entry in Path("/proc").iterdir():
         try:
             if f"{MARK}={folder}".encode() in (entry / "environ").read_bytes().split(b"\0"):

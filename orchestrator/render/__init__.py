@@ -1,4 +1,4 @@
-"""Renderers: they consume events and own the terminal. Which one is chosen once, here."""
+"""Renderers: they consume events and own the terminal. The choice between them is made here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.events import Stamped, encode
 from orchestrator.render.plain import Look, Plain, Renderer
 from orchestrator.render.sink import DisplayGoneError, Sink, is_full
 
-_DUMB = ("dumb", "unknown")  # terminals on which rich draws nothing over
+_DUMB = ("dumb", "unknown")  # terminals on which rich cannot redraw
 
 
 class Jsonl(Renderer):
@@ -21,9 +21,12 @@ class Jsonl(Renderer):
     def handle(self, stamped: Stamped) -> None:
         self._out.write(encode(stamped).decode() + "\n")
 
+    def tick(self) -> None:
+        self._out.write("")
+
 
 def choose(stdout: TextIO, json: bool, stderr: TextIO, look: Look = Look()) -> Renderer:  # noqa: B008 - frozen
-    """JSON lines when asked for, the live display on a terminal, plain lines elsewhere."""
+    """Return JSON lines on request, the live display on a terminal, plain lines elsewhere."""
     if json:
         return Jsonl(stdout)
     if stdout.isatty() and os.environ.get("TERM", "dumb").lower() not in _DUMB:

@@ -1,4 +1,4 @@
-"""The tasks of a run as a table that fits a screen, and the bottom of a live display. Pure."""
+"""The tasks of a run as a table that fits the screen, and the lower part of a live display. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from orchestrator.names import is_validation
 from orchestrator.ranges import grouped
 from orchestrator.render import fold
 from orchestrator.render.grid import shortened, table, wrapped
-from orchestrator.run import peers
+from orchestrator.run import hang
 from orchestrator.run.fitlines import Fit
-from orchestrator.run.view import HostState, HostView, TaskState, TaskView, View
-from orchestrator.run.vitals import Vital, Vitals
+from orchestrator.run.view import HostState, HostView, TaskState, TaskView, View, Vital, Vitals
 from orchestrator.text import count, duration, plain, size
 
 Row: TypeAlias = tuple[str, str]  # a line and the name of its style
 
 _RULE = "\u2500"
 _BAR = 24  # cells
-QUIET = 30.0  # seconds without a word after which a task stands out
+QUIET = 30.0  # seconds without output after which a task is highlighted
 
 _NUMBERS = ("attempt", "epoch", "step", "loss", "steps/s", "last word", "CPU", "memory", "GPU")
 _COLUMNS = ("task", "host", "state", *_NUMBERS)
@@ -32,37 +31,37 @@ _LEAST_FIRST = ("memory", "host", "CPU", "GPU", "steps/s", "attempt", "last word
 
 
 def task_table(tasks: Sequence[Mapping[str, str]], width: int | None) -> list[str]:
-    """A row for each task, of which the cells are given by column; "" is for words in place of numbers."""
+    """Return a row for each task with its cells by column; "" holds text instead of numbers."""
     rows = [[task.get(name, "") for name in _COLUMNS] for task in tasks]
     title, *lines = table(_COLUMNS, rows, width, _LEAST_FIRST, _NUMBERS) if rows else [""]
-    for place, words in enumerate(plain(task.get("", "")) for task in tasks):
-        left = len(words) if width is None else width - len(lines[place]) - 2
-        lines[place] = f"{lines[place]}  {shortened(words, left)}".rstrip()
+    for place, text in enumerate(plain(task.get("", "")) for task in tasks):
+        room = len(text) if width is None else width - len(lines[place]) - 2
+        lines[place] = f"{lines[place]}  {shortened(text, room)}".rstrip()
     return [title, *lines]
 
 
 def board(view: View, vitals: Vitals, now: float, height: int, width: int) -> list[Row]:
-    """The tasks in at most `height` rows of `width` cells, with titles; of too many those in trouble."""
-    known = [
+    """Return the tasks, those in trouble first, in at most `height` rows of `width` cells with titles."""
+    rated = [
         (task, state_of(view, task, vital), vital)
         for task in view.tasks.values()
         for vital in [vitals.tasks.get(task.task)]
     ]
-    styles = [_style(*one, now) for one in known]
-    places = list(range(len(known)))
-    if len(known) >= height:
+    styles = [_style(*row, now) for row in rated]
+    places = list(range(len(rated)))
+    if len(rated) >= height:
         places = sorted(places, key=lambda place: ("red", "yellow", "", "green", "dim").index(styles[place]))
-    shown = places[: max(0, height - (2 if len(known) >= height else 1))]
-    title, *lines = task_table([_cells(view, *known[place], now) for place in shown], width)
+    shown = places[: max(0, height - (2 if len(rated) >= height else 1))]
+    title, *lines = task_table([_cells(view, *rated[place], now) for place in shown], width)
     rows = [(title, "dim"), *((line, styles[place]) for line, place in zip(lines, shown, strict=False))]
-    if more := Counter(str(known[place][1]) for place in places[len(shown) :]):
-        words = ", ".join(f"{number} {state}" for state, number in more.items())
-        rows.append((f"and {count(more.total(), 'more task')}: {words}", "dim"))
+    if more := Counter(str(rated[place][1]) for place in places[len(shown) :]):
+        states = ", ".join(f"{number} {state}" for state, number in more.items())
+        rows.append((f"and {count(more.total(), 'more task')}: {states}", "dim"))
     return rows[:height]
 
 
 def state_of(view: View, task: TaskView, vital: Vital | None) -> TaskState:
-    """Where it stands, by what its own lines say, too."""
+    """Return a task's state, including what its own output shows."""
     state = view.state(task)
     if state in (TaskState.STARTED, TaskState.READY) and vital is not None and vital.fit is not None:
         return TaskState.TRAINING
@@ -83,18 +82,18 @@ def _cells(view: View, task: TaskView, state: TaskState, vital: Vital | None, no
         return {**named, "": end_after(task.exited)}
     if state is TaskState.UNKNOWN:
         host = view.hosts[task.host]
-        return {**named, "": f"no word for {duration(now - host.since)} ({host.why})"}
+        return {**named, "": f"no message for {duration(now - host.since)} ({host.why})"}
     note = task.ready if state is TaskState.READY and task.ready else ""
     return {**named, **numbers(facts(task, vital), now), "attempt": later(task.attempt), "": note}
 
 
 def later(attempt: str) -> str:
-    """An attempt that is not the first."""
+    """Return the attempt's name, unless it is the first."""
     return "" if attempt == "1" else attempt
 
 
 def facts(task: TaskView | None, vital: Vital | None) -> dict[str, Any]:
-    """How far a task is (by Keras' lines where it does not report) and what it uses; None: not known."""
+    """Return a task's progress (from Keras' output if it does not report) and resource use; None: unknown."""
     fit = vital.fit if vital and vital.fit else Fit()
     reports = task if task and task.step is not None and fit.step is None else None
     return {
@@ -113,21 +112,21 @@ def facts(task: TaskView | None, vital: Vital | None) -> dict[str, Any]:
     }
 
 
-def numbers(known: Mapping[str, Any], now: float) -> dict[str, str]:
-    """Word `facts` by column."""
-    heard = None if known["heard"] is None else max(0.0, now - known["heard"])
-    loss, rate, busy = known["loss"], known["steps_per_second"], known["gpu_busy"]
-    gpu = ("" if busy is None else f"{busy} %", _size(known["gpu_memory"]))
+def numbers(values: Mapping[str, Any], now: float) -> dict[str, str]:
+    """Return `facts` as text by column."""
+    silence = None if values["heard"] is None else max(0.0, now - values["heard"])
+    loss, rate, busy = values["loss"], values["steps_per_second"], values["gpu_busy"]
+    gpu = ("" if busy is None else f"{busy} %", _size(values["gpu_memory"]))
     small = loss is not None and (loss == 0 or 0.001 <= abs(loss) < 1e6)
     return {
-        "epoch": _part(known["epoch"], known["epochs"]),
-        "step": _part(known["step"], known["steps"]),
-        "loss": known["diverged"] or ("" if loss is None else f"{loss:.4f}" if small else f"{loss:.3e}"),
+        "epoch": _part(values["epoch"], values["epochs"]),
+        "step": _part(values["step"], values["steps"]),
+        "loss": values["diverged"] or ("" if loss is None else f"{loss:.4f}" if small else f"{loss:.3e}"),
         "steps/s": "" if rate is None else f"{rate:.1f}" if rate >= 0.095 else f"{rate:.3f}",
-        # In whole seconds, so that the eye is not drawn to it.
-        "last word": "" if heard is None else f"{int(heard)} s" if heard < 9.95 else duration(heard),
-        "CPU": "" if known["cpu"] is None else f"{100 * known['cpu']:.0f} %",
-        "memory": _size(known["memory"]),
+        # In whole seconds, so that it does not draw attention.
+        "last word": "" if silence is None else f"{int(silence)} s" if silence < 9.95 else duration(silence),
+        "CPU": "" if values["cpu"] is None else f"{100 * values['cpu']:.0f} %",
+        "memory": _size(values["memory"]),
         "GPU": " ".join(filter(None, gpu)),
     }
 
@@ -141,7 +140,7 @@ def _part(number: int | None, of: int | None) -> str:
     return "" if number is None else f"{number:,}" if of is None else f"{number:,}/{of:,}"
 
 
-# --- the bottom of a live display ---
+# --- the lower part of a live display ---
 
 _DONE: dict[Phase, Callable[[HostView], bool]] = {
     Phase.CONNECT: lambda host: host.state is not HostState.WAITING,
@@ -154,7 +153,7 @@ _DONE: dict[Phase, Callable[[HostView], bool]] = {
 
 
 def region(view: View, now: float, height: int, width: int, vitals: Vitals = Vitals()) -> list[Row]:  # noqa: B008
-    """At most `height` rows of `width` cells; none once the run has ended, its summary says it all."""
+    """Return at most `height` rows of `width` cells; none once the run has ended and its summary follows."""
     if view.ended or not (view.planned or view.phases):
         return []
     started = any(task.started is not None for task in view.tasks.values())
@@ -162,55 +161,49 @@ def region(view: View, now: float, height: int, width: int, vitals: Vitals = Vit
         vitals = vitals.of({task.attempt for task in view.tasks.values()})
     elif not is_validation(vitals.attempt):
         vitals = Vitals()
-    rows = [(_rule(view, now, width), "dim")]
+    run = f"run {view.planned.name or view.planned.run} " if view.planned else ""
+    rows = [(f"{_RULE * 2} {run}{_doing(view, now)} ".ljust(width, _RULE)[:width], "dim")]
     rows += [(line, "yellow") for line in wrapped(_troubles(view, now, vitals), width)]
     if not started:
         rows += [(line, "") for line in wrapped(_phase(view, now), width)]
-    elif (left := height - len(rows)) > 0:
-        rows += board(view, vitals, now, left, width)
+    elif (room := height - len(rows)) > 0:
+        rows += board(view, vitals, now, room, width)
     return [(plain(text), style) for text, style in rows[:height]]
-
-
-def _rule(view: View, now: float, width: int) -> str:
-    """The line that sets the board apart from the log, with the run and what it does."""
-    run = f"run {view.planned.name or view.planned.run} " if view.planned else ""
-    head = f"{_RULE * 2} {run}{_doing(view, now)} "
-    return head.ljust(width, _RULE)[:width]
 
 
 def _doing(view: View, now: float) -> str:
     phase = view.phase
-    left = sum(not task.exited for task in view.tasks.values())
-    if view.stop and left:
+    running = sum(not task.exited for task in view.tasks.values())
+    if view.stop and running:
         return f"stopping, {_since(now - view.stop_asked)}"
     if phase is None:
         return duration(now - view.began)
     if phase.phase in _DONE:
         return f"{doing(phase.phase)}, {_since(now - phase.started)}"
-    tasks = count(left, "task") if left == len(view.tasks) else f"{left} of {len(view.tasks)} tasks"
+    tasks = count(running, "task") if running == len(view.tasks) else f"{running} of {len(view.tasks)} tasks"
     return f"{doing(phase.phase)}: {tasks}, {_since(now - phase.started)}"
 
 
 def doing(phase: Phase) -> str:
-    """A phase as a state of the run: to us tasks are followed, to a person they run."""
+    """Return a phase as a state of the run: internally tasks are followed, for users they run."""
     return "running" if phase is Phase.FOLLOW else str(phase)
 
 
 def _since(seconds: float) -> str:
-    """The time that a phase takes: whole seconds, so that the eye is not drawn to it."""
+    """Return the duration of a phase in whole seconds, so that it does not draw attention."""
     return duration(max(10.0, seconds)) if seconds >= 9.95 else f"{max(0, int(seconds))} s"
 
 
 def _troubles(view: View, now: float, vitals: Vitals) -> list[str]:
-    """Word what is waited for, and what may be wrong."""
-    left = [task for task in view.tasks.values() if task.started is not None and not task.exited]
-    if view.stop and left:
+    """Return what the run waits for, and possible problems."""
+    running = [task for task in view.tasks.values() if task.started is not None and not task.exited]
+    if view.stop and running:
         until = view.stop_asked + view.stop.grace - now
         how = f"KILL in {math.ceil(until)} s" if until > 0 else "waiting for KILL"
         sooner = "; sooner: Ctrl-C again, or stop --now" if until > 0 else ""
-        return [f"waiting for {ranges.fold(task.task for task in left)}: {how}{sooner}"]
+        return [f"waiting for {ranges.fold(task.task for task in running)}: {how}{sooner}"]
     if view.apart:
-        return [f"warning: {peers.words(view.apart)}"]
+        return [f"warning: {hang.separate(view.apart)}"]
     if view.hang:
         seconds = vitals.quiet(now) if vitals.tasks else now - view.hang_since
         return [hanging(view.hang, seconds, view.planned.run if view.planned else "RUN")]
@@ -218,16 +211,16 @@ def _troubles(view: View, now: float, vitals: Vitals) -> list[str]:
 
 
 def hanging(hang: HangSuspected, seconds: float = 0.0, run: str = "RUN") -> str:
-    """Said until somebody is heard of again."""
+    """Return the hang warning, until a task produces output again."""
     if hang.kind is HangKind.QUIET:
         for_long = duration(max(seconds, hang.seconds))
-        return f"no word from anybody for {for_long}; `orchestrate stacks {run}` shows where they stand"
+        return f"no output from any task for {for_long}; `orchestrate stacks {run}` shows where they are"
     how = "behind" if hang.kind is HangKind.LAGGING else "silent"
     return f"{how}, perhaps hanging: {ranges.fold(hang.tasks)}"
 
 
 def _phase(view: View, now: float) -> list[str]:
-    """The phase that goes on, with a bar, and whom it waits for."""
+    """Return the current phase with a bar, and the hosts it waits for."""
     phase = view.phase
     if phase is None or phase.phase not in _DONE:
         return []
@@ -241,8 +234,8 @@ def _phase(view: View, now: float) -> list[str]:
     if bytes_ := sum(step.total for step in moved):
         came = sum(step.done for step in moved)
         rate = came / max(1.0, now - phase.started)
-        left = f"  {_since((bytes_ - came) / rate)} left" if rate > 0 and bytes_ > came else ""
-        share, text = came / bytes_, f"{size(came)} of {size(bytes_)}  {size(rate)}/s{left}"
+        remaining = f"  {_since((bytes_ - came) / rate)} left" if rate > 0 and bytes_ > came else ""
+        share, text = came / bytes_, f"{size(came)} of {size(bytes_)}  {size(rate)}/s{remaining}"
     full = round(max(0.0, min(1.0, share)) * _BAR)
     bar = f"{phase.phase:<9} [{'=' * full}{' ' * (_BAR - full)}]  {text}"
     who = _at_what(view, waiting)
@@ -250,7 +243,7 @@ def _phase(view: View, now: float) -> list[str]:
 
 
 def _at_what(view: View, waiting: list[str]) -> str:
-    """`gpu-02: unpack; gpu-[03-04]: starts`, or `waiting for gpu-[02-04]`."""
+    """Return `gpu-02: unpack; gpu-[03-04]: starts`, or `waiting for gpu-[02-04]`."""
     words = {who: step.step for who, step in view.steps.items() if who}
     if (here := view.steps.get("")) and here.step:
         return f"this machine {here.step}"

@@ -12,7 +12,7 @@ from orchestrator import wire
 from orchestrator.render import fold
 from orchestrator.render.errors import block
 from orchestrator.text import count, size, utf8
-from orchestrator.verbs.clean import Cleaning, left
+from orchestrator.verbs.clean import Cleaning, remains
 
 _KINDS = ("state", "code", "data", "envs", "work")
 
@@ -20,13 +20,13 @@ _KINDS = ("state", "code", "data", "envs", "work")
 def lines(done: Cleaning, *, json: bool) -> list[str]:
     if json:
         return [msgspec.json.encode(utf8(line)).decode() for line in _facts(done)]
-    # What is worth a line of its own; hosts that say the same share it.
-    said = [(host, (text,)) for host, reply in done.hosts.items() for text in _texts(reply, done.dry)]
-    found = [f"{fold.names(hosts)}: {texts[0]}" for hosts, texts in fold.alike(said)]
-    found += [f"run {run} is alive: it is left alone" for run in sorted(done.alive)]
+    # What deserves a line of its own; hosts with the same text share it.
+    notices = [(host, (text,)) for host, reply in done.hosts.items() for text in _texts(reply, done.dry)]
+    shown = [f"{fold.names(hosts)}: {texts[0]}" for hosts, texts in fold.alike(notices)]
+    shown += [f"run {run} is still running: nothing of it was changed" for run in sorted(done.alive)]
     rows = [(host, (_amounts(reply, done.dry),)) for host, reply in done.hosts.items()]
-    found += [f"{fold.names(hosts)}: {texts[0]}" for hosts, texts in fold.alike(rows)]
-    return [*found, *_end(done)]
+    shown += [f"{fold.names(hosts)}: {texts[0]}" for hosts, texts in fold.alike(rows)]
+    return [*shown, *_end(done)]
 
 
 def _texts(reply: wire.Cleaned, dry: bool) -> Iterator[str]:
@@ -37,26 +37,30 @@ def _texts(reply: wire.Cleaned, dry: bool) -> Iterator[str]:
 
 
 def _process(process: wire.Orphan) -> str:
+    if not process.task:
+        return f"container {process.argv0} of run {process.run}"
     return f"{process.argv0 or '?'} pid {process.pid}, of {process.task} of run {process.run}"
 
 
 def _amounts(reply: wire.Cleaned, dry: bool) -> str:
-    """Word what is left of ended runs, and how much of each kind of folder there is and went."""
+    """Describe what remains of ended runs, and how much of each kind of folder exists and was removed."""
     killed, orphans = len(reply.killed), len(reply.orphans)
-    said = [f"processes {f'{orphans} left' if orphans else f'{killed} killed' if killed else 'none left'}"]
+    parts = [f"processes {f'{orphans} left' if orphans else f'{killed} killed' if killed else 'none left'}"]
+    if reply.standbys:
+        parts.append(f"{count(reply.standbys, 'task')} kept warm{'' if dry else ', ended'}")
     for name in _KINDS:
         kind = getattr(reply.folders, name)
-        gone = sum(one.bytes for one in kind.gone)
-        if amount := _amount(kind.count, kind.bytes, len(kind.gone), gone, dry):
-            said.append(f"{name} {amount}")
-    return "; ".join(said)
+        removed = sum(folder.bytes for folder in kind.gone)
+        if amount := _amount(kind.count, kind.bytes, len(kind.gone), removed, dry):
+            parts.append(f"{name} {amount}")
+    return "; ".join(parts)
 
 
-def _amount(there: int, total: int, gone: int, gone_bytes: int, dry: bool) -> str:
-    """`12 (3.4 GB)`, `4 of 12 gone (1.2 GB)`; "" for nothing."""
-    if gone:
-        return f"{gone} of {there} {'would go' if dry else 'gone'} ({size(gone_bytes)})"
-    return f"{there} ({size(total)})" if there else ""
+def _amount(existing: int, total: int, removed: int, gone_bytes: int, dry: bool) -> str:
+    """Return `12 (3.4 GB)`, `4 of 12 gone (1.2 GB)`; "" for nothing."""
+    if removed:
+        return f"{removed} of {existing} {'would go' if dry else 'gone'} ({size(gone_bytes)})"
+    return f"{existing} ({size(total)})" if existing else ""
 
 
 def _end(done: Cleaning) -> Iterator[str]:
@@ -64,31 +68,31 @@ def _end(done: Cleaning) -> Iterator[str]:
     amount = _amount(here.count, here.bytes, len(here.gone), here.gone_bytes, done.dry) or "none"
     yield f"runs on this machine: {amount}"
     if here.unsure:
-        yield f"kept, as it is not known how they ended: {', '.join(here.unsure[:5])}; orchestrate tail RUN"
+        yield f"kept, as their end is unknown: {', '.join(here.unsure[:5])}; orchestrate tail RUN"
     if not done.work and any(reply.folders.work.count for reply in done.hosts.values()):
         yield "working folders are kept, with their checkpoints; --work removes those that are old"
     if done.unreachable:
         yield (
-            f"{fold.names(done.unreachable)} cannot be asked: code, environments and working folders are "
-            "left alone everywhere, since they may be shared"
+            f"{fold.names(done.unreachable)} cannot be reached: code, environments and working folders "
+            "stay everywhere, because they may be shared"
         )
     for host, reply in done.hosts.items():
         for error in reply.trouble:
-            yield from block(f"{host} {error.said}", error.told)
+            yield from block(f"{host} {error.summary}", error.details)
         for kind in astuple(reply.folders):
             yield from (line for text in kind.failed for line in block(f"{host}: cannot remove all", text))
     yield from (line for text in here.failed for line in block("cannot remove a run's folder", text))
     if done.hosts:
-        proven = "not proven clean" if done.left else "nothing of ended runs is alive"
+        proven = "not proven clean" if done.remains else "nothing of ended runs is alive"
         yield f"{count(len(done.hosts), 'host')}: {proven}"
     if done.dry:
-        yield "nothing was changed; without --dry-run it is done"
+        yield "nothing was changed, because of --dry-run"
 
 
 def _facts(done: Cleaning) -> Iterator[dict[str, Any]]:
-    """A line per host, and one of this machine."""
+    """Return a line per host, and one for this machine."""
     for host, reply in done.hosts.items():
-        yield {"host": host, "clean": not left(reply), **msgspec.to_builtins(reply)}
+        yield {"host": host, "clean": not remains(reply), **msgspec.to_builtins(reply)}
     for host, error in done.unreachable.items():
         yield {
             "host": host,

@@ -1,4 +1,4 @@
-"""Answers of many hosts to one command: equal answers once, long ones as they come. Pure."""
+"""Answers of many hosts to one command: equal answers once, long ones as they arrive. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
+
+from msgspec.structs import asdict
 
 from orchestrator.errors import HostError
 from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted, Word
@@ -15,48 +17,41 @@ from orchestrator.text import plain, shell_signal, signal_name
 from orchestrator.verbs.exec import LIMIT, Answer, HostAnswer
 from orchestrator.wire import CommandEnd, Pipe
 
-_HELD = 64 << 10  # bytes that an answer may have to be compared with others
-_SHORT = 2.0  # seconds that an answer is held back, so that equal ones are shown once
+_HELD = 64 << 10  # bytes; longer answers are not compared with others
+_ALWAYS = ("host", "status", "stdout", "stderr")
+_SHORT = 2.0  # seconds that an answer is delayed, so that equal ones are shown once
 
 
 def _facts(answer: HostAnswer) -> str:
-    """The answer as a line of JSON."""
-    error = answer.error
-    found: dict[str, object] = {
-        "host": answer.host,
-        "status": answer.status,
-        "stdout": answer.stdout,
-        "stderr": answer.stderr,
-    }
-    found |= {"dropped": answer.dropped} if answer.dropped else {}
-    found |= {"note": answer.note} if answer.note else {}
-    if error is not None:
-        found["error"] = {"what": error.what, "kind": error.kind, "why": error.why, "try": error.hint}
-    return json.dumps(found)
+    """Return the answer as a line of JSON."""
+    facts = {name: value for name, value in asdict(answer).items() if value or name in _ALWAYS}
+    if (error := answer.error) is not None:
+        facts["error"] = {"what": error.what, "kind": error.kind, "why": error.why, "try": error.hint}
+    return json.dumps(facts)
 
 
 StreamLines: TypeAlias = list[tuple[Pipe, str]]
 
 
 class CommandAnswers:
-    """Words of hosts in, lines out; `now` is a monotonic clock."""
+    """Messages of hosts in, lines out; `now` is a monotonic clock."""
 
     def __init__(self, hosts: Iterable[str], *, as_json: bool) -> None:
         self.waiting = set(hosts)
         self.running: dict[str, Answer] = {}
         self.errors: list[HostError] = []
         self.status = 0
-        self._whole: list[Answer] = []  # the commands have ended, and nobody has seen how
+        self._whole: list[Answer] = []  # the commands ended unobserved
         self._json = as_json
 
     def take(self, word: Word, now: float) -> StreamLines:
-        """Take a word of a host; return what is shown at once."""
+        """Take a host's message; return what is shown at once."""
         match word:
             case CommandStarted(host):
                 self.running[host] = Answer(host, now)
             case CommandOutput(host, stream, data):
                 if (answer := self.running.get(host)) is None:
-                    return []  # after its end: no agent of ours says it
+                    return []  # after its end: our agent sends no such message
                 answer.add(stream, data, LIMIT if self._json else sys.maxsize)
                 if not self._json and len(answer.out) + len(answer.err) > _HELD:
                     return _stream(answer)
@@ -75,16 +70,18 @@ class CommandAnswers:
         return []
 
     def due(self, now: float) -> StreamLines:
-        """Return what was held back long enough."""
+        """Return what was delayed long enough."""
         if any(now - answer.began >= _SHORT for answer in self._whole):
             return self.rest()
-        late = [one for one in self.running.values() if now - one.began >= _SHORT and not self._json]
+        late = [answer for answer in self.running.values() if now - answer.began >= _SHORT and not self._json]
         return [line for answer in late for line in _stream(answer)]
 
     def rest(self) -> StreamLines:
-        """Return the whole answers, equal ones once."""
+        """Return the complete answers, equal ones once."""
         whole, self._whole = self._whole, []
-        groups = grouped(((bytes(one.out), bytes(one.err), one.status, one.note), one) for one in whole)
+        groups = grouped(
+            ((bytes(answer.out), bytes(answer.err), answer.status, answer.note), answer) for answer in whole
+        )
         return [line for alike in groups.values() for line in _folded(alike)]
 
     def _end(self, answer: Answer, end: CommandEnd) -> StreamLines:
@@ -98,7 +95,7 @@ class CommandAnswers:
 
 
 def _folded(alike: Sequence[Answer]) -> StreamLines:
-    """Show a group of equal answers: a line stands behind its hosts, several below them."""
+    """Return a group of equal answers: one line next to its hosts, several lines below them."""
     first = alike[0]
     who = names(answer.host for answer in alike)
     lines: StreamLines = []
@@ -111,13 +108,13 @@ def _folded(alike: Sequence[Answer]) -> StreamLines:
 
 
 def ending(status: int) -> str:
-    """`ended with status 2`, `ended by SIGKILL`: what is above 128 may be a signal, as shells count."""
+    """Return `ended with status 2`, `ended by SIGKILL`: above 128 a status may mean a signal."""
     number = shell_signal(status)
     return f"ended by {signal_name(number)}" if number else f"ended with status {status}"
 
 
 def _stream(answer: Answer, *, all_of_it: bool = False) -> StreamLines:
-    """Take the lines that are complete, and of one that never ends what has come."""
+    """Take the complete lines, and of an endless one what has arrived."""
     lines: StreamLines = []
     for pipe, data in ((Pipe.OUT, answer.out), (Pipe.ERR, answer.err)):
         end = len(data) if all_of_it or len(data) > _HELD else data.rfind(b"\n") + 1

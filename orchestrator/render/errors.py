@@ -1,46 +1,53 @@
-"""The block in which a person reads an error: error, why, try. Pure but for `report`."""
+"""The block in which users read an error: error, why, try. Pure except for `report`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TextIO
 
 from orchestrator.errors import HostError, OrchestrateError, SeveralErrors
-from orchestrator.events import CheckReported, Level
+from orchestrator.events import CheckReported, HostFailed, Level
 from orchestrator.render import fold
 from orchestrator.render.grid import wrapped
 from orchestrator.render.sink import Sink, colours
 from orchestrator.text import plain
 
 _HEAD = re.compile(r"^(?:(error|warning):|run \S+ (succeeded|failed)\b)")
-# A sentence about a host that begins with its verb; a node may say one of its own.
-_VERB = re.compile(r"(?!(?:the|an?|no|its?|not|what)\b)[a-z]+(?:[: ]|$)")
+# A sentence about a host that begins with its verb; a node may send one of its own.
+_VERB = re.compile(r"(?!(?:the|an?|no|its?|not|what)\b)([a-z]+)(?=[: ]|$)")
+_OF_SEVERAL = {"has": "have", "is": "are", "was": "were", "does": "do"}
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "failed": "\x1b[1;31m", "succeeded": "\x1b[1;32m"}
 
 
 def block(what: str, why: str = "", hint: str = "", *, word: str = "error") -> list[str]:
-    """The lines of one error; texts of several lines are indented, nothing raw gets through."""
+    """Return the lines of one error; texts of several lines are indented, and all are harmless."""
     return [*_part(f"{word}: ", what), *_part("  why: ", why), *_part("  try: ", hint)]
 
 
 def lines(error: OrchestrateError) -> list[str]:
-    """One error, or several one after another; hosts that fail alike are folded into one block."""
+    """Return one error, or several in sequence; hosts with the same failure are folded into one block."""
     errors = error.errors if isinstance(error, SeveralErrors) else (error,)
-    hosts = [one for one in errors if isinstance(one, HostError)]
-    others = [one for one in errors if not isinstance(one, HostError)]
-    folded = fold.alike((one.host, (one.what, one.why, one.hint)) for one in hosts)
-    found = [line for names, texts in folded for line in host_block(names, *texts)]
-    return found + [line for one in others for line in block(one.what, one.why, one.hint)]
+    hosts = [item for item in errors if isinstance(item, HostError)]
+    others = [item for item in errors if not isinstance(item, HostError)]
+    return of_hosts(hosts) + [line for item in others for line in block(item.what, item.why, item.hint)]
 
 
-def host_block(
-    hosts: tuple[str, ...], what: str, why: str = "", hint: str = "", *, word: str = "error"
-) -> list[str]:
-    """`gpu-02 refused the login`, or `gpu-[02-04]: refused the login`."""
-    if len(hosts) == 1:
-        return block(f"{hosts[0]}{' ' if _VERB.match(what) else ': '}{what}", why, hint, word=word)
-    return block(f"{fold.names(hosts)}: {what}", why, hint, word=word)
+def of_hosts(failures: Iterable[HostError | HostFailed], *, word: str = "error") -> list[str]:
+    """Return the blocks of hosts, with those that failed alike in one."""
+    folded = fold.alike((failure.host, (failure.what, failure.why, failure.hint)) for failure in failures)
+    shown = folded[: fold.MOST]
+    blocks = (block(_about(hosts, what), why, hint, word=word) for hosts, (what, why, hint) in shown)
+    return [*chain.from_iterable(blocks), *fold.rest(folded)]
+
+
+def _about(hosts: Sequence[str], what: str) -> str:
+    """`gpu-02 has no python3`, `gpu-[02-04] have no python3`, or `gpu-02: the login ended`."""
+    if not (verb := _VERB.match(what)):
+        return f"{fold.names(hosts)}: {what}"
+    plural = _OF_SEVERAL.get(verb[1], verb[1].removesuffix("s"))
+    return f"{fold.names(hosts)} {plural if len(hosts) > 1 else verb[1]}{what[verb.end() :]}"
 
 
 def coloured(text: str) -> str:
@@ -53,9 +60,9 @@ def coloured(text: str) -> str:
 
 
 def report(error: OrchestrateError, stream: TextIO, width: int | None = None) -> None:
-    """Write the error, in colour on a terminal; a stream that nobody reads any more is no second error.
+    """Write the error, in color on a terminal; a closed stream does not cause another error.
 
-    `width` is that of lines which break between words.
+    `width` applies to lines that may break between words.
     """
     try:
         write(wrapped(lines(error), width), stream)
@@ -63,30 +70,32 @@ def report(error: OrchestrateError, stream: TextIO, width: int | None = None) ->
         return
 
 
-def write(said: Iterable[str], stream: TextIO) -> None:
-    """Write lines that are harmless already, and those that begin a block in colour on a terminal."""
+def write(text: Iterable[str], stream: TextIO) -> None:
+    """Write lines that are already harmless, and color those that begin a block on a terminal."""
     colour = colours(stream)
-    Sink(stream).write("".join(f"{coloured(line) if colour else line}\n" for line in said))
+    Sink(stream).write("".join(f"{coloured(line) if colour else line}\n" for line in text))
 
 
 def problems(checks: Sequence[CheckReported]) -> list[str]:
-    """The checks that warn or fail, in blocks; failures last: they are what one looks for first.
+    """Return the checks that warn or fail as blocks, with failures last, where users look first.
 
-    What hosts have alike is said once.
+    What several hosts share is shown once.
     """
-    said: list[str] = []
+    output: list[str] = []
     for level, word in ((Level.WARN, "warning"), (Level.FAIL, "error")):
         of_level = [
             (check.host, (check.check, check.found, check.why, check.hint))
             for check in checks
             if check.level is level
         ]
-        for hosts, (slug, what, why, hint) in fold.alike(of_level):
-            said += block(f"{fold.names(hosts)}: {slug}: {what}", why, hint, word=word)
-    return said
+        folded = fold.alike(of_level)
+        for hosts, (slug, what, why, hint) in folded[: fold.MOST]:
+            output += block(f"{fold.names(hosts)}: {slug}: {what}", why, hint, word=word)
+        output += fold.rest(folded)
+    return output
 
 
 def _part(label: str, text: str) -> list[str]:
-    """`label` and the text's lines, the further ones below the first; nothing for an empty text."""
+    """Return `label` and the text's lines, further ones below the first; nothing for an empty text."""
     rows = [plain(row).rstrip() for row in text.strip("\n").split("\n")] if text.strip() else []
     return [((" " * len(label) if number else label) + row).rstrip() for number, row in enumerate(rows)]

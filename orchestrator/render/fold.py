@@ -1,24 +1,32 @@
-"""Words that many hosts say alike, said once. Pure."""
+"""Text that many hosts share, shown once. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from orchestrator import ranges
 
+MOST = 10  # different texts about hosts that are shown
 
-def alike(said: Iterable[tuple[str, tuple[str, ...]]]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+
+def rest(groups: Sequence[tuple[tuple[str, ...], object]]) -> list[str]:
+    """Return a line that names the hosts of groups beyond those that are shown."""
+    hosts = dict.fromkeys(host for names, _ in groups[MOST:] for host in names)
+    return [f"and others on {names(hosts)}: --json shows all of them"] if hosts else []
+
+
+def alike(messages: Iterable[tuple[str, tuple[str, ...]]]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Group (host, texts) by texts: (hosts, the first's texts).
 
-    The host's own name in them is left aside, but for what several say word for word, even where it names one
-    of them.
+    The host's own name in them is ignored, except in text that several hosts share literally, even if it
+    contains one of their names.
     """
-    said = list(said)
-    times = Counter(texts for _, texts in said)
+    messages = list(messages)
+    times = Counter(texts for _, texts in messages)
     groups: dict[tuple[str, ...], tuple[list[str], tuple[str, ...]]] = {}
-    for host, texts in said:
+    for host, texts in messages:
         name = re.compile(rf"(?<![\w.-]){re.escape(host)}(?![\w-])")
         key = texts if times[texts] > 1 else tuple(name.sub("\0", text) for text in texts)
         hosts, _ = groups.setdefault(key, ([], texts))
@@ -28,5 +36,5 @@ def alike(said: Iterable[tuple[str, tuple[str, ...]]]) -> list[tuple[tuple[str, 
 
 
 def names(hosts: Iterable[str]) -> str:
-    """`gpu-[01-08], login`"""
+    """Return `gpu-[01-08], login`."""
     return re.sub(r",(?![^\[]*\])", ", ", ranges.fold(hosts))

@@ -1,4 +1,4 @@
-"""Tables and lines that fit a terminal: broken between words, never inside one. Pure."""
+"""Tables and lines that fit a terminal, broken between words. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 from orchestrator.text import plain
 
 _GAP = 2  # cells between two columns
-_LAST = 20  # cells that the last column of a table wants
+_LAST = 20  # cells that the last column of a table should get
 _COMMAND = re.compile(r"`[^`]*`")
 QUOTE = "    | "  # before each last line of a task
-_BLANK = "\0"  # of a command; no line has one
+_BLANK = "\0"  # of a command; no line starts with it
 
 
 def table(
@@ -22,11 +22,11 @@ def table(
     least: Sequence[str] = (),
     right: Collection[str] = (),
 ) -> list[str]:
-    """Rows below their titles as lines in which no word is cut; the columns `right` are aligned there.
+    """Return rows below their titles as lines in which no word is cut; the columns `right` are right-aligned.
 
-    Columns without a word are left out, and then those that `least` names, the first one first, until the
-    others fit into `width` cells; of the last column the words that fit are shown. What still does not fit
-    follows in further blocks, each of which begins with the first column.
+    Empty columns are left out, and then those in `least`, in that order, until the others fit into `width`
+    cells; the last column shows the words that fit. Columns that still do not fit follow in further blocks,
+    each of which repeats the first column.
     """
     columns = {
         plain(name): [plain(row[place]).expandtabs() for row in rows]
@@ -35,12 +35,12 @@ def table(
     }
     widths = {name: max(map(len, (name, *texts))) for name, texts in columns.items()}
     for name in least:
-        if width is not None and name in columns and _wanted(widths) > width:
+        if width is not None and name in columns and _needed(widths) > width:
             del widths[name], columns[name]
     last = next(reversed(columns), "")
-    if width is not None and last == head[-1] and _wanted(widths) <= width:
-        left = width - sum(cells + _GAP for name, cells in widths.items() if name != last)
-        columns[last] = [shortened(text, left) for text in columns[last]]
+    if width is not None and last == head[-1] and _needed(widths) <= width:
+        room = width - sum(cells + _GAP for name, cells in widths.items() if name != last)
+        columns[last] = [shortened(text, room) for text in columns[last]]
         widths[last] = max(map(len, (last, *columns[last])))
     lines: list[str] = []
     for block in _blocks(widths, width):
@@ -53,14 +53,14 @@ def table(
     return lines
 
 
-def _wanted(widths: dict[str, int]) -> int:
+def _needed(widths: dict[str, int]) -> int:
     """Return the cells of a line; the last column needs few of its own."""
     *others, last = widths.values()
     return sum(cells + _GAP for cells in others) + min(last, _LAST)
 
 
 def _blocks(widths: dict[str, int], width: int | None) -> list[list[str]]:
-    """Share out the columns, of which one wider than the terminal is not cut."""
+    """Distribute the columns; one wider than the terminal is not cut."""
     blocks: list[list[str]] = []
     used = 0
     for name, cells in widths.items():
@@ -74,10 +74,10 @@ def _blocks(widths: dict[str, int], width: int | None) -> list[list[str]]:
 
 
 def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
-    """Break each line into as many as it needs, the further ones below the text of the first.
+    """Break each line into as many as needed, continued below the text of the first.
 
-    A word that is wider than the terminal stays whole, and so does a command in backquotes: a path or a
-    command that is cut cannot be copied.
+    A word wider than the terminal stays whole, and so does a command in backquotes: a path or a command that
+    is cut cannot be copied.
     """
     if width is None:
         return list(lines)
@@ -102,8 +102,8 @@ def _rows(line: str, width: int) -> list[str]:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return the words that fit; an ellipsis stands for the others."""
+    """Return the words that fit; an ellipsis replaces the others."""
     if len(text) <= width:
         return text
-    words = text[: max(0, width - 1)].rpartition(" ")[0]
-    return f"{words}\u2026" if words else ""
+    start = text[: max(0, width - 1)].rpartition(" ")[0]
+    return f"{start}\u2026" if start else ""

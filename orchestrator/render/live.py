@@ -1,8 +1,8 @@
-"""For a terminal: the tasks' lines scroll by above, a region at the bottom shows where the run stands.
+"""For a terminal: the tasks' lines scroll above, and a region at the bottom shows the run's state.
 
-It is drawn a few times a second, in one write. A terminal that stands still (Ctrl-S, a dead link) holds up
-the viewer and not the run: the reader of the logs leaves out what it will never catch up with. Log text is
-data: it never meets rich's markup or emoji codes, and what passes is `text.harmless`.
+It is drawn a few times a second, each time in one write. A terminal that is paused (Ctrl-S, a dead link)
+blocks the viewer but not the run: the log reader skips what the display will never catch up with. Log text
+is data: it bypasses rich's markup and emoji codes, and is reduced to `text.harmless`.
 """
 
 from __future__ import annotations
@@ -27,48 +27,45 @@ from orchestrator.render.grid import wrapped
 from orchestrator.render.plain import Look, Prefixes, Renderer, when
 from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.render.words import say
-from orchestrator.run.view import View, apply
-from orchestrator.run.vitals import Vitals
+from orchestrator.run.view import View, Vitals, apply
 from orchestrator.text import harmless, plain
 
 _FRAME = 0.1  # seconds between two frames
 _LEAST_ROOM = 20  # cells of a task's line
-_MEASURE = Console(file=io.StringIO())  # wrapping asks one for nothing but its tab size
+_MEASURE = Console(file=io.StringIO())  # wrapping uses only its tab size
 _ROOM = 4000  # lines that wait for the next frame
 
-Said: TypeAlias = tuple[str, str] | LogLine | Folded  # a line of ours and its style, or one of tasks
+Said: TypeAlias = tuple[str, str] | LogLine | Folded  # a line of ours with its style, or one of tasks
 
-# Red is for failures.
+# Red is reserved for failures.
 _OF_TASKS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
 
 class Paint:
-    """Lines with their styles; a console without colours shows the bare text."""
+    """Lines with their styles; a console without colors shows plain text."""
 
     def __init__(self, *, timestamps: bool = False) -> None:
         self._timestamps = timestamps
         self._prefixes = Prefixes()
-        self._styles: dict[str, str] = {}  # task -> its colour
+        self._styles: dict[str, str] = {}  # task -> its color
 
     def learn(self, view: View) -> None:
-        """Give each task of the view its colour, and a prefix as wide as the others'."""
+        """Give each task of the view its color, and a prefix of the common width."""
         self._prefixes.learn(view)
         self._styles = {task: _OF_TASKS[place % len(_OF_TASKS)] for place, task in enumerate(view.tasks)}
 
-    def line(self, said: Said) -> Text:
-        """A line that scrolls by."""
-        if isinstance(said, tuple):
-            text, style = said
-            return Text(plain(text), style) if style else _decoded(coloured(text))
-        (line,) = self.lines_of(said)
-        return line
+    def line(self, text: str, style: str) -> Text:
+        """Return a line of ours."""
+        return Text(plain(text), style) if style else _decoded(coloured(text))
 
-    def lines_of(self, said: LogLine | Folded, width: int = 0) -> list[Text]:
-        """A task's line in rows of `width` cells, broken between words: half a number is another number."""
-        prefix = plain(self._prefixes.of_line(said))
-        at = when(said.sent) if self._timestamps else ""
-        style = self._styles.get(said.task if isinstance(said, LogLine) else "", "")  # several have no color
-        text, room = _decoded(said.text), width - cell_len(at + prefix)
+    def lines_of(self, output: LogLine | Folded, width: int = 0) -> list[Text]:
+        """Return a task's line in rows of `width` cells, broken between words: half a number misleads."""
+        prefix = plain(self._prefixes.of_line(output))
+        at = when(output.sent) if self._timestamps else ""
+        style = self._styles.get(
+            output.task if isinstance(output, LogLine) else "", ""
+        )  # several have no color
+        text, room = _decoded(output.text), width - cell_len(at + prefix)
         rows = [text]
         if room >= _LEAST_ROOM and text.cell_len > room:
             text.expand_tabs(8)
@@ -81,7 +78,7 @@ class Paint:
 
 
 def _decoded(text: str) -> Text:
-    """Text from elsewhere: of all that it may hold beside the printable only colours have an effect."""
+    """Return external text in which only colors have an effect."""
     safe = harmless(text)
     return AnsiDecoder().decode_line(safe) if "\x1b" in safe else Text(safe)
 
@@ -92,12 +89,12 @@ class Live(Renderer):
     def __init__(self, stdout: TextIO, look: Look = Look(), clock: Clock = SYSTEM) -> None:  # noqa: B008 - frozen
         self._look, self._clock = look, clock
         self._paint = Paint(timestamps=look.timestamps)
-        self._held = Folding(look.wanted)
+        self._held = Folding(look.shows)
         self._view = look.view
-        self._said: list[Said] = []
+        self._output: list[Said] = []
         self._vitals = Vitals()
         self._drawn = 0.0  # when the last frame was
-        self._rows: list[Row] = []  # as they stand on the screen
+        self._rows: list[Row] = []  # as they are on the screen
         self._sink = Sink(stdout)
         self._console = _Console(
             file=cast("TextIO", self._sink),
@@ -119,22 +116,22 @@ class Live(Renderer):
             vertical_overflow="crop",
         )
         self._live.start()
-        self._console.show_cursor(show=True)  # a killed process leaves nothing to repair
+        self._console.show_cursor(show=True)  # a killed process leaves nothing to restore
 
     def handle(self, stamped: Stamped) -> None:
         event = stamped.event
         if not isinstance(event, LogLine):
             self._view = apply(self._view, event, stamped.at)
-            words = self._words(event)
-            self._said += [*self._held.note(event, aloud=bool(words)), *words]
+            lines = self._words(event)
+            self._output += [*self._held.note(event, aloud=bool(lines)), *lines]
         else:
-            self._said += self._held.add(event, stamped.at, self._clock.now())
-        if len(self._said) > _ROOM:
+            self._output += self._held.add(event, stamped.at, self._clock.now())
+        if len(self._output) > _ROOM:
             self._draw()
 
     def tick(self) -> None:
         now = self._clock.now()
-        self._said += self._held.tick(now)
+        self._output += self._held.tick(now)
         if now - self._drawn >= _FRAME:
             self._draw()
 
@@ -142,15 +139,15 @@ class Live(Renderer):
         self._vitals = vitals
 
     def close(self) -> None:
-        """Draw what is left, take the region away."""
-        self._said += self._held.flush()
+        """Draw the rest, then remove the region."""
+        self._output += self._held.flush()
         with self._console:
             self._draw(board=False)
             self._live.stop()
 
     def _draw(self, *, board: bool = True) -> None:
         self._drawn = self._clock.now()
-        # Rich would ask the standard streams, which may be none or another.
+        # Rich would query the standard streams, which may be closed or different.
         width, height = self._console.size = self._sink.size()
         rows, lines = self.frame(width, height, board=board)
         if rows == self._rows and not lines:
@@ -163,23 +160,23 @@ class Live(Renderer):
                 self._console.print(Text("\n").join(lines), soft_wrap=True)
 
     def frame(self, width: int, height: int, *, board: bool = True) -> tuple[list[Row], list[Text]]:
-        """Return the rows of the region, and the lines that scroll by since the last frame."""
+        """Return the rows of the region, and the lines to scroll since the last frame."""
         self._paint.learn(self._view)
         now = self._clock.wall()
         rows = region(self._view, now, max(2, height // 2), width - 1, self._vitals) if board else []
         lines: list[Text] = []
-        for said in self._said:
-            if isinstance(said, tuple) and not said[0].lstrip().startswith("try: "):  # that is to be copied
-                lines += [self._paint.line((part, said[1])) for part in wrapped([said[0]], width)]
-            elif isinstance(said, tuple):
-                lines.append(self._paint.line(said))
-            else:
-                lines += self._paint.lines_of(said, width)
-        self._said.clear()
+        for output in self._output:
+            if not isinstance(output, tuple):
+                lines += self._paint.lines_of(output, width)
+                continue
+            text, style = output
+            copied = text.lstrip().startswith("try: ")  # by users
+            lines += [self._paint.line(row, style) for row in ([text] if copied else wrapped([text], width))]
+        self._output.clear()
         return rows, lines
 
     def _words(self, event: Event) -> list[Said]:
-        """Word what is said above the region; what the region shows is not said again."""
+        """Return what is shown above the region; what the region shows is not repeated."""
         if isinstance(event, ev.PhaseStarted | ev.TaskStarted | ev.TaskReady):
             return []
         if isinstance(event, ev.TaskExited) and not failed(event):
@@ -189,7 +186,7 @@ class Live(Renderer):
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Rich would end the process; who watches over a run goes on unseen."""
+        """Rich would end the process; a viewer that is responsible for a run continues without output."""
         raise DisplayGoneError
 
 
@@ -197,7 +194,7 @@ def _style(event: Event) -> str:
     match event:
         case ev.RunEnded():
             return ""
-        case ev.TaskExited():  # of which only failures are worded
+        case ev.TaskExited():  # only failures become text
             return "red"
         case ev.HostLost() | ev.LogGap() | ev.StopRequested() | ev.AttemptFailed() | ev.HostReplaced():
             return "yellow"

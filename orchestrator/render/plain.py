@@ -1,9 +1,9 @@
-"""For pipes, files and CI: a line per fact, no colour, nothing drawn over.
+"""For pipes, files and CI: a line per fact, without color or redrawing.
 
-Results go to stdout, progress to stderr: stdout has the tasks' own lines and nothing else, so that
-`orchestrate launch | grep loss` sees only them; what orchestrate says about the run is on stderr.
-Nothing is dropped: a slow reader slows down the display, which the run does not notice. Nothing is folded:
-who counts or compares lines counts each task's.
+Results go to stdout, progress to stderr. stdout contains only the tasks' own lines, so that `orchestrate
+launch | grep loss` works; everything that orchestrate reports about the run is on stderr. Nothing is
+dropped: a slow reader slows down the display, which does not affect the run. Nothing is folded, because
+users who count or compare lines expect those of each task.
 """
 
 from __future__ import annotations
@@ -20,51 +20,50 @@ from orchestrator.render.errors import coloured
 from orchestrator.render.folding import Shown
 from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.render.words import say
-from orchestrator.run.view import View, apply
-from orchestrator.run.vitals import Vitals
+from orchestrator.run.view import View, Vitals, apply
 from orchestrator.text import moment, plain
 
 _BURST = 1 << 15  # characters of lines that are written at once
 
 
 class Look(Struct, frozen=True):
-    """How a viewer wants a run to be shown, and what of it."""
+    """How and how much of a run a viewer shows."""
 
     timestamps: bool = False
-    wanted: Callable[[str], bool] = lambda _task: True  # which tasks' lines
-    brief: bool = False  # of the run's start one line is said
-    view: View = View()  # what happened before, and is not news
+    shows: Callable[[str], bool] = lambda _task: True  # which tasks' lines
+    brief: bool = False  # show one line about the run's start
+    view: View = View()  # what happened earlier, and is not news
 
 
 class Renderer:
-    """Shows a run; each method raises DisplayGoneError when nobody can see it any more."""
+    """Shows a run; each method raises DisplayGoneError when the output has no reader any more."""
 
     has_board = False  # measured numbers are shown
-    takes_blocks = False  # a line may be several, with line ends between them
+    takes_blocks = False  # one text may contain several lines
 
     def handle(self, stamped: Stamped) -> None:
-        """Show an event, perhaps with the next `tick`."""
+        """Show an event, possibly only at the next `tick`."""
         raise NotImplementedError
 
     def tick(self) -> None:
-        """Show what was held for a moment; to be called often."""
+        """Show what was held briefly; to be called often."""
 
     def close(self) -> None:
-        """Leave the terminal as it was found. Idempotent."""
+        """Restore the terminal. Idempotent."""
 
     def measured(self, vitals: Vitals) -> None:
-        """Take what the tasks use, where there is a board."""
+        """Take the tasks' resource use, if it is displayed."""
 
 
 def when(seconds: float) -> str:
-    """`03:41:34.123 `: the time of a line, as wide where it is not known."""
+    """Return `03:41:34.123 `, the time of a line, or blanks of the same width if unknown."""
     if not seconds:
         return " " * 13
     return f"{moment('%H:%M:%S', seconds)}.{int(seconds % 1 * 1000):03} "
 
 
 class Prefixes:
-    """The prefix of each task, as wide as the widest one known."""
+    """The prefix of each task, as wide as the widest known one."""
 
     def __init__(self) -> None:
         self._task = self._host = 0
@@ -107,14 +106,18 @@ class Plain(Renderer):
             at = when(event.sent) if self._look.timestamps else ""
             start, text = f"{at}{self._prefixes.of(event.task, event.host)}", event.text
             shown = text.replace("\n", f"\n{start}") if "\n" in text else plain(text)
-            self._put(f"{start}{shown}\n")
+            # With those of the same moment: a call for each costs as much as everything else.
+            self._held.append(f"{start}{shown}\n")
+            self._length += len(self._held[-1])
+            if self._length >= _BURST:
+                self._write()
             return
         self._view = apply(self._view, event, stamped.at)
         if isinstance(event, RunPlanned | TaskStarted):
             self._prefixes.learn(self._view)
-        if said := say(self._view, event, brief=self._look.brief):
+        if texts := say(self._view, event, brief=self._look.brief):
             self._write()
-            lines = (coloured(plain(line)) if self._colour else plain(line) for line in said)
+            lines = (coloured(plain(line)) if self._colour else plain(line) for line in texts)
             self._err.write("".join(f"{line}\n" for line in lines))
 
     def tick(self) -> None:
@@ -124,16 +127,6 @@ class Plain(Renderer):
         with contextlib.suppress(DisplayGoneError):
             self._write()
 
-    def _put(self, line: str) -> None:
-        """Have it written with those of the same moment: a call for each costs as much as all the rest."""
-        self._held.append(line)
-        self._length += len(line)
-        if self._length >= _BURST:
-            self._write()
-
     def _write(self) -> None:
-        if self._held:
-            text = "".join(self._held)
-            self._held.clear()
-            self._length = 0
-            self._out.write(text)
+        held, self._held, self._length = self._held, [], 0
+        self._out.write("".join(held))

@@ -11,7 +11,7 @@ from orchestrator.render.errors import problems
 from orchestrator.render.grid import table, wrapped
 from orchestrator.text import count, plain
 
-_SHORT = 14  # characters of a finding that still fit into a table
+_SHORT = 14  # characters of a finding that fit into a table
 
 
 def preflight_table(
@@ -20,9 +20,9 @@ def preflight_table(
     width: int | None = None,
     hosts: Sequence[str] | None = None,
 ) -> list[str]:
-    """Everything, the problems last: that is where one looks.
+    """Return everything, the problems last, where users look first.
 
-    A failed `login` is a row of the table and no problem: its host has an error of its own.
+    A failed `login` is a row of the table but not a problem: its host has a separate error.
     """
     shown = [check for check in checks if check.check != "login" or check.level is not Level.FAIL]
     last = wrapped(problems(shown), width)
@@ -36,9 +36,9 @@ def preflight_table(
 def host_table(
     checks: Sequence[CheckReported], width: int | None = None, hosts: Sequence[str] | None = None
 ) -> list[str]:
-    """A row per host, a column per check; hosts with equal rows share one.
+    """Return a row per host, a column per check; hosts with equal rows share one.
 
-    A column shows what was found where all hosts that are well agree on it (a version), else `ok`.
+    A column shows the value (a version) if all hosts without a problem agree on it, otherwise `ok`.
     """
     slugs = list(dict.fromkeys(check.check for check in checks))
     worst = {
@@ -60,7 +60,7 @@ def host_table(
 
 
 def pairs_line(pairs: Sequence[PairReported]) -> list[str]:
-    """Sum up who reaches whom: `36 of 36 connections are open, in at most 0.4 ms (gpu-01 to gpu-03)`."""
+    """Summarize the connections: `36 of 36 connections are open, in at most 0.4 ms (gpu-01 to gpu-03)`."""
     timed = [(pair.tcp_ms or 0.0, pair) for pair in pairs if pair.tcp]
     if not pairs:
         return []
@@ -73,7 +73,7 @@ def pairs_line(pairs: Sequence[PairReported]) -> list[str]:
 
 
 def _cell(check: CheckReported | None, well: set[str]) -> str:
-    """Word a check; `well` is what was found where it passed."""
+    """Return the cell of a check; `well` is the value shown where it passed."""
     if check is None:
         return "-"
     common = next(iter(well)) if len(well) == 1 else "ok"

@@ -1,4 +1,4 @@
-"""Progress on a terminal: a bar for a transfer or a host, a line for what is awaited; elsewhere nothing."""
+"""Progress on a terminal: a bar for a transfer or a host, a line for a wait; nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from orchestrator.text import duration, plain, size
 
 
 class _Bar(BarColumn):
-    """A bar where the total is known; nothing moves where it is not."""
+    """A bar if the total is known; otherwise nothing moves."""
 
     def render(self, task: Task) -> ProgressBar:
         return super().render(task) if task.total else ProgressBar(width=0)
 
 
 class _Figures(ProgressColumn):
-    """How much of how much, in bytes with their rate where they come from elsewhere; else for how long."""
+    """The amount and total, in bytes with their rate for transfers; otherwise the elapsed time."""
 
     def render(self, task: Task) -> Text:
         step, seconds = task.fields["step"], task.elapsed or 0.0
@@ -41,23 +41,23 @@ class _Figures(ProgressColumn):
 
 @contextmanager
 def steps(*, quiet: bool = False) -> Iterator[Callable[[Stepped], None]]:
-    """A row for hosts at the same step, on stderr while the block runs; one without a step leaves its row."""
+    """Show a row for hosts at the same step on stderr while the block runs."""
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
     now: dict[str, Stepped] = {}
     rows: dict[str, TaskID] = {}  # of each step
-    words = TextColumn("{task.description}", markup=False)
+    column = TextColumn("{task.description}", markup=False)
     console = Console(stderr=True)
-    with Progress(words, _Bar(bar_width=20), _Figures(), console=console, transient=True) as progress:
+    with Progress(column, _Bar(bar_width=20), _Figures(), console=console, transient=True) as progress:
 
         def show(step: Stepped) -> None:
             now[step.who or "this machine"] = step
-            groups = grouped((one.step, (name, one)) for name, one in now.items() if one.step)
-            for gone in rows.keys() - groups.keys():
-                progress.remove_task(rows.pop(gone))
+            groups = grouped((last.step, (name, last)) for name, last in now.items() if last.step)
+            for finished in rows.keys() - groups.keys():
+                progress.remove_task(rows.pop(finished))
             for name, members in groups.items():
-                done, total = (sum(getattr(one, what) for _, one in members) for what in ("done", "total"))
+                done, total = (sum(getattr(last, what) for _, last in members) for what in ("done", "total"))
                 merged = replace(members[0][1], done=done, total=total)
                 title = plain(f"{fold(who for who, _ in members)}: {name}")
                 if name not in rows:
@@ -70,10 +70,10 @@ def steps(*, quiet: bool = False) -> Iterator[Callable[[Stepped], None]]:
 
 
 @contextmanager
-def progress(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar for one host; call the result with each number of bytes that came."""
+def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar for one host; call the result with each number of bytes that arrived."""
     done = 0
-    with steps(quiet=quiet) as show:
+    with steps() as show:
 
         def add(number: int) -> None:
             nonlocal done
@@ -85,7 +85,7 @@ def progress(title: str, total: int, *, quiet: bool = False) -> Iterator[Callabl
 
 @contextmanager
 def awaiting() -> Iterator[Callable[[str], None]]:
-    """Name what is awaited on stderr while the block runs; call the result with each step."""
+    """Show what is being waited for on stderr while the block runs; call the result with each step."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

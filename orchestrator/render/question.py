@@ -1,4 +1,4 @@
-"""Questions to the person at the terminal."""
+"""Questions to the user at the terminal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import threading
 
 
 def can_answer() -> bool:
-    """Return True where somebody sits at a terminal."""
+    """Return True if a user is at a terminal."""
     return all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 def agrees(question: str, *, usual: bool) -> bool:
-    """Ask at the terminal; an empty answer is the `usual` one, and the end of the input a Ctrl-C."""
+    """Ask at the terminal; an empty answer means `usual`, and the end of input a Ctrl-C."""
     sys.stderr.write(f"{question} [{'Y/n' if usual else 'y/N'}] ")
     sys.stderr.flush()
     if not (answer := sys.stdin.readline()):
@@ -23,13 +23,13 @@ def agrees(question: str, *, usual: bool) -> bool:
 
 
 def passphrase(question: str) -> str:
-    """Ask at the terminal; Ctrl-C and SIGTERM end us there, even where they are counted for a run."""
-    mine = threading.current_thread() is threading.main_thread()  # no other may set a handler
+    """Ask at the terminal; Ctrl-C and SIGTERM end the process there, even if they are counted for a run."""
+    mine = threading.current_thread() is threading.main_thread()  # only the main thread may set a handler
     ends = (signal.SIGINT, signal.SIGTERM) if mine else ()
     before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
     try:
         return getpass.getpass(question)
-    except EOFError:  # Ctrl-D: nothing was typed, as for `ssh`
+    except EOFError:  # Ctrl-D: an empty answer, as for `ssh`
         return ""
     finally:
         for number, handler in before.items():

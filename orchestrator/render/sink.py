@@ -1,4 +1,4 @@
-"""Where a renderer writes: a stream that may be a closed pipe, a closed terminal or not blocking."""
+"""Where a renderer writes: a stream that may be a closed pipe, a closed terminal or non-blocking."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from orchestrator.node.base.lenient import FULL
 
 
 class DisplayGoneError(BrokenPipeError):
-    """Nobody can see what we write any more (`| head` ended, the terminal was closed).
+    """Our output has no reader any more (`| head` ended, the terminal was closed).
 
-    The run goes on: whoever catches this stops showing it, and nothing else.
+    The run goes on: whoever catches this only stops showing it.
     """
 
 
 class Sink:
-    """Text to a stream, at once and whole; raise DisplayGoneError when its reader is gone.
+    """Writes text to a stream, at once and completely; raises DisplayGoneError if its reader is gone.
 
-    A file that has no room for it is no reader that left: that is an OSError, as `is_full` tells.
-    What the stream's encoding cannot say is written as an escape. It is file-like as far as rich needs.
+    Writing "" only checks that. A full disk is not a missing reader but an OSError, see `is_full`.
+    Characters that the stream's encoding lacks are written as escapes. It is file-like as far as rich needs.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -40,14 +40,14 @@ class Sink:
             if is_full(error):
                 raise
             if getattr(error, "errno", None) in (errno.EPIPE, errno.EIO) and self._fd is not None:
-                null = os.open(os.devnull, os.O_WRONLY)  # or the flush at exit fails again
+                null = os.open(os.devnull, os.O_WRONLY)  # otherwise the flush at exit fails again
                 os.dup2(null, self._fd)
                 os.close(null)
             raise DisplayGoneError from error
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
     def isatty(self) -> bool:
         return self._fd is not None and os.isatty(self._fd)
@@ -58,7 +58,7 @@ class Sink:
         return self._fd
 
     def size(self) -> os.terminal_size:
-        """Return the terminal's size; the usual one where it has none (some serial lines)."""
+        """Return the terminal's size; a default if it has none (some serial lines)."""
         try:
             size = os.get_terminal_size(self.fileno())
         except OSError:
@@ -67,7 +67,7 @@ class Sink:
 
 
 def is_full(error: Exception) -> bool:
-    """Return True where what was to be written found no room."""
+    """Return True for an error about missing disk space."""
     return isinstance(error, OSError) and error.errno in FULL
 
 
@@ -85,9 +85,14 @@ def _fd(stream: TextIO) -> int | None:
 
 
 def _write_all(fd: int, data: bytes) -> None:
+    if not data:
+        watch = select.poll()
+        watch.register(fd, 0)
+        if watch.poll(0):
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
     view = memoryview(data)
     while view:
         try:
             view = view[os.write(fd, view) :]
-        except BlockingIOError:  # whoever shares the terminal with us made it non-blocking
+        except BlockingIOError:  # another process that shares the terminal made it non-blocking
             select.select([], [fd], [])

@@ -1,4 +1,4 @@
-"""The end of a run: each task's end, the first failure with its last lines, where the logs are. Pure."""
+"""The end of a run: each task's end, the root cause with its last lines, where the logs are. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from orchestrator.diagnosis.ends import end
 from orchestrator.events import Level, Outcome, RunEnded
 from orchestrator.model import Role, TaskId
 from orchestrator.names import is_rehearsed
+from orchestrator.quoting import shown
 from orchestrator.ranges import grouped
 from orchestrator.render import fold
-from orchestrator.render.errors import block, host_block, problems
+from orchestrator.render.errors import block, of_hosts, problems
 from orchestrator.render.grid import QUOTE, table
 from orchestrator.run.view import TaskView, View
 from orchestrator.text import duration, plain, size
@@ -22,8 +23,8 @@ _HEAD = {
 }
 
 
-def summary(view: View, *, told: bool = True) -> list[str]:
-    """The lines that end a run; none while it goes on. `told`: its hosts' errors were shown already."""
+def summary(view: View, *, shown: bool = True) -> list[str]:
+    """Return the lines that end a run; none while it goes on. `told`: hosts' errors were shown."""
     ended = view.ended
     if ended is None:
         return []
@@ -39,38 +40,39 @@ def summary(view: View, *, told: bool = True) -> list[str]:
     logs = [f"logs: {ended.folder}/logs", _more(view, ended)]
     where = logs if started else [f"more: {ended.folder}/debug.log"]
     silent = [name for name in ended.unproven if name not in ended.alive]
-    doubts = [f"{fold.names(ended.alive)}: KILL does not end its tasks"] if ended.alive else []
+    doubts = [f"{fold.names(ended.alive)}: KILL does not end the tasks"] if ended.alive else []
     if silent:
         doubts.append(f"{fold.names(silent)}: no answer; tasks of the run may be alive there")
-    said = [
+    output = [
         head,
         *rows,
-        *(f"  attempt {one.attempt} failed: {one.cause}" for one in view.failures),
-        *cause(view, ended, told=told),
+        *(f"  attempt {failure.attempt} failed: {failure.cause}" for failure in view.failures),
+        *cause(view, ended, shown=shown),
         *([f"not started again: {ended.given_up}"] if ended.given_up else []),
         *(line for text in ended.warnings for line in block(text, word="warning")),
         *(block("\n".join(doubts), hint=ended.hint, word="warning") if doubts else ()),
         *(where if ended.folder else []),
     ]
-    return [plain(line) for line in said]
+    return [plain(line) for line in output]
 
 
 def _more(view: View, ended: RunEnded) -> str:
-    """Offer the commands for an ended run; what a rehearsal's tasks wrote is gone with its hosts."""
-    run = (view.planned and view.planned.name) or ended.run
+    """Return commands for an ended run; the files of a rehearsal's tasks are gone with its hosts."""
+    name = view.planned.name if view.planned else ""
+    run = shown(name) if name and not name.startswith("-") else ended.run
     page = f"more: `orchestrate report {run}` writes a page"
-    gone = all(is_rehearsed(task.host) for task in view.tasks.values())
-    return page if gone else f"{page}, `orchestrate pull {run}` fetches what the tasks wrote"
+    rehearsed = all(is_rehearsed(task.host) for task in view.tasks.values())
+    return page if rehearsed else f"{page}, `orchestrate pull {run}` fetches what the tasks wrote"
 
 
 def ends(view: View) -> list[str]:
-    """Task, host, end and time, aligned; tasks that ended alike share a row."""
+    """Return task, host, end and time, aligned; tasks with the same end share a row."""
     # In the order of TF_CONFIG: a viewer that came late has not seen the plan.
     places = {task: TaskId.parse(task) for task in view.tasks}
     order = sorted(places, key=lambda task: (list(Role).index(places[task].role), places[task].index))
     tasks = [view.tasks[task] for task in order]
     groups = grouped((_end(task), task) for task in tasks)
-    if len(tasks) <= len(groups) + 4:  # a row each is short enough, and says more
+    if len(tasks) <= len(groups) + 4:  # one row each is short enough, and shows more
         rows = [(task.task, task.host, _end(task), _time([task])) for task in tasks]
     else:
         rows = [
@@ -85,30 +87,27 @@ def ends(view: View) -> list[str]:
     return table(("task", "host", "end", "time"), rows)[1:] if rows else []
 
 
-def cause(view: View, ended: RunEnded, *, told: bool = True) -> list[str]:
-    """The first failure, its last lines as they came, and what to try."""
-    shown = [f"{QUOTE}{plain(line)}".rstrip() for line in ended.last_lines]
-    shown = ["  its last lines:", *shown] if shown else []
+def cause(view: View, ended: RunEnded, *, shown: bool = True) -> list[str]:
+    """Return the root cause, its last lines unchanged, and a fix."""
+    quotes = [f"{QUOTE}{plain(line)}".rstrip() for line in ended.last_lines]
+    quotes = ["  its last lines:", *quotes] if quotes else []
     if not ended.cause or ended.outcome is Outcome.STOPPED:
-        return shown
+        return quotes
     if ended.outcome is Outcome.CLUSTER and (errors := _errors(view, ended)):
-        return [] if told else errors
+        return [] if shown else errors
     hint = [] if ended.unproven else block("", hint=ended.hint)
     if ended.outcome is Outcome.SUCCEEDED:
         return [*block(ended.cause, ended.why, word="warning"), *hint]
-    return [*block(ended.cause, ended.why), *shown, *hint]
+    return [*block(ended.cause, ended.why), *quotes, *hint]
 
 
 def _errors(view: View, ended: RunEnded) -> list[str]:
-    """The errors of hosts, where one of them is the cause: a launch has shown them when its phase ended."""
-    failed = [(host.name, host.failed) for host in view.hosts.values() if host.failed]
-    checks = [one for host in view.hosts.values() for one in host.checks if one.level is Level.FAIL]
-    if not any(
-        what in ended.cause for what in (*(one.what for _, one in failed), *(c.found for c in checks))
-    ):
+    """Return the errors of hosts if one is the cause: a launch has shown them when its phase ended."""
+    failed = [host.failed for host in view.hosts.values() if host.failed]
+    checks = [check for host in view.hosts.values() for check in host.checks if check.level is Level.FAIL]
+    if not any(what in ended.cause for what in [*(f.what for f in failed), *(c.found for c in checks)]):
         return []
-    alike = fold.alike((host, (one.what, one.why, one.hint)) for host, one in failed)
-    return [*(line for names, texts in alike for line in host_block(names, *texts)), *problems(checks)]
+    return [*of_hosts(failed), *problems(checks)]
 
 
 def _end(task: TaskView) -> str:

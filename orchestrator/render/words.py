@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
 from collections.abc import Callable, Iterable
 from typing import assert_never
@@ -13,24 +12,25 @@ from orchestrator.diagnosis.ends import end_after
 from orchestrator.events import Event, Phase, StopBy
 from orchestrator.planning.takeover import FOLLOWED
 from orchestrator.render import fold
-from orchestrator.render.errors import block, host_block, problems
+from orchestrator.render.errors import block, of_hosts, problems
 from orchestrator.render.summary import summary
-from orchestrator.run import peers
+from orchestrator.run import hang
 from orchestrator.run.view import View
 from orchestrator.text import count, duration, plain, size
 
 _BECAUSE = {
-    StopBy.USER: "a user asked for it",
+    StopBy.USER: "a user requested it",
     StopBy.FAILURE: "a task failed",
     StopBy.COMPLETION: "the work is done",
 }
-_UNSAID = {Phase.FOLLOW}  # it lasts as long as the run: its tasks speak for it
+_NOT_SHOWN = {Phase.FOLLOW}  # it lasts as long as the run, and its tasks show that
 
 
 def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
-    """The lines for an event; `view` is the one after it. Log lines are not ours to word.
+    """Return the lines for an event; `view` is the one after it. Log lines are not formatted here.
 
-    `brief` leaves one line of a run's start, unless it fails, and that nothing of it is started from here.
+    `brief` leaves one line about a run's start, unless it fails, and the notice that nothing is started from
+    here.
     """
     if brief and _is_of_a_start(view, event):
         return []
@@ -46,24 +46,24 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
                 f"run {event.run} is not kept from here, and continues as it was", event.why, event.hint
             )
         case ev.PhaseStarted():
-            lines = [] if event.phase in _UNSAID else [f"{event.phase}: {count(event.hosts, 'host')}"]
+            lines = [] if event.phase in _NOT_SHOWN else [f"{event.phase}: {count(event.hosts, 'host')}"]
         case ev.PhaseEnded():
-            if event.phase in _UNSAID:
+            if event.phase in _NOT_SHOWN:
                 return []
             staged = _staged(view) if event.phase is Phase.STAGE and event.ok else ""
             how = f"{'ok' if event.ok else 'failed'} after {duration(event.seconds)}"
             validated = _validated(view) if event.phase is Phase.VALIDATE else ()
             return [*validated, *_troubles(view, event), f"{event.phase}: {how}{staged}"]
         case ev.HostLost():
-            lines = [f"{event.host}: no word from it ({event.why}); its tasks may well continue"]
+            lines = [f"{event.host}: no response ({event.why}); its tasks may still run"]
         case ev.HostRecovered():
             lines = [f"{event.host}: back after {duration(event.seconds)}"]
-        case ev.Stepped():  # those of hosts are too many for a log; the live display draws them
+        case ev.Stepped():  # those of hosts are too many for a log; the live display shows them
             lines = [f"{_who(view, event.who)}: {event.step}"] if event.who in view.tasks else []
         case ev.ValidationStood():
             lines = [f"{fold.names(event.hosts)}: validated {duration(event.seconds)} ago, unchanged"]
         case ev.TaskStarted(pid=0):
-            return []  # it was not, as its end says
+            return []  # it did not, as its end shows
         case ev.TaskStarted():
             again = "" if event.attempt in ("", "1") else f", attempt {event.attempt}"
             lines = [f"{event.task} {event.host}: started, pid {event.pid}{again}"]
@@ -81,12 +81,12 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
             lines = [event.found, *missing, f"  all stacks: {event.file}"]
         case ev.PeersReported():
             if event.apart:
-                return block(peers.words(event), hint=peers.hint(event), word="warning")
-            lines = [peers.words(event)]
+                return block(hang.separate(event), hint=hang.separate_hint(event), word="warning")
+            lines = [hang.separate(event)]
         case ev.HangPassed():
             lines = [f"the tasks no longer seem to hang, {duration(event.seconds)} later"]
         case ev.AttemptFailed():
-            # In short: the whole story is in the logs, and in `status` once no other attempt follows.
+            # Brief: the full error is in the logs, and in `status` once no further attempt follows.
             what = f"attempt {event.attempt} failed: {event.cause}"
             then = f"  restart {event.restart} of {event.most} in {duration(event.pause)}"
             return [*block(what, hint=event.hint, word="warning"), then]
@@ -107,7 +107,7 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
         case ev.DataPlaced():
             lines = [] if event.reused else placed([event])
         case ev.HostConnected() | ev.HostFailed() | ev.CheckReported() | ev.PairReported() | ev.TreeSynced():
-            return []  # said for all hosts at once when their phase ends
+            return []  # shown for all hosts at once when their phase ends
         case ev.HostValidated() | ev.HostDescribed() | ev.TaskProgressed() | ev.TaskReported() | ev.LogLine():
             return []
         case _:
@@ -129,7 +129,7 @@ def _is_of_a_start(view: View, event: Event) -> bool:
 
 
 def gap(event: ev.LogGap) -> str:
-    """Word what is missing, and where it still is."""
+    """Return what is missing, and where it still is."""
     if event.where is ev.GapPlace.NODE:
         return f"{count(event.count, 'byte')} of its log were lost on the node ({event.why})"
     if event.where is ev.GapPlace.CONTROLLER:
@@ -138,13 +138,13 @@ def gap(event: ev.LogGap) -> str:
 
 
 def placed(events: Iterable[ev.EnvironmentMade | ev.DataPlaced]) -> list[str]:
-    """List what hosts have now, with the versions that were imported there; equal ones share a line."""
+    """Return what hosts have now, with the versions that were imported there; equal ones share a line."""
     same: dict[tuple[str, str], list[ev.EnvironmentMade | ev.DataPlaced]] = {}
     for event in events:
         same.setdefault(_placed(event), []).append(event)
     lines = []
     for (how, what), alike in same.items():
-        least, most = (duration(one(event.seconds for event in alike)) for one in (min, max))
+        least, most = (duration(bound(event.seconds for event in alike)) for bound in (min, max))
         took = "" if alike[0].reused else f" in {most if least == most else f'{least} to {most}'}"
         lines.append(f"{fold.names(event.host for event in alike)}: {how}{took}{': ' if what else ''}{what}")
     return lines
@@ -153,9 +153,9 @@ def placed(events: Iterable[ev.EnvironmentMade | ev.DataPlaced]) -> list[str]:
 def _placed(event: ev.EnvironmentMade | ev.DataPlaced) -> tuple[str, str]:
     if isinstance(event, ev.EnvironmentMade):
         versions = ", ".join(f"{name} {version}" for name, version in event.versions.items())
-        return "has its environment already" if event.reused else "environment made", versions
+        return "environment already there" if event.reused else "environment made", versions
     if event.reused:
-        return f"has the data already ({size(event.total)})", ""
+        return f"data already there ({size(event.total)})", ""
     ways = [(event.sent, "from here"), (event.peers, "from other hosts")]
     came = ", ".join(f"{size(count)} {where}" for count, where in ways if count) or "all of it was there"
     return "data", came
@@ -172,16 +172,14 @@ def _planned(event: ev.RunPlanned, *, brief: bool) -> list[str]:
 
 
 def _troubles(view: View, event: ev.PhaseEnded) -> list[str]:
-    """Word what went wrong in a phase, for all hosts at once: checks, and hosts that could not go on.
+    """Return the problems of a phase for all hosts at once: checks, and hosts that could not continue.
 
-    Where the phase did well all the same, others have taken their places.
+    If the phase succeeded anyway, other hosts have taken their places.
     """
     phase, word = event.phase, "warning" if event.ok else "error"
     checks = [check for host in view.hosts.values() for check in host.checks]
     failed = [host.failed for host in view.hosts.values() if host.failed and host.failed.phase is phase]
-    folded = fold.alike((one.host, (one.what, one.why, one.hint)) for one in failed)
-    blocks = (host_block(hosts, *texts, word=word) for hosts, texts in folded)
-    return [*(problems(checks) if phase is Phase.PREFLIGHT else ()), *itertools.chain.from_iterable(blocks)]
+    return [*(problems(checks) if phase is Phase.PREFLIGHT else ()), *of_hosts(failed, word=word)]
 
 
 def _staged(view: View) -> str:
@@ -193,21 +191,21 @@ def _staged(view: View) -> str:
 
 
 def _validated(view: View) -> list[str]:
-    """List what trained alone: one line for hosts that did the same, with the slowest of them."""
+    """Return the validated hosts: one line for hosts with the same result, with the slowest of them."""
     same: dict[tuple[str, str, bool], list[ev.HostValidated]] = {}
     for host in view.hosts.values():
         if isinstance(done := host.validated, ev.HostValidated):
-            known = done.loss is not None and done.steps_per_second is not None
-            same.setdefault((done.dataset, done.note, known), []).append(done)
+            measured = done.loss is not None and done.steps_per_second is not None
+            same.setdefault((done.dataset, done.note, measured), []).append(done)
     lines = []
-    for (dataset, note, known), alike in same.items():
-        one, how = len(alike) == 1, "passes its validation" if len(alike) == 1 else "pass their validation"
-        if known:
+    for (dataset, note, measured), alike in same.items():
+        single, how = len(alike) == 1, "passes validation" if len(alike) == 1 else "pass validation"
+        if measured:
             speeds = sorted((done.steps_per_second or 0.0, done.host) for done in alike)
             loss = _span([done.loss or 0.0 for done in alike], "{:.4f}".format)
             speed = _span([speed for speed, _ in speeds], "{:.1f}".format)
             slowest = "" if " to " not in speed else f" ({speeds[0][1]} is the slowest)"
-            how = f"train{'s' * one} alone: loss {loss}, {speed} steps/s{slowest} on {dataset}"
+            how = f"pass{'es' * single} validation: loss {loss}, {speed} steps/s{slowest} on {dataset}"
         took = _span([done.seconds for done in alike], duration)
         names = fold.names(done.host for done in alike)
         lines.append(f"{names}: {how}, {took}{f', {note}' * bool(note)}")
@@ -224,8 +222,8 @@ def _hanging(view: View, event: ev.HangSuspected) -> str:
         return f"{who}: behind the others, and silent, for {for_long}; taking all stacks"
     run = f" {view.planned.run}" if view.planned else ""
     quiet = event.kind is ev.HangKind.QUIET
-    then = f"`orchestrate stacks{run}` shows where they stand" if quiet else "taking their stacks"
-    return f"no word from {who} for {for_long}; {then}"
+    then = f"`orchestrate stacks{run}` shows where they are" if quiet else "taking their stacks"
+    return f"no output from {who} for {for_long}; {then}"
 
 
 def _stopping(event: ev.StopRequested) -> str:
@@ -236,5 +234,5 @@ def _stopping(event: ev.StopRequested) -> str:
 
 
 def _who(view: View, task: str) -> str:
-    known = view.tasks.get(task)
-    return f"{task} {known.host}" if known and known.host else task
+    task_view = view.tasks.get(task)
+    return f"{task} {task_view.host}" if task_view and task_view.host else task

@@ -14,15 +14,17 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import asdict
 
+from orchestrator.config.targets import is_loopback
 from orchestrator.events import HostDescribed
 from orchestrator.frameworks import alone
+from orchestrator.planning.commands import own_commands
 from orchestrator.ranges import grouped
 from orchestrator.render import fold
 from orchestrator.render.grid import table
-from orchestrator.render.tables import RunRow, state_of
-from orchestrator.report.curves import PACE, last
+from orchestrator.render.tables import state_of
+from orchestrator.report.curves import PACE, Point, last
 from orchestrator.report.page import Rows, environment, rows, versions
-from orchestrator.report.story import points, read
+from orchestrator.report.story import Story, points, read
 from orchestrator.requests import LaunchRequest
 from orchestrator.store import RunFolder
 from orchestrator.store.known import read_lock
@@ -56,31 +58,33 @@ Facts: TypeAlias = Mapping[str, Mapping[str, Value]]  # area -> name -> value
 
 
 class Difference(NamedTuple):
-    """A fact that two runs do not share, with the value of each."""
+    """A fact that runs do not share, with the value of each."""
 
     area: str
-    what: str
-    a: Value
-    b: Value
+    name: str
+    values: tuple[Value, ...]
 
 
-def facts_of(folder: RunFolder) -> Facts:
-    """All that is compared of a run; raise UsageError where it cannot be read."""
-    story, code = read(folder), folder.read_code()
+def facts_of(
+    folder: RunFolder, story: Story | None = None, curves: Mapping[str, Sequence[Point]] | None = None
+) -> Facts:
+    """Return everything that is compared; raise UsageError for a run that cannot be read."""
+    story, code = story or read(folder), folder.read_code()
     plan, ended, recipe = story.plan, story.view.ended, story.plan.recipe
-    told = points(folder, story).values()
+    lines = (points(folder, story) if curves is None else curves).values()
     lock = read_lock(plan.environment.name) if plan.environment else None
     pins = {f"{name} (lock)": ", ".join(each) for name, each in grouped(_PINNED.findall(lock or "")).items()}
     return {
         "outcome": {
-            "state": state_of(RunRow(plan, story.view, story.kept)),
+            "state": state_of(story.view, kept=story.kept),
             **({"kind": ended.kind, "cause": ended.cause, "attempts": f"{ended.attempts}"} if ended else {}),
             "seconds": ended.seconds if ended else None,
-            "steps a second": _median(point.values.get(PACE) for each in told for point in each),
-            "loss": _median(last(each).get("loss") for each in told),
+            "steps a second": _median(point.values.get(PACE) for each in lines for point in each),
+            "loss": _median(last(each).get("loss") for each in lines),
         },
         "options": {
             "command": shlex.join(plan.command),
+            **own_commands(plan),
             "tasks": ", ".join(str(spec.id) for spec in plan.tasks),
             "framework": recipe.framework,
             "Keras 2": "yes" if recipe.legacy_keras else "no",
@@ -98,22 +102,23 @@ def facts_of(folder: RunFolder) -> Facts:
             "digest": plan.data_digest[:16],
             **dict.fromkeys(map(normpath, plan.data.paths if plan.data else ()), "named"),
         },
-        "packages": {**pins, **_texts(versions(story))},
+        "packages": {**pins, **texts(versions(story))},
         "hosts": {
             "names": fold.names(host.name for host in plan.hosts),
-            "address": ", ".join(host.address for host in plan.hosts),
-            **_texts(rows(_hardware(story.hosts.values()))),
+            # Those of a rehearsal are chosen at random.
+            "address": ", ".join(host.address for host in plan.hosts if not is_loopback(host.address)),
+            **texts(rows(_hardware(story.hosts.values()))),
         },
         "environment": {
             name: text
-            for name, text in alone(plan.recipe.framework, _texts(environment(plan))).items()
+            for name, text in alone(plan.recipe.framework, texts(environment(plan))).items()
             if not _DERIVED.fullmatch(name)
         },
     }
 
 
 def _options(request: LaunchRequest | None) -> dict[str, str]:
-    """Return what [job] and the command line set, without what the plan tells of it."""
+    """Return what [job] and the command line set, without what is part of the plan."""
     given = {} if request is None else {**asdict(request), **asdict(request.job)}
     return {
         name: f"{value:g}" if isinstance(value, float) else str(value or "")
@@ -123,8 +128,8 @@ def _options(request: LaunchRequest | None) -> dict[str, str]:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return median(told) if told else None
+    numbers = [value for value in values if value is not None and not math.isnan(value)]
+    return median(numbers) if numbers else None
 
 
 def _hardware(hosts: Iterable[HostDescribed]) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -134,46 +139,53 @@ def _hardware(hosts: Iterable[HostDescribed]) -> Iterator[tuple[str, tuple[str, 
         yield "GPU", (", ".join(host.gpus), host.host)
 
 
-def _texts(told: Rows) -> dict[str, str]:
-    """Write each variable, package or part as one text: with who has it where not all have the same."""
+def texts(facts: Rows) -> dict[str, str]:
+    """Return each variable, package or part as one text, with the owners of values that differ."""
     return {
         name: "; ".join(f"{value} ({who})" if len(values) > 1 else value for value, who in values)
-        for name, values in told
+        for name, values in facts
     }
 
 
-def differences(a: Facts, b: Facts) -> list[Difference]:
-    """List what is not the same in both, in the order of the facts; files where those of both are known."""
-    return [
-        Difference(area, name, mine.get(name), b[area].get(name))
-        for area, mine in a.items()
-        for name in ({**mine, **b[area]} if area != "files" or (mine and b[area]) else ())
-        if not _alike(mine.get(name), b[area].get(name))
-    ]
+def differences(runs: Sequence[Facts]) -> list[Difference]:
+    """List what differs between runs, in the order of the facts; files where those of all are known."""
+    differing = []
+    for area in runs[0]:
+        comparable = area != "files" or all(run[area] for run in runs)
+        for name in dict.fromkeys(name for run in runs for name in run[area]) if comparable else ():
+            first, *others = values = tuple(run[area].get(name) for run in runs)
+            if not all(_alike(first, value) for value in others):
+                differing.append(Difference(area, name, values))
+    return differing
 
 
-def _alike(left: Value, right: Value) -> bool:
-    if isinstance(left, float) and isinstance(right, float):
-        return math.isclose(left, right, rel_tol=_CLOSE)
-    return (left or "") == (right or "")
+def _alike(a: Value, b: Value) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=_CLOSE)
+    return (a or "") == (b or "")
 
 
-def shown(runs: tuple[str, str], found: Sequence[Difference], *, json: bool, width: int | None) -> list[str]:
-    """Word the differences as a table, or all of them as JSON."""
+def shown(runs: tuple[str, str], rows: Sequence[Difference], *, json: bool, width: int | None) -> list[str]:
+    """Return the differences as a table, or all of them as JSON."""
     if json:
-        facts = {"a": runs[0], "b": runs[1], "differences": [one._asdict() for one in found]}
+        entries = [{"area": area, "what": name, "a": a, "b": b} for area, name, (a, b) in rows]
+        facts = {"a": runs[0], "b": runs[1], "differences": entries}
         return [msgspec.json.encode(utf8(facts)).decode()]
-    if not found:
+    if not rows:
         return [f"{runs[0]} and {runs[1]} differ in nothing that this machine knows of them"]
     room, lines = (width or 1000) - _REST, list[tuple[str, ...]]()
-    names = max(8, min(max(len(one.what) for one in found), room // 3))
+    names = max(8, min(max(len(difference.name) for difference in rows), room // 3))
     most = max(8, min(_WIDEST, (room - names) // 2))
-    for area, of_area in grouped((one.area, one) for one in found).items():
-        cells = [(_end(one.what, names), *_cells(most, one.a, one.b)) for one in of_area[:_SHOWN]]
+    for area, of_area in grouped((difference.area, difference) for difference in rows).items():
+        cells = [(_end(name, names), *_cells(most, *values)) for _, name, values in of_area[:_SHOWN]]
         if len(of_area) > _SHOWN:
             cells.append((f"and {len(of_area) - _SHOWN} more", "--json has all", ""))
         lines += [("" if number else area, *row) for number, row in enumerate(cells)]
     return table(("what", "differs", *(_end(run, most) for run in runs)), lines, width)
+
+
+def written(value: Value) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else value or "-"
 
 
 def _end(text: str, most: int) -> str:
@@ -182,7 +194,7 @@ def _end(text: str, most: int) -> str:
 
 def _cells(most: int, *values: Value) -> tuple[str, ...]:
     """Cut two values to what a screen holds, from a little before they begin to differ."""
-    texts = [f"{value:.4g}" if isinstance(value, float) else value or "-" for value in values]
+    texts = [written(value) for value in values]
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     begins = same - most // 4
     return tuple(

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.node.task.output import RECORD
-from orchestrator.plainfile import end_of
+from orchestrator.plainfile import tail_of
 from orchestrator.ranges import grouped
+from orchestrator.run.points import MOST_NAMES
+from orchestrator.text import some
 
 _MOST = 32 << 20  # bytes of a log and of its times, from the end
 _LOOKS = 1000  # at one log
@@ -24,8 +26,7 @@ _STEEP = 50.0  # from lowest to highest loss: beyond it the scale is logarithmic
 PACE = "steps_per_second"
 _FIRST = ("loss", "val_loss", "accuracy", "val_accuracy", PACE)
 _NAMES = ("loss", "accuracy")  # of what is read in lines
-_MOST_NAMES = 24
-_NUMBER = rb"[ \t]*[:=][ \t]*([0-9]{0,9}\.?[0-9]{1,20}(?:[eE][+-]?[0-9]{1,3})?)"
+_NUMBER = rb"['\"]?[ \t]*[:=][ \t]*([0-9]{0,9}\.?[0-9]{1,20}(?:[eE][+-]?[0-9]{1,3})?)"
 _ENDS = re.compile(rb"[\r\n\x08]+")
 _OF_INTEREST = re.compile(rb"(?i)loss|acc|epoch")
 _PRINTED = (
@@ -47,24 +48,24 @@ class Point(NamedTuple):
 
 
 def printed(log: Path, times: Path, most: int) -> list[Point]:
-    """Read what a task printed of its training: `loss: 0.3`, `accuracy=0.9`.
+    """Return the numbers that a task printed: `loss: 0.3`, `accuracy=0.9`.
 
-    About `most` bytes are read closely. Without the times of the bytes nothing can be placed.
+    About `most` bytes are searched. A log without the times of its bytes has no points.
     """
-    found, rest = list[Point](), b""
+    points, rest = list[Point](), b""
     for at, data in _pieces(log, times, most):
         *drawn, rest = _ENDS.split(rest[-_LONGEST:] + data)
         for line in (line[:_LONGEST] for line in drawn if _OF_INTEREST.search(line)):
-            step, *told = (match and float(match[1]) for match in (rule.search(line) for rule in _PRINTED))
-            values = {name: one for name, one in zip(_NAMES, told, strict=True) if one is not None}
+            step, *numbers = (match and float(match[1]) for match in (rule.search(line) for rule in _PRINTED))
+            values = {name: value for name, value in zip(_NAMES, numbers, strict=True) if value is not None}
             if values:
-                found.append(Point(at, step, values))
-    return found
+                points.append(Point(at, step, values))
+    return points
 
 
 def _pieces(log: Path, times: Path, most: int) -> Iterator[tuple[float, bytes]]:
     """Yield a log in at most _LOOKS pieces, each with the time when it was written."""
-    (data, begins), (index, cut) = end_of(log, _MOST), end_of(times, _MOST)
+    (data, begins), (index, cut) = tail_of(log, _MOST), tail_of(times, _MOST)
     index = index[-cut % RECORD.size :]
     whole = RECORD.iter_unpack(index[: len(index) // RECORD.size * RECORD.size])
     records = [(offset - begins, at / 1e9) for offset, at in whole if 0 <= offset - begins < len(data)]
@@ -76,21 +77,21 @@ def _pieces(log: Path, times: Path, most: int) -> Iterator[tuple[float, bytes]]:
         yield at, (data[epoch : epoch + 32] + b"\n") * (epoch >= 0) + data[begins:after]
 
 
-def joined(reported: Sequence[Point], said: Sequence[Point]) -> list[Point]:
-    """Both as one: of what a task printed what it did not report, at the step reported last."""
-    known = {name for point in reported for name in point.values}
-    if "loss" not in known:
-        return list(said or reported)
+def joined(reported: Sequence[Point], printed: Sequence[Point]) -> list[Point]:
+    """Return the reported points, with printed numbers that were not reported at the step reported last."""
+    names = {name for point in reported for name in point.values}
+    if "loss" not in names:
+        return list(printed or reported)
     points = list(reported)
-    for at, _, values in said:
-        if others := {name: value for name, value in values.items() if name not in known}:
+    for at, _, values in printed:
+        if others := {name: value for name, value in values.items() if name not in names}:
             after = bisect_right(reported, at, key=lambda point: point.at)
             points.append(Point(at, reported[max(0, after - 1)].step, others))
     return sorted(points, key=lambda point: point.at)
 
 
 def last(points: Iterable[Point]) -> dict[str, float]:
-    """The last of each number that a task told."""
+    """Return the last value of each number."""
     return {
         name: value
         for point in points
@@ -100,17 +101,21 @@ def last(points: Iterable[Point]) -> dict[str, float]:
 
 
 def charts(
-    tasks: Mapping[str, Sequence[Point]], began: float, restarts: Mapping[str, Sequence[float]] = _NEVER
+    tasks: Mapping[str, Sequence[Point]],
+    began: float,
+    restarts: Mapping[str, Sequence[float]] = _NEVER,
+    *,
+    zero: bool = False,
 ) -> list[dict[str, Any]]:
-    """Draw each number that tasks told, over steps and over time: in percent.
+    """Draw each number of the tasks over steps and over time, in percent.
 
     No line leads from one attempt to the next; `restarts` are the times at which each task was started again.
+    `zero`: every scale begins there.
     """
-    told = {name: None for points in tasks.values() for point in points for name in point.values}
-    names = sorted(told, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))[
-        :_MOST_NAMES
-    ]
-    drawn = (_chart(name, over, tasks, began, restarts) for name, over in product(names, ("step", "at")))
+    given = {name for points in tasks.values() for point in points for name in point.values}
+    names = sorted(given, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
+    kinds = product(names[:MOST_NAMES], ("step", "at"))
+    drawn = (_chart(name, over, tasks, began, restarts, zero=zero) for name, over in kinds)
     return [chart for chart in drawn if chart]
 
 
@@ -120,22 +125,26 @@ def _chart(
     tasks: Mapping[str, Sequence[Point]],
     began: float,
     restarts: Mapping[str, Sequence[float]],
+    *,
+    zero: bool,
 ) -> dict[str, Any]:
-    """Draw a line for each task, with a gap at each restart; {} where there is nothing to see."""
+    """Draw a line for each task, with a gap at each restart; return {} if there is nothing to see."""
     most = max(50, _MOST_POINTS // max(1, len(tasks)))
     lines = {task: _lines(points, name, over, most, restarts.get(task, ())) for task, points in tasks.items()}
     xs, ys = ([pair[axis] for parts in lines.values() for part in parts for pair in part] for axis in (0, 1))
     if not xs or max(xs) - min(xs) <= _FLAT:
         return {}
+    pairs = ((task, point) for task, each in tasks.items() for point in each[::-1] if name in point.values)
+    bad = {task: point for task, point in pairs if not math.isfinite(point.values[name])}
     span, start, unit, word = (min(xs), max(xs)), 0.0, 1, ""
     if over == "at":  # from the start of the run on
         span = (min(began, span[0]), span[1])
-        longer = (one for one in _UNITS if span[1] - began >= 2 * one[0])
+        longer = (each for each in _UNITS if span[1] - began >= 2 * each[0])
         start, (unit, word) = began, next(longer, (1, " s"))
     steep = name == "loss" and 0 < min(ys) * _STEEP < max(ys)
     scale = math.log10 if steep else float
     low, high = scale(min(ys)), scale(max(ys))
-    low = 0.0 if 0 <= low < high / 2 and not steep else low
+    low = 0.0 if 0 <= low < (high if zero else high / 2) and not steep else low
 
     def path(line: Line) -> str:
         points = [f"{_share(x, *span):.2f} {100 - _share(scale(y), low, high):.2f}" for x, y in line]
@@ -144,6 +153,9 @@ def _chart(
     return {
         "title": "steps a second" if name == PACE else name,
         "over": "over time" if over == "at" else "over steps",
+        "note": some(
+            [f"{task}: {point.values[name]} at step {point.step}" for task, point in bad.items()], 3
+        ),
         "paths": {task: "".join(map(path, parts)) for task, parts in lines.items()},
         "xs": [(place, f"{x:,.12g}{word}") for place, x in _round(*((x - start) / unit for x in span))],
         "ys": [(place, f"{10**y if steep else y:.4g}") for place, y in _round(low, high)],
@@ -151,15 +163,16 @@ def _chart(
 
 
 def _lines(points: Sequence[Point], name: str, over: str, most: int, restarts: Sequence[float]) -> list[Line]:
-    """Return the parts of a task's line, one for each attempt that told the number."""
-    told = [
+    """Return the parts of a task's line: it is cut at restarts, and where the number is not finite."""
+    given = [
         (point.at, point.step if over == "step" else point.at, point.values[name])
         for point in points
         if name in point.values
     ]
-    drawn = [(at, x, y) for at, x, y in told if x is not None and abs(y) < _MOST_NUMBER]
+    drawn = [(at, x, y) for at, x, y in given if x is not None and abs(y) < _MOST_NUMBER]
     kept = drawn[:: -(1 + len(drawn) // most)][::-1]  # with the last one
-    parts = grouped((bisect_right(restarts, at), (x, y)) for at, x, y in kept)
+    cuts = sorted([*restarts, *(at for at, _, y in given if not math.isfinite(y))])
+    parts = grouped((bisect_right(cuts, at), (x, y)) for at, x, y in kept)
     return list(map(list, parts.values()))
 
 
@@ -171,9 +184,9 @@ def _round(low: float, high: float) -> list[tuple[float, float]]:
     """Return about five round numbers from low to high, each behind its place."""
     if high - low <= _FLAT:
         return [(50.0, low)]
-    wanted = (high - low) / 5
-    power = 10.0 ** math.floor(math.log10(wanted))
-    step = next((power * factor for factor in (1, 2, 5) if power * factor >= wanted), power * 10)
+    least = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next((power * factor for factor in (1, 2, 5) if power * factor >= least), power * 10)
     first = math.ceil(low / step - _FLAT)
     numbers = (number * step for number in range(first, first + 8))
     return [(_share(number, low, high), number) for number in numbers if number <= high + step * _FLAT]

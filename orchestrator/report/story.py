@@ -1,6 +1,9 @@
-"""The story of a run: its plan, view and events, and what its logs and stacks tell, bounded."""
+"""The story of a run: its plan, view and events, and the numbers in its logs."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 from msgspec import Struct
 
@@ -10,14 +13,22 @@ from orchestrator.model import RunPlan
 from orchestrator.report.curves import PACE, Point, joined, printed
 from orchestrator.run.view import View, replay
 from orchestrator.store import RunFolder
+from orchestrator.store.points import PointReader
 from orchestrator.store.reader import events_of
 from orchestrator.text import duration
 
 _READ = 8 << 20  # bytes of all logs that are read closely
+# Of what tasks use of a host: how it is called, and its unit.
+_USED = {
+    "cpu": ("processors", 1.0),
+    "memory": ("memory, GB", 1e9),
+    "gpu_busy": ("GPU, percent", 1.0),
+    "gpu_memory": ("GPU memory, GB", 1e9),
+}
 
 
 class Bar(Struct):
-    """Something that lasted."""
+    """A span of time on a lane of the timeline."""
 
     began: float  # seconds since the epoch, as `ended`
     ended: float | None = None
@@ -26,7 +37,7 @@ class Bar(Struct):
 
 
 class Story(Struct):
-    """All that is told of a run."""
+    """Everything known about a run."""
 
     plan: RunPlan
     view: View
@@ -39,9 +50,11 @@ class Story(Struct):
     starts: dict[str, list[ev.TaskStarted]] = {}  # by task
     restarts: dict[str, list[float]] = {}  # by task, when it was started again
     reported: dict[str, list[Point]] = {}
+    used: dict[str, list[Point]] = {}  # by host
+    statements: dict[ev.Last, dict[str, dict[str, Any]]] = {}  # by kind and task
     notes: list[str] = []
 
-    def tell(self, at: float, event: ev.Event) -> None:
+    def add(self, at: float, event: ev.Event) -> None:
         self.last = max(self.last, at)
         match event:
             case ev.PhaseStarted(phase) if phase is not ev.Phase.FOLLOW:
@@ -60,7 +73,7 @@ class Story(Struct):
             case ev.HostLost(host, why):
                 self._begin(host, at, why)
             case ev.HostRecovered(host, seconds):
-                self._end(host, at, "lost", f"no word for {duration(seconds)}")
+                self._end(host, at, "lost", f"no message for {duration(seconds)}")
             case ev.AttemptFailed(attempt):
                 self.marks.append((at, f"attempt {attempt} failed"))
             case ev.HangSuspected(_, tasks):
@@ -73,9 +86,13 @@ class Story(Struct):
                 if not event.tcp or (source, target) not in self.pairs:
                     self.pairs[source, target] = event
             case ev.TaskProgressed(task, step, loss, pace):
-                told = {"loss": loss, PACE: pace, **event.metrics}
-                values = {name: value for name, value in told.items() if value is not None}
+                if event.diverged:
+                    loss = math.nan if event.diverged == "nan" else math.inf
+                numbers = {"loss": loss, PACE: pace, **event.metrics}
+                values = {name: value for name, value in numbers.items() if value is not None}
                 self.reported.setdefault(task, []).append(Point(at, step, values))
+            case ev.TaskReported(task, kind, data):
+                self.statements.setdefault(kind, {}).setdefault(task, {}).update(data)
             case ev.Noted(text):
                 self.notes.append(text)
             case _:
@@ -99,18 +116,22 @@ def read(folder: RunFolder) -> Story:
     kept, plan, history = folder.has_keeper(), folder.read_plan(), events_of(folder)
     story = Story(plan, replay(history), kept)
     for stamped in history:
-        story.tell(stamped.at, stamped.event)
+        story.add(stamped.at, stamped.event)
+    for point in PointReader(folder.usage).poll():
+        given = ((_USED[name], value) for name, value in point.values.items() if name in _USED)
+        values = {title: value / unit for (title, unit), value in given}
+        story.used.setdefault(point.task, []).append(Point(point.at, values=values))
     return story
 
 
 def points(folder: RunFolder, story: Story) -> dict[str, list[Point]]:
-    """Join what each task told of its training in all its attempts, of those that told anything."""
+    """Return the numbers that each task reported and printed in all its attempts."""
     share = _READ // max(1, sum(map(len, story.starts.values())))
-    told = {}
+    curves = {}
     for task, starts in story.starts.items():
-        said: list[Point] = []
+        lines: list[Point] = []
         for start in starts:
             paths = folder.log(start.attempt, task), folder.times(start.attempt, task)
-            said += printed(*paths, share)
-        told[task] = joined(story.reported.get(task, []), said)
-    return {task: each for task, each in told.items() if each}
+            lines += printed(*paths, share)
+        curves[task] = joined(story.reported.get(task, []), lines)
+    return {task: each for task, each in curves.items() if each}

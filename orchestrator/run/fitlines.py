@@ -20,12 +20,12 @@ from msgspec.structs import replace
 from orchestrator.events import TaskProgressed
 
 _LONGEST = 4096  # bytes of a redraw
-_MOST = 200  # lines with a loss that are read of what came at once, about
+_MOST = 200  # approximate number of lines with a loss that are read from one chunk
 _EPOCH = re.compile(rb"Epoch (\d{1,9})/(\d{1,9})")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _DRAWN = re.compile(
     r"\s*(?P<step>\d{1,12})/(?P<steps>\d{1,12}|Unknown) "
-    r"(?:\[[=>.]+\] - |[\u2500-\u257f]+ |- )?"  # the bar of Keras 2, of Keras 3, none
+    r"(?:\[[=>.]+\] - |[\u2500-\u257f]+ |- )?"  # the progress bar of Keras 2, of Keras 3, none
     r"(?=ETA: |\d+(?:s|ms|us)\b|[\d:]+ \d+(?:s|ms|us)/step\b)"
     r"(?P<rest>.*)"
 )
@@ -35,80 +35,78 @@ _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 class Fit(Struct, frozen=True):
-    """Progress of a `model.fit`; None stands for what its lines do not say."""
+    """Progress of a `model.fit`; None for what its lines do not contain."""
 
     epoch: int | None = None
     epochs: int | None = None
     step: int | None = None  # of this epoch
     steps: int | None = None
     loss: float | None = None
-    diverged: str = ""  # "nan" or "inf", where the loss is not a number
+    diverged: str = ""  # "nan" or "inf" if the loss is not a finite number
     steps_per_second: float | None = None
     metrics: dict[str, float] = {}  # the others
-    summed: bool = False  # loss and metrics are those of an earlier line
+    summed: bool = False  # loss and metrics come from an earlier line
 
     def progress(self, task: str) -> TaskProgressed:
-        """Return what its last line tells of a task's training."""
+        """Return what its last line shows of a task's training."""
         step = (self.step or 0) + ((self.epoch or 1) - 1) * (self.steps or 0)
         return TaskProgressed(task, step, self.loss, self.steps_per_second, self.diverged, self.metrics)
 
 
 class Lines:
-    """Reads one task's output as it comes, however it is cut.
+    """Reads one task's output as it arrives, split at any byte.
 
     `several`: other tasks train the same model. Until an epoch has ended, Keras 2 then prints the sum of
-    their losses (and accuracies above 1): of such a redraw the figures are left out.
+    their losses (and accuracies above 1), so the figures of such redraws are left out.
     """
 
     def __init__(self, *, several: bool = False, offset: int = 0) -> None:
         self._several = several
         self.fit: Fit | None = None
         self.offset = offset  # of what comes next
-        self._rest = b""  # the redraw that may continue
-        self._seen = b""  # the redraw of this line that was told last
-        self._over = False  # the epoch: what looks alike is of `evaluate`
+        self._rest = b""  # a redraw that may continue
+        self._seen = b""  # the last reported redraw of this line
+        self._over = False  # the epoch: similar output is from `evaluate`
 
     def feed(self, data: bytes) -> list[tuple[int, Fit]]:
-        """Take more of the output; return what its whole redraws tell, each with the byte behind it.
+        """Take more output; return what its complete redraws show, each with the byte after it.
 
-        Of several in a line the last one counts.
+        Of several redraws in a line the last one counts.
         """
         text, end = self._rest + data, self.offset - len(self._rest)
         self.offset += len(data)
         *lines, rest = text.split(b"\n")
-        found: list[tuple[int, Fit]] = []
-        if b" loss: " in text or b"Epoch " in text:  # a flood of other lines costs next to nothing
+        redraws: list[tuple[int, Fit]] = []
+        if b" loss: " in text or b"Epoch " in text:  # a flood of other lines is nearly free
             every = 1 + text.count(b" loss: ") // _MOST
             for number, line in enumerate(lines, 1 - len(lines)):
                 end += len(line) + 1
                 piece = _last_redraw(line)
                 if epoch := _EPOCH.fullmatch(piece):
-                    # With verbose=2 the loss is told once an epoch: until then the last one is the newest.
-                    known = self.fit or Fit()
-                    self.fit = replace(
-                        known, epoch=int(epoch[1]), epochs=int(epoch[2]), step=None, steps=None
-                    )
+                    # With verbose=2 the loss is printed once an epoch: until then the last one is the newest.
+                    fit = self.fit or Fit()
+                    self.fit = replace(fit, epoch=int(epoch[1]), epochs=int(epoch[2]), step=None, steps=None)
                     self._over = False
                 elif number % every == 0:  # the last one in any case
-                    self._take(piece, end, found)
+                    self._take(piece, end, redraws)
                     if self.fit and self.fit.epoch and self.fit.step and self.fit.step == self.fit.steps:
                         self._over = True
                 self._seen = b""
             whole = rest.rstrip(b"\r\x08")
             whole = whole[: len(whole) - len(_last_redraw(rest))] if whole == rest else whole
-            self._take(_last_redraw(whole), end + len(whole), found)
+            self._take(_last_redraw(whole), end + len(whole), redraws)
             self.fit = self._drawn(_last_redraw(rest)) or self.fit
         self._rest = rest if len(rest) <= _LONGEST else _last_redraw(rest)
         if len(self._rest) > _LONGEST:
             self._rest = b"."
-        return found
+        return redraws
 
-    def _take(self, piece: bytes, end: int, found: list[tuple[int, Fit]]) -> None:
-        """Read a whole redraw, unless it was read before its line ended."""
+    def _take(self, piece: bytes, end: int, redraws: list[tuple[int, Fit]]) -> None:
+        """Read a complete redraw, unless it was read before its line ended."""
         if piece != self._seen and (fit := self._drawn(piece)) is not None:
             self._seen, self.fit = piece, fit
             if not self._over and not fit.summed:
-                found.append((end, fit))
+                redraws.append((end, fit))
 
     def _drawn(self, piece: bytes) -> Fit | None:
         if b" loss: " not in piece or b"/" not in piece[:64]:
@@ -116,24 +114,24 @@ class Lines:
         drawn = _DRAWN.match(_COLOUR.sub("", piece[:_LONGEST].decode("utf-8", "replace")))
         if drawn is None:
             return None
-        known = self.fit or Fit()
+        fit = self.fit or Fit()
         rest = drawn["rest"]
         values = {name: value for name, text in _METRIC.findall(rest) if (value := _number(text)) is not None}
         pace = _PACE.search(rest)
-        seconds = float(pace[1]) * _UNITS[pace[2]] if pace else 0.0  # which may be what a time rounds to
+        seconds = float(pace[1]) * _UNITS[pace[2]] if pace else 0.0  # a time may be rounded to this
         loss = values.pop("loss", None)
         if loss is None:
-            return None  # of `model.predict`, or of something else
+            return None  # from `model.predict`, or something else
         summed = self._several and rest.startswith("ETA: ") and math.isfinite(loss)
         bad = "" if math.isfinite(loss) else "nan" if math.isnan(loss) else "inf"
         return replace(
-            known,
+            fit,
             step=int(drawn["step"]),
             steps=None if drawn["steps"] == "Unknown" else int(drawn["steps"]),
-            loss=known.loss if summed else None if bad else loss,
-            diverged=known.diverged if summed else bad,
-            steps_per_second=1 / seconds if seconds else known.steps_per_second,
-            metrics=known.metrics if summed else {k: one for k, one in values.items() if math.isfinite(one)},
+            loss=fit.loss if summed else None if bad else loss,
+            diverged=fit.diverged if summed else bad,
+            steps_per_second=1 / seconds if seconds else fit.steps_per_second,
+            metrics=fit.metrics if summed else {k: v for k, v in values.items() if math.isfinite(v)},
             summed=summed,
         )
 

@@ -1,4 +1,4 @@
-"""Hanging tasks: from when each was last heard of and how far it is. Pure."""
+"""Signs of trouble in running tasks: hangs, and tasks that train separately. Pure."""
 
 from __future__ import annotations
 
@@ -7,49 +7,51 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.events import HangKind
+from orchestrator import ranges
+from orchestrator.events import HangKind, PeersReported
 from orchestrator.model import Completion, Role, TaskId
+from orchestrator.wire import Peers
 
-_UNUSUAL = 3.0  # times the longest pause that a task has made between two of its steps
+_UNUSUAL = 3.0  # times the longest pause between two of the task's steps
 
 
 class Life(Struct, frozen=True):
-    """One task's signs of life; times are those of a clock that only goes forward."""
+    """One task's signs of life; times are those of a monotonic clock."""
 
-    heard: float  # its last output or report, or its start
+    last_output: float  # its last output or report, or its start
     step: int | None = None
     stepped: float = 0.0  # when it reported that step
-    pause: float | None = None  # the longest between two of its steps, once there were two
+    pause: float | None = None  # the longest time between two of its steps, once there were two
     passed: float | None = None  # since when another one is ahead of it
 
 
 class Hang(Struct, frozen=True):
     kind: HangKind
     tasks: tuple[TaskId, ...]
-    seconds: float  # for how long by now
+    seconds: float  # how long so far
 
 
 Lives = dict[TaskId, Life]
 
 
-def heard(lives: Lives, task: TaskId, now: float) -> None:
-    """Note that the task printed or reported something."""
-    lives[task] = replace(lives[task], heard=now)
+def record_activity(lives: Lives, task: TaskId, now: float) -> None:
+    """Record that the task printed or reported something."""
+    lives[task] = replace(lives[task], last_output=now)
 
 
 def stepped(lives: Lives, task: TaskId, step: int, now: float) -> None:
-    """Note a step: the task is ahead of those that have reported a lower one."""
+    """Record a step: the task is ahead of those that have reported a lower one."""
     old = lives[task]
     pause = None if old.step is None else max(old.pause or 0.0, now - old.stepped)
-    ahead = any(one.step is not None and one.step > step for one in lives.values() if one is not old)
+    ahead = any(life.step is not None and life.step > step for life in lives.values() if life is not old)
     lives[task] = Life(now, step, now, pause, now if ahead else None)
-    for name, one in lives.items():
-        if name != task and one.step is not None and one.step < step and one.passed is None:
-            lives[name] = replace(one, passed=now)
+    for name, life in lives.items():
+        if name != task and life.step is not None and life.step < step and life.passed is None:
+            lives[name] = replace(life, passed=now)
 
 
 def watched(tasks: Collection[TaskId]) -> set[TaskId]:
-    """The tasks that train: evaluators and parameter servers wait for a living."""
+    """Return the tasks that train: evaluators and parameter servers are expected to wait."""
     trainers = {task for task in tasks if task.role in (Role.CHIEF, Role.WORKER)}
     return trainers or set(tasks)
 
@@ -57,10 +59,11 @@ def watched(tasks: Collection[TaskId]) -> set[TaskId]:
 def look(
     lives: Mapping[TaskId, Life], patience: float, now: float, *, since: float, completion: Completion
 ) -> Hang | None:
-    """Return what the living, watched tasks show at `now`; nothing before `since` is held against them.
+    """Return the hang that `lives` show at `now`, if any; silence before `since` does not count.
 
-    Where tasks step together one cannot be far ahead of another: who stays behind, silently and for
-    longer than ever before, hangs. Before its second step a task is only ever silent with all others.
+    If tasks step together, one cannot be far ahead of another: a task that falls behind, silently and for
+    longer than ever before, hangs. Before its second step a task only counts as silent together with all
+    others.
     """
     if not lives:
         return None
@@ -69,13 +72,55 @@ def look(
         late = {task: seconds for task, seconds in behind.items() if seconds}
         if late and len(late) < len(lives):
             return Hang(HangKind.LAGGING, tuple(sorted(late)), max(late.values()))
-    quiet = now - max(since, *(life.heard for life in lives.values()))
+    quiet = now - max(since, *(life.last_output for life in lives.values()))
     return Hang(HangKind.SILENT, tuple(sorted(lives)), quiet) if quiet >= patience else None
 
 
 def _behind(life: Life, patience: float, now: float, since: float) -> float:
-    """For how long it has stayed behind, once that is too long; else 0."""
+    """Return how long it has been behind, once that is too long; otherwise 0."""
     if life.passed is None or life.pause is None:
         return 0.0
-    seconds = now - max(since, life.heard, life.passed)
+    seconds = now - max(since, life.last_output, life.passed)
     return seconds if seconds >= max(patience, _UNUSUAL * life.pause) else 0.0
+
+
+# --- tasks that train separately: none ever connected to another, or nothing was reduced ---
+
+CLEAR = 60.0  # seconds after which tasks without visible progress are assumed to train
+SHORT = 10.0  # seconds; a shorter run without visible progress was no training
+SETTLED = 3.0  # seconds from the first progress: the nodes check twice a second
+
+_HINT = (
+    "run the framework's own start in the program (docs/frameworks.md); tasks that need no others:"
+    ' `framework = "none"` under [job]'
+)
+_HINT_IDLE = "build and compile the model, its optimizer and metrics within `strategy.scope()`"
+
+
+def apart(states: Mapping[str, Peers], tasks: Collection[str], *, trains: bool) -> PeersReported | None:
+    """Return the tasks that train separately; None unless the nodes of all tasks report it."""
+    contacts = {states.get(task, Peers.UNKNOWN) for task in tasks}
+    if len(tasks) < 2 or contacts & {Peers.UNKNOWN, Peers.MET}:
+        return None
+    if Peers.IDLE in contacts and not trains:
+        return None  # it may only predict
+    return PeersReported(tuple(sorted(tasks)), Peers.IDLE in contacts)
+
+
+def separate(event: PeersReported) -> str:
+    """Return the warning for an event, or the message that it is over."""
+    if not event.apart:
+        return "the tasks are connected to each other now"
+    tasks = ranges.fold(event.apart)
+    if event.connected:
+        return f"{tasks} train separate models: their strategy has not combined a gradient yet"
+    return f"{tasks} run separately: no task has opened a connection to another"
+
+
+def separate_warning(event: PeersReported) -> str:
+    """Return the warning and its hint on one line."""
+    return f"{separate(event)}; {separate_hint(event)}"
+
+
+def separate_hint(event: PeersReported) -> str:
+    return _HINT_IDLE if event.connected else _HINT

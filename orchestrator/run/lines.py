@@ -1,8 +1,8 @@
-r"""A task's bytes turned into display lines, incrementally: the same lines however the stream is cut.
+r"""A task's bytes as display lines, incrementally: the same lines wherever the stream is split.
 
-Lines end at `\n` only. Of a line redrawn with `\r` the last redraw counts. Whole lines are decoded, bad
-UTF-8 is replaced, and no control reaches the terminal but colour (see `text.harmless`). A line longer
-than CAP bytes is cut for display and says so; the file keeps every byte.
+Lines end at `\n` only. Of a line redrawn with `\r` the last redraw counts. Complete lines are decoded, bad
+UTF-8 is replaced, and no control character except colors reaches the terminal (see `text.harmless`). A line
+longer than CAP bytes is cut for display and marked; the file keeps every byte.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from orchestrator.events import LogLine
 from orchestrator.text import harmless
 
 CAP = 8192
-_USUAL = bytes(range(0x20, 0x7F)) + b"\t\n"  # is shown as it is
+_USUAL = bytes(range(0x20, 0x7F)) + b"\t\n"  # displayed unchanged
 
 
 class Splitter:
     """The lines of one task's log, from byte `offset` on.
 
-    `clock` is what the node's clock is ahead of ours (s). Times come as records (offset, node's
-    nanoseconds): bytes from that offset on were read at that time. A line has the time of the first
-    byte of the redraw that is shown, 0.0 if no record covers it.
+    `clock` is how far the node's clock is ahead of ours (s). Times come as records (offset, node's
+    nanoseconds): bytes from that offset on were read at that time. A line has the time of the first byte of
+    the displayed redraw, 0.0 if no record covers it.
     """
 
     def __init__(self, task: str, host: str, *, offset: int = 0, clock: float = 0.0) -> None:
@@ -32,13 +32,13 @@ class Splitter:
         self._host = host
         self._times = _Times(clock)
         self._offset = offset  # of the next byte
-        self._start = offset  # where the redraw begins that is being read
+        self._start = offset  # where the current redraw begins
         self._head = bytearray()  # its first CAP bytes
-        self._length = 0  # in bytes, with those not kept
+        self._length = 0  # in bytes, including those not kept
         self._returned = False  # a \r came last: what follows is a new redraw, unless the line ends here
 
     def feed(self, data: bytes, times: Iterable[tuple[int, int]] = ()) -> list[LogLine]:
-        """The lines that end in `data`; what is left waits for the next call."""
+        """Return the lines that end in `data`; the rest waits for the next call."""
         self._times.add(times)
         *whole, rest = data.split(b"\n")
         lines = [self._line(part) for part in whole]
@@ -48,7 +48,7 @@ class Splitter:
         return lines
 
     def feed_blocks(self, data: bytes, times: Iterable[tuple[int, int]] = ()) -> list[LogLine]:
-        r"""Like `feed`, but lines of one time that need no change come as one, with `\n` between them."""
+        r"""Like `feed`, but consecutive unchanged lines of one time come as one, with `\n` between them."""
         self._times.add(times)
         lines: list[LogLine] = []
         if self._length or self._returned:
@@ -67,11 +67,11 @@ class Splitter:
         return lines + self.feed(data[end:])
 
     def end(self) -> list[LogLine]:
-        """The last line when the stream ended without a newline."""
+        """Return the last line if the stream ended without a newline."""
         return [self._take()] if self._length else []
 
     def _line(self, part: bytes) -> LogLine:
-        """The line that ends after `part`. Most lines come whole: they take the short way."""
+        """Return the line that ends after `part`. Most lines arrive whole and take the fast path."""
         if self._length or self._returned or b"\r" in part or len(part) > CAP:
             self._keep(part)
             line = self._take()
@@ -84,7 +84,7 @@ class Splitter:
         return line
 
     def _keep(self, part: bytes) -> None:
-        """Add bytes of the current line; only its last redraw is remembered."""
+        """Append bytes to the current line; only its last redraw is kept."""
         shown = part.rstrip(b"\r")
         redraw = shown.rfind(b"\r") + 1
         if shown and (redraw or self._returned):
@@ -97,8 +97,8 @@ class Splitter:
         self._offset += len(part)
 
     def _take(self) -> LogLine:
-        """The line kept so far, and a clean state."""
-        # Not final: a character cut by the cap is part of the remainder and no error.
+        """Return the current line, and reset the state."""
+        # Not final: a character cut by the cap belongs to the remainder and is not an error.
         capped = self._length > len(self._head)
         decoded, used = codecs.utf_8_decode(bytes(self._head), "replace", not capped)
         text = harmless(decoded)

@@ -1,4 +1,4 @@
-"""Figures that tasks report or print of their training, thinned as they arrive. Pure."""
+"""Metrics that tasks report or print, thinned out as they arrive. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from msgspec.structs import replace
 
 from orchestrator.events import TaskProgressed
 
-MOST_NAMES = 32  # of metrics of a task; others are not kept
+MOST_NAMES = 32  # metrics of a task; others are dropped
 _MOST, _LEAST, _ALL = 1000, 100, 8000  # points of a metric: of one task, of each of very many, of all tasks
 
 
 class TrainingPoint(Struct, frozen=True, omit_defaults=True):
     """One moment of a task's training."""
 
-    n: int  # of the points of the run
+    n: int  # its number among the points of the run
     at: float  # seconds since the epoch
     task: str
     attempt: str
     step: int
     values: dict[str, float]
     diverged: str = ""
-    end: int = 0  # byte of the source behind it
-    printed: bool = False  # its source is the log, else the report
-    kept: bool = False  # it stands for those around it; else it was shown as the newest
+    end: int = 0  # position in the source after it
+    printed: bool = False  # its source is the log, otherwise the report
+    kept: bool = False  # it stands for those around it; otherwise it was only shown as the newest
 
     @property
     def event(self) -> TaskProgressed:
@@ -37,19 +37,19 @@ class TrainingPoint(Struct, frozen=True, omit_defaults=True):
 
 
 class _Series:
-    """The points of one metric: each `stride`-th, and the lowest, the highest and the newest."""
+    """The points of one metric: every `stride`-th, and the lowest, the highest and the newest."""
 
     def __init__(self, most: int) -> None:
         self._most, self.stride, self.seen = most, 1, 0
         self.kept: list[TrainingPoint] = []
         self._pins: dict[str, tuple[float, TrainingPoint]] = {}
 
-    def take(self, point: TrainingPoint, value: float, *, known: bool = False) -> bool:
-        """Return True for a point that stays; one that is `known` to stay was read from a file."""
+    def take(self, point: TrainingPoint, value: float, *, stored: bool = False) -> bool:
+        """Return True for a point that is kept; a `stored` one was read from a file and always is."""
         for name, better in (("low", value.__lt__), ("high", value.__gt__), ("last", None)):
             if better is None or name not in self._pins or better(self._pins[name][0]):
                 self._pins[name] = value, point
-        stays = known or self.seen % self.stride == 0
+        stays = stored or self.seen % self.stride == 0
         self.seen += 1
         if stays:
             self.kept.append(point)
@@ -69,28 +69,31 @@ class Thinned:
         self._most = max(_LEAST, min(_MOST, _ALL // max(1, tasks)))
         self._series: dict[str, dict[str, _Series]] = {}
 
-    def take(self, point: TrainingPoint, *, known: bool = False) -> bool:
-        """Return True for a point that stays, until others take its place."""
+    def take(self, point: TrainingPoint, *, stored: bool = False) -> bool:
+        """Return True for a point that is kept, until others replace it."""
         of_task = self._series.setdefault(point.task, {})
         stays = False
         for name, value in (point.values or {"": 0.0}).items():
             if name in of_task or len(of_task) < MOST_NAMES:
-                stays |= of_task.setdefault(name, _Series(self._most)).take(point, value, known=known)
+                stays |= of_task.setdefault(name, _Series(self._most)).take(point, value, stored=stored)
         return stays
 
     def points(self) -> list[TrainingPoint]:
-        """All that are kept, in their order."""
+        """Return all points that are kept, in order."""
         all_series = [series for of_task in self._series.values() for series in of_task.values()]
         kept = {point.n for series in all_series for point in series.kept}
-        found = {point.n: point for series in all_series for point in series.points()}
-        return [replace(found[n], kept=n in kept) for n in sorted(found)]
+        points = {point.n: point for series in all_series for point in series.points()}
+        return [replace(points[n], kept=n in kept) for n in sorted(points)]
 
     @property
     def strides(self) -> dict[str, dict[str, int]]:
-        return {task: {name: one.stride for name, one in each.items()} for task, each in self._series.items()}
+        return {
+            task: {name: series.stride for name, series in each.items()}
+            for task, each in self._series.items()
+        }
 
     def stride(self, strides: dict[str, dict[str, int]]) -> None:
-        """Continue as those did whose points were taken before."""
+        """Continue with the stride of the points that were taken before."""
         for task, each in strides.items():
             for name, stride in each.items():
                 if name in self._series.get(task, {}):

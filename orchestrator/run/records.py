@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from itertools import islice
 from typing import Any
 
@@ -26,11 +26,11 @@ from orchestrator.model import TaskId
 from orchestrator.run.points import MOST_NAMES
 from orchestrator.text import plain
 
-_WORD = 100  # characters of what it does about its data
-_NOTE = 2000  # characters of what a task says when it is ready
+_WORD = 100  # characters of a description of its data activity
+_NOTE = 2000  # characters of a task's message when it is ready
 
 _MOST = 2**63
-LONGEST = 256 << 10  # bytes of a record: the hook's, with six exceptions of which each letter is escaped
+LONGEST = 256 << 10  # bytes of a record: the hook's, with six exceptions in which every character is escaped
 
 
 class TaskPlace(Struct, frozen=True):
@@ -42,13 +42,13 @@ class TaskPlace(Struct, frozen=True):
 
 
 def final(at: TaskPlace, state: wire.TaskRecord, clock_offset: float, now: float) -> TaskExited:
-    """Read the end of a task from its final state.
+    """Return the end of a task from its final state.
 
-    `clock_offset` is how far the node's clock is ahead of ours, in seconds; `now` the time of an end that
-    the node did not see.
+    `clock_offset` is how far the node's clock is ahead of ours, in seconds; `now` is the time of an end that
+    the node did not observe.
     """
     ended, started = state.ended_ns, state.started_ns
-    seconds = state.seconds  # by a clock that does not jump, where its supervisor saw the end
+    seconds = state.seconds  # by a monotonic clock, if its supervisor observed the end
     if seconds is None:
         seconds = max(0.0, (ended - started) / 1e9) if started and ended else 0.0
     lost, loss = "", Loss.NONE
@@ -62,7 +62,7 @@ def final(at: TaskPlace, state: wire.TaskRecord, clock_offset: float, now: float
         task=str(at.task),
         host=at.host,
         attempt=at.attempt,
-        code=None if lost else state.exit_code,  # what a node makes of both is not a success
+        code=None if lost else state.exit_code,  # the node's combination of both is not a success
         signal=state.exit_signal,
         lost=lost,
         seconds=seconds,
@@ -77,26 +77,20 @@ def final(at: TaskPlace, state: wire.TaskRecord, clock_offset: float, now: float
 def vanished(
     at: TaskPlace, why: str, now: float, *, stopped: bool = False, loss: Loss = Loss.NONE
 ) -> TaskExited:
-    """The end of the task of a place as of `now`, when no node tells how it ended."""
+    """Return the end of a task as of `now`, if no node reports how it ended."""
     return TaskExited(
-        task=str(at.task),
-        host=at.host,
-        attempt=at.attempt,
-        lost=why,
-        ended=now,
-        stopped=stopped,
-        loss=loss,
+        task=str(at.task), host=at.host, attempt=at.attempt, lost=why, ended=now, stopped=stopped, loss=loss
     )
 
 
 class ReportLines:
-    """Cuts what comes of a task's report into lines, and skips a line that is too long to be a record."""
+    """Splits a task's report into lines, and skips a line that is too long to be a record."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._skips = False
         self._length = 0  # of the line so far
-        self.end = 0  # byte behind the last line
+        self.end = 0  # position after the last line
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the lines that end in `data`."""
@@ -120,45 +114,42 @@ class ReportLines:
 
 
 class Allowance(Struct):
-    """The reports of one kind that a task has left: a few hundred at once, then one a second."""
+    """The remaining number of reports of one kind from a task: a few hundred at once, then one a second."""
 
-    left: float = 200.0
+    remaining: float = 200.0
     since: float = 0.0
 
     def take(self, now: float) -> bool:
-        """Return False for a report that is one too many; `now` is monotonic."""
-        self.left, self.since = min(200.0, self.left + now - self.since), now
-        self.left -= (may := self.left >= 1)
+        """Return False for a report beyond the limit; `now` is monotonic."""
+        self.remaining, self.since = min(200.0, self.remaining + now - self.since), now
+        self.remaining -= (may := self.remaining >= 1)
         return may
 
 
-class _Record(StrEnum):
-    """The kinds of a report's lines beside its last words; as worker_entry/report.py writes them."""
-
-    READY = "ready"
-    DATA = "data"
-    PROGRESS = "progress"
-
-
 def reported(task: TaskId, line: bytes) -> Event | None:
-    """The event that one line of a task's report stands for; None for a kind we do not know.
+    """Return the event for one line of a task's report; None for an unknown kind.
 
     Raise ValueError for a line that is not a JSON object, or that does not fit into an event.
     """
     try:
-        record = msgspec.json.decode(line, type=dict[str, Any])
+        try:
+            record = msgspec.json.decode(line, type=dict[str, Any])
+        except msgspec.DecodeError:  # Python's json writes NaN and Infinity
+            record = msgspec.convert(json.loads(line), dict[str, Any])
         msgspec.json.encode(record)
     except (RecursionError, OverflowError) as error:
         raise ValueError(f"not to be kept: {error}") from None
-    match record.get("kind"):
-        case _Record.READY:
+    match record.get("kind"):  # as worker_entry/report.py writes them
+        case "ready":
             return TaskReady(str(task), str(record.get("note", ""))[:_NOTE])
-        case _Record.DATA:
+        case "data":
             name, what = (str(record.get(key, ""))[:_WORD] for key in ("name", "step"))
             counts = (record.get(key) for key in ("done", "total"))
-            done, total = (one if isinstance(one, int) and 0 <= one < _MOST else 0 for one in counts)
+            done, total = (
+                number_ if isinstance(number_, int) and 0 <= number_ < _MOST else 0 for number_ in counts
+            )
             return Stepped(str(task), f"{name}: {what}", done, total)
-        case _Record.PROGRESS:
+        case "progress":
             step = record.get("step")
             return TaskProgressed(
                 str(task),
@@ -168,8 +159,8 @@ def reported(task: TaskId, line: bytes) -> Event | None:
                 _not_finite(record.get("loss")),
                 metrics(record),
             )
-        case Last.RESULT:
-            return TaskReported(str(task), Last.RESULT, {k: v for k, v in record.items() if k != "kind"})
+        case Last.RESULT | Last.PARAMS as kind:
+            return TaskReported(str(task), Last(kind), {k: v for k, v in record.items() if k != "kind"})
         case Last.ERROR:
             return TaskReported(
                 str(task),
@@ -180,7 +171,7 @@ def reported(task: TaskId, line: bytes) -> Event | None:
 
 
 def last_error(report: bytes) -> Raised | None:
-    """The last error in the lines of a report; whatever is not a record is skipped."""
+    """Return the last error in the lines of a report; anything that is not a record is skipped."""
     for line in reversed(report.splitlines()):
         try:
             record = msgspec.json.decode(line, type=dict[str, Any])
@@ -192,20 +183,20 @@ def last_error(report: bytes) -> Raised | None:
 
 
 def _not_finite(value: object) -> str:
-    """Return `nan` or `inf` for a loss that a task reports in this word: JSON has no number for it."""
-    word = value.lower() if isinstance(value, str) else ""
+    """Return `nan` or `inf` for a loss that is not finite: a number of Python's json, or this text."""
+    word = str(value).lower().replace("infinity", "inf") if isinstance(value, str | float) else ""
     return word if word.lstrip("+-") in ("nan", "inf") else ""
 
 
 def metrics(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a record that have a name of their own."""
+    """Return the numbers of a record that are metrics with their own names."""
     own = ("kind", "step", "loss", "steps_per_second")
-    told = ((plain(name)[:_WORD], number(value)) for name, value in record.items() if name not in own)
-    return {name: value for name, value in islice(told, MOST_NAMES) if name and value is not None}
+    pairs = ((plain(name)[:_WORD], number(value)) for name, value in record.items() if name not in own)
+    return {name: value for name, value in islice(pairs, MOST_NAMES) if name and value is not None}
 
 
 def number(value: object) -> float | None:
-    """Return a stranger's number, if it is one that can be passed on."""
+    """Return an untrusted number if it is valid."""
     return (
         float(value)
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST

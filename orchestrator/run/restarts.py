@@ -1,20 +1,21 @@
-"""Rules after a failed attempt: another one or none, after which pause, and on which hosts. Pure."""
+"""Rules after a failed attempt: whether another one follows, when, and on which hosts. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.diagnosis import lastwords
+from orchestrator.diagnosis.statement import Statement
 from orchestrator.events import TaskExited
 from orchestrator.model import MAX_PORT, Host, Preparing, Role, RunPlan
 from orchestrator.planning.plan import completion, seat
 from orchestrator.text import count, shell_signal
 
-# ILL, ABRT, BUS, FPE, SEGV: the program's own. Any other signal came from outside and may not come again.
+# ILL, ABRT, BUS, FPE, SEGV: the program's own. Any other signal came from outside and may not recur.
 _OWN_SIGNALS = frozenset({4, 6, 7, 8, 11})
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
@@ -22,13 +23,13 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 class FailedAttempt(Struct, frozen=True):
     """One failed attempt, as far as it matters for the next."""
 
-    place: str  # what failed, in words that come again when it does; "" when it came from outside
-    step: int | None  # the last one that the failed task reported
+    place: str  # text that is equal for equal failures; "" for an external cause
+    step: int | None  # the last step that the failed task reported
     seconds: float  # from the start of its tasks to its first failure
 
 
-def failure(exited: TaskExited | None, lines: Sequence[str], steps: Mapping[str, int]) -> FailedAttempt:
-    """Return what the first cause of an attempt was (None when no task is to blame); `steps` is by task."""
+def failure(exited: TaskExited | None, statement: Statement, steps: Mapping[str, int]) -> FailedAttempt:
+    """Return the failure with this root cause (None if no task is to blame); `steps` is by task."""
     step = steps.get(exited.task) if exited else max(steps.values(), default=None)
     if exited is None or exited.lost or exited.stopped:
         return FailedAttempt("", step, 0.0)
@@ -36,24 +37,22 @@ def failure(exited: TaskExited | None, lines: Sequence[str], steps: Mapping[str,
         return FailedAttempt("out of memory", step, exited.seconds)
     number = exited.signal if exited.signal is not None else shell_signal(exited.code)
     outside = number > 0 and number not in _OWN_SIGNALS and number < 65
-    said = lastwords.exception(lines) or f"status {exited.code}, signal {exited.signal}"
-    if outside or lastwords.blames_peer(lines):
-        return FailedAttempt("", step, exited.seconds)
-    return FailedAttempt(_NUMBER.sub("#", said), step, exited.seconds)
+    place = statement.alike or f"status {exited.code}, signal {exited.signal}"
+    return FailedAttempt("" if outside or statement.blames_peer else place, step, exited.seconds)
 
 
-def unprepared(said: str, *, outside: bool) -> FailedAttempt:
-    """An attempt whose tasks were not all started, in words; `outside`: a host was lost over it."""
-    return FailedAttempt("" if outside else _NUMBER.sub("#", said), None, 0.0)
+def unprepared(signature: str, *, outside: bool) -> FailedAttempt:
+    """Return an attempt whose tasks were not all started; `outside`: because a host was lost."""
+    return FailedAttempt("" if outside else _NUMBER.sub("#", signature), None, 0.0)
 
 
 def enough(failures: Sequence[FailedAttempt], most: int) -> str | None:
-    """Why no other attempt follows these, "" where none was asked for; None when one does."""
+    """Return why no further attempt follows ("" if restarts are off); None if one does."""
     if not most:
         return ""
     if len(failures) > 1:
         earlier, later = failures[-2:]
-        if later.place and earlier.place == later.place and not _came_further(earlier, later):
+        if later.place and earlier.place == later.place and not _progressed(earlier, later):
             return "the same failure came twice at the same place"
     if len(failures) > most:
         return f"it was started again {count(most, 'time')}, as allowed"
@@ -61,75 +60,76 @@ def enough(failures: Sequence[FailedAttempt], most: int) -> str | None:
 
 
 def pause(failures: Sequence[FailedAttempt], pauses: Sequence[float]) -> float:
-    """Seconds until the next attempt: the more attempts without progress, the later one of `pauses`."""
+    """Return the seconds until the next attempt, which grow with attempts without progress."""
     stuck = 1
     for earlier, later in zip(reversed(failures[:-1]), reversed(failures), strict=False):
-        if _came_further(earlier, later):
+        if _progressed(earlier, later):
             break
         stuck += 1
     return pauses[min(stuck, len(pauses)) - 1]
 
 
-def _came_further(earlier: FailedAttempt, later: FailedAttempt) -> bool:
-    """By steps where they are reported; else by time, since what takes as long is taken for the same."""
+def _progressed(earlier: FailedAttempt, later: FailedAttempt) -> bool:
+    """Compare steps if reported, otherwise times: equal durations count as no progress."""
     if later.step is not None:
         return earlier.step is None or later.step > earlier.step
     return earlier.step is None and later.seconds > 1.5 * earlier.seconds + 10.0
 
 
 class Change(Struct, frozen=True):
-    """The end of a host's place; `by` is "" when the run continues without it."""
+    """A lost host's replacement; `by` is "" if the run continues without it."""
 
     host: str
     by: str
 
 
 class NoSeatError(Exception):
-    """The tasks cannot be placed without the lost hosts; the text says why."""
+    """The tasks cannot be placed without the lost hosts; the text gives the reason."""
 
 
 def reseat(
     plan: RunPlan, lost: Collection[str], spares: Sequence[Host], attempt: int, *, started: bool = False
 ) -> tuple[RunPlan, tuple[Change, ...]]:
-    """The plan of the next attempt, in which `spares` stand in for lost hosts, or fewer hosts continue.
+    """Return the next attempt's plan, with spares for lost hosts or fewer hosts, and the changes.
 
-    A spare takes the lost host's role, its number of tasks and its position, so that the order of the
-    cluster stays as it was. Where tasks were `started` before, a lost host may still run its own: the new
-    ones listen on the next ports. Raise NoSeatError.
+    A spare takes the lost host's role, number of tasks and position, so that the order of the cluster is
+    kept. If tasks were `started` before, a lost host may still run its own: the new ones listen on the next
+    ports. Raise NoSeatError.
     """
-    left = list(spares)
+    unused = list(spares)
     hosts: list[Host] = []
     changes: list[Change] = []
     for host in plan.hosts:
         if host.name not in lost:
             hosts.append(host)
             continue
-        spare = next((one for one in left if fits(one, host)), None)
+        spare = next((candidate for candidate in unused if fits(candidate, host)), None)
         changes.append(Change(host.name, spare.name if spare else ""))
         if spare is not None:
-            left.remove(spare)
-            hosts.append(replace(spare, role=host.role, tasks=host.tasks, spare=False))
+            unused.remove(spare)
+            hosts.append(replace(spare, **_place(host), spare=False))
     hosts = _complete(plan, hosts, [change.host for change in changes if not change.by])
     new = {change.by: change.host for change in changes if change.by}
-    preparing = Preparing(
-        plan.preparing.leader or plan.tasks[0].host,
-        {**plan.preparing.stands_in, **new},
-    )
+    preparing = Preparing(plan.preparing.leader or plan.leader.host, {**plan.preparing.stands_in, **new})
     planned = replace(_seated(plan, hosts), attempt=attempt, preparing=preparing)
     return (next_ports(planned) if changes and started else planned), tuple(changes)
 
 
-def unseat(plan: RunPlan, unfit: Collection[str]) -> RunPlan:
-    """The plan without these hosts that stood in for others: the others have their places again.
+def _place(host: Host) -> dict[str, Any]:
+    """Return what a host that stands in for another takes over from it."""
+    return {name: getattr(host, name) for name in ("role", "tasks", "command", "args")}
 
-    One whose place is taken elsewhere by now stays, for `reseat` to replace.
+
+def unseat(plan: RunPlan, unfit: Collection[str]) -> RunPlan:
+    """Return the plan without these replacements: the original hosts have their places again.
+
+    A replacement whose place is otherwise taken by now stays, for `reseat` to replace.
     """
     names = {host.name for host in plan.hosts}
     stood = {name: lost for name, lost in plan.preparing.stands_in.items() if name in unfit}
     places = {name: plan.host(lost) for name, lost in stood.items() if lost not in names}
     hosts = [
-        replace(places[host.name], role=host.role, tasks=host.tasks) if host.name in places else host
-        for host in plan.hosts
+        replace(places[host.name], **_place(host)) if host.name in places else host for host in plan.hosts
     ]
     stands_in = {name: lost for name, lost in plan.preparing.stands_in.items() if name not in unfit}
     return replace(
@@ -139,22 +139,22 @@ def unseat(plan: RunPlan, unfit: Collection[str]) -> RunPlan:
     )
 
 
-def candidates(plan: RunPlan, connected: Collection[str]) -> list[Host]:
-    """Spares, and hosts that were replaced and are back."""
+def candidates(plan: RunPlan, connected: Collection[str], absent: Collection[str] = ()) -> list[Host]:
+    """Return spares, and replaced hosts that are back, except `absent` ones."""
     back = (host for host in plan.retired if host.name in connected)
-    return [host for host in (*plan.spares, *back) if host.name not in plan.unfit]
+    return [host for host in (*plan.spares, *back) if host.name not in {*plan.unfit, *absent}]
 
 
 def joined(plan: RunPlan) -> list[str]:
-    """The hosts with tasks that have to be examined before these are started."""
+    """Return the replacement hosts; they must be checked before tasks start."""
     return [host.name for host in plan.hosts if host.name in plan.preparing.stands_in]
 
 
 def _seated(plan: RunPlan, hosts: Sequence[Host]) -> RunPlan:
-    """The plan with its tasks on these hosts; the others that had tasks are retired."""
+    """Return the plan with its tasks on these hosts; the other hosts with tasks are retired."""
     cluster, tasks, _ = seat(tuple(hosts), plan.command, plan.recipe)
     seated = {host.name for host in hosts}
-    gone = [host for host in (*plan.retired, *plan.hosts) if host.name not in seated]
+    retired = [host for host in (*plan.retired, *plan.hosts) if host.name not in seated]
     return replace(
         plan,
         hosts=tuple(hosts),
@@ -162,21 +162,21 @@ def _seated(plan: RunPlan, hosts: Sequence[Host]) -> RunPlan:
         tasks=tasks,
         completion=completion(cluster),
         spares=tuple(host for host in plan.spares if host.name not in seated),
-        retired=tuple({host.name: host for host in gone}.values()),
+        retired=tuple({host.name: host for host in retired}.values()),
     )
 
 
 def move(plan: RunPlan, ports: Mapping[str, int]) -> RunPlan:
-    """The plan with other task ports; `ports` is the first one by host."""
+    """Return the plan with other task ports; `ports` is the first one by host."""
     return _seated(
         plan, [replace(host, task_port=ports.get(host.name, host.task_port)) for host in plan.hosts]
     )
 
 
 def next_ports(plan: RunPlan) -> RunPlan:
-    """The plan with task ports that no attempt has had yet; as it is where none are left.
+    """Return the plan with task ports that no attempt has used yet; unchanged if none are left.
 
-    Entries with one address may be one machine. Ports only ever grow, so nobody has to remember the old ones.
+    Entries with one address may be one machine. Ports only increase, so nobody has to remember the old ones.
     """
     last: dict[str, int] = {}
     for host in (*plan.hosts, *plan.retired):
@@ -189,9 +189,9 @@ def next_ports(plan: RunPlan) -> RunPlan:
 
 
 def fence(plan: RunPlan, least: float) -> float | None:
-    """Seconds without a word from a keeper, nor any of its own, after which a task ends itself; None: never.
+    """Return after how many seconds without a keeper or output a task ends itself; None: never.
 
-    At least `least`. Only where its host may be replaced meanwhile: then a later attempt may run without it.
+    At least `least`; None unless its host may be replaced: a later attempt could then run without it.
     """
     replaceable = plan.spares or plan.retired or plan.restarts.min_hosts is not None
     return max(plan.restarts.host_timeout, least) if plan.restarts.most and replaceable else None
@@ -200,11 +200,11 @@ def fence(plan: RunPlan, least: float) -> float | None:
 def given_up(
     lost: Mapping[str, float], awaited: Collection[str], *, hosts: int, silent: float, patience: float
 ) -> str:
-    """A host with awaited tasks that was lost for more than `patience` seconds; "" for none.
+    """Return a host with awaited tasks that was lost for more than `patience` seconds; "" for none.
 
-    `lost` has the seconds since each of the `hosts` hosts of the attempt was lost. While any task was heard
-    (`silent` seconds ago), training continues, and only our way to the host is broken; when all hosts are
-    lost, it is our own network.
+    `lost` has the seconds since each of the `hosts` hosts of the attempt was lost. While any task produces
+    output (`silent` seconds ago), training continues, and only our connection to the host is broken; if all
+    hosts are lost, our own network is down.
     """
     if len(lost) == hosts or silent < patience:
         return ""
@@ -212,14 +212,14 @@ def given_up(
 
 
 def fits(spare: Host, lost: Host) -> bool:
-    """Return True if a spare's devices can be shared out as the lost host's: tasks must be alike."""
+    """Return True if a spare has as many devices as the lost host, or a count is unknown."""
     if spare.devices is None or lost.devices is None:
         return True
     return len(spare.devices) == len(lost.devices)
 
 
 def _complete(plan: RunPlan, hosts: list[Host], missing: list[str]) -> list[Host]:
-    """The hosts that continue, with a chief where there was one; raise NoSeatError when they are too few."""
+    """Return the hosts that continue, with a chief if there was one; raise NoSeatError for too few."""
     if not missing:
         return hosts
     names, least = ", ".join(missing), plan.restarts.min_hosts
@@ -234,7 +234,8 @@ def _complete(plan: RunPlan, hosts: list[Host], missing: list[str]) -> list[Host
         heir = next((host for host in hosts if host.role is Role.WORKER and host.tasks == 1), None)
         if heir is None:
             raise NoSeatError(f"{names} cannot be reached, and no worker could become the chief")
-        hosts = [replace(host, role=Role.CHIEF) if host is heir else host for host in hosts]
+        chief = next(host for host in plan.hosts if host.role is Role.CHIEF)
+        hosts = [replace(host, **{**_place(chief), "tasks": 1}) if host is heir else host for host in hosts]
         roles = {host.role for host in hosts}
     if not roles & {Role.CHIEF, Role.WORKER}:
         raise NoSeatError(f"{names} cannot be reached, and no host that trains would be left")

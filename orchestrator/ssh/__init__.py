@@ -1,5 +1,5 @@
-"""The SSH transport behind the seam of `orchestrator.transport`: fabric, paramiko, and OpenSSH's own client.
+"""The SSH transport behind `orchestrator.transport`: fabric, paramiko, and OpenSSH's own client.
 
-The only room that imports them. Keys and known hosts are handled as OpenSSH does; what paramiko cannot do
-goes through `ssh`.
+No other room imports them. Keys and known hosts are handled as OpenSSH does; what paramiko cannot do goes
+through `ssh`.
 """

@@ -1,12 +1,14 @@
-"""Opening links with fabric and paramiko: bounded, and through bastions that hosts share."""
+"""Opening links with fabric and paramiko: with deadlines, and through bastions that hosts share."""
 
 from __future__ import annotations
 
 import contextlib
+import encodings.idna  # noqa: F401 - if its file cannot be opened once, no name resolves any more
 import errno
 import logging
 import shlex
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,12 +22,13 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from orchestrator.errors import HereError, HostError, Trouble
 from orchestrator.model import Host
+from orchestrator.node.base.fault import reason
 from orchestrator.ssh import hostkeys
 from orchestrator.ssh.hostkeys import Beyond, HostKeyRefused, KnownHosts, KnownKey, Policy, Trust, key_type
 from orchestrator.ssh.keys import Keyring, Login, LoginRefused, Secrets
 from orchestrator.ssh.link import SshLink, Transport
 from orchestrator.ssh.openssh import OnlyOpenSSHError
-from orchestrator.ssh.resolve import ALGORITHMS, Target, reason, resolve
+from orchestrator.ssh.resolve import ALGORITHMS, Target, resolve
 from orchestrator.text import some
 
 # Without a handler Python prints paramiko's tracebacks on stderr; a debug log may still collect them.
@@ -34,10 +37,11 @@ logging.getLogger("orchestrate").addHandler(logging.NullHandler())
 
 _WINDOW = 8 * 1024 * 1024  # bytes in flight per channel: 1 Gbit/s over 60 ms
 _KEEPALIVE = 15
-_WAKE = 5.0  # how often an idle connection looks whether a keepalive is due; paramiko: 0.1
+_WAKE = 5.0  # seconds between two checks for a due keepalive on an idle connection; paramiko: 0.1
 _CHANNEL_TIMEOUT = 30.0
-_SILENCE = 60  # seconds of unanswered data after which the kernel gives the connection up
-# Cheapest for the CPU first; what paramiko or the host does not have is left out.
+_AHEAD = 4096  # bytes to read at once; a blocked read keeps them allocated
+_SILENCE = 60  # seconds of unacknowledged data after which the kernel drops the connection
+# Cheapest for the CPU first; those that paramiko or the host lacks are left out.
 _KEX = ("curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256")
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr")
 _SIGNED_BY = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
@@ -45,18 +49,18 @@ _SIGNATURES: tuple[str, ...] = paramiko.Transport._preferred_pubkeys  # type: ig
 
 
 class Deadline(Struct, frozen=True):
-    """When to give up, and after how long that is."""
+    """When to give up, and the total time allowed."""
 
     seconds: float
     began: float = field(default_factory=time.monotonic)
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         return self.began + self.seconds - time.monotonic()
 
     @property
     def over(self) -> bool:
-        return self.left < 0.05
+        return self.remaining < 0.05
 
 
 class Line(Struct, frozen=True):
@@ -74,7 +78,7 @@ class _Bastion(Struct):
 
 
 class SshConnector:
-    """Opens links over SSH. Thread-safe; one per command of ours."""
+    """Opens links over SSH. Thread-safe; one per orchestrate command."""
 
     def __init__(self, secrets: Secrets | None = None) -> None:
         self._keyring = Keyring(secrets)
@@ -97,7 +101,7 @@ class SshConnector:
         return SshLink(line.transport, partial(explain, host=host.name, target=target), line.hang_up)
 
     def close(self) -> None:
-        """Close the bastions' connections and the agents' sockets."""
+        """Close the connections to bastions and the sockets of agents."""
         with self._lock:
             bastions, self._bastions = list(self._bastions.values()), {}
         for bastion in bastions:
@@ -106,11 +110,11 @@ class SshConnector:
         self._keyring.close()
 
     def _bastion(self, bastion: Target, host: str, deadline: Deadline) -> Line:
-        """Return the connection to a bastion, opened by whoever comes first and shared by all hosts behind.
+        """Return the connection to a bastion, opened on first use and shared by all hosts behind it.
 
-        One that is lost is opened again. Raise HostError, worded for the host behind it: those fold.
+        A lost one is reopened. Raise HostError, described for the host behind it, so that equal errors fold.
         """
-        asked = time.monotonic()
+        started = time.monotonic()
         with self._lock:
             shared = self._bastions.setdefault(bastion, _Bastion())
         with shared.lock:
@@ -118,9 +122,8 @@ class SshConnector:
                 return shared.line
             if shared.line:
                 shared.line.hang_up()
-            if (
-                shared.error is None or shared.failed_at < asked
-            ):  # else it failed while we waited for our turn
+            # Otherwise it failed while we waited for our turn.
+            if shared.error is None or shared.failed_at < started:
                 try:
                     shared.line = _Attempt(bastion, deadline).line(self._keyring, self._known)
                     shared.error = None
@@ -128,16 +131,17 @@ class SshConnector:
                 except Exception as error:
                     shared.error, shared.failed_at = error, time.monotonic()
             worded = explain(shared.error, host, bastion)
-            worded.what = f"cannot be reached: its bastion {bastion.alias} {worded.what}"
-            if worded.kind == Trouble.AUTH:  # enough logins were refused: OpenSSH is not to try for each host
+            worded.what = f"cannot be reached: the bastion {bastion.alias} {worded.what}"
+            # Enough logins were refused: OpenSSH must not try again for each host.
+            if worded.kind == Trouble.AUTH:
                 worded = HostError(host, worded.what, kind=worded.kind, why=worded.why, hint=worded.hint)
             raise worded from shared.error
 
 
 class _Attempt:
-    """One try to open a connection: its socket, its clock, its transport.
+    """One attempt to open a connection: its socket, its deadline, its transport.
 
-    What it raises is for `explain`; after `HungUp` another try is worth it.
+    What it raises is for `explain`; after `HungUp` another attempt is worthwhile.
     """
 
     def __init__(self, target: Target, deadline: Deadline, through: Line | None = None) -> None:
@@ -147,79 +151,83 @@ class _Attempt:
         self._socket: socket.socket | paramiko.Channel | None = None
         self._transport: Transport | None = None
 
-    def line(self, keyring: Keyring, known: KnownHosts) -> Line:
-        """Connect and log in, from here or from the bastion."""
-        connection = self._connection(keyring, known)
+    def line(self, keyring: Keyring, known_hosts: KnownHosts) -> Line:
+        """Connect and log in, directly or through the bastion."""
+        connection = self._connection(keyring, known_hosts)
+        client: paramiko.SSHClient = connection.client  # all that is needed once it is open
         try:
-            connection.connect_kwargs["sock"] = self._reach()
+            connection.connect_kwargs["sock"] = _ReadAhead(self._reach())
             connection.open()
         except Exception as error:
             cause = self._cause(error)
-            self._give_up(connection)
+            self._give_up(client)
             raise cause from error
         transport: paramiko.Transport = connection.transport
         transport.set_keepalive(_KEEPALIVE)
         transport.sock.settimeout(_WAKE)
         transport.channel_timeout = _CHANNEL_TIMEOUT
-        return Line(transport, partial(self._give_up, connection))
+        return Line(transport, partial(self._give_up, client))
 
-    def _connection(self, keyring: Keyring, known: KnownHosts) -> Any:
-        """Make a fabric Connection that verifies, logs in and negotiates as we want it."""
-        left, lines = max(0.1, self._deadline.left), known.lines_about(self._target)
+    def _connection(self, keyring: Keyring, known_hosts: KnownHosts) -> Any:
+        """Return a fabric Connection that verifies, logs in and negotiates as configured."""
+        remaining, lines = max(0.1, self._deadline.remaining), known_hosts.lines_about(self._target)
         user_keys = self._target.algorithms[-1]
         ruled_out = [name for name in _SIGNATURES if user_keys and name not in user_keys]
         connection = fabric.Connection(
             self._target.hostname,
             user=self._target.user,
             port=self._target.port,
-            # Neither ssh_config nor files of fabric's own: the target is resolved already. And one
-            # each: a connection writes into its configuration, which is empty for that moment.
+            # Neither ssh_config nor fabric's files apply: the target is already resolved. One configuration
+            # for each: a connection writes to its configuration, which is empty for that moment.
             config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
             gateway=False,
             connect_kwargs={
                 "auth_strategy": Login(self._target, keyring),
                 "transport_factory": partial(self._make_transport, lines),
-                "timeout": left,
-                "banner_timeout": left,
-                "auth_timeout": left,
-                "channel_timeout": left,
+                "timeout": remaining,
+                "banner_timeout": remaining,
+                "auth_timeout": remaining,
+                "channel_timeout": remaining,
                 "disabled_algorithms": {"pubkeys": ruled_out},
             },
         )
         connection.client.set_log_channel(_LOG)
-        connection.client.set_missing_host_key_policy(Policy(self._target, known, lines))
+        connection.client.set_missing_host_key_policy(Policy(self._target, known_hosts, lines))
         return connection
 
     def _reach(self) -> socket.socket | paramiko.Channel:
-        """Return something connected to the target's SSH port."""
+        """Return a socket or channel connected to the target's SSH port."""
         target, through = self._target, self._through
         if through is None:
             self._socket = _tcp(target, self._deadline)
             return self._socket
-        end, left = (target.hostname, target.port), max(0.1, self._deadline.left)
+        end, remaining = (target.hostname, target.port), max(0.1, self._deadline.remaining)
         try:
-            self._socket = through.transport.open_channel("direct-tcpip", end, ("127.0.0.1", 0), timeout=left)
+            self._socket = through.transport.open_channel(
+                "direct-tcpip", end, ("127.0.0.1", 0), timeout=remaining
+            )
         except paramiko.SSHException as error:
             if through.transport.is_active() and self._deadline.over:
-                raise TimeoutError(f"its bastion got no answer from it in {left:.0f} s") from error
+                raise TimeoutError(
+                    f"its bastion received no reply from it within {remaining:.0f} s"
+                ) from error
             raise
         return self._socket
 
-    def _give_up(self, connection: Any) -> None:
-        """Close everything, whatever state it is in."""
+    def _give_up(self, client: paramiko.SSHClient) -> None:
         if self._socket:
-            with contextlib.suppress(OSError, EOFError):  # a close wakes no thread that reads it
+            with contextlib.suppress(OSError, EOFError):  # closing does not wake a thread that reads it
                 self._socket.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(Exception):
-            connection.client.close()
+            client.close()
         if self._socket:
             self._socket.close()
 
     def _cause(self, error: Exception) -> Exception:
-        """Return the error worth showing: paramiko words a time-out as something else."""
+        """Return the error worth showing: paramiko reports a timeout as something else."""
         if isinstance(error, (Beyond, HostKeyRefused)):
             return error
-        if self._through and not self._through.transport.is_active():  # which a login takes for a refusal
+        if self._through and not self._through.transport.is_active():  # which a login mistakes for a refusal
             return HungUp("the connection to its bastion was lost")
         if isinstance(error, (LoginRefused, IncompatiblePeer)):
             return error
@@ -228,27 +236,23 @@ class _Attempt:
         late, seconds = self._deadline.over, self._deadline.seconds
         if self._transport is not None and not self._transport.remote_version:
             if "Indecipherable" in str(error):
-                return NoBanner("what answers there speaks another protocol")
-            hung_up = HungUp("it hung up before its banner")
+                return NoBanner("the server there speaks another protocol")
+            hung_up = HungUp("it closed the connection before its banner")
             return NoBanner(f"no banner within {seconds:.0f} s") if late else hung_up
         if late and self._transport is not None:
             return TimeoutError(f"no key exchange or login within {seconds:.0f} s after its banner")
         return error
 
-    def _make_transport(self, known: Sequence[KnownKey], sock: Any, **options: Any) -> paramiko.Transport:
-        """Make a transport with our windows, our algorithms, and first the key types that can be checked."""
+    def _make_transport(self, keys: Sequence[KnownKey], sock: Any, **options: Any) -> paramiko.Transport:
+        """Return a transport with our windows and algorithms, preferring key types that can be verified."""
         transport = Transport(sock, default_window_size=_WINDOW, **options)
         self._transport = transport
         security = transport.get_security_options()
-        kinds = [key_type(key.blob) for key in known]
+        kinds = [key_type(key.blob) for key in keys]
         types = [name for kind in kinds for name in _SIGNED_BY.get(kind, (kind,))]
-        for ours, head, keyword, theirs in zip(
-            ("kex", "ciphers", "digests", "key_types"),
-            (_KEX, _CIPHERS, (), types),
-            ALGORITHMS,
-            self._target.algorithms,
-            strict=False,
-        ):
+        ours_first = {"kex": _KEX, "ciphers": _CIPHERS, "digests": (), "key_types": types}
+        configured = zip(ours_first.items(), ALGORITHMS, self._target.algorithms, strict=False)
+        for (ours, head), keyword, theirs in configured:
             allowed = [name for name in getattr(security, ours) if not theirs or name in theirs]
             if not allowed:
                 raise Beyond(f"{keyword} in ssh_config")
@@ -256,30 +260,61 @@ class _Attempt:
         return transport
 
 
+class _ReadAhead:
+    """A socket for paramiko that reads a packet with one system call instead of four.
+
+    paramiko reads the beginning of a packet first, and Python waits for data before each read with a timeout:
+    the kernel's own timeouts need no such wait.
+    """
+
+    def __init__(self, sock: socket.socket | paramiko.Channel) -> None:
+        self._socket = sock
+        self._ahead = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def settimeout(self, seconds: float) -> None:
+        if isinstance(self._socket, paramiko.Channel):
+            self._socket.settimeout(seconds)
+            return
+        self._socket.settimeout(None)
+        timeout = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, timeout)
+
+    def recv(self, size: int) -> bytes:
+        try:
+            data = self._ahead or self._socket.recv(max(size, _AHEAD))
+        except BlockingIOError:
+            raise TimeoutError from None
+        self._ahead = data[size:]
+        return data[:size]
+
+
 def _tcp(target: Target, deadline: Deadline) -> socket.socket:
-    """Connect to the first address that answers."""
     try:
-        sock = socket.create_connection((target.hostname, target.port), max(0.1, deadline.left))
+        sock = socket.create_connection((target.hostname, target.port), max(0.1, deadline.remaining))
     except TimeoutError as error:
         raise SilentError(*error.args) from error
-    # Small messages leave at once; a peer that acknowledges our keepalives no more is noticed.
+    # Small messages are sent at once; a peer that stops acknowledging keepalives is detected.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE * 1000)
     return sock
 
 
-# --- errors of fabric, paramiko and sockets, in words: one table, the most specific first ---
+# --- errors of fabric, paramiko and sockets as text: one table, the most specific first ---
 
 E = TypeVar("E", bound=BaseException)
 
 
 class SilentError(TimeoutError):
-    """The address took no connection."""
+    """The address accepted no connection."""
 
 
 class NoBanner(paramiko.SSHException):
-    """The far end answers, and does not speak SSH."""
+    """The remote end responds, but not with SSH."""
 
 
 class HungUp(NoBanner):
@@ -287,7 +322,7 @@ class HungUp(NoBanner):
 
 
 class Problem(NamedTuple):
-    """The parts of an error; a `hint` of "" means to log in by hand and look."""
+    """The parts of an error; a `hint` of "" suggests a manual login."""
 
     kind: str
     what: str
@@ -297,22 +332,22 @@ class Problem(NamedTuple):
 
 Wording: TypeAlias = Callable[[E, Target], Problem]
 
-# What the host itself has answered, whatever leads to it.
+# The host itself has replied, whatever leads to it.
 _ITS_OWN = {Trouble.AUTH, Trouble.HOSTKEY_UNKNOWN, Trouble.HOSTKEY_CHANGED}
-_HERE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+_HERE = {*(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS), errno.EIO, errno.ENOSPC, errno.EDQUOT}
 _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
 
 
 def explain(error: BaseException, host: str, target: Target) -> HostError:
-    """Return the error a person reads; `error` may be anything that connecting raised.
+    """Return the error for users; `error` may be anything that connecting raised.
 
-    It is an `OnlyOpenSSHError` where OpenSSH's client may get in.
+    It is an `OnlyOpenSSHError` if OpenSSH's client may succeed.
     """
     if isinstance(error, HostError):
         return error
     if isinstance(error, OSError) and error.errno in _HERE:
         return HereError(host, reason(error))
-    unknown = Problem("internal", "could not be connected to", f"{type(error).__name__}: {error}")
+    unknown = Problem("internal", "could not be reached", f"{type(error).__name__}: {error}")
     matches = (wording(error, target) for kind, wording in TABLE if isinstance(error, kind))
     problem = next(matches, unknown)
     way = f" (through {target.jump.alias})" if target.jump and problem.kind not in _ITS_OWN else ""
@@ -329,12 +364,12 @@ def explain(error: BaseException, host: str, target: Target) -> HostError:
 
 
 def _plain(kind: str, what: str, hint: str = "") -> Wording[BaseException]:
-    """Return a wording of which the error says why."""
+    """Return a text whose details are in the error."""
     return lambda error, _: Problem(kind, what, reason(error), hint)
 
 
 def _at_port(kind: str, what: str, more: str) -> Wording[BaseException]:
-    """Return a wording with the port, and more than to log in by hand."""
+    """Return a text with the port, and more than a suggestion to log in manually."""
     return lambda error, target: Problem(
         kind, what, f"port {target.port}: {reason(error)}", f"`{target.by_hand}`; {more}"
     )
@@ -344,16 +379,16 @@ def _host_key(error: HostKeyRefused, target: Target) -> Problem:
     kind = hostkeys.key_type(error.blob)
     if error.trust is Trust.CHANGED:
         shown = f"{kind} key {hostkeys.fingerprint(error.blob)}"
-        why = f"its {shown} is not the one in {error.where}: it was installed anew, or somebody is in between"
+        why = f"its {shown} differs from {error.where}: a reinstallation, or somebody in between"
         known_hosts = error.where.rpartition(":")[0]
         forget = shlex.join(["ssh-keygen", "-R", target.key_names[0], "-f", known_hosts])
         hint = f"find out which; then: {forget}, and {target.by_hand}"
-        return Problem(Trouble.HOSTKEY_CHANGED, "shows another host key than the one we know", why, hint)
-    # The fingerprint is for `ssh` to show: with it no two hosts would be told of together.
+        return Problem(Trouble.HOSTKEY_CHANGED, "presented an unexpected host key", why, hint)
+    # `ssh` shows the fingerprint: with it no two hosts could be folded into one message.
     trust = target.by_hand.replace("ssh ", "ssh -o StrictHostKeyChecking=accept-new ", 1)
-    hint = f"compare the fingerprint in `{target.by_hand}`; or trust who answers now: `{trust} true`"
+    hint = f"compare the fingerprint in `{target.by_hand}`; or trust that machine as it is: `{trust} true`"
     why = f"its {kind} key is in no known_hosts file"
-    return Problem(Trouble.HOSTKEY_UNKNOWN, "shows a host key that we do not know", why, hint)
+    return Problem(Trouble.HOSTKEY_UNKNOWN, "presented an unknown host key", why, hint)
 
 
 def _login(error: LoginRefused, target: Target) -> Problem:
@@ -366,23 +401,20 @@ def _login(error: LoginRefused, target: Target) -> Problem:
     hint = f"`{target.by_hand}`, or set `user` and `identity` under [defaults]"
     hint = f"`{shlex.join(['ssh-add', str(locked)])}`" if locked else hint
     if not error.offered and not error.unusable and not str(error):
-        hint = f"`ssh-keygen -t ed25519` makes a key, and `{_copy_id(target)}` installs it; or set `identity`"
+        port = [] if target.port == 22 else ["-p", str(target.port)]
+        install = shlex.join(["ssh-copy-id", *port, f"{target.user}@{target.alias}"])
+        hint = f"`ssh-keygen -t ed25519` makes a key, and `{install}` installs it; or set `identity`"
     return Problem(Trouble.AUTH, "refused the login", "; ".join(parts), hint)
-
-
-def _copy_id(target: Target) -> str:
-    port = [] if target.port == 22 else ["-p", str(target.port)]
-    return shlex.join(["ssh-copy-id", *port, f"{target.user}@{target.alias}"])
 
 
 def _channel(error: paramiko.ChannelException, target: Target) -> Problem:
     if target.jump and error.code == 1:
         hint = "allow it in the bastion's sshd_config: AllowTcpForwarding, PermitOpen, DisableForwarding"
-        what = "may not be reached through its bastion"
+        what = "may not be reached through the bastion"
         return Problem(Trouble.FORBIDDEN, what, f"the bastion forbids forwarding: {error.text}", hint)
     if target.jump and error.code == 2:
         why = f"the bastion could not connect: {error.text}"
-        return Problem(Trouble.REFUSED, "cannot be reached from its bastion", why)
+        return Problem(Trouble.REFUSED, "cannot be reached from the bastion", why)
     why = f"it has too many sessions (MaxSessions) or forbids them: {error.text}"
     return Problem("command", "did not open a channel", why)
 
@@ -392,26 +424,26 @@ def _system(error: OSError, target: Target) -> Problem:
         return Problem(Trouble.NO_ROUTE, "cannot be reached", reason(error))
     if error.errno == errno.ETIMEDOUT:
         return _timeout(error, target)
-    return Problem("system", "could not be connected to", reason(error))
+    return Problem("system", "could not be reached", reason(error))
 
 
-_LARGE = "if it stops in the middle, larger packets get lost on the way: lower the MTU (VPN, tunnel)"
+_LARGE = "if that stops halfway, large packets are lost on the way: lower the MTU (VPN, tunnel)"
 _timeout = _at_port(Trouble.TIMEOUT, "did not answer in time", _LARGE)
 _lost = _plain(Trouble.LOST, "closed the connection")
 TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
     (HostKeyRefused, _host_key),
     (LoginRefused, _login),
     (paramiko.AuthenticationException, _plain(Trouble.AUTH, "refused the login")),
-    (HungUp, _at_port(Trouble.HUNG_UP, "hung up at once, every time",
+    (HungUp, _at_port(Trouble.HUNG_UP, "closes every connection at once",
                       "look into its log (MaxStartups? PerSourcePenalties? hosts.deny?)")),
     (NoBanner, _at_port("banner", "did not answer as an SSH server", "is `port` the one of its sshd?")),
     (paramiko.ChannelException, _channel),
-    (Beyond, _plain("config", "cannot be connected to as ssh_config asks")),
-    (IncompatiblePeer, _plain("algorithms", "has no algorithm in common with us")),
+    (Beyond, _plain("config", "cannot be reached with the settings of ssh_config")),
+    (IncompatiblePeer, _plain("algorithms", "has no SSH algorithm in common with this machine")),
     (paramiko.SSHException, _plain("protocol", "broke the SSH protocol")),
-    (socket.gaierror, _plain("resolve", "has a name that does not resolve")),
+    (socket.gaierror, _plain("resolve", "could not be resolved")),
     (SilentError, _at_port(Trouble.TIMEOUT, "did not answer in time",
-                      "is the machine on, is the address right, and does no firewall drop the port?")),
+                      "check that the machine is on, the address is right, and no firewall drops the port")),
     (TimeoutError, _timeout),
     (ConnectionRefusedError, _at_port("refused", "refused the connection", "start sshd, or set `port`")),
     (ConnectionError, _lost),

@@ -1,7 +1,7 @@
-"""Verifying the host by known_hosts: names, hashed names and ports.
+"""Verifying hosts by known_hosts: names, hashed names and ports.
 
-paramiko's loader fails whole on one marker line; it asks our policy about every key, since its own store
-stays empty. Files with markers (@revoked, @cert-authority) or patterns are OpenSSH's to read.
+paramiko's loader fails completely on one line with a marker; it asks our policy about every key, because its
+own store stays empty. Files with markers (@revoked, @cert-authority) or patterns are left to OpenSSH.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from pathlib import Path
 import paramiko
 from msgspec import Struct
 
+from orchestrator.ranges import grouped
 from orchestrator.ssh.resolve import Target
 
-_SPECIAL = re.compile(r"@|[^\s|#]*[*?!]")  # how a line begins that only OpenSSH reads
+_SPECIAL = re.compile(r"@|[^\s|#]*[*?!]")  # the beginning of a line that only OpenSSH reads
 
 
 class Beyond(paramiko.SSHException):
-    """A connection that OpenSSH may make, and paramiko cannot: `needs` says for what."""
+    """A connection that OpenSSH may make, and paramiko cannot: `needs` gives the reason."""
 
     def __init__(self, needs: str) -> None:
         super().__init__(f"only OpenSSH's own client can follow {needs}")
@@ -40,7 +41,7 @@ class Trust(Enum):
 
 
 class KnownKey(Struct, frozen=True):
-    """One line: for the host of this name, which may be hashed, this key."""
+    """One line: the key of the host with this name, which may be hashed."""
 
     name: str
     blob: bytes
@@ -54,14 +55,14 @@ class KnownKey(Struct, frozen=True):
 
 
 class HostKeyRefused(paramiko.SSHException):
-    """The host's key is not the one we know, by the line `where`; or we know none."""
+    """The host's key differs from the known one in line `where`; or none is known."""
 
     def __init__(self, trust: Trust, where: str, blob: bytes, target: Target) -> None:
         super().__init__(f"host key {trust.value}")
         self.trust = trust
         self.where = where
         self.blob = blob
-        self.target = target  # a bastion of the host, perhaps
+        self.target = target  # possibly a bastion of the host
 
 
 class KnownHosts:
@@ -69,20 +70,22 @@ class KnownHosts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loaded: dict[Path, list[KnownKey]] = {}
+        self._loaded: dict[Path, dict[str, list[KnownKey]]] = {}  # by name; the hashed ones by ""
 
     def lines_about(self, target: Target) -> list[KnownKey]:
-        """Return the lines that speak of this target, by one of its names; raise Beyond."""
+        """Return the lines about this target under one of its names; raise Beyond."""
         files = (*target.user_known_hosts, *target.global_known_hosts)
         with self._lock:
             for file in files:
                 if file not in self._loaded:
-                    self._loaded[file] = load(file)
-            keys = [key for file in files for key in self._loaded[file]]
-        return [key for key in keys if any(map(key.covers, target.key_names))]
+                    keys = (("" if key.name[0] == "|" else key.name, key) for key in load(file))
+                    self._loaded[file] = grouped(keys)
+            names = ("", *target.key_names)
+            lines = [key for file in files for name in names for key in self._loaded[file].get(name, ())]
+        return [key for key in lines if any(map(key.covers, target.key_names))]
 
     def remember(self, target: Target, blob: bytes) -> None:
-        """Write a new key to the first user file, as `accept-new` promises; /dev/null keeps nothing."""
+        """Write a new key to the first user file, as `accept-new` requires; nothing for /dev/null."""
         if not target.user_known_hosts:
             return
         file = target.user_known_hosts[0]
@@ -90,19 +93,21 @@ class KnownHosts:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.touch(mode=0o600)
             if file.is_file():
-                end = "\n" if file.stat().st_size and not file.read_bytes().endswith(b"\n") else ""
+                text = file.read_bytes()
+                end = "\n" if text and not text.endswith(b"\n") else ""
                 line = f"{target.key_names[0]} {key_type(blob)} {base64.b64encode(blob).decode()}\n"
-                with file.open("a") as stream:
-                    stream.write(end + line)
+                if line.encode() not in text:  # another launch may have just written it
+                    with file.open("a") as stream:
+                        stream.write(end + line)
             self._loaded.pop(file, None)
 
 
 @dataclass(frozen=True)
 class Policy(paramiko.MissingHostKeyPolicy):
-    """Accepts a known key, remembers a new one where the user asked for that, refuses the rest."""
+    """Accepts a known key, stores a new one if the user requested it, refuses the rest."""
 
     target: Target
-    known: KnownHosts
+    known_hosts: KnownHosts
     lines: Sequence[KnownKey]  # about the target
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
@@ -112,16 +117,16 @@ class Policy(paramiko.MissingHostKeyPolicy):
         if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
             raise Beyond(f"RequiredRSASize {target.rsa_bits} in ssh_config")
         if trust is Trust.UNKNOWN and target.accept_new:
-            self.known.remember(target, blob)
+            self.known_hosts.remember(target, blob)
         elif trust is not Trust.KNOWN:
             raise HostKeyRefused(trust, where, blob, target)
 
 
 def judge(lines: Sequence[KnownKey], name: str, blob: bytes) -> tuple[Trust, str]:
-    """Judge a key by the lines about its host, whose best name this is; return the line to blame, too.
+    """Judge a key by the lines about its host, whose best name this is; also return the line to blame.
 
-    A line for a further name counts only when it agrees: as OpenSSH does, a key known for the plain name is
-    good for `[name]:port`, and another key known for the plain name says nothing about that port.
+    A line for a further name counts only if it agrees: as in OpenSSH, a key known for the plain name is
+    valid for `[name]:port`, while a different key known for the plain name says nothing about that port.
     """
     if any(key.blob == blob for key in lines):
         return Trust.KNOWN, ""
@@ -131,26 +136,25 @@ def judge(lines: Sequence[KnownKey], name: str, blob: bytes) -> tuple[Trust, str
 
 
 def load(file: Path) -> list[KnownKey]:
-    """Return what the lines of a file say; raise Beyond.
+    """Return the keys in a file; raise Beyond, or OSError, since its keys may contradict a new one.
 
-    A file that cannot be read has none, nor has a FIFO, which would be waited for. Lines that make no sense
-    are passed over.
+    A file that may not be read has none, and neither has a FIFO, which would block. It skips invalid lines.
     """
     keys: list[KnownKey] = []
     try:
         text = file.read_bytes().decode("utf-8", "replace") if file.is_file() else ""
-    except OSError:
+    except PermissionError:
         text = ""
     for number, line in enumerate(text.split("\n"), start=1):
-        words = line.split()
+        fields = line.split()
         if _SPECIAL.match(line.strip()):
-            raise Beyond(f"{words[0][:40]} in {file}:{number}")
-        if len(words) < 3 or words[0].startswith("#"):
+            raise Beyond(f"{fields[0][:40]} in {file}:{number}")
+        if len(fields) < 3 or fields[0].startswith("#"):
             continue
-        blob = _decode(words[2])
-        # The blob says its own type first; a line that contradicts itself is a broken line.
-        if blob and key_type(blob) == words[1]:
-            names = [words[0]] if words[0].startswith("|") else words[0].lower().split(",")
+        blob = _decode(fields[2])
+        # The blob starts with its own type; a line that contradicts itself is invalid.
+        if blob and key_type(blob) == fields[1]:
+            names = [fields[0]] if fields[0].startswith("|") else fields[0].lower().split(",")
             keys += [KnownKey(name, blob, f"{file}:{number}") for name in names]
     return keys
 
@@ -167,13 +171,13 @@ def fingerprint(blob: bytes) -> str:
 
 @cache
 def _hashed(name: str) -> tuple[bytes, bytes]:
-    """Return the salt and the digest of `|1|salt|digest`; both empty for a broken one."""
+    """Return the salt and the digest of `|1|salt|digest`; both empty for an invalid one."""
     parts = [_decode(part) for part in name.split("|")[2:]]
     return (parts[0], parts[1]) if len(parts) == 2 else (b"", b"")
 
 
 def _decode(text: str) -> bytes:
-    """Decode base64; b"" for what is none."""
+    """Decode base64; b"" for anything else."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:

@@ -20,10 +20,11 @@ from paramiko.message import Message
 
 from orchestrator.errors import ClusterError, HostError
 from orchestrator.model import Host, Way
+from orchestrator.node.base.fault import reason
 from orchestrator.ssh.openssh import open_masters
-from orchestrator.ssh.resolve import Target, reason, resolve
+from orchestrator.ssh.resolve import Target, resolve
 
-Ask: TypeAlias = Callable[[str], str]  # a prompt -> what was typed, without echo
+Ask: TypeAlias = Callable[[str], str]  # a prompt -> the input, without echo
 
 _AGENT_TIMEOUT = 60.0  # an agent may ask its owner to confirm
 _TRIES = 3
@@ -31,14 +32,14 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class Secrets:
-    """Answers that a person typed before the fan-out; handed on as data, never stored or shown."""
+    """Answers that a user gave before the fan-out; passed on as data, never stored or shown."""
 
     passphrases: Mapping[str, str] = field(default_factory=dict, repr=False)  # path of the key -> passphrase
-    masters: Path | None = None  # connections of OpenSSH that a person has logged in
+    masters: Path | None = None  # OpenSSH connections that a user has logged in
 
 
 class Loaded(Struct, frozen=True):
-    """A key that can sign, or why the file holds none: "is encrypted", "is no private key: ..."."""
+    """Keys that can sign, or why the file contains none: "is encrypted", "is no private key: ..."."""
 
     path: Path
     key: paramiko.PKey | None
@@ -48,7 +49,7 @@ class Loaded(Struct, frozen=True):
 
 
 def load(path: Path, passphrase: str | None = None) -> Loaded:
-    """Load a private key; as for `ssh`, one that others can read is none."""
+    """Load a private key; like `ssh`, reject one that others can read."""
     public = _public_half(path) or _public_half(Path(f"{path}.pub"))
     try:
         about = path.stat()
@@ -57,17 +58,17 @@ def load(path: Path, passphrase: str | None = None) -> Loaded:
             problem = f"can be read by others (mode {mode}), and is not used, as with ssh: chmod 600 {path}"
             return Loaded(path, None, public, problem)
         key = paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)  # type: ignore[arg-type]
-    except (TypeError, paramiko.PasswordRequiredException):  # cryptography's word for it, and paramiko's
+    except (TypeError, paramiko.PasswordRequiredException):  # the terms of cryptography, and of paramiko
         return Loaded(path, None, public, "is encrypted", locked=True)
     except Exception as error:  # anything, for a bad file
         if passphrase and isinstance(error, ValueError):
             return Loaded(path, None, public, "does not open with that passphrase", locked=True)
-        return Loaded(path, None, public, f"is no private key that we can use: {reason(error)}")
+        return Loaded(path, None, public, f"is not a usable private key: {reason(error)}")
     return Loaded(path, key, public or key.asbytes())
 
 
 def _public_half(path: Path) -> bytes | None:
-    """Return the key in a file that begins as `ssh-ed25519 AAAA...`; None for any other file."""
+    """Return the key in a file that begins with `ssh-ed25519 AAAA...`; None for any other file."""
     try:
         kind, encoded = path.read_text(encoding="utf-8", errors="replace").split()[:2]
         blob = base64.b64decode(encoded, validate=True)
@@ -86,7 +87,7 @@ class Keyring:
         self._agents: dict[str, SharedAgent | None] = {}
 
     def files(self, target: Target) -> list[Loaded]:
-        """Return the identity files that exist, if only their public half; all hosts use the same objects."""
+        """Return the existing identity files, even with only a public half; hosts share the objects."""
         with self._lock:
             for path in target.identities:
                 if path not in self._files and (os.path.isfile(path) or os.path.isfile(f"{path}.pub")):  # noqa: PTH113 - False, too, in a folder that we may not look into
@@ -94,7 +95,7 @@ class Keyring:
             return [self._files[path] for path in dict.fromkeys(target.identities) if path in self._files]
 
     def agent_keys(self, target: Target) -> Mapping[bytes, paramiko.AgentKey]:
-        """Return the keys that the target's agent holds, by their public half."""
+        """Return the keys in the target's agent, by their public half."""
         if target.agent is None:
             return {}
         with self._lock:
@@ -104,14 +105,14 @@ class Keyring:
         return {bytes(key.blob): key for key in agent.get_keys()} if agent else {}
 
     def unusable(self, target: Target) -> list[Loaded]:
-        """Return the files that hold no key for us, nor does the agent."""
+        """Return the files without a usable key that the agent does not hold either."""
         held = self.agent_keys(target)
         return [file for file in self.files(target) if file.problem and file.public not in held]
 
     def offers(self, target: Target) -> Iterator[tuple[str, paramiko.PKey]]:
-        """Yield keys with a person's names for them: chosen ones in the agent, files, the agent's others.
+        """Yield keys with names for users: chosen ones in the agent, files, the agent's others.
 
-        Files come before the agent's other keys, since a host hangs up after a few refusals.
+        Files come before the agent's other keys, because a host hangs up after a few refusals.
         """
         held, files = self.agent_keys(target), self.files(target)
         chosen = {file.public for file in files}
@@ -157,16 +158,16 @@ def _connect_agent(address: str) -> SharedAgent | None:
         return None
 
 
-# --- before the fan-out: what only a person knows is asked for once, one at a time ---
+# --- before the fan-out: what only the user knows is asked once, one question at a time ---
 
 
 def prepare(
     hosts: Sequence[Host], ask: Ask, *, tell: Callable[[str], None] = lambda _: None, masters: bool = True
 ) -> Secrets:
-    """Ask for the passphrases these hosts need; with `masters` OpenSSH asks for the hosts that are its own.
+    """Ask for the passphrases these hosts need; with `masters` OpenSSH asks for the hosts that it handles.
 
-    A key that the agent holds is not asked for, nor one of ssh's own default keys while another key
-    can be offered. An entry that cannot be resolved is left for `connect` to report.
+    No passphrase is asked for a key in the agent, nor for one of ssh's default keys while another key can be
+    offered. An entry that cannot be resolved is left for `connect` to report.
     """
 
     def target_of(host: Host) -> Target | None:
@@ -207,11 +208,11 @@ def _passphrase(path: Path, ask: Ask) -> str:
         passphrase = ask(f"{again}Passphrase for {path}: ")
         if not load(path, passphrase).locked:
             return passphrase
-    look = shlex.join(["ssh-keygen", "-y", "-f", str(path)])
+    command = shlex.join(["ssh-keygen", "-y", "-f", str(path)])
     raise ClusterError(
         f"{path} stays locked",
         why=f"{_TRIES} passphrases did not open it",
-        hint=f"`{look}` asks for it, too, and prints the public key; or name another key with `identity`",
+        hint=f"`{command}` asks for it, too, and prints the public key; or name another key with `identity`",
     )
 
 
@@ -219,10 +220,10 @@ def _passphrase(path: Path, ask: Ask) -> str:
 
 
 class LoginRefused(paramiko.AuthenticationException):
-    """The host took none of our keys: `offered` are their names, `unusable` the files that hold none."""
+    """The host accepted none of our keys: `offered` are their names, `unusable` the files without one."""
 
-    def __init__(self, offered: list[str], unusable: list[Loaded], words: str) -> None:
-        super().__init__(words)
+    def __init__(self, offered: list[str], unusable: list[Loaded], message: str) -> None:
+        super().__init__(message)
         self.offered = offered
         self.unusable = unusable
 
@@ -234,10 +235,10 @@ class Login(Struct, frozen=True):
     keyring: Keyring
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Log in or raise; `LoginRefused` when the host listened and said no to everything."""
+        """Log in or raise; `LoginRefused` if the host refused everything."""
         offered: list[str] = []
         allowed: list[str] = []
-        words = ""
+        message = ""
         for label, key in self.keyring.offers(self.target):
             offered.append(label)
             try:
@@ -251,8 +252,8 @@ class Login(Struct, frozen=True):
             except paramiko.AuthenticationException as error:
                 if "timeout" in str(error):
                     raise TimeoutError("no answer to the login") from error
-                if not transport.is_active():  # the host had enough
-                    words = "it hung up"
+                if not transport.is_active():  # the host limits the number of attempts
+                    message = "it closed the connection"
                     break
         if not offered:
             try:
@@ -262,5 +263,5 @@ class Login(Struct, frozen=True):
             else:
                 return
         if allowed and "publickey" not in allowed:
-            words = f"it takes only {' or '.join(name[:100] for name in allowed[:8])}"
-        raise LoginRefused(offered, self.keyring.unusable(self.target), words)
+            message = f"it takes only {' or '.join(name[:100] for name in allowed[:8])}"
+        raise LoginRefused(offered, self.keyring.unusable(self.target), message)

@@ -1,12 +1,12 @@
 """One SSH connection and the byte channels on it, over paramiko's raw channels.
 
-Our channels say nothing after their close. A message after it makes OpenSSH end the whole connection
+Our channels send nothing after their close. A message after it makes OpenSSH end the whole connection
 ("referred to nonexistent channel"), and with it every other channel: a bastion's with all hosts behind it.
-paramiko's channels can do that: they decide under a lock what to send, but send it without, and another
-thread's close may overtake it.
+paramiko's channels can do that: they decide under a lock what to send, but send it outside, and another
+thread's close may come first.
 
-paramiko also believes what a server says of the size of a packet, up to 4 GB and before any key was looked
-at, and keeps whatever it sends beyond a channel's window: as OpenSSH's client does, we end such a connection.
+paramiko also trusts a server's packet size, up to 4 GB and before any key was checked, and keeps whatever it
+sends beyond a channel's window: like OpenSSH's client, we end such a connection.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import paramiko
+from paramiko.auth_handler import AuthHandler
 from paramiko.common import (
     MSG_CHANNEL_DATA,
     MSG_CHANNEL_EXTENDED_DATA,
@@ -26,14 +27,26 @@ from paramiko.common import (
 )
 
 from orchestrator.errors import HostError
+from orchestrator.node.base.fault import reason
 from orchestrator.quoting import command_line
-from orchestrator.ssh.resolve import reason
 
 _TAIL = 4096
 _OPEN_TIMEOUT = 30.0
-MOST_PACKET = 256 * 1024  # bytes, as OpenSSH has it (PACKET_MAX_SIZE)
+MOST_PACKET = 256 * 1024  # bytes, as in OpenSSH (PACKET_MAX_SIZE)
 _HANDLERS: dict[int, Any] = vars(paramiko.Transport)["_channel_handler_table"]
 _GONE = (OSError, EOFError, paramiko.SSHException)
+
+
+class _Arrival(threading.Event):
+    """Set when a channel has new data on stdout or stderr, or ends.
+
+    Each of its two buffers clears it when that one is empty, which only the reader of both may do.
+    """
+
+    def clear(self) -> None:
+        pass
+
+    forget = threading.Event.clear
 
 
 @dataclass(eq=False)
@@ -58,10 +71,13 @@ class SshLink:
 
     remark = ""
 
-    def explain(self, status: int | None, words: bytes) -> HostError | None:
-        """Return nothing: a channel exists only on a connection that was made."""
-        del status, words
+    def explain(self, status: int | None, stderr: bytes) -> HostError | None:
+        """Return nothing: a channel exists only on an established connection."""
+        del status, stderr
         return None
+
+    def leave(self) -> None:
+        pass
 
     def close(self) -> None:
         self._hang_up()
@@ -81,8 +97,9 @@ class SshChannel:
         self._channel = channel
         self._lost = lost
         self._tail = b""
-        self._drainer = threading.Thread(target=self._drain, name="stderr", daemon=True)
-        self._drainer.start()
+        self._arrived = _Arrival()
+        channel.in_buffer.set_event(self._arrived)
+        channel.in_stderr_buffer.set_event(self._arrived)
 
     def send(self, data: bytes) -> None:
         try:
@@ -95,15 +112,25 @@ class SshChannel:
             self._channel.shutdown_write()
 
     def recv(self, limit: int) -> bytes:
-        return self._channel.recv(limit)
+        channel = self._channel
+        while True:
+            self._arrived.forget()
+            self._drain()  # unread data would fill its window and stop the command
+            if channel.recv_ready() or channel.eof_received or channel.closed:
+                return channel.recv(limit)
+            self._arrived.wait()
 
     def stderr_tail(self) -> bytes:
+        self._drain()
         return self._tail
 
     def wait(self, timeout: float) -> int | None:
         if not self._channel.status_event.wait(timeout):
             return None
-        self._drainer.join(timeout)
+        self._channel.settimeout(timeout)
+        with contextlib.suppress(TimeoutError):
+            while self._read_stderr():
+                pass
         return self._channel.exit_status
 
     def close(self) -> None:
@@ -111,13 +138,17 @@ class SshChannel:
             self._channel.close()
 
     def _drain(self) -> None:
-        """Take what comes on stderr: left alone it would fill its window and stop the command."""
-        while data := self._channel.recv_stderr(65536):
-            self._tail = (self._tail + data)[-_TAIL:]
+        while self._channel.recv_stderr_ready() and self._read_stderr():
+            pass
+
+    def _read_stderr(self) -> bytes:
+        data = self._channel.recv_stderr(65536)
+        self._tail = (self._tail + data)[-_TAIL:]
+        return data
 
 
 def _with_room(handler: Callable[[Any, paramiko.Message], None]) -> Callable[[Any, paramiko.Message], None]:
-    """End the connection by SSHException for data that a channel has no room for."""
+    """End the connection by SSHException for data beyond a channel's window."""
 
     def take(channel: Any, message: paramiko.Message) -> None:
         if len(channel.in_buffer) + len(channel.in_stderr_buffer) > 2 * channel.in_window_size:
@@ -128,7 +159,7 @@ def _with_room(handler: Callable[[Any, paramiko.Message], None]) -> Callable[[An
 
 
 class Transport(paramiko.Transport):
-    """A transport with bounds on what a server sends, whose channels send through a gate each."""
+    """A transport with limits on what a server sends, whose channels each send through a gate."""
 
     _channel_handler_table = _HANDLERS | {
         kind: _with_room(_HANDLERS[kind]) for kind in (MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA)
@@ -147,14 +178,42 @@ class Transport(paramiko.Transport):
         packetizer.read_all = read
         packetizer.start_handshake = lambda _seconds: None  # a timer, which is a thread: we have a deadline
 
+    def auth_publickey(self, username: str, key: paramiko.PKey, event: threading.Event | None = None) -> Any:
+        if event is not None or not self.is_active():
+            return super().auth_publickey(username, key, event)
+        done, self.auth_handler = threading.Event(), _Login(self)
+        self.auth_handler.auth_publickey(username, key, done)
+        return self.auth_handler.wait_for_response(done)
+
     def open_channel(self, *args: Any, **options: Any) -> paramiko.Channel:
         channel = super().open_channel(*args, **options)
         channel.transport = Gate(self)  # type: ignore[assignment]  # as far as a channel can see
         return channel
 
 
+class _Login(AuthHandler):
+    """Sends a login without waiting for the reply to its service request, which saves a round trip.
+
+    RFC 4253 (section 10) allows that. An RSA key waits for the server's list of signature algorithms.
+    """
+
+    _sent = False
+
+    def _request_auth(self) -> None:
+        super()._request_auth()  # type: ignore[misc]
+        if "rsa" not in self._get_key_type_and_bits(self.private_key)[0]:  # type: ignore[attr-defined]
+            message = paramiko.Message()
+            message.add_string("ssh-userauth")
+            super()._parse_service_accept(paramiko.Message(message.asbytes()))  # type: ignore[misc]
+            self._sent = True
+
+    def _parse_service_accept(self, message: paramiko.Message) -> None:
+        if not self._sent:
+            super()._parse_service_accept(message)  # type: ignore[misc]
+
+
 class Gate:
-    """The transport as one channel sees it: shut by the message that closes the channel."""
+    """The transport as seen by one channel: shut by the message that closes the channel."""
 
     def __init__(self, transport: paramiko.Transport) -> None:
         self._transport: Any = transport
@@ -165,9 +224,9 @@ class Gate:
         return getattr(self._transport, name)
 
     def _send_user_message(self, message: paramiko.Message) -> None:
-        """Send in turn; on a connection that is gone it is no error to close a channel, nor to make room.
+        """Send in turn; on a lost connection, closing a channel or opening its window is not an error.
 
-        Room is made by whoever has just read: what was read counts, and the end comes with the next read.
+        The window is opened after reading: that data counts, and the next read reports the end.
         """
         data = message.asbytes()
         closes = data.startswith(cMSG_CHANNEL_CLOSE)

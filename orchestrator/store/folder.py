@@ -1,4 +1,4 @@
-"""One object that knows every path of a run's folder, and what may be done with it."""
+"""One object that knows every path in a run's folder and every operation on it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from orchestrator.errors import RunError, UsageError, expect
+from orchestrator.errors import SPENT, RunError, UsageError, expect
 from orchestrator.events import validity
 from orchestrator.model import Order, RunPlan, TaskId
 from orchestrator.names import AttemptName, RunId
@@ -24,25 +25,26 @@ from orchestrator.node.base import locks
 from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import make_folder, open_plain, read_plain, write_atomically
 from orchestrator.planning import takeover
+from orchestrator.planning.environ import TF_CONFIG
+from orchestrator.planning.plan import tf_config
 from orchestrator.requests import LaunchRequest
-from orchestrator.text import plain, utf8
+from orchestrator.run.view import Vitals
+from orchestrator.text import READING, plain, utf8
 from orchestrator.unbroken import unbroken
 
 MOST = 64 << 20  # bytes of a plan
-_MOST_VITALS = 8 << 20
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
 _T = TypeVar("_T")
-_D = TypeVar("_D")
-NEW = ".new"  # holds the folders that are not whole yet
+NEW = ".new"  # contains folders that are not complete yet
 
 
 class CodeRecord(msgspec.Struct, frozen=True):
-    """The code of a run, for who compares it with another one's."""
+    """The code of a run, for comparisons with other runs."""
 
-    files: dict[str, str] = {}  # their digests; {} of too many
+    files: dict[str, str] = {}  # their digests; {} if there are too many
     commit: str = ""
     branch: str = ""
-    diff: str = ""  # to that commit, its beginning
+    diff: str = ""  # the beginning of the diff to that commit
 
 
 class _Inside:
@@ -59,24 +61,24 @@ class RunFolder(Struct, frozen=True):
     """`~/.local/state/orchestrate/runs/<id>/`; 0700, files 0600."""
 
     root: Path
-    id: RunId  # a run's name may come from a node: only what is one leads to a folder
+    id: RunId  # a node may supply a run's name: only a valid one leads to a folder
 
     plan = _Inside("plan.json")
     events = _Inside("events.jsonl")
-    request = _Inside("request.json")  # what was launched, for a replay; never sent to hosts
+    request = _Inside("request.json")  # the request, for a replay; never sent to hosts
     debug_log = _Inside("debug.log")
     lock = _Inside("keeper.lock")
     control = _Inside("control")
-    order = _Inside("order.json")  # in place of the FIFO, to a keeper on another machine
-    points = _Inside("points.jsonl")  # of the training, as tasks reported them; thinned
-    view = _Inside("view.json")  # how it stands, and after which bytes of the events
-    vitals = _Inside("vitals.json")  # what the tasks do right now, for viewers
-    notify = _Inside("notify.json")
-    metrics = _Inside("metrics.json")  # where they are written to
-    code = _Inside("code.json")  # files and git, as they were when they were sent
+    order = _Inside("order.json")  # instead of the FIFO, for a keeper on another machine
+    points = _Inside("points.jsonl")  # of the training, as tasks reported them; thinned out
+    usage = _Inside("usage.jsonl")  # processors and memory in use by the tasks of each host, as points
+    view = _Inside("view.json")  # the run's state, and the bytes of events it covers
+    vitals = _Inside("vitals.json")  # current activity of the tasks, for viewers
+    code = _Inside("code.json")  # files and git state when they were sent
     page = _Inside("report.html")
+    pages = _Inside("runs.html")  # of this run and others
     logs = _Inside("logs")
-    stacks = _Inside("stacks")  # a file per taking of the tasks' stacks
+    stacks = _Inside("stacks")  # one file per collection of the tasks' stacks
 
     @property
     def path(self) -> Path:
@@ -86,40 +88,28 @@ class RunFolder(Struct, frozen=True):
     def run(self) -> str:
         return str(self.id)
 
-    def read_vitals(self) -> bytes:
-        """Empty where nothing can be read."""
-        try:
-            return read_plain(self.vitals, _MOST_VITALS)
-        except OSError:
-            return b""
-
-    def write_words(self, file: Path, words: Sequence[str]) -> None:
-        """Keep what `--notify` or `--metrics` names; it is of this machine, so that no plan holds it."""
-        write_atomically(file, json.dumps(list(words)).encode())
-
-    def read_words(self, file: Path) -> tuple[str, ...]:
-        """Return the words that were kept; () when there are none, or they cannot be read."""
-        return self._kept(file, tuple[str, ...], ())
+    def read_vitals(self) -> Vitals | None:
+        return self._kept(self.vitals, Vitals)
 
     def write_request(self, request: LaunchRequest) -> None:
         write_atomically(self.request, msgspec.json.encode(utf8(msgspec.to_builtins(request))))
 
     def read_request(self) -> LaunchRequest | None:
-        """Return what was launched; None where that was elsewhere, or it cannot be read."""
-        return self._kept(self.request, LaunchRequest, None)
+        """Return the request; None if the run was launched elsewhere, or it cannot be read."""
+        return self._kept(self.request, LaunchRequest)
 
     def read_code(self) -> CodeRecord:
-        """Nothing where the code was never read, or what was kept of it cannot be."""
-        return self._kept(self.code, CodeRecord, CodeRecord())
+        """Return nothing if the code was never read, or its record cannot be."""
+        return self._kept(self.code, CodeRecord) or CodeRecord()
 
-    def _kept(self, file: Path, kind: type[_T], otherwise: _D) -> _T | _D:
+    def _kept(self, file: Path, kind: type[_T]) -> _T | None:
         try:
             return msgspec.json.decode(read_plain(file, MOST), type=kind)
         except (OSError, RecursionError, UsageError, msgspec.MsgspecError):
-            return otherwise
+            return None
 
     def write_stacks(self, at: float, text: str) -> Path:
-        """Keep what was taken at `at` in a file of its own; return its path."""
+        """Store stacks collected at `at` in a file of their own; return its path."""
         self.stacks.mkdir(mode=0o700, exist_ok=True)
         stem = time.strftime("%Y%m%d-%H%M%S", time.localtime(at))
         path = self.stacks / f"{stem}.{int(at % 1 * 1000):03}.txt"
@@ -131,7 +121,7 @@ class RunFolder(Struct, frozen=True):
         return self._of_task(attempt, task, "log")
 
     def times(self, attempt: str, task: str) -> Path:
-        """(offset, node time in ns) pairs, 16 bytes each, for the bytes of the log."""
+        """Return (offset, node time in ns) pairs, 16 bytes each, for the bytes of the log."""
         return self._of_task(attempt, task, "idx")
 
     def report(self, attempt: str, task: str) -> Path:
@@ -140,10 +130,29 @@ class RunFolder(Struct, frozen=True):
     def _of_task(self, attempt: str, task: str, ending: str) -> Path:
         return self.logs / AttemptName(attempt) / f"{TaskId.parse(task).slug}.{ending}"
 
+    def claim(self, plan: RunPlan) -> bool:
+        """Create the folder of a new run; return False if another launch has the same ID.
+
+        Raise UsageError if that fails.
+        """
+        making = self.root / NEW / self.id
+        try:
+            make_folder(making.parent)
+            making.mkdir(0o700)
+        except OSError as error:
+            if isinstance(error, FileExistsError) and making.parent.is_dir():  # and not a file
+                return False
+            raise self._uncreated(error) from error
+        if os.path.lexists(self.path):
+            making.rmdir()
+            return False
+        self.create(plan)
+        return True
+
     def create(self, plan: RunPlan) -> None:
-        """Make the folder, or what is missing of it, with a plan; raise UsageError when it cannot be made."""
+        """Create the folder, or what is missing of it, with a plan; raise UsageError if that fails."""
         fresh = not os.path.lexists(self.path)
-        # Nobody sees a run without its plan: another command may list the runs at any moment.
+        # A run is never visible without its plan: another command may list the runs at any moment.
         making = RunFolder(self.root / NEW, self.id) if fresh else self
         try:
             make_folder(self.root)
@@ -158,14 +167,14 @@ class RunFolder(Struct, frozen=True):
         except OSError as error:
             if fresh:
                 shutil.rmtree(making.path, ignore_errors=True)
-            raise UsageError(
-                f"cannot make the run's folder {self.path}",
-                why=reason(error),
-                hint="set XDG_STATE_HOME to a folder of yours on a disk with space",
-            ) from error
+            raise self._uncreated(error) from error
+
+    def _uncreated(self, error: OSError) -> UsageError:
+        what, hint = f"cannot make the run's folder {self.path}", "set XDG_STATE_HOME to a folder of yours"
+        return UsageError(what, why=reason(error), hint=f"{hint} on a disk with space")
 
     def write_plan(self, plan: RunPlan) -> None:
-        """Replace the plan by one that differs; raise RunError when there is no room for it."""
+        """Replace a plan that differs; raise RunError if there is no room."""
         data = encode_plan(plan)
         try:
             if not self.plan.exists() or read_plain(self.plan, MOST) != data:
@@ -178,7 +187,7 @@ class RunFolder(Struct, frozen=True):
             ) from error
 
     def read_plan(self) -> RunPlan:
-        """Raise UsageError when there is no plan that can be read."""
+        """Raise UsageError if there is no readable plan."""
         try:
             plan = decode_plan(read_plain(self.plan, MOST))
             if plan.run != self.run:
@@ -188,14 +197,14 @@ class RunFolder(Struct, frozen=True):
             raise UsageError(
                 f"run {self.run} cannot be read",
                 why=f"{self.plan}: {why}",
-                hint=f"`orchestrate stop {self.run}` where the run's hosts.toml is: its hosts know its plan",
+                hint=f"`orchestrate stop {self.run}` where the run's hosts.toml is: its hosts have its plan",
             ) from error
         return plan
 
     def take_lock(self) -> int | None:
-        """Become the run's keeper on this machine: the descriptor that holds the lock, or None.
+        """Become the run's keeper on this machine: return the descriptor that holds the lock, or None.
 
-        Raise UsageError where the folder cannot be written, or its disk has no locks.
+        Raise UsageError if the folder cannot be written, or its file system has no locks.
         """
         try:
             fd = open_plain(self.lock, os.O_RDWR | os.O_CREAT)
@@ -215,16 +224,17 @@ class RunFolder(Struct, frozen=True):
         )
 
     def has_keeper(self) -> bool:
-        """Return True while a living keeper holds the run, by its lock and by nothing else."""
+        """Return True while a living keeper holds the run, determined by its lock alone."""
         return unbroken(self._has_keeper)  # an interrupt must not leave the lock with us
 
     def _has_keeper(self) -> bool:
         try:
             fd = open_plain(self.lock, os.O_RDONLY)
-        except OSError:
-            return False
+        except OSError as error:
+            return error.errno in SPENT  # what cannot be checked must be neither taken over nor removed
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look do not take us for one
+            # Shared: two processes that check must not mistake each other for a keeper.
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
         finally:
@@ -232,9 +242,9 @@ class RunFolder(Struct, frozen=True):
         return False
 
     def open_control(self) -> int:
-        """The keeper's end of the control FIFO; held read-write so that it never sees an end.
+        """Return the keeper's end of the control FIFO, opened read-write so that it never ends.
 
-        Raise UsageError where none can be made.
+        Raise UsageError if it cannot be created.
         """
         try:
             if not self.control.is_fifo():
@@ -244,7 +254,7 @@ class RunFolder(Struct, frozen=True):
             raise self._not_ours(self.control, error) from error
 
     def take_order(self) -> bytes:
-        """Return an order that was left here, once; empty when there is none."""
+        """Return an order that was stored here, once; empty if there is none."""
         try:
             data = read_plain(self.order, 4096)
             self.order.unlink()
@@ -253,12 +263,12 @@ class RunFolder(Struct, frozen=True):
         return data
 
     def ask_keeper(self, order: Order, **more: object) -> bool:
-        """Put one order to the keeper; False when there is none that listens, or has no room for it."""
+        """Send one order to the keeper; return False if none listens, or its queue is full."""
         try:
-            if not self.control.is_fifo():  # a device may act when it is opened
+            if not self.control.is_fifo():  # opening a device may have an effect
                 return False
             fd = os.open(self.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        except OSError:  # ENXIO: nobody on this machine reads; another one may share this folder with us
+        except OSError:  # ENXIO: no reader on this machine; one on another machine may share this folder
             if order in (Order.VITALS, Order.TYPE) or not self.has_keeper():
                 return False
             with contextlib.suppress(OSError):
@@ -278,17 +288,30 @@ class RunFolder(Struct, frozen=True):
 
 
 def encode_plan(plan: RunPlan) -> bytes:
+    """Return a plan as JSON; each TF_CONFIG, which contains the whole cluster, is empty in it."""
+    plan = _with_configs(plan, lambda _: "")
     try:
         data = msgspec.json.encode(plan)
-    except UnicodeEncodeError:  # a path or a login name that is no UTF-8
+    except UnicodeEncodeError:  # a path or a login name that is not UTF-8
         data = msgspec.json.encode(utf8(msgspec.to_builtins(plan)))
     return msgspec.json.format(data) + b"\n"
 
 
 def decode_plan(data: bytes) -> RunPlan:
-    """The inverse; raise `msgspec.ValidationError` for anything that no plan of ours says."""
+    """Return the plan that was encoded; raise `msgspec.ValidationError` for anything else."""
     with validity():
-        plan = msgspec.json.decode(data, type=RunPlan)
+        with READING:
+            plan = msgspec.json.decode(data, type=RunPlan)
         expect(not _NUL.search(data), "a text holds a NUL character")
         takeover.check(plan)
-    return plan
+    cluster = json.dumps(plan.cluster)
+    return _with_configs(plan, lambda task: tf_config(cluster, task))
+
+
+def _with_configs(plan: RunPlan, make: Callable[[TaskId], str]) -> RunPlan:
+    """Return the plan with another TF_CONFIG in each task that has one."""
+    tasks = (
+        replace(spec, env={**spec.env, TF_CONFIG: make(spec.id)}) if TF_CONFIG in spec.env else spec
+        for spec in plan.tasks
+    )
+    return replace(plan, tasks=tuple(tasks))

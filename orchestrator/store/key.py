@@ -1,8 +1,8 @@
-"""The user's key, on this machine alone and never sent to a node, and the seal that it puts on plans.
+"""The user's key, which never leaves this machine, and the seal it puts on plans.
 
-A node keeps a plan for whoever takes the run over: compressed, since every host gets it and it grows with
-their number, as one word of base64, followed by the seal that is made over its JSON. The seal is proof that
-whoever holds the key has written it.
+A node stores a plan for a takeover: compressed, because every host receives it and it grows with the number
+of hosts, as one base64 word, followed by a seal over its JSON. The seal proves that a holder of the key
+wrote it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import make_folder, open_plain, write_atomically
 
 KEY_BYTES = 32
-_DOMAIN = b"orchestrate plan, version 2\n"  # the key may have other uses one day
-_LARGEST = 64 << 20  # bytes of a plan: a node may send what opens out to more
+_DOMAIN = b"orchestrate plan, version 2\n"  # the key may have other uses later
+_LARGEST = 64 << 20  # bytes of a plan: a node could send data that decompresses to more
 _TEXT = re.compile(rb"[0-9a-f]{%d}\n?" % (2 * KEY_BYTES))
 
 
 def key_path() -> Path:
-    """$XDG_CONFIG_HOME/orchestrate/key (XDG base directory specification)."""
+    """Return $XDG_CONFIG_HOME/orchestrate/key (XDG base directory specification)."""
     config = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     base = config if config.is_absolute() else Path.home() / ".config"
     return base / "orchestrate" / "key"
 
 
 def read_key() -> bytes | None:
-    """The key, None where there is none; raise UsageError for one that others may know or that is damaged."""
+    """Return the key, or None; raise UsageError for a damaged one, or one that others may know."""
     path = key_path()
     try:
         with os.fdopen(open_plain(path, os.O_RDONLY, follow=True), "rb") as file:
@@ -58,13 +58,22 @@ def read_key() -> bytes | None:
 
 
 def own_key() -> bytes | None:
-    """The key, made when there is none; None where none can be made."""
+    """Return the key, created if necessary; None if that is impossible."""
     key, path = read_key(), key_path()
     if key is not None:
         return key
     with contextlib.suppress(OSError):
         make_folder(path.parent)
-        write_atomically(path, secrets.token_hex(KEY_BYTES).encode() + b"\n")
+        # Of several launches at once the first one's key is that of all: their plans bear its seal.
+        beside = path.with_name(f".key.{secrets.token_hex(8)}")
+        write_atomically(beside, secrets.token_hex(KEY_BYTES).encode() + b"\n")
+        try:
+            path.hardlink_to(beside)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            beside.replace(path)
+        beside.unlink(missing_ok=True)
     return read_key()
 
 
@@ -75,22 +84,22 @@ def _unusable(path: Path, why: str) -> UsageError:
 
 
 class OpenedPlan(Struct, frozen=True):
-    """A plan's JSON, and whether it is exactly what a holder of the key has sealed."""
+    """A plan's JSON, and whether a holder of the key has sealed exactly this."""
 
     plan: bytes
     authentic: bool
 
 
 def seal(plan: bytes, key: bytes | None) -> str:
-    """Pack the JSON of a plan with its seal; without a key there is none."""
+    """Return the packed JSON of a plan with its seal; without a key the seal is missing."""
     packed = base64.b64encode(zlib.compress(plan, 1)).decode()
     return packed if key is None else f"{packed} {_mac(plan, key)}"
 
 
 def opened(text: str, key: bytes | None) -> OpenedPlan:
-    """Take the seal off; without a key, or with another seal than ours, nothing is authentic.
+    """Return the plan without its seal; with no key, or a different seal, it is not authentic.
 
-    Raise ValueError for what no plan was packed into.
+    Raise ValueError for data that is not a packed plan.
     """
     packed, _, mac = text.partition(" ")
     try:

@@ -1,4 +1,4 @@
-"""Runs that this machine knows, by their names, and what else it keeps from one command to the next."""
+"""Runs that this machine knows, by name, and what else it keeps between commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,42 +23,42 @@ from orchestrator.store.folder import RunFolder
 from orchestrator.store.standing import in_question
 from orchestrator.text import some
 
-_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # none that look alike; in the order in which they sort
+_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # without similar ones; in ascending order
 _MOST_LOCK = 16 << 20  # bytes of the lock of an environment
-_NAMED = 8  # runs, the newest, when a word means too many
-DAY = 86_400.0  # seconds that a validation counts
+_NAMED = 8  # the newest runs, listed when a name is ambiguous
+DAY = 86_400.0  # seconds that a validation remains valid
 
 
 def runs_root() -> Path:
-    """Where runs live: $XDG_STATE_HOME/orchestrate/runs (XDG base directory specification)."""
+    """Return the folder of runs: $XDG_STATE_HOME/orchestrate/runs (XDG base directory specification)."""
     return state_root() / "runs"
 
 
 def state_root() -> Path:
-    """The folder of what this machine keeps from one command to the next."""
+    """Return the folder of what this machine keeps between commands."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     base = state if state.is_absolute() else Path.home() / ".local" / "state"
     return base / "orchestrate"
 
 
 def new_run_id(now: float) -> RunId:
-    """`20261121-0102-k7pq`: sorts by age, the last part alone names it."""
+    """Return `20261121-0102-k7pq`: sorts by age; the last part alone identifies it."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    fraction = divmod(int(now % 1 * len(_LETTERS) ** 2), len(_LETTERS))  # of the second: to the millisecond
+    fraction = divmod(int(now % 1 * len(_LETTERS) ** 2), len(_LETTERS))  # milliseconds of the second
     time_of = "".join(_LETTERS[number] for number in fraction)
     return RunId(f"{stamp}-{time_of}{''.join(secrets.choice(_LETTERS) for _ in range(2))}")
 
 
 def runs(root: Path | None = None) -> Iterator[RunFolder]:
-    """Every run of this machine, the newest first, damaged ones too.
+    """Return every run of this machine, the newest first, including damaged ones.
 
-    Raise UsageError when they cannot be listed.
+    Raise UsageError if they cannot be listed.
     """
     yield from sorted(run_folders(root or runs_root()), key=lambda folder: folder.run, reverse=True)
 
 
 def run_folders(base: Path) -> list[RunFolder]:
-    """The folders of runs below a root, whole or not; raise UsageError when that cannot be read."""
+    """Return the run folders below a root, complete or not; raise UsageError if that cannot be read."""
     try:
         entries = [entry.name for entry in base.iterdir() if entry.is_dir()]
     except FileNotFoundError:
@@ -69,52 +69,62 @@ def run_folders(base: Path) -> list[RunFolder]:
             why=reason(error),
             hint="make it a folder of yours, or set XDG_STATE_HOME to another one",
         ) from error
-    found = []
+    folders = []
     for name in entries:
-        with contextlib.suppress(NotANameError):  # a folder of somebody's own
-            found.append(RunFolder(base, RunId(name)))
-    return found
+        with contextlib.suppress(NotANameError):  # a folder of the user's
+            folders.append(RunFolder(base, RunId(name)))
+    return folders
 
 
-def find(wanted: str | None, root: Path | None = None) -> RunFolder | None:
-    """Return the run of an id, its start, its last part, or a --name; without one the newest run.
+def find(query: str | None, root: Path | None = None) -> RunFolder | None:
+    """Return the run with an id, its start, its last part, or a --name; without one the newest run.
 
-    A launch that was refused is the newest only where no run has started tasks: it must not hide the run
-    that trains. Return None when there is no such run here; raise UsageError when several match.
+    A refused launch is the newest only if no run has started tasks: it must not hide the run that trains.
+    Return None if this machine has no such run; raise UsageError if several match.
     """
-    found = list(runs(root))
-    if wanted is not None:
-        matches = [folder for folder in found if matches_run(folder.run, wanted)]
-        found = matches if len(matches) == 1 else named(wanted, root)
-        if not found and matches:  # `--name 2026` is a name, though many ids begin like that
-            raise ambiguous(wanted, [folder.run for folder in matches])
-    return next(filter(in_question, found), found[0] if found else None)
+    folders = list(runs(root))
+    if query is not None:
+        matches = [folder for folder in folders if matches_run(folder.run, query)]
+        folders = matches if len(matches) == 1 else named(query, root)
+        if not folders and matches:  # `--name 2026` is a name, although many ids begin like that
+            raise ambiguous(query, [folder.run for folder in matches])
+    return next(filter(in_question, folders), folders[0] if folders else None)
 
 
-def named(name: str, root: Path | None = None) -> list[RunFolder]:
-    """The runs of a --name, the newest first."""
-    found = []
+def named(
+    name: str, root: Path | None = None, match: Callable[[str, str], bool] = str.__eq__
+) -> list[RunFolder]:
+    """Return the runs with a --name, the newest first."""
+    matches = []
     for folder in runs(root):
-        with contextlib.suppress(OrchestrateError):  # one that cannot be read has no name
-            if folder.read_plan().name == name:
-                found.append(folder)
-    return found
+        with contextlib.suppress(OrchestrateError):  # an unreadable one has no name
+            if match(folder.read_plan().name, name):
+                matches.append(folder)
+    return matches
 
 
-def ambiguous(wanted: str, runs: Sequence[str]) -> UsageError:
+def known_names() -> Iterator[str]:
+    """The names, ids and last parts of ids of the runs of this machine."""
+    for folder in runs():
+        yield from (folder.run, folder.run.rsplit("-", 1)[-1])
+        with contextlib.suppress(OrchestrateError):
+            yield folder.read_plan().name
+
+
+def ambiguous(query: str, runs: Sequence[str]) -> UsageError:
     return UsageError(
-        f"{len(runs)} runs match {wanted!r}",
+        f"{len(runs)} runs match {query!r}",
         why=some(sorted(runs, reverse=True), _NAMED),
         hint="write more of the id, or only its last part",
     )
 
 
-def matches_run(run: str, wanted: str) -> bool:
-    return run.startswith(wanted) or run.rsplit("-", 1)[-1] == wanted
+def matches_run(run: str, query: str) -> bool:
+    return run.startswith(query) or run.rsplit("-", 1)[-1] == query
 
 
 def read_lock(name: str) -> str | None:
-    """Read the lock of an environment that this machine has resolved; None where there is none."""
+    """Read the lock of an environment that this machine has resolved; return None if there is none."""
     try:
         return read_plain(_lock_path(name), _MOST_LOCK).decode()
     except (OSError, ValueError):
@@ -122,7 +132,7 @@ def read_lock(name: str) -> str | None:
 
 
 def write_lock(name: str, text: str) -> None:
-    """Keep the lock of an environment; raise UsageError when it cannot be written."""
+    """Store the lock of an environment; raise UsageError if it cannot be written."""
     path = _lock_path(name)
     try:
         make_folder(path.parent)
@@ -143,31 +153,35 @@ def _lock_path(name: str) -> Path:
 
 
 def subject(spec: TaskSpec, tree: str, state: str) -> str:
-    """Digest what is validated: program, options, environment and host.
+    """Return a digest of what is validated: program, options, environment and host.
 
-    `tree` is the digest of the program, `state` the host's own.
+    `tree` is the digest of the program, `state` that of the host.
     """
     return _digest([spec.argv, sorted(spec.env.items()), spec.setup, tree, state])
 
 
 class Validations(Struct, frozen=True):
-    """Hosts that were validated: an empty file for each host and subject; other commands may use it, too.
+    """Validated hosts: an empty file per host and subject; several commands may use it at once.
 
-    It is a convenience: what cannot be read is not remembered, and a full disk forgets.
+    It is only a convenience: unreadable entries do not count, and a full disk stores none.
     """
 
     folder: Path
 
     def age(self, host: Host, subject: str) -> float | None:
-        """How many seconds ago this was validated on a host; None: not within a day."""
+        """Return how many seconds ago this was validated on a host; None: not within a day."""
         try:
             age = time.time() - self._path(host, subject).lstat().st_mtime
         except OSError:
             return None
         return age if 0 <= age < DAY else None  # a clock may have been set back
 
+    def any_of(self, host: Host) -> bool:
+        """Return True if something was validated on a host."""
+        return any(self.folder.glob(self._path(host, "*").name))
+
     def write(self, host: Host, subject: str) -> None:
-        """Remember it, and remove what is too old to count."""
+        """Store it, and remove entries that are too old to count."""
         with contextlib.suppress(OSError):
             make_folder(self.folder)
             for entry in self.folder.iterdir():
@@ -177,12 +191,12 @@ class Validations(Struct, frozen=True):
             self._path(host, subject).touch(0o600)
 
     def forget(self, host: Host) -> None:
-        """Forget all validations of a host; raise OSError when one cannot be removed."""
+        """Remove all validations of a host; raise OSError if that fails."""
         for path in self.folder.glob(self._path(host, "*").name):
             path.unlink(missing_ok=True)
 
     def _path(self, host: Host, subject: str) -> Path:
-        """Name it by the way to the host, so that no other host can speak for it."""
+        """Return its path, which depends on the way to the host: no other host is mistaken for it."""
         way = _digest([host.ssh, host.user, host.port, host.ssh_config, host.via, host.state])
         return self.folder / f"{way}-{subject}"
 

@@ -1,4 +1,4 @@
-"""The file of `--metrics`: the figures of a run as Prometheus reads them, for node_exporter."""
+"""The file of `--metrics`: a run's figures in Prometheus' format, for node_exporter."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import write_atomically
 from orchestrator.run.view import TaskState, View, apply
 
-_PAUSE = 1.0  # seconds between two writings
+_PAUSE = 1.0  # seconds between two writes
 _PATIENCE = 5.0  # seconds for the last one
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class MetricsFile:
-    """Takes a run's events, and replaces the file in a thread of its own: no event waits for a slow disk."""
+    """Receives a run's events and replaces the file in its own thread: no event waits for a slow disk."""
 
     def __init__(self, path: Path, history: Iterable[Stamped]) -> None:
         self._path, self._view = path, View()
@@ -45,7 +45,7 @@ class MetricsFile:
         self._thread.start()
 
     def finish(self) -> None:
-        """Write what the last events say."""
+        """Write the state after the last events."""
         self._over.set()
         self._news.set()
         self._thread.join(_PATIENCE)
@@ -59,7 +59,7 @@ class MetricsFile:
                 if self._path.exists() and not self._path.is_file():
                     raise OSError(errno.EEXIST, "it is no file")
                 data = text(self._view, dict(self._received)).encode("utf-8", "replace")
-                write_atomically(self._path, data, 0o644)  # node_exporter is another user
+                write_atomically(self._path, data, 0o644)  # node_exporter runs as another user
             except OSError as error:
                 if not warned:
                     emit(Noted(f"the metrics cannot be written to {self._path}: {reason(error)}"))

@@ -1,4 +1,4 @@
-"""The controller's copy of a task's files: byte-identical prefixes, whose sizes are the resume cursors."""
+"""The controller's copy of a task's files: byte-identical prefixes, whose sizes are the resume positions."""
 
 from __future__ import annotations
 
@@ -15,50 +15,45 @@ from orchestrator.node.task.output import RECORD
 from orchestrator.plainfile import open_plain
 from orchestrator.store.folder import RunFolder
 
-ROOM = 256 << 10  # bytes that logs leave free on the disk: the run's story and its end need some
+ROOM = 256 << 10  # bytes that logs leave free on the disk for the run's events and its end
 
 
 class Mirror:
-    """Appends what a node sends to the files of one task, exactly where it belongs.
+    """Appends what a node sends to the files of one task, at exactly the right offset.
 
-    Making one never fails, since the tasks run by then: a file that cannot be opened is tried again when
-    there is something to write to it.
+    The constructor never fails, because the tasks are already running: a file that cannot be opened is
+    retried when there is something to write to it.
     """
 
     def __init__(self, folder: RunFolder, attempt: str, task: str) -> None:
         self.log = MirrorFile(folder.log(attempt, task))
         self._times = MirrorFile(folder.times(attempt, task))
         self.report = MirrorFile(folder.report(attempt, task))
-        with contextlib.suppress(OSError):  # a task that prints nothing has a log, too
+        with contextlib.suppress(OSError):  # a task that prints nothing has a log too
             self.log.append(b"")
         self.log.close()
         self._timed = _last_record(self._times.path)  # the offset in the last record; -1: none
 
     def add_log(self, offset: int, data: bytes, times: Iterable[tuple[int, int]]) -> None:
-        """Append log bytes that stand at `offset` on the node.
+        """Append log bytes that are at `offset` on the node.
 
-        What is here already is skipped (a resumed stream may overlap); raise ValueError for a hole, and
-        OSError without room: what found room stays, and counts.
+        Bytes that exist here are skipped (a resumed stream may overlap). Raise ValueError for a gap, and
+        OSError if the disk is full: what was stored stays, and counts.
 
-        The times come first: whoever reads a byte finds when it was printed.
+        The times come first, so that a reader of a byte always finds its time.
         """
         self.log.expect(offset)
-        try:
-            self._add_times(times)
-        finally:
-            self.log.add(offset, data)
-
-    def _add_times(self, times: Iterable[tuple[int, int]]) -> None:
-        """Append the records behind the last one: those of bytes that found no room come again."""
+        # Those of bytes that were not stored come again.
         new = sorted(record for record in times if record[0] > self._timed)
-        if not new:
-            return
         try:
-            self._times.append(b"".join(starmap(RECORD.pack, new)), whole=RECORD.size)
+            if new:
+                self._times.append(b"".join(starmap(RECORD.pack, new)), whole=RECORD.size)
+                self._timed = new[-1][0]
         except OSError:
             self._timed = _last_record(self._times.path)
             raise
-        self._timed = new[-1][0]
+        finally:
+            self.log.add(offset, data)
 
     def close(self) -> None:
         for file in (self.log, self._times, self.report):
@@ -66,37 +61,37 @@ class Mirror:
 
 
 class MirrorFile:
-    """A file that is open from its first write on: many tasks never report, and descriptors are few."""
+    """A file that stays open after its first write: many tasks never report, and descriptors are limited."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.size, self._fd = path, 0, -1
-        with contextlib.suppress(OSError):  # of an earlier keeper; to be asked for once more is no harm
+        with contextlib.suppress(OSError):  # of an earlier keeper; requesting it again is harmless
             self.size = path.stat().st_size
 
     def add(self, offset: int, data: bytes) -> None:
-        """Append what stands at `offset` and is not here yet; raise ValueError for a hole, or OSError."""
+        """Append the new part of what is at `offset`; raise ValueError for a gap, or OSError."""
         self.expect(offset)
         self.append(data[self.size - offset :])
 
     def expect(self, offset: int) -> None:
-        """Raise ValueError where bytes at `offset` would leave a hole, or OSError."""
+        """Raise ValueError if bytes at `offset` would leave a gap, or OSError."""
         self._open()
         if offset > self.size:
             raise ValueError(f"bytes at {offset} would leave a hole after {self.size}")
 
     def append(self, data: bytes, *, whole: int = 1) -> None:
-        """Append what finds room, in pieces of `whole` bytes; raise OSError for the rest."""
+        """Append as much as the disk accepts, in pieces of `whole` bytes; raise OSError for the rest."""
         self._open()
         if data and not has_room(self.path.parent):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-        self._cut(whole)  # what another keeper had begun as it was killed
+        self._cut(whole)  # begun by another keeper when it was killed
         try:
             write_all(self._fd, data)
         finally:
             self._cut(whole)
 
     def _cut(self, whole: int) -> None:
-        """Know the size, and take back a piece that is not whole."""
+        """Determine the size, and cut off an incomplete piece."""
         self.size = os.fstat(self._fd).st_size
         if odd := self.size % whole:
             self.size -= odd
@@ -117,19 +112,19 @@ class MirrorFile:
 
 
 def _last_record(times: Path) -> int:
-    """The offset in the last whole record of an index; -1 where none can be read."""
+    """Return the offset in the last complete record of an index; -1 if none can be read."""
     try:
         with os.fdopen(open_plain(times, os.O_RDONLY), "rb") as file:
             end = file.seek(0, os.SEEK_END) // RECORD.size * RECORD.size
             file.seek(max(0, end - RECORD.size))
-            found = file.read(RECORD.size)
+            record = file.read(RECORD.size)
     except OSError:
         return -1
-    return int(RECORD.unpack(found)[0]) if len(found) == RECORD.size else -1
+    return int(RECORD.unpack(record)[0]) if len(record) == RECORD.size else -1
 
 
 def has_room(folder: Path) -> bool:
-    """Return True where a disk has room for more than the end of a run's story."""
+    """Return True if the disk has more room than the run's last events need."""
     try:
         return free_bytes(str(folder)) >= ROOM
     except OSError:

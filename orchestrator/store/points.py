@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from orchestrator.clock import SYSTEM, Clock
 from orchestrator.events import TaskProgressed
 from orchestrator.node.base.descriptors import write_all
-from orchestrator.plainfile import end_of, open_plain, write_atomically
+from orchestrator.plainfile import open_plain, tail_of, write_atomically
 from orchestrator.run.points import Thinned, TrainingPoint
 
 _PAUSE = 1.0  # seconds between two points of a task that are only the newest
@@ -41,13 +41,13 @@ class PointFile:
         self._waiting: dict[str, TrainingPoint] = {}  # the newest of each task, where it is not on disk
         self._shown: dict[str, float] = {}  # when the last one of a task was (monotonic)
         self._buffer, self._lines, self._next, self._most = b"", 0, 0, _SLACK
-        data, _ = end_of(path, _MOST)
+        data, _ = tail_of(path, _MOST)
         if data and not data.endswith(b"\n"):  # the half line of a keeper that was killed
             self._buffer = b"\n"
         for point in _points(data):
             self._lines, self._next = self._lines + 1, max(self._next, point.n + 1)
             self._last[point.attempt, point.task, point.printed] = point
-            self._thinned.take(point, known=point.kept)
+            self._thinned.take(point, stored=point.kept)
         try:
             self._thinned.stride(msgspec.json.decode(data.partition(b"\n")[0], type=_Head).strides)
         except msgspec.MsgspecError:
@@ -62,9 +62,9 @@ class PointFile:
     ) -> list[TrainingPoint]:
         """Take what a task reported, or printed; return it where it stays, for viewers to see."""
         values = {"loss": event.loss, "steps_per_second": event.steps_per_second, **event.metrics}
-        known = {name: value for name, value in values.items() if value is not None}
+        present = {name: value for name, value in values.items() if value is not None}
         point = TrainingPoint(
-            self._next, at, event.task, attempt, event.step, known, event.diverged, end, printed
+            self._next, at, event.task, attempt, event.step, present, event.diverged, end, printed
         )
         self._next += 1
         self._last[attempt, event.task, printed] = point
@@ -86,7 +86,7 @@ class PointFile:
         return [point]
 
     def write(self) -> None:
-        """Bring to disk what viewers may see; raise OSError where it cannot be had, and nothing is lost."""
+        """Write what viewers may see to disk; raise OSError if that fails, and nothing is lost."""
         if not self._buffer:
             return
         if not self._path.exists() or self._lines > self._most:
@@ -128,14 +128,14 @@ class PointReader:
             data = file.read(_MOST)
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        found = [point for point in _points(whole) if point.n > self._seen]
-        self._seen = max((point.n for point in found), default=self._seen)
-        return found
+        points = [point for point in _points(whole) if point.n > self._seen]
+        self._seen = max((point.n for point in points), default=self._seen)
+        return points
 
 
 def newest(path: Path) -> list[TrainingPoint]:
     """Return the newest points, in their order."""
-    return list(_points(end_of(path, _NEWEST)[0]))
+    return list(_points(tail_of(path, _NEWEST)[0]))
 
 
 def _points(data: bytes) -> Iterator[TrainingPoint]:

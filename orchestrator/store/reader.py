@@ -1,10 +1,10 @@
-"""A run's folder as one stream of events: events.jsonl and the logs, merged as a viewer wants them.
+"""A run's folder as one stream of events: events.jsonl and the logs, merged for viewers.
 
-The contract of `RunReader.poll`:
-1. Every event of events.jsonl comes once, in its order; between them TaskProgressed of points.jsonl.
-2. Every line of a followed log comes once, in the order of its file, after the task's TaskStarted
-   and before its TaskExited; lines of several tasks come by their time.
-3. What a display cannot keep up with is dropped only with `drop_behind`, and then said as a LogGap.
+The contract of `RunReader.poll`: 1. Every event of events.jsonl comes once, in order; between them
+TaskProgressed of points.jsonl. 2. Every line of a followed log comes once, in file order, after the task's
+TaskStarted and before its
+   TaskExited; lines of several tasks are ordered by time.
+3. A display that cannot keep up loses lines only with `drop_behind`, and then receives a LogGap.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from orchestrator.events import (
     decode,
 )
 from orchestrator.node.task.output import RECORD
-from orchestrator.plainfile import end_of, open_plain
+from orchestrator.plainfile import open_plain, tail_of
 from orchestrator.run.lines import Splitter
 from orchestrator.store.folder import RunFolder
 from orchestrator.store.points import PointReader
 
-WINDOW = 65_536  # bytes from the end that are looked at
-_CHUNK = 1 << 18  # bytes of a log that are read at once
+WINDOW = 65_536  # bytes at the end that are examined
+_CHUNK = 1 << 18  # bytes of a log read at once
 _LONGEST = 16 << 20  # bytes of an event
-_AT_ONCE = 20_000  # lines between two looks at the events
+_AT_ONCE = 20_000  # lines between two checks for events
 
 
 class _Log(Struct):
@@ -62,30 +62,30 @@ class _Log(Struct):
     ended: bool = False
     fd: int = -1
     dry: int = 0  # the poll in which its end was reached
-    waiting: deque[Stamped] = field(default_factory=deque)  # read, and not handed out yet
+    waiting: deque[Stamped] = field(default_factory=deque)  # read, but not yielded yet
 
 
 class RunReader(Struct):
-    """Reads a run's folder from its beginning; `poll` again for what has been added since."""
+    """Reads a run's folder from its beginning; `poll` again for what was added since."""
 
     folder: RunFolder
-    wanted: Callable[[str], bool] = lambda _task: True  # which tasks' lines
-    last: int | None = None  # of each log, begin with its last lines
-    drop_behind: int | None = None  # bytes a display may be behind before lines are dropped
-    blocks: bool = False  # the usual lines of one task come together, as one with line ends inside
-    start: int = 0  # byte of the events; what was before has been read already
+    shows: Callable[[str], bool] = lambda _task: True  # which tasks' lines
+    last: int | None = None  # of each log, start with its last lines
+    drop_behind: int | None = None  # bytes that a display may be behind before lines are dropped
+    blocks: bool = False  # consecutive ordinary lines of one task come together, separated by newlines
+    start: int = 0  # byte of the events; earlier ones were already read
     ended: bool = False
-    left: bool = False  # the last keeper could not keep it
-    progress: bool = True  # what tasks report of their training comes, too
-    damage: str = ""  # what of events.jsonl could not be read first
+    given_up: bool = False  # the last keeper could not keep it
+    progress: bool = True  # include what tasks report of their training
+    damage: str = ""  # the first part of events.jsonl that could not be read
     _polls: int = 0
     _points: PointReader | None = None
-    _reports: deque[Stamped] = field(default_factory=deque)  # of points, not handed out yet
+    _reports: deque[Stamped] = field(default_factory=deque)  # points, not yielded yet
     _logs: dict[tuple[str, str], _Log] = {}
-    _clocks: dict[str, float] = {}  # seconds that a host's is ahead of ours
+    _clocks: dict[str, float] = {}  # seconds that a host's clock is ahead of ours
 
     def poll(self) -> Iterator[Stamped]:
-        """Yield what is new, until nothing more is there; a loud log may have more at once."""
+        """Yield what is new until nothing is left; a busy log may have more right away."""
         self._polls += 1
         self._report()
         for stamped in self._events():
@@ -101,12 +101,12 @@ class RunReader(Struct):
                     self._begin(task, host, attempt)
                 case TaskExited(task, _, attempt):
                     yield from self._drain(self._logs.get((attempt, task)))
-                case RunAdopted():  # perhaps of a run that was over but for a host that did not answer
-                    self.ended = self.left = False
+                case RunAdopted():  # possibly of a run that was over except for a host that did not reply
+                    self.ended = self.given_up = False
                     for log in self._logs.values():
                         log.ended = False
                 case RunLeft():
-                    self.left = True
+                    self.given_up = True
                 case RunEnded():
                     for log in self._logs.values():
                         yield from self._drain(log)
@@ -118,7 +118,7 @@ class RunReader(Struct):
         yield from self._reported(math.inf)
 
     def _report(self) -> None:
-        """Read the points that came since."""
+        """Read the points that were added since."""
         if self.progress:
             self._points = self._points or PointReader(self.folder.points)
             self._reports.extend(Stamped(point.at, point.event) for point in self._points.poll())
@@ -151,20 +151,20 @@ class RunReader(Struct):
                 try:
                     yield decode(line)
                 except msgspec.ValidationError as error:
-                    # Half a line that a killed keeper left, ended by the next one, is no damage.
+                    # Half a line from a killed keeper, ended by the next one, is not damage.
                     half = line.startswith(b'{"at":') and not line.endswith(b"}\n") and len(line) < _LONGEST
-                    if not half and not self.damage:  # it is said once
+                    if not half and not self.damage:  # reported once
                         self.damage = f"{self.folder.events}: at byte {begins:,} is no event: {error}"
-                        words = f"{self.damage}; it is left out, and so is all like it"
-                        yield Stamped(time.time(), Noted(words))
+                        warning = f"{self.damage}; it is left out, and so is all like it"
+                        yield Stamped(time.time(), Noted(warning))
 
     def _begin(self, task: str, host: str, attempt: str) -> None:
-        if (attempt, task) in self._logs or not self.wanted(task):
+        if (attempt, task) in self._logs or not self.shows(task):
             return
         path, times = self.folder.log(attempt, task), self.folder.times(attempt, task)
         offset = 0
-        if self.last is not None:  # where its last lines begin, as far as they are looked for
-            data, begins = end_of(path, _LONGEST)
+        if self.last is not None:  # where its last lines begin, within the examined part
+            data, begins = tail_of(path, _LONGEST)
             lines = re.findall(rb"[^\n]*\n|[^\n]+", data)
             offset = begins + len(data) - (sum(map(len, lines[-self.last :])) if self.last else 0)
         splitter = self._splitter(task, host, offset)
@@ -174,7 +174,7 @@ class RunReader(Struct):
         return Splitter(task, host, offset=offset, clock=self._clocks.get(host, 0.0))
 
     def _lines(self, until: float | None) -> Iterator[Stamped]:
-        """The lines of all logs by the time of their bytes, up to a moment (s since the epoch)."""
+        """Yield the lines of all logs by the time of their bytes, up to a moment (s since the epoch)."""
         logs = [log for log in self._logs.values() if not log.ended and self._fill(log)]
         heap = [(log.waiting[0].at, order, log) for order, log in enumerate(logs)]
         heapq.heapify(heap)
@@ -189,10 +189,10 @@ class RunReader(Struct):
                 heapq.heappop(heap)
 
     def _drain(self, log: _Log | None) -> Iterator[Stamped]:
-        """The rest of a log whose task has ended."""
+        """Yield the rest of a log whose task has ended."""
         if log is None or log.ended:
             return
-        log.dry = 0  # all that it has is there now
+        log.dry = 0  # it is complete now
         while self._fill(log):
             yield log.waiting.popleft()
         yield from _stamp(log.splitter.end())
@@ -202,15 +202,15 @@ class RunReader(Struct):
             log.fd = -1
 
     def _fill(self, log: _Log) -> bool:
-        """Return True where a line of the log is waiting, after reading on where none was.
+        """Return True if a line of the log is waiting, after reading further if none was.
 
-        To its end once a poll: events come by the hundred, and each asks all logs.
+        It reads to the end once per poll: events come by the hundred, and each one asks all logs.
         """
         while not log.waiting and not log.ended and log.dry != self._polls:
             if log.fd < 0:
                 try:
                     log.fd = open_plain(log.path, os.O_RDONLY)
-                except OSError:  # mostly since there is none yet
+                except OSError:  # usually because there is none yet
                     log.dry = self._polls
                     return False
             self._skip(log)
@@ -224,7 +224,7 @@ class RunReader(Struct):
         return bool(log.waiting)
 
     def _skip(self, log: _Log) -> None:
-        """Leave out what a slow display will never catch up with, and say so."""
+        """Skip what a slow display will never catch up with, and report it."""
         if self.drop_behind is None:
             return
         size = os.fstat(log.fd).st_size
@@ -263,15 +263,15 @@ def _new_times(log: _Log) -> list[tuple[int, int]]:
 
 
 def events_of(folder: RunFolder) -> list[Stamped]:
-    """All events of a run that are on disk; raise UsageError when they cannot be read."""
-    return list(RunReader(folder, wanted=lambda _task: False).poll())
+    """Return all events of a run that are on disk; raise UsageError if they cannot be read."""
+    return list(RunReader(folder, shows=lambda _task: False).poll())
 
 
 def last_lines(path: Path, count: int, window: int = WINDOW) -> tuple[str, ...]:
-    """The last display lines of a log that are not blank; empty when there is no log."""
-    data, begins = end_of(path, window)
+    """Return the last display lines of a log that are not blank; empty if there is no log."""
+    data, begins = tail_of(path, window)
     if begins:
-        # A progress bar that redraws itself for an hour is one line: of it the end is better than nothing.
+        # A progress bar that redraws itself for an hour is one line: its end is better than nothing.
         lines = data.partition(b"\n")[2]
         data = lines if lines.strip() else data
     splitter = Splitter("", "")
@@ -280,6 +280,6 @@ def last_lines(path: Path, count: int, window: int = WINDOW) -> tuple[str, ...]:
 
 
 def last_bytes(path: Path) -> bytes:
-    """The whole lines at the end of a file; empty when there is no file."""
-    data, begins = end_of(path, WINDOW)
+    """Return the complete lines at the end of a file; empty if there is no file."""
+    data, begins = tail_of(path, WINDOW)
     return data.partition(b"\n")[2] if begins else data

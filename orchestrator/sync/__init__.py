@@ -1,1 +1,1 @@
-"""Folders of this machine to hosts, and folders of hosts to this machine and to other hosts."""
+"""Transfers of folders: from this machine to hosts, and from hosts to this machine or other hosts."""

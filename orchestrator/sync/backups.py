@@ -1,8 +1,8 @@
-"""Carrying one host's folder to others: the backup that only the chief wrote, before the next attempt.
+"""Copying one host's folder to others: the backup that only the chief wrote, before the next attempt.
 
-The folder goes to this machine first and stays here as a safety copy, which serves when the host that
-wrote it is lost and no other sees its disk. A folder that a host has already, because it is shared or
-unchanged, is not sent.
+The folder is copied to this machine first and stays here as a safety copy, which is used if the host that
+wrote it is lost and no other host shares its disk. A host that already has the folder, because it is shared
+or unchanged, is skipped.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import fetch, our_disk
 from orchestrator.sync.sending import Delivery, push
 
-_AT_ONCE = 8  # hosts; the line of this machine is shared by all of them
-_PATIENCE = 3600.0  # seconds for a folder to be removed
+_AT_ONCE = 8  # hosts at a time; they share this machine's uplink
+_PATIENCE = 3600.0  # seconds for removing a folder
 
 
 class BackupOrigin(StrEnum):
-    """Where the folder that was carried came from."""
+    """The source of the folder that was copied."""
 
     HOST = "host"
-    COPY = "copy"  # the host is lost: the safety copy of an earlier carry, which may be older
+    COPY = "copy"  # the host is lost: the safety copy of an earlier transfer, which may be older
     REMOVED = "removed"  # the host had one, and has removed it
-    NOWHERE = "nowhere"  # nothing was there, or it lived only on a host that is lost
+    NOWHERE = "nowhere"  # there was none, or only on a host that is lost
 
 
 class Carried(Struct, frozen=True):
     origin: BackupOrigin
-    giver: str  # the host it came from: the source, or one that sees its disk; "" for none
-    sent: Mapping[str, Delivery]  # host -> what crossed, or that it had the same already
+    giver: str  # the host it came from: the source, or one that shares its disk; "" for none
+    sent: Mapping[str, Delivery]  # host -> what was transferred, or that it was unchanged
     failed: Mapping[str, HostError]
-    left_out: tuple[str, ...] = ()  # of the giver's folder, and nowhere else now: see `admit`
+    left_out: tuple[str, ...] = ()  # existing only in the source's folder: see `admit`
 
 
 def carry(
@@ -52,17 +52,17 @@ def carry(
     *,
     going_on: Collection[str],
 ) -> Carried:
-    """Bring `remote[source]` (a path on that host) to the path of every other host in `remote`.
+    """Copy `remote[source]` (a path on that host) to the path of every other host in `remote`.
 
-    `copy` is where it is kept on this machine. `shared` maps a host, the source too when it is lost, to the
-    first host that sees the same disk: one of them is sent to. What a host that is `going_on` has is the
-    truth: where it cannot give it, it is among the failed ones and nothing is changed anywhere, and where it
-    has nothing any more, what an earlier carry brought to the others is taken away.
-    Raise ClusterError when this machine's own disk is the trouble.
+    `copy` is its place on this machine. `shared` maps a host, including a lost source, to the first host
+    with the same disk: one of them receives it. The state of a host that is `going_on` is authoritative: if
+    it cannot send its folder, it is among the failed ones and nothing changes anywhere; if it no longer has
+    one, what an earlier call copied to the others is removed. Raise ClusterError if this machine's own disk
+    fails.
     """
     groups = shared or {}
     giver, mates = source, groups.get(source)
-    if source not in sessions:  # a host that sees its disk
+    if source not in sessions:  # a host that shares its disk
         giver = next((name for name in remote if name in sessions and groups.get(name, name) == mates), "")
     left_out: tuple[str, ...] = ()
     try:
@@ -92,9 +92,9 @@ def carry(
 
 
 def _forget(sessions: Mapping[str, Conversation], others: Mapping[str, str], copy: Path) -> Carried:
-    """The source has removed its folder: others must not go on from what they had of it.
+    """The source has removed its folder: the others must not continue from their copies of it.
 
-    Only what is exactly the copy is taken away; it stays here under another name.
+    Only folders that equal the copy are removed; it stays here under another name.
     """
     if not copy.exists():
         return Carried(BackupOrigin.NOWHERE, "", {}, {})
@@ -106,7 +106,7 @@ def _forget(sessions: Mapping[str, Conversation], others: Mapping[str, str], cop
             sessions[name].request(drop, contents.encoded, timeout=_PATIENCE)
         except HostError as error:
             failed[name] = error
-    if not failed:  # else it is asked for again, and has to be known then
+    if not failed:  # otherwise it is requested again, and has to be known then
         aside = copy.with_name(f"{copy.name}.removed")
         with our_disk(copy):
             discard(str(aside))
@@ -117,7 +117,7 @@ def _forget(sessions: Mapping[str, Conversation], others: Mapping[str, str], cop
 def _others(
     sessions: Mapping[str, Conversation], source: str, remote: Mapping[str, str], shared: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return who is sent to: of those that see the same disk one, and none where the source sees it too."""
+    """Return the hosts to send to: one per shared disk, and none that shares the source's."""
     served = {shared.get(source, source)} if source in sessions else set()
     others = {}
     for name, path in remote.items():

@@ -1,4 +1,4 @@
-"""Code, data, wheels and backups of this machine, as they were when they were read, and their manifests."""
+"""Code, data, wheels and backups on this machine, as they were when they were read, and their manifests."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from orchestrator.sync.listing import MOST_FILES, CodeListing, CodeRoot, unreada
 from orchestrator.sync.private import Reason
 from orchestrator.text import some
 
-_MOST_NAMED = MAX_PAYLOAD - (1 << 20)  # bytes of a manifest, which a few pieces accompany
-_SMALL = 1 << 20  # bytes of a file that is looked at for a key, and held as it was read while there is room:
-_KEPT = 16 << 20  # later edits of it change nothing
-_HASHERS = 4  # hashlib lets go of the interpreter
-_MOST_MEMORY = 64 << 20  # bytes of digests that are kept
+_MOST_NAMED = MAX_PAYLOAD - (1 << 20)  # bytes of a manifest, which is sent along with a few pieces
+_SMALL = 1 << 20  # bytes of a file that is searched for a key, and kept in memory while there is room:
+_KEPT = 16 << 20  # later edits of it have no effect
+_HASHERS = 4  # hashlib releases the interpreter lock
+_MOST_MEMORY = 64 << 20  # bytes of digests that are stored
 
 
 class ChangedError(ClusterError):
-    """Files are no longer what they were when they were read; the same for every host."""
+    """Files changed after they were read; the same error for every host."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ class ChangedError(ClusterError):
 
 
 class DataPath(Struct, frozen=True):
-    """A file or folder of this machine, and its name in the data folder of the nodes."""
+    """A file or folder on this machine, and its name in the data folder of the nodes."""
 
     name: str  # "files/images", "tfds/mnist/3.0.1"
     path: Path
@@ -57,13 +57,13 @@ class DataPath(Struct, frozen=True):
 
 
 class Contents(Struct, frozen=True, dict=True):
-    """A manifest, and where its files are on this machine."""
+    """A manifest, and the location of its files on this machine."""
 
     manifest: Manifest
     paths: Sequence[Path]  # of each file
-    root: Path | None = None  # of code: what rsync sends is below it
-    kept: Mapping[int, bytes] = {}  # contents by the file's place
-    notes: tuple[str, ...] = ()  # for the user: what was left out, or is very large
+    root: Path | None = None  # of code: rsync sends what is below it
+    kept: Mapping[int, bytes] = {}  # contents by the file's position
+    notes: tuple[str, ...] = ()  # for the user: skipped or very large files
     left_out: Mapping[str, Reason] = {}
 
     @cached_property
@@ -72,7 +72,7 @@ class Contents(Struct, frozen=True, dict=True):
 
     @cached_property
     def encoded(self) -> bytes:
-        """The manifest, as nodes read it."""
+        """Return the manifest in the nodes' format."""
         return self.manifest.encode()
 
     @property
@@ -84,11 +84,11 @@ class Contents(Struct, frozen=True, dict=True):
         return self.manifest.total
 
     def read(self, piece: int) -> bytes:
-        """Read one piece; raise ChangedError when it is no longer what it was."""
+        """Read one piece; raise ChangedError if it has changed."""
         return b"".join(self._read(blob) for blob in self.manifest.pieces[piece])
 
     def changed(self) -> list[str]:
-        """The paths that are no longer what they were when they were read, of those that are not kept."""
+        """Return the paths that have changed, of those not kept in memory."""
         changed: dict[str, None] = {}
         for number, file in enumerate(self.manifest.files):
             try:
@@ -115,9 +115,9 @@ class Contents(Struct, frozen=True, dict=True):
 
 
 def _check(subject: str, files: int, length: int, hint: str) -> None:
-    """Raise UsageError for more files than one message to a node can name."""
+    """Raise UsageError for more files than one message to a node can list."""
     if files > MOST_FILES or length > _MOST_NAMED:
-        why = f"at most {MOST_FILES:,} can be sent, with names of {_MOST_NAMED / 1e6:,.0f} MB"
+        why = f"at most {MOST_FILES:,} can be sent, with names and checksums of {_MOST_NAMED / 1e6:,.0f} MB"
         raise UsageError(f"{subject} {files:,} files", why=why, hint=hint)
 
 
@@ -125,19 +125,19 @@ def _check(subject: str, files: int, length: int, hint: str) -> None:
 
 
 class CodeSource(Struct, frozen=True):
-    """The user's code as it lies here; listed once, for the checks of a launch and for the keeper."""
+    """The user's local code, listed once for the checks of a launch and for the keeper."""
 
     root: CodeRoot
     listing: CodeListing
-    state: list[str] | None = None  # of a copy: what git said of its original
+    state: list[str] | None = None  # of a copy: git's state of its original
 
     def read(self) -> Contents:
-        """Read what is sent, without what has gone since it was listed; raise UsageError."""
+        """Read the listed files, without those that are gone; raise UsageError."""
         return _read(self.root.path, self.listing)
 
 
 def read_folder(folder: Path) -> Contents:
-    """Read everything in a folder: what is left out of code is part of what was fetched from a host."""
+    """Read everything in a folder, including what is usually skipped: it was fetched from a host."""
     return folder_source(folder).read()
 
 
@@ -147,7 +147,7 @@ def folder_source(folder: Path) -> CodeSource:
 
 
 def _source(root: Path, paths: Iterable[Path]) -> CodeSource:
-    """List these files below `root`, whatever they hold."""
+    """List these files below `root`, whatever they contain."""
     names = [path.relative_to(root).as_posix() for path in paths]
     return CodeSource(CodeRoot(root), CodeListing(names, named=set(names)))
 
@@ -158,8 +158,8 @@ def _read(root: Path, listing: CodeListing) -> Contents:
     rows, kept, room = list[list[object]](), dict[str, bytes](), _KEPT
     left_out = dict(listing.left_out)
     with ThreadPoolExecutor(_HASHERS) as pool:
-        found = pool.map(lambda path: _row(root, path, is_named=path in listing.named), listing.paths)
-        for path, (row, content) in zip(listing.paths, found, strict=True):
+        results = pool.map(lambda path: _row(root, path, is_named=path in listing.named), listing.paths)
+        for path, (row, content) in zip(listing.paths, results, strict=True):
             if row is not None:
                 rows.append(row)
             elif content is not None:
@@ -169,17 +169,16 @@ def _read(root: Path, listing: CodeListing) -> Contents:
                 room -= len(content)
     manifest = Manifest(sorted(rows, key=lambda row: str(row[0])))
     notes = (*listing.notes, *private.remarks(left_out), *private.weight(manifest))
-    places = {number: kept[one.path] for number, one in enumerate(manifest.files) if one.path in kept}
-    contents = Contents(manifest, [root / one.path for one in manifest.files], root, places, notes, left_out)
+    places = {number: kept[file.path] for number, file in enumerate(manifest.files) if file.path in kept}
+    contents = Contents(
+        manifest, [root / file.path for file in manifest.files], root, places, notes, left_out
+    )
     _check(subject, contents.files, len(contents.encoded), hint)
     return contents
 
 
 def _row(root: Path, path: str, *, is_named: bool) -> tuple[list[object] | None, bytes | None]:
-    """Make a row of the manifest, and the content of a small file; no row of a private key.
-
-    Neither of sockets, pipes, devices, and what is gone by now.
-    """
+    """Return a manifest row and the content of a small file; no row for a key, a device, a missing file."""
     full, digests, size = root / path, [], 0
     try:
         status = full.lstat()
@@ -189,7 +188,7 @@ def _row(root: Path, path: str, *, is_named: bool) -> tuple[list[object] | None,
             return None, None
         content: bytes | None = b""
         with full.open("rb", buffering=0) as file:
-            # Not beyond a piece that was cut short: the file may have grown behind it since.
+            # Not beyond a truncated piece: the file may have grown since.
             while size % BLOB == 0 and (data := file.read(BLOB)):
                 digests.append(hashlib.sha256(data).hexdigest())
                 size += len(data)
@@ -204,7 +203,7 @@ def _row(root: Path, path: str, *, is_named: bool) -> tuple[list[object] | None,
 
 
 def read_builtin() -> Contents:
-    """Read worker_entry, the training program that comes along, as a tree to be sent."""
+    """Read worker_entry, the bundled training program, as a tree to be sent."""
     home = _builtin_home()
     paths = (home / "worker_entry").rglob("*")
     files = (path for path in paths if path.is_file() and "__pycache__" not in path.parts)
@@ -212,7 +211,7 @@ def read_builtin() -> Contents:
 
 
 def check_builtin(arguments: Sequence[str]) -> None:
-    """Let worker_entry judge its options; raise UsageError for a wrong one, HelpRequested for --help."""
+    """Have worker_entry check its options; raise UsageError for a wrong one, HelpRequested for --help."""
     home = str(_builtin_home())
     sys.path.insert(0, home)
     try:
@@ -222,7 +221,7 @@ def check_builtin(arguments: Sequence[str]) -> None:
     made = options.parser()
 
     def refuse(message: str) -> NoReturn:
-        raise UsageError(message, hint="`orchestrate launch -- --help`")
+        raise UsageError(message, hint="`orchestrate launch -- --help`; your own module: `python -m NAME`")
 
     def help_() -> NoReturn:
         raise HelpRequested(made.format_help())
@@ -232,9 +231,9 @@ def check_builtin(arguments: Sequence[str]) -> None:
 
 
 def _builtin_home() -> Path:
-    """The folder that holds it: beside our package in a clone, within it where a wheel was installed.
+    """Return worker_entry's parent: beside our package in a clone, in it in an installed wheel.
 
-    There it is no top-level package: another distribution may have one of that name.
+    In a wheel it is not a top-level package, because another distribution may use that name.
     """
     package = Path(orchestrator.__file__).resolve().parent
     shipped = package / "_shipped"
@@ -247,34 +246,30 @@ def _builtin_home() -> Path:
 def read_data(
     sources: Sequence[DataPath], on_bytes: Callable[[int, int], None] = lambda _done, _all: None
 ) -> Contents:
-    """Read what the sources name; raise UsageError for what is not there or cannot be read.
-
-    Digests are kept in the user's cache by size and time of each file. `on_bytes` is called with how much of
-    all has been read.
-    """
+    """Read what the sources name, or recall its digests; raise UsageError. `on_bytes` gets done and total."""
     entries = (entry for source in sources for entry in _walk(source))
-    found = sorted(itertools.islice(entries, MOST_FILES + 1), key=lambda entry: entry.name)
-    if not found:
+    listed = sorted(itertools.islice(entries, MOST_FILES + 1), key=lambda entry: entry.name)
+    if not listed:
         raise UsageError(
             "[data] names nothing but empty folders",
             why=", ".join(str(source.path) for source in sources),
             hint="name folders that hold the data",
         )
     hint = "pack them into larger files, as TFRecords"
-    _check("[data] names", len(found), sum(map(_Entry.length, found)), hint)
-    key = hashlib.sha256(json.dumps([BLOB, *(entry.identity for entry in found)]).encode()).hexdigest()[:32]
+    _check("[data] names", len(listed), sum(map(_Entry.length, listed)), hint)
+    key = hashlib.sha256(json.dumps([BLOB, *(entry.identity for entry in listed)]).encode()).hexdigest()[:32]
     memory = cache("data") / "digests" / f"{key}.json"
-    digests = _recall(memory, len(found))
+    digests = _recall(memory, len(listed))
     if digests is None:
-        digests = _hash(found, on_bytes)
-        with contextlib.suppress(OSError):  # it is read again the next time
+        digests = _hash(listed, on_bytes)
+        with contextlib.suppress(OSError):  # it is read again next time
             make_folder(memory.parent)
             write_atomically(memory, json.dumps(digests).encode())
     rows = [
         [entry.name, 0o755 if entry.executable else 0o644, entry.size, text]
-        for entry, text in zip(found, digests, strict=True)
+        for entry, text in zip(listed, digests, strict=True)
     ]
-    contents = Contents(Manifest(rows), [entry.path for entry in found])
+    contents = Contents(Manifest(rows), [entry.path for entry in listed])
     _check("[data] names", contents.files, len(contents.encoded), hint)
     return contents
 
@@ -287,39 +282,39 @@ class _Entry(Struct, frozen=True):
     identity: tuple[str, str, int, int, int]
 
     def length(self) -> int:
-        """Return how long its row of a manifest is at least, before it is read."""
+        """Return the minimum length of its row of a manifest, before it is read."""
         return len(self.name) + digits(self.size)
 
 
 def _walk(source: DataPath) -> Iterator[_Entry]:
-    """The files of a source; links are followed, since it is their content that tasks read."""
+    """Return the files of a source; links are followed, because tasks read their content."""
     if not os.path.lexists(source.path):
         raise UsageError(
-            f"[data] names {source.path}, which is not there",
-            hint="correct the path in hosts.toml; relative ones are meant beside it",
+            f"[data] names {source.path}, which does not exist",
+            hint="correct the path in hosts.toml; relative ones start at its folder",
         )
     waiting = [(source.name, source.path)]
     while waiting:
         name, path = waiting.pop()
         try:
-            found = path.stat()  # of a link that leads back to where it is: too many of them
-            if stat.S_ISDIR(found.st_mode):
+            status = path.stat()  # through a link to one of its parent folders: too many files
+            if stat.S_ISDIR(status.st_mode):
                 waiting += [(f"{name}/{child}", path / child) for child in os.listdir(path)]
-            elif stat.S_ISREG(found.st_mode):
+            elif stat.S_ISREG(status.st_mode):
                 name.encode()
-                identity = (name, os.path.realpath(path), found.st_size, found.st_mtime_ns, found.st_ino)
-                yield _Entry(name, path, found.st_size, source.executable, identity)
+                identity = (name, os.path.realpath(path), status.st_size, status.st_mtime_ns, status.st_ino)
+                yield _Entry(name, path, status.st_size, source.executable, identity)
         except UnicodeEncodeError:
             raise UsageError(f"{name!a} is not UTF-8", hint="rename it, to send it as data") from None
         except OSError as error:
             raise _unreadable(path, error) from error
 
 
-def _hash(found: Sequence[_Entry], on_bytes: Callable[[int, int], None]) -> list[str]:
-    """The digests of the blobs of each file; each byte is read once."""
-    total, done = sum(entry.size for entry in found), 0
-    blobs = [(entry, at) for entry in found for at in blobs_of(entry.size)]
-    digests: dict[str, list[str]] = {entry.name: [] for entry in found}
+def _hash(entries: Sequence[_Entry], on_bytes: Callable[[int, int], None]) -> list[str]:
+    """Return the digests of each file's blobs; each byte is read once."""
+    total, done = sum(entry.size for entry in entries), 0
+    blobs = [(entry, at) for entry in entries for at in blobs_of(entry.size)]
+    digests: dict[str, list[str]] = {entry.name: [] for entry in entries}
     with ThreadPoolExecutor(_HASHERS) as pool:
         for (entry, at), digest in zip(blobs, pool.map(_blob, blobs), strict=True):
             digests[entry.name].append(digest)
@@ -343,11 +338,11 @@ def _blob(place: tuple[_Entry, int]) -> str:
 
 def _recall(path: Path, files: int) -> list[str] | None:
     try:
-        told: Any = json.loads(read_plain(path, _MOST_MEMORY))
+        stored: Any = json.loads(read_plain(path, _MOST_MEMORY))
     except (OSError, ValueError, RecursionError):
         return None
-    right = isinstance(told, list) and len(told) == files and all(isinstance(one, str) for one in told)
-    return told if right else None
+    right = isinstance(stored, list) and all(isinstance(digest, str) for digest in stored)
+    return stored if right and len(stored) == files else None
 
 
 def _unreadable(path: Path, error: OSError) -> UsageError:

@@ -1,4 +1,4 @@
-"""Talking to one agent while something is sent to it or fetched: ahead of answers, and not too fast."""
+"""Requests to one agent during a transfer: pipelined, and rate-limited."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from orchestrator.wire import Reply, Request
 R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
 
-_AHEAD = 4  # messages that are on their way to one host
-_CREDIT = 0.5  # seconds that were not used and may be made up for
+_CREDIT = 0.5  # seconds of unused capacity that may be caught up
 
 
 class Conversation(Protocol):
-    """The part of a session with an agent that sending and fetching need."""
+    """The part of a session with an agent that transfers need."""
 
     host: Host
     link: Link
@@ -38,11 +37,12 @@ def ahead(
     session: Conversation,
     messages: Iterable[tuple[Request[R], bytes]],
     patience: float,
+    most: int,
     on_done: Callable[[], object] = lambda: None,
 ) -> Iterator[R]:
-    """Send messages, some of them ahead of their answers: the line is full, the far end is not.
+    """Send up to `most` messages ahead of replies, so that the line is full but the remote end is not.
 
-    Give the answers in their order; raise HostError. `on_done` is called when one is there, or never will be.
+    Yield the replies in order; raise HostError. `on_done` is called when a reply has arrived, or never will.
     """
     flying: deque[tuple[str, Future[R]]] = deque()
     for request, payload in messages:
@@ -53,7 +53,7 @@ def ahead(
             raise
         future.add_done_callback(lambda _: on_done())
         flying.append((request.OP, future))
-        if len(flying) == _AHEAD:
+        if len(flying) == most:
             op, future = flying.popleft()
             yield session.wait(future, op, patience)
     for op, future in flying:
@@ -74,9 +74,9 @@ def batches(items: Iterable[T], size: Callable[[T], int], room: int, most: int) 
 
 
 class Throttle:
-    """Holds threads up so that together they send no more than `limit` bytes per second; None: as they come.
+    """Delays threads so that together they send at most `limit` bytes per second; None: no limit.
 
-    What a single thread needs to read and to hand over between two pieces does not make it slower.
+    Time that a single thread needs to read and hand over a piece is not added.
     """
 
     def __init__(self, limit: float | None) -> None:
@@ -85,29 +85,24 @@ class Throttle:
         self._next = time.monotonic()
 
     def wait(self, size: int) -> None:
-        """Return when so many bytes may leave."""
+        """Block until this many bytes may be sent."""
         if self._limit is None:
             return
         with self._lock:
             now = time.monotonic()
             self._next = max(self._next, now - _CREDIT) + size / self._limit
-            left = self._next - now
-        time.sleep(max(0.0, left))
+            delay = self._next - now
+        time.sleep(max(0.0, delay))
 
 
 def one_time_key() -> str:
-    """A private key and the certificate that it signed itself, as PEM: made in memory, and kept there.
+    """Return a private key and its self-signed certificate as PEM, created and kept in memory.
 
-    The certificate has no time in which it is valid, so to say: nodes' clocks may be anything.
+    The certificate is practically always valid, because nodes' clocks may be wrong.
     """
     from cryptography import x509  # noqa: PLC0415 - 20 ms of every command, and few make a key
-    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
-    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "orchestrate")])
@@ -122,5 +117,6 @@ def one_time_key() -> str:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return (private + certificate.public_bytes(Encoding.PEM)).decode()
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    private = key.private_bytes(pem, pkcs8, serialization.NoEncryption())
+    return (private + certificate.public_bytes(pem)).decode()

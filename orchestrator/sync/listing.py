@@ -1,7 +1,7 @@
-"""Which folder is the code, and which files in it: what git would show, else what the ignore files leave.
+"""Which folder is the code, and which of its files are sent: git's files, or otherwise all but ignored ones.
 
-From the strongest word to the weakest: `ignore` of [job], .orchestrateignore, what stays at home unless it is
-named (`private`), and, where there is no git, .gitignore. The ignore files are those at the top.
+By descending priority: `ignore` of [job], .orchestrateignore, files that are private unless named
+(`private`), and, without git, .gitignore. The ignore files are those at the top.
 """
 
 from __future__ import annotations
@@ -28,30 +28,27 @@ from orchestrator.text import size
 if TYPE_CHECKING:
     import pathspec
 
-MOST_FILES = 100_000  # what one message to a node can name
-MOST_BYTES = 10 * 1000**3  # of code: each host gets all of it from this machine
-MOST_DIFF = 256 << 10  # characters of a diff that are kept
+MOST_FILES = 100_000  # the most that one message to a node can list
+MOST_BYTES = 10 * 1000**3  # of code: each host receives all of it from this machine
+MOST_DIFF = 256 << 10  # characters of a diff that are stored
 OURS = ".orchestrateignore"
-# Folders of the system; whoever stands in one of them has forgotten to change to a project.
+# System folders; running there means that somebody forgot to change to a project.
 _SYSTEM = (
     "/ /bin /boot /dev /etc /home /lib /lib64 /opt /proc /root /run /sbin /srv /sys /tmp /usr /var /var/tmp"
 )
 
 
 class CodeListing(Struct):
-    """Paths relative to the root, and what a person should know about those left out."""
+    """Paths relative to the root, and remarks for users about skipped ones."""
 
     paths: list[str] = []
     notes: list[str] = []
-    named: set[str] = set()  # of the paths, those that the user wants whatever they are
+    named: set[str] = set()  # of the paths, those that the user includes explicitly
     left_out: dict[str, Reason] = {}  # a folder's path ends with a slash
 
 
 def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ()) -> CodeListing:
-    """The files and symbolic links of the tree at `root`; `ignore` are further gitignore patterns.
-
-    `own` are folders of ours, which are never part of it wherever they are.
-    """
+    """Return the files and links of a tree; `own` folders of ours are left out, as are `ignore` patterns."""
     if not root.is_dir():
         raise UsageError(
             f"cannot read the code at {root}",
@@ -60,10 +57,10 @@ def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ())
         )
     listing = CodeListing()
     in_git = _git(root, "rev-parse", "--is-inside-work-tree") == b"true\n"
-    # git shows nothing of a folder that its repository ignores: a project in a home kept with git.
+    # git lists nothing in a folder that its repository ignores, such as a project in a home kept in git.
     if in_git and (shown := list(_git_paths(root, listing))):
         rules = _Rules(root, ignore, own, listing, gitignore=False)
-        # Where some are named, also what git ignores, as .env and data/ usually are.
+        # If some are named, also what git ignores, as .env and data/ usually are.
         hidden = _git_paths(root, CodeListing(), ignored=True) if rules.naming else ()
         paths: Iterable[str] = itertools.chain(
             itertools.filterfalse(rules.ignored, shown), filter(rules.named, hidden)
@@ -75,16 +72,16 @@ def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ())
 
 
 def _bounded(root: Path, paths: Iterable[str]) -> dict[str, None]:
-    """Take paths while they stay within the limits; raise UsageError before anything of them is read."""
+    """Yield paths within the limits; raise UsageError before reading anything."""
     taken: dict[str, None] = {}
     files, sizes = Counter[str](), Counter[str]()
     total = 0
     for path in paths:
         top = "".join(path.partition("/")[:2])
-        with contextlib.suppress(OSError):  # gone, or reported where it is read
-            found = os.lstat(f"{root}/{path}").st_size
-            sizes[top] += found
-            total += found
+        with contextlib.suppress(OSError):  # gone, or reported when it is read
+            size_of = os.lstat(f"{root}/{path}").st_size
+            sizes[top] += size_of
+            total += size_of
         taken[path] = None
         files[top] += 1
         if len(taken) > MOST_FILES or total > MOST_BYTES:
@@ -98,17 +95,17 @@ def _bounded(root: Path, paths: Iterable[str]) -> dict[str, None]:
     return taken
 
 
-def _git(folder: Path, *words: str) -> bytes | None:
-    """Ask git about a folder; None where there is no git, no repository, or the answer is no.
+def _git(folder: Path, *arguments: str) -> bytes | None:
+    """Run git on a folder; return None if there is no git or repository, or if it fails.
 
-    Raise UsageError for a repository that git does not open: nobody else knows what it leaves out.
+    Raise UsageError for a repository that git refuses to open: only git knows its ignored files.
     """
     if shutil.which("git") is None:
         return None
-    # GIT_DIR and its kin are set in hooks and would answer for another repository.
+    # Hooks set GIT_DIR and related variables, which select another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     done = subprocess.run(
-        ["git", "-C", str(folder), *words],
+        ["git", "-C", str(folder), *arguments],
         capture_output=True,
         check=False,
         env={**environment, "LC_ALL": "C"},  # what it says is read
@@ -127,22 +124,22 @@ def _git(folder: Path, *words: str) -> bytes | None:
 
 
 def git_state(root: Path) -> list[str]:
-    """Return commit, branch and the beginning of the diff to it; nothing where there is no commit."""
+    """Return commit, branch and the beginning of the diff to it; nothing if there is no commit."""
     try:
         head = _git(root, "rev-parse", "HEAD", "--abbrev-ref", "HEAD") or b""
         diff = _git(root, "diff", "--no-ext-diff", "HEAD") or b"" if head else b""
-    except (UsageError, OSError):  # no commit yet; no process
+    except (UsageError, OSError):  # no commit yet; or git cannot be started
         return []
     commit, _, branch = head.decode("utf-8", "replace").rstrip("\n").partition("\n")
     return [commit, branch, diff.decode("utf-8", "replace")[:MOST_DIFF]]
 
 
 def _git_paths(root: Path, listing: CodeListing, below: str = "", *, ignored: bool = False) -> Iterator[str]:
-    """Tracked files that exist and untracked ones that are not ignored, or the `ignored` ones."""
+    """Return tracked files that exist and untracked ones that are not ignored, or the `ignored` ones."""
     which = ("-oi",) if ignored else ("-co",)
     output = _git(root / below, "ls-files", *which, "--exclude-standard", "-z") or b""
     names = dict.fromkeys(os.fsdecode(name).rstrip("/") for name in output.split(b"\0") if name)
-    for name in names:  # in a conflict git says a name three times
+    for name in names:  # in a conflict git lists a name three times
         path = f"{below}{name}"
         full = root / path
         if full.is_symlink() or not full.is_dir():
@@ -174,7 +171,7 @@ def _walk(root: Path, rules: _Rules) -> Iterator[str]:
 
 
 class _Rules:
-    """Rules of what is left out of a tree, and why. A folder's path ends with a slash."""
+    """Rules for what is left out of a tree, and why. A folder's path ends with a slash."""
 
     def __init__(
         self, root: Path, job: Sequence[str], own: Iterable[Path], listing: CodeListing, *, gitignore: bool
@@ -185,7 +182,7 @@ class _Rules:
         self._git = _spec(root / ".gitignore") if gitignore else None
         self._own = {real(path) for path in own}
         self._folders: dict[str, bool] = {}
-        # `!*/` or `!*.*` name nothing: what they bring back is not a decision about a secret.
+        # `!*/` or `!*.*` name nothing in particular, so they do not include a secret
         self.naming = {
             index
             for index, pattern in enumerate(self._user.patterns)
@@ -193,7 +190,7 @@ class _Rules:
         }
 
     def ignored(self, path: str) -> bool:
-        """Return True if a path is ignored, itself or with a folder above it."""
+        """Return True if a path is ignored, by itself or through a parent folder."""
         above, _, name = path.rstrip("/").rpartition("/")
         if above:
             if above not in self._folders:
@@ -215,12 +212,13 @@ class _Rules:
             return True
         if verdict is not None or self._git is None:
             return False
-        if path.endswith("/") and "*" in _lines(self._root / path / ".gitignore"):  # a pull's results, say
+        own = _lines(self._root / path / ".gitignore") if path.endswith("/") else ()
+        if "*" in own:  # the results of a pull, for example
             return True
         return self._git.match_file(path)
 
     def named(self, path: str) -> bool:
-        """Return True if the user wants a path, by a pattern for it or for a folder above it."""
+        """Return True if the user includes a path, by a pattern for it or for a parent folder."""
         result = self._user.check_file(path)
         is_named = result.include is False and result.index in self.naming
         is_named &= path.rpartition("/")[2] not in ALWAYS
@@ -251,18 +249,15 @@ def _lines(file: Path) -> list[str]:
 
 
 def unreadable(path: str, error: OSError) -> UsageError:
-    return UsageError(
-        f"cannot read {path}",
-        why=reason(error),
-        hint=f"make it readable, or list it in {OURS}",
-    )
+    hint = f"make it readable, or list it in {OURS}"
+    return UsageError(f"cannot read {path}", why=reason(error), hint=hint)
 
 
 # --- which folder ---
 
 
 class CodeRoot(Struct, frozen=True):
-    """The folder that is sent, and where in it the tasks run ("" is its top)."""
+    """The folder that is sent, and the folder in it where the tasks run ("" is its top)."""
 
     path: Path
     cwd: str = ""
@@ -270,9 +265,9 @@ class CodeRoot(Struct, frozen=True):
 
 
 def find_root(here: Path, wish: str | None, state: Path) -> CodeRoot:
-    """The code of somebody who stands in `here`; `wish` is a folder that the user named.
+    """Return the code for a launch from `here`; `wish` is a folder that the user named.
 
-    Raise UsageError for a folder that is no project: a home, the system's, what is above our `state`.
+    Raise UsageError for a folder that is not a project: a home, a system folder, a parent of our `state`.
     """
     here = here.resolve()
     root, from_git = here, False
@@ -308,12 +303,12 @@ def find_root(here: Path, wish: str | None, state: Path) -> CodeRoot:
 
 
 def real(path: Path) -> Path:
-    """Where a path leads; unlike `Path.resolve` without an error for links that lead to themselves."""
+    """Return where a path leads; unlike `Path.resolve` without an error for circular links."""
     return Path(os.path.realpath(path))
 
 
 def _top_of_git(here: Path) -> Path | None:
-    """The top of a repository; None also for a folder that it ignores: git would show nothing of it."""
+    """Return the top of a repository; None for a folder that it ignores: git would list nothing in it."""
     output = _git(here, "rev-parse", "--show-toplevel")
     if output is None:
         return None

@@ -1,4 +1,4 @@
-"""Files that stay at home unless they are named (secrets, what is of one machine), and remarks."""
+"""Files that are not sent unless the user names them (secrets, machine-specific files), and remarks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Reason(StrEnum):
     """Why a file or folder is not sent."""
 
     SECRET = "secrets"  # noqa: S105 - the word
-    KEY = "private keys"  # told by their content
+    KEY = "private keys"  # detected by their content
     ENVIRONMENT = "environments"
-    CACHE = "caches"  # nobody misses them: named by a dry run only
+    CACHE = "caches"  # rarely missed: only a dry run lists them
     OURS = "orchestrate's own files"
 
 
 _PATTERNS = {
-    # In the places and under the names in which programs keep logins, tokens and histories.
+    # Where, and under which names, programs store logins, tokens and histories.
     Reason.SECRET: """
 .ssh/ .aws/ .azure/ .oci/ .gnupg/ .kube/ .password-store/ .gsutil/
 .config/gcloud/ .config/gh/ .config/hub .config/rclone/ .config/doctl/ .config/op/
@@ -54,12 +54,12 @@ __pycache__/ .mypy_cache/ .ruff_cache/ .pytest_cache/ .hypothesis/ .pytype/ .pyr
     Reason.OURS: "/.cluster/ .orchestrate-*",
 }
 
-ALWAYS = (".git",)  # nobody names it: a repository is no part of its own code
+ALWAYS = (".git",)  # cannot be named: a repository is not part of its own code
 
 
 @cache
 def _rules() -> dict[Reason, pathspec.GitIgnoreSpec]:
-    """Compile the patterns, at the first look: a keeper is handed a listing, and mostly needs none."""
+    """Compile the patterns on first use: a keeper receives a listing and rarely needs them."""
     import pathspec  # noqa: PLC0415
 
     return {reason: pathspec.GitIgnoreSpec.from_lines(text.split()) for reason, text in _PATTERNS.items()}
@@ -69,34 +69,34 @@ def _rules() -> dict[Reason, pathspec.GitIgnoreSpec]:
 ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta/history")
 
 WARN_SIZE = 50 * 1000 * 1000
-_NAMED = 4  # paths of one kind in one line
+_NAMED = 4  # paths of one kind on one line
 _LARGEST = 3
-_SAID = (Reason.SECRET, Reason.KEY, Reason.ENVIRONMENT)  # nobody misses the rest; a dry run names it
-# The armour line wherever it stands (indented, quoted), and how a key begins; PuTTY's and age's first words.
+_REPORTED = (Reason.SECRET, Reason.KEY, Reason.ENVIRONMENT)  # the rest is rarely missed; a dry run lists it
+# The armor line anywhere (indented, quoted), and how a key begins; PuTTY's and age's first words.
 _ARMOUR = re.compile(
     rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
     rb"(?:\s|\\[rn]|[\"'>#*])*(?:[A-Za-z0-9+/=]{16,}|[A-Za-z-]+: )"
     rb"|PuTTY-User-Key-File-[0-9]: |AGE-SECRET-KEY-1[A-Z0-9]{16}"
 )
-# A key that stands in a program or a page is part of that: without it the program would not run.
+# A key embedded in a program or a page is part of that: without it the program would not run.
 _TEXTS = (".py", ".ipynb", ".r", ".rmd", ".sh", ".c", ".cc", ".cpp", ".h", ".md", ".rst", ".html")
 
 
 def by_name(path: str) -> Reason | None:
-    """Why a path (a folder's ends with a slash) is left out by its name."""
+    """Return why a path (a folder's ends with a slash) is left out because of its name; None if it is not."""
     return next((reason for reason, spec in _rules().items() if spec.match_file(path)), None)
 
 
 def holds_key(path: str, content: bytes) -> bool:
-    """Return True if a file is a private key, by what is in it; UTF-16 is read without its zeros."""
+    """Return True if a file's content is a private key; UTF-16 is read without its zeros."""
     return not path.lower().endswith(_TEXTS) and bool(_ARMOUR.search(content.replace(b"\0", b"")))
 
 
 def remarks(paths: Mapping[str, Reason]) -> Iterator[str]:
-    """One line, for secrets and environments, with the way to send one all the same."""
-    kinds = {reason: found for reason, found in by_reason(paths) if reason in _SAID}
+    """Return one line about secrets and environments, with the way to send them anyway."""
+    kinds = {reason: members for reason, members in by_reason(paths) if reason in _REPORTED}
     if kinds:
-        named = ", ".join(f"{some(found, _NAMED)} ({reason})" for reason, found in kinds.items())
+        named = ", ".join(f"{some(members, _NAMED)} ({reason})" for reason, members in kinds.items())
         yield f"left out of the code: {named}; {how_to_send(next(iter(kinds.values()))[0])}"
 
 
@@ -105,10 +105,10 @@ def how_to_send(path: str) -> str:
 
 
 def by_reason(paths: Mapping[str, Reason]) -> Iterator[tuple[Reason, list[str]]]:
-    """Return what was left out, for each reason that there is."""
+    """Return what was left out, by reason."""
     for reason in Reason:
-        if found := sorted(path for path, why in paths.items() if why is reason):
-            yield reason, found
+        if members := sorted(path for path, why in paths.items() if why is reason):
+            yield reason, members
 
 
 def weight(manifest: Manifest) -> Iterator[str]:
@@ -123,7 +123,7 @@ def weight(manifest: Manifest) -> Iterator[str]:
 
 
 def folders(manifest: Manifest) -> list[tuple[str, int, int]]:
-    """(path, bytes, files) of what stands at the top of the tree, the largest first."""
+    """Return (path, bytes, files) of the entries at the top of the tree, the largest first."""
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for entry in manifest.files:

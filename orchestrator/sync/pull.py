@@ -1,8 +1,8 @@
-"""Fetching a training's files into a folder of a person: added to what is there, never over it.
+"""Fetching the files of a training into a user's folder, without overwriting anything else there.
 
-A record in that folder says what earlier pulls of the same run put there, and how it looked then; such
-files are renewed. Whatever else is there and differs is the person's own, and the pull stops before it
-begins.
+A record in that folder lists what earlier pulls of the same run wrote, with size and time; such files are
+updated. Anything else that exists and differs belongs to the user, and the pull stops before it changes
+anything.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import (
     Fetched,
     HostListing,
+    OnBytes,
     Staging,
-    Told,
     look,
     missing,
     our_disk,
@@ -45,12 +45,12 @@ _SHOWN = 5
 
 
 class Part(Struct, frozen=True):
-    """Files and links below one folder of a host, and where they belong below the person's folder."""
+    """Files and links below one folder of a host, and their place below the user's folder."""
 
     root: str
     entries: tuple[Entry, ...]
     below: str  # "" or a path that ends with a slash
-    source: str  # what was looked at
+    source: str  # what was listed
     left_out: tuple[str, ...] = ()  # see `admit`
 
     @property
@@ -61,65 +61,62 @@ class Part(Struct, frozen=True):
 def choose(
     session: Conversation, work: str, paths: Sequence[str], trees: Sequence[str] = (), before: float = 0.0
 ) -> list[Part]:
-    """Return what these paths and patterns mean on a host; all of its work folder when there are none.
+    """Return what these paths and patterns match on a host; without any, its whole work folder.
 
-    The code as it was sent is left out: files that are in one of the `trees`, alike in size, and that nothing
-    wrote to since the tasks started (`before`, by the host's clock). Raise HostError (kind "missing") for a
-    path that matches nothing.
+    The code is left out: files in one of the `trees`, of equal size, and not modified since the tasks
+    started (`before`, by the host's clock). Raise HostError (kind "missing") for a path without matches.
     """
-    there = look(session, work)
-    if there.kind != FOLDER:
+    remote = look(session, work)
+    if remote.kind != FOLDER:
         raise missing(session, work)
     code = {(entry.path, entry.size) for tree in trees for entry in _files(look(session, tree))}
-    made = [
-        entry
-        for entry in _files(there)
-        if (entry.path, entry.size) not in code or entry.mtime_ns >= before * 1e9
-    ]
+    files, began = _files(remote), before * 1e9
+    made = [file for file in files if (file.path, file.size) not in code or file.mtime_ns >= began]
     parts, chosen = [], dict[str, Entry]()
-    links = {entry.path for entry in there.entries if entry.kind == LINK} | set(there.left_out)
+    links = {entry.path for entry in remote.entries if entry.kind == LINK} | set(remote.left_out)
     for path in (path.rstrip("/") or "/" for path in paths or ["."]):
         if path == ".":
-            parts.append(Part(there.root, tuple(made), "", work, there.left_out))
+            parts.append(Part(remote.root, tuple(made), "", work, remote.left_out))
         elif path in links or path.startswith(("/", "~")):
-            parts.append(_elsewhere(session, path if path not in links else f"{there.root}/{path}", path))
-        elif any(_matches(entry.path, path) for entry in there.entries):  # asked for by name: code, too
-            chosen.update({entry.path: entry for entry in _files(there) if _matches(entry.path, path)})
+            parts.append(_elsewhere(session, path if path not in links else f"{remote.root}/{path}", path))
+        elif any(_matches(entry.path, path) for entry in remote.entries):  # requested by name: even code
+            chosen.update({entry.path: entry for entry in _files(remote) if _matches(entry.path, path)})
         else:
-            raise missing(session, f"{work}/{path}", {one.path.partition("/")[0] for one in there.entries})
+            raise missing(session, f"{work}/{path}", {each.path.partition("/")[0] for each in remote.entries})
     if chosen:
-        parts.append(Part(there.root, tuple(chosen.values()), "", work))
+        parts.append(Part(remote.root, tuple(chosen.values()), "", work))
     return parts
 
 
-def _files(there: HostListing) -> list[Entry]:
-    """Files and links; a folder is where they are."""
-    return [entry for entry in there.entries if entry.kind != FOLDER]
+def _files(remote: HostListing) -> list[Entry]:
+    """Return files and links; folders follow from their paths."""
+    return [entry for entry in remote.entries if entry.kind != FOLDER]
 
 
-def take(session: Conversation, parts: Sequence[Part], to: Path, run: str, told: Told) -> Fetched:
-    """Bring the parts into the folder `to`; raise UsageError for what it would overwrite, before anything
-    was changed, or HostError, or ClusterError for our own disk.
+def take(session: Conversation, parts: Sequence[Part], to: Path, run: str, on_bytes: OnBytes) -> Fetched:
+    """Write the parts into the folder `to`; raise UsageError, before any change, for what it would overwrite.
+
+    Also raise HostError, or ClusterError for our own disk.
     """
     began = time.monotonic()
     with our_disk(to):
         to.mkdir(parents=True, exist_ok=True)
         with Below(str(to)) as top:
-            files, size = Taking(session, to, top, run, told, read_record(to, run)).take(parts)
+            files, size = Taking(session, to, top, run, on_bytes, read_record(to, run)).take(parts)
     return Fetched(files, size, time.monotonic() - began)
 
 
 def keep_from_launches(to: Path, run: str) -> None:
-    """Have git, and so the next launch, take the folder for results and not for code."""
+    """Make git, and thereby the next launch, treat the folder as results rather than code."""
     path = to / ".gitignore"
     with our_disk(to):
         if os.path.lexists(path):
             return
         path.write_text("*\n", encoding="ascii")
         record = read_record(to, run)
-        if record:  # ours, so that one of the run's own may take its place
-            found = listing.entry_at(str(path), None, path.name)
-            write_record(to, run, {**record, path.name: [found.size, found.mtime_ns]})
+        if record:  # ours, so that one of the run's own may replace it
+            entry = listing.entry_at(str(path), None, path.name)
+            write_record(to, run, {**record, path.name: [entry.size, entry.mtime_ns]})
 
 
 def _elsewhere(session: Conversation, remote: str, name: str) -> Part:
@@ -132,65 +129,69 @@ def _elsewhere(session: Conversation, remote: str, name: str) -> Part:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """A path, one below it, or what a pattern fits; `*` reaches over folders."""
-    return path == pattern or any(fnmatch.fnmatchcase(one, pattern) for one in (path, *parents(path)))
+    """Return True for the path, one below it, or one that a pattern matches; `*` also matches slashes."""
+    return path == pattern or any(
+        fnmatch.fnmatchcase(candidate, pattern) for candidate in (path, *parents(path))
+    )
 
 
 class Taking(Struct):
-    """One pull into an open folder; what is a person's own there is known by the record."""
+    """One pull into an open folder; the record shows which files there belong to the user."""
 
     session: Conversation
     to: Path
     top: Below
     run: str
-    told: Told
+    on_bytes: OnBytes
     record: dict[str, list[int]]
 
     def take(self, parts: Sequence[Part]) -> tuple[int, int]:
-        """The files that came and their bytes. Nothing is in its place before everything is here."""
-        differing = [(part, [one for one in part.entries if self._differs(part, one)]) for part in parts]
-        self._refuse(part.below + one.path for part, entries in differing for one in entries)
+        """Return the files and bytes that arrived. Nothing is moved into place until all have arrived."""
+        differing = [
+            (part, [entry for entry in part.entries if self._differs(part, entry)]) for part in parts
+        ]
+        self._refuse(part.below + entry.path for part, entries in differing for entry in entries)
         brought = []
         with contextlib.ExitStack() as stack:
             for part, entries in (pair for pair in differing if pair[1]):
-                # The same place each time, so that an interrupted pull goes on.
+                # Always the same place, so that an interrupted pull can resume.
                 source = f"{self.run} {self.session.host.name} {part.source} {part.below}"
                 name = hashlib.sha256(source.encode(errors="surrogateescape")).hexdigest()[:16]
                 staging = stack.enter_context(Staging(self.to / f"{STAGING}{name}"))
                 brought.append((part, staging, self._bring(part, entries, staging)))
             try:
                 for part, staging, came in brought:
-                    for one in came:
-                        self._place(staging.top, one, part.below + one.path)
-            finally:  # what an interrupted pull has put here is the run's all the same
+                    for entry in came:
+                        self._place(staging.top, entry, part.below + entry.path)
+            finally:  # files that an interrupted pull has placed here also belong to the run
                 if brought:
                     write_record(self.to, self.run, self.record)
             for _, staging, _ in brought:
                 discard(str(staging.path))
-        everything = [one for _, _, came in brought for one in came]
-        return len(everything), sum(one.size for one in everything)
+        everything = [entry for _, _, came in brought for entry in came]
+        return len(everything), sum(entry.size for entry in everything)
 
-    def _differs(self, part: Part, one: Entry) -> bool:
-        name = part.below + one.path
-        # A file of that name on a host (a pulled folder, sent along as code) is not to replace the record.
+    def _differs(self, part: Part, entry: Entry) -> bool:
+        name = part.below + entry.path
+        # A file of that name on a host (a pulled folder sent along as code) must not replace the record.
         if name.casefold() == RECORD or name.casefold().startswith(STAGING):
             return False
-        found = self._at(name)
-        return found is None or not one.same(found)
+        local = self._at(name)
+        return local is None or not entry.same(local)
 
     def _bring(self, part: Part, entries: Sequence[Entry], staging: Staging) -> list[Entry]:
-        """Fill the staging; what was written meanwhile is asked for once more, and is taken as it is."""
+        """Fill the staging folder; a file that changed meanwhile is requested once more."""
         staging.keep_only(part.entries)
-        gone = set(receive(self.session, part.root, entries, staging, told=self.told))
-        came = [one for one in entries if one.path not in gone]
-        if gone:
-            again = [one for one in _files(look(self.session, part.source)) if one.path in gone]
-            left = receive(self.session, part.root, again, staging, told=self.told, growing=True)
-            came += [one for one in again if one.path not in left]
+        changed = set(receive(self.session, part.root, entries, staging, on_bytes=self.on_bytes))
+        came = [entry for entry in entries if entry.path not in changed]
+        if changed:
+            again = [entry for entry in _files(look(self.session, part.source)) if entry.path in changed]
+            changing = receive(self.session, part.root, again, staging, on_bytes=self.on_bytes, growing=True)
+            came += [entry for entry in again if entry.path not in changing]
         return came
 
     def _at(self, name: str) -> Entry | None:
-        """Return what is at a path here; None for nothing, and below what is no folder."""
+        """Return the local state of a path; None if it does not exist, or its parent is not a folder."""
         parts = parts_of(name)
         try:
             return listing.entry_at(parts[-1], self.top.folder(parts[:-1]), name)
@@ -200,20 +201,20 @@ class Taking(Struct):
             raise
 
     def _in_the_way(self, name: str) -> str | None:
-        """Name what would be overwritten, or written through: the file itself, or no folder above it."""
+        """Return what would be overwritten: the file itself, or a parent that is not a folder."""
         for above in parents(name):
-            found = self._at(above)
-            if found is not None and found.kind != FOLDER:
+            local = self._at(above)
+            if local is not None and local.kind != FOLDER:
                 return above
         return None if self._at(name) is None else name
 
     def _refuse(self, names: Iterable[str]) -> None:
-        """Raise UsageError where something would be overwritten that no pull of this run put here."""
+        """Raise UsageError if something would be overwritten that no pull of this run wrote."""
         wrong: set[str] = set()
         for name in names:
             place = self._in_the_way(name)
-            found = self._at(place) if place else None
-            if place and found and [found.size, found.mtime_ns] != self.record.get(place):
+            local = self._at(place) if place else None
+            if place and local and [local.size, local.mtime_ns] != self.record.get(place):
                 wrong.add(place)
         if wrong:
             shown = ", ".join(map(plain, sorted(wrong)[:_SHOWN]))
@@ -223,31 +224,27 @@ class Taking(Struct):
                 hint="name another folder with --to, or move them away",
             )
 
-    def _place(self, new: Below, one: Entry, name: str) -> None:
-        """Give it its place; what an earlier pull put there, or in a folder's place above, goes."""
+    def _place(self, new: Below, entry: Entry, name: str) -> None:
+        """Move it into place, and remove what an earlier pull wrote there or instead of a parent folder."""
         self._refuse([name])
         place = self._in_the_way(name)
         if place is not None:
             *above, last = parts_of(place)
             os.unlink(last, dir_fd=self.top.folder(above))
             self.record.pop(place, None)
-        source, parts = parts_of(one.path), parts_of(name)
-        os.rename(
-            source[-1],
-            parts[-1],
-            src_dir_fd=new.folder(source[:-1]),
-            dst_dir_fd=self.top.folder(parts[:-1], make=True),
-        )
-        found = self._at(name)
-        if found is not None:
-            self.record[name] = [found.size, found.mtime_ns]
+        source, parts = parts_of(entry.path), parts_of(name)
+        there, here = new.folder(source[:-1]), self.top.folder(parts[:-1], make=True)
+        os.rename(source[-1], parts[-1], src_dir_fd=there, dst_dir_fd=here)
+        local = self._at(name)
+        if local is not None:
+            self.record[name] = [local.size, local.mtime_ns]
 
 
 def read_record(to: Path, run: str) -> dict[str, list[int]]:
-    """Return what earlier pulls of this run put here: name -> size and time."""
+    """Return what earlier pulls of this run wrote: name -> size and time."""
     try:
-        known = json.loads(read_plain(to / RECORD, _MOST_RECORD))
-        return dict(known["files"]) if known["run"] == run else {}
+        record = json.loads(read_plain(to / RECORD, _MOST_RECORD))
+        return dict(record["files"]) if record["run"] == run else {}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {}
 

@@ -1,6 +1,6 @@
-"""rsync over the connection that is open already: its remote shell is our bridge.
+"""rsync over the existing connection: its remote shell is our bridge.
 
-Everything goes through descriptors that rsync and the bridge inherit: whoever is killed leaves no file.
+Everything goes through descriptors that rsync and the bridge inherit, so a killed process leaves no files.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ _LAST_WORDS = 5.0
 _READ = 262144
 _NOT_FOUND = 127
 _NETWORK = "check that the machine is up, and the network"
-# Words of rsync that say no cause.
+# Output of rsync that does not name a cause.
 _CLOSING = ("rsync error:", "rsync: connection unexpectedly closed", "sent ", "total size")
 _MOST_WORDS = 1 << 16  # bytes
 
 
 class NoRsyncError(Exception):
-    """The far end has none."""
+    """The remote end has no rsync."""
 
 
 @cache
 def here() -> str | None:
-    """Find a usable rsync on this machine.
+    """Return a usable rsync on this machine; None if there is none.
 
-    openrsync (macOS) lacks what we need; below 3.4 a far end that lies can take over ours (CVE-2024-12084 to
-    12087), and there the agent takes everything.
+    openrsync (macOS) lacks what we need. Before 3.4 a malicious remote end can take over ours
+    (CVE-2024-12084 to 12087). In both cases the agent receives everything instead.
     """
-    found = shutil.which("rsync")
-    if found is None:
+    program = shutil.which("rsync")
+    if program is None:
         return None
-    done = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     first = done.stdout.partition("\n")[0]
     version = re.match(r"rsync  version v?([0-9]+)\.([0-9]+)", first)
-    return found if version and (int(version[1]), int(version[2])) >= (3, 4) else None
+    return program if version and (int(version[1]), int(version[2])) >= (3, 4) else None
 
 
 def send(host: str, link: Link, root: Path, paths: Iterable[str], *, incoming: str, base: str) -> int:
-    """Bring these files into `incoming` on the host, as changes to those in `base`; return the bytes sent.
+    """Send these files into `incoming` on the host, as changes to those in `base`; return the bytes sent.
 
-    Raise `NoRsyncError`, or HostError when rsync failed.
+    Raise `NoRsyncError`, or HostError if rsync failed.
     """
     program = here()
     assert program is not None
-    words, channel, sent = bytearray(), None, 0
+    output, channel, sent = bytearray(), None, 0
     with contextlib.ExitStack() as stack:
         names = stack.enter_context(tempfile.TemporaryFile())
         names.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
@@ -81,10 +81,10 @@ def send(host: str, link: Link, root: Path, paths: Iterable[str], *, incoming: s
             )
 
         def listen() -> None:
-            """Keep the beginning of rsync's words: the far end may have it speak without end."""
+            """Keep the beginning of rsync's output: the remote end may produce endless output."""
             assert process.stderr is not None
             while data := os.read(process.stderr.fileno(), _READ):
-                words.extend(data[: max(0, _MOST_WORDS - len(words))])
+                output.extend(data[: max(0, _MOST_WORDS - len(output))])
 
         listener = threading.Thread(target=listen, daemon=True)
         listener.start()
@@ -97,12 +97,12 @@ def send(host: str, link: Link, root: Path, paths: Iterable[str], *, incoming: s
                 sent = _join(channel, source, target, ours)
         code = process.wait()
     if code:
-        raise _failure(host, code, channel, words.decode("utf-8", "replace"))
+        raise _failure(host, code, channel, output.decode("utf-8", "replace"))
     return sent
 
 
 def _join(channel: Channel, source: FileIO, target: FileIO, bridge: socket.socket) -> int:
-    """Carry bytes both ways until the far end has no more to say; return how many went there."""
+    """Copy bytes in both directions until the remote end has finished; return how many were sent."""
     sent = 0
 
     def up() -> None:
@@ -123,8 +123,8 @@ def _join(channel: Channel, source: FileIO, target: FileIO, bridge: socket.socke
         while data := channel.recv(_READ):
             write_all(target.fileno(), data)
     target.close()
-    bridge.close()  # it sees the end, and with it rsync
-    # The far end is gone: what still waits for room in its window would wait for ever.
+    bridge.close()  # it receives the end of input, and rsync ends
+    # The remote end is gone: what waits for its window would wait forever.
     sender.join(_LAST_WORDS)
     channel.wait(_LAST_WORDS)
     channel.close()
@@ -133,18 +133,18 @@ def _join(channel: Channel, source: FileIO, target: FileIO, bridge: socket.socke
 
 
 def _argv(program: str, fd: int, root: Path, incoming: str, base: str) -> list[str]:
-    words = [sys.executable, "-S", "-E", str(_BRIDGE), str(fd)]
-    shell = " ".join("'" + word.replace("'", "''") + "'" for word in words)  # quotes as rsync reads them
+    argv = [sys.executable, "-S", "-E", str(_BRIDGE), str(fd)]
+    shell = " ".join("'" + word.replace("'", "''") + "'" for word in argv)  # quotes as rsync reads them
     return [
         program,
-        "-s",  # arguments travel in the protocol, past the far end's shell
+        "-s",  # arguments travel inside the protocol instead of through the remote shell
         f"--rsh={shell}",
         "--links",
         "--perms",
         "--times",
-        "--chmod=D755,Fu=rwX,Fgo=rX",  # the two modes a manifest knows
+        "--chmod=D755,Fu=rwX,Fgo=rX",  # the two modes in a manifest
         "--sparse",
-        "--ignore-times",  # a file that was the same would not be sent at all
+        "--ignore-times",  # otherwise an identical file would not be sent at all
         f"--timeout={_STALLED}",
         f"--link-dest={base}",
         "--from0",
@@ -154,8 +154,8 @@ def _argv(program: str, fd: int, root: Path, incoming: str, base: str) -> list[s
     ]
 
 
-def _failure(host: str, code: int, channel: Channel | None, words: str) -> Exception:
-    """Return what to raise when rsync ended with `code`."""
+def _failure(host: str, code: int, channel: Channel | None, output: str) -> Exception:
+    """Return the error to raise when rsync ended with `code`."""
     status = channel.wait(_LAST_WORDS) if channel else None
     if status == _NOT_FOUND:
         return NoRsyncError()
@@ -164,9 +164,9 @@ def _failure(host: str, code: int, channel: Channel | None, words: str) -> Excep
             host, "was lost", kind="lost", why="the connection ended while the code was sent", hint=_NETWORK
         )
     remote = channel.stderr_tail().decode("utf-8", "replace") if channel else ""
-    lines = [line.strip() for line in (words + remote).splitlines() if line.strip()]
+    lines = [line.strip() for line in (output + remote).splitlines() if line.strip()]
     causes = [line.removeprefix("rsync: ") for line in lines if not line.startswith(_CLOSING)]
     why = f"rsync: {printable((causes or [*lines, f'exit {code}'])[0])}"
     return HostError(
-        host, "did not take the code", kind="rsync", why=why, hint="look at the disk and the workdir there"
+        host, "did not accept the code", kind="rsync", why=why, hint="look at the disk and the workdir there"
     )

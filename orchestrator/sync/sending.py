@@ -1,4 +1,4 @@
-"""One folder on its way to one host: begun with what is there, filled, and given its name."""
+"""One folder on its way to one host: started from what the host has, filled, and renamed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from orchestrator.sync import rsync
 from orchestrator.sync.contents import ChangedError, Contents
 from orchestrator.sync.conversation import Conversation, ahead, batches
 
-# Up to this size a stream of pieces wins even when one file has changed: rsync needs a login shell more.
+# Up to this size a stream of pieces is faster even for one changed file: rsync needs another login shell.
 RSYNC_FROM = 2_000_000  # bytes
-_TOGETHER = 1 << 20  # bytes of small pieces in one message
-_FLYING = threading.Semaphore(32)  # messages that are on their way to all hosts
-_LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
+_MESSAGE = 1 << 18  # bytes: a host passes them on when it has a whole message
+_AHEAD = 64  # messages in flight to one host: 1 Gbit/s over 100 ms,
+_FLYING = threading.Semaphore(512)  # and to all hosts
+_LIMIT = 2 * 3600.0  # seconds; allows for a slow line
 
 
 class Delivery(Struct, frozen=True):
     bytes: int  # of the transfer
     seconds: float
-    reused: bool  # it was there already
+    reused: bool  # it already existed
 
 
 class Sending(Struct, eq=False):
-    """The folder `path` of one host, which is to become what `contents` say."""
+    """The folder `path` of one host, which is to contain `contents`."""
 
     session: Conversation
     contents: Contents
@@ -41,7 +42,7 @@ class Sending(Struct, eq=False):
     def begin(
         self, *, run: str = "push", key: str = "", ports: Sequence[int] = (), serve: bool = False
     ) -> wire.StoreBegun:
-        """Have the host look at what it has; it waits for another transfer of the same folder."""
+        """Have the host check what it already has; it waits for another transfer of the same folder."""
         request = wire.StoreBegin(
             path=self.path,
             mutable=self.mutable,
@@ -61,35 +62,36 @@ class Sending(Struct, eq=False):
         return {piece for piece in range(len(self.contents.manifest.pieces)) if not number >> piece & 1}
 
     def have(self, source: wire.StoreSource | None = None) -> wire.StoreHeld:
-        """Ask what has come; with a `source` have pieces taken from that peer."""
+        """Query what has arrived; with a `source`, have pieces fetched from that peer."""
         count = len(self.contents.manifest.pieces)
-        return self.session.request(
-            wire.StoreHave(path=self.path, count=count, source=source), timeout=_LIMIT
-        )
+        question = wire.StoreHave(path=self.path, count=count, source=source)
+        return self.session.request(question, timeout=_LIMIT)
 
     def put(self, pieces: Collection[int], before: Callable[[int], object] = lambda _: None) -> None:
         """Send pieces; `before` is called with the size of each message."""
         length = self.contents.manifest.length
 
         def messages() -> Iterator[tuple[wire.StorePut, bytes]]:
-            for together in batches(sorted(pieces), length, _TOGETHER, len(pieces)):
+            for together in batches(sorted(pieces), length, _MESSAGE, len(pieces)):
                 data = b"".join(map(self.contents.read, together))
-                before(len(data))
-                _FLYING.acquire()
-                self.sent += len(data)
-                yield wire.StorePut(path=self.path, pieces=together), data
+                for start in range(0, len(data), _MESSAGE):
+                    part = data[start : start + _MESSAGE]
+                    before(len(part))
+                    _FLYING.acquire()
+                    self.sent += len(part)
+                    yield wire.StorePut(path=self.path, pieces=together, start=start), part
 
-        for _ in ahead(self.session, messages(), _LIMIT, _FLYING.release):
+        for _ in ahead(self.session, messages(), _LIMIT, _AHEAD, _FLYING.release):
             pass
 
     def rsync(self, begun: wire.StoreBegun) -> None:
-        """Send large files of which the host has earlier versions by rsync, where both have one."""
+        """Send by rsync the large files of which the host has earlier versions, if both have rsync."""
         contents, pieces = self.contents, self.contents.manifest.pieces
         files = contents.manifest.files
         if begun.base is None or begun.incoming is None or contents.root is None or rsync.here() is None:
             return
         missing = {blob.file for piece in self.lacks for blob in pieces[piece]}
-        large = {one for one in missing if files[one].size > RSYNC_FROM and one not in contents.kept}
+        large = {file for file in missing if files[file].size > RSYNC_FROM and file not in contents.kept}
         if not large:
             return
         with contextlib.suppress(rsync.NoRsyncError):
@@ -101,22 +103,23 @@ class Sending(Struct, eq=False):
                 incoming=begun.incoming,
                 base=begun.base,
             )
-            self.lacks = {one for one in self.lacks if any(blob.file not in large for blob in pieces[one])}
+            self.lacks = {part for part in self.lacks if any(blob.file not in large for blob in pieces[part])}
 
     def seal(self) -> None:
-        """Have it get its name."""
+        """Have the folder renamed to its final name."""
         self.session.request(wire.StoreSeal(path=self.path), timeout=_LIMIT)
 
     def drop(self) -> None:
-        """End the transfer there; an agent that loses us does it by itself."""
+        """Abort the transfer on the host; an agent that loses us does so by itself."""
         with contextlib.suppress(Exception):
             self.session.submit(wire.StoreDrop(path=self.path))
 
 
 def push(session: Conversation, contents: Contents, path: str, *, mutable: bool = False) -> Delivery:
-    """Make `path` on a host what `contents` say; raise HostError, or ChangedError for all hosts.
+    """Make `path` on a host equal to `contents`; raise HostError, or ChangedError for all hosts.
 
-    Delivery is what no folder beside it has: in pieces, or by rsync large files of which a version is there.
+    Only what no other folder of the host has is transferred: in pieces, or for large files with an earlier
+    version by rsync.
     """
     began = time.monotonic()
     sending = Sending(session, contents, path, mutable=mutable)

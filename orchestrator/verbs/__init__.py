@@ -10,18 +10,18 @@ from orchestrator.errors import OrchestrateError
 
 
 class Caller:
-    """Receives the notices of a verb and answers its questions; this one drops them, and has no answers."""
+    """Receives a verb's notices and answers its questions; this default drops notices and has no answers."""
 
     asks: Callable[[str], str] | None = None  # for a passphrase; None: keys that need one are not tried
-    masters = False  # OpenSSH may ask at our terminal
+    masters = False  # OpenSSH may prompt on our terminal
 
     def tell(self, *lines: str) -> None:
-        """Take lines about the work."""
+        """Receive lines about the work."""
 
     def warn(self, error: OrchestrateError) -> None:
-        """Take an error that does not end the verb."""
+        """Receive an error that does not end the verb."""
         self.tell(f"warning: {error.in_one_line}")
 
     def progress(self, _title: str, _total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Return what is called with each number of bytes that arrived."""
+        """Return a function that is called with each number of bytes that arrived."""
         return contextlib.nullcontext(lambda _bytes: None)

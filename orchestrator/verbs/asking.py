@@ -1,4 +1,4 @@
-"""Connections of a verb's own, for as long as it asks."""
+"""A verb's own connections, for the duration of its requests."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from orchestrator.verbs.keeping import Errand, start
 
 if TYPE_CHECKING:
     from orchestrator.fleet import Fleet
+    from orchestrator.fleet.containers import Inside
     from orchestrator.ssh.keys import Secrets
 
 
 def logins(hosts: Sequence[Host], caller: Caller) -> Secrets | None:
-    """Ask for passphrases of keys once, before the fan-out; return None where nobody can answer."""
+    """Ask for passphrases of keys once, before the fan-out; return None if nobody can answer."""
     if caller.asks is None:
         return None
     from orchestrator.ssh.keys import prepare
@@ -33,7 +34,7 @@ def logins(hosts: Sequence[Host], caller: Caller) -> Secrets | None:
 
 
 def key_or_none(caller: Caller) -> bytes | None:
-    """The user's key, where it is and can be used; what is wrong with it must not keep a run from its end."""
+    """Return the user's key if it exists and is usable; a problem with it must not keep a run from ending."""
     try:
         return read_key()
     except UsageError as error:
@@ -42,37 +43,41 @@ def key_or_none(caller: Caller) -> bytes | None:
 
 
 def adopt(folder: RunFolder, caller: Caller, *, stop: Order | None = None) -> bool:
-    """Take a run over, for a person who may be asked for passphrases; False when it has a keeper already."""
+    """Take a run over, asking for passphrases if possible; return False if it already has a keeper."""
     if folder.has_keeper():
         return False
     plan = folder.read_plan()
-    # A restart needs them; what this machine does not have is said then. A plan that is not ours could name
-    # whatever this environment holds.
+    # A restart needs them; missing ones are reported then. A plan that is not ours could name any variable
+    # of this environment.
     names = () if plan.hearsay else plan.secrets
     secrets = {name: os.environ[name] for name in names if name in os.environ}
-    asked = logins((*plan.hosts, *plan.spares), caller)
-    errand = Errand(folder, plan, key_or_none(caller), asked, secrets, stop=stop)
+    passphrases = logins((*plan.hosts, *plan.spares), caller)
+    errand = Errand(folder, plan, key_or_none(caller), passphrases, secrets, stop=stop)
     return unbroken(partial(start, errand))
 
 
 @contextlib.contextmanager
-def asking(hosts: Sequence[Host], caller: Caller) -> Iterator[tuple[Fleet, dict[str, HostError]]]:
-    """A fleet that is connected to `hosts`, and the errors of those that it did not reach.
+def asking(
+    hosts: Sequence[Host], caller: Caller, inside: Inside | None = None
+) -> Iterator[tuple[Fleet, dict[str, HostError]]]:
+    """Yield a fleet connected to `hosts`, and the errors of those that could not be reached.
 
-    The connections are closed at the end.
+    The connections are closed at the end. Without `inside` they lead to the machines, past containers.
     """
-    with unconnected(hosts, caller) as fleet:
+    with unconnected(hosts, caller, inside) as fleet:
         yield fleet, fleet.connect(hosts)
 
 
-def unconnected(hosts: Sequence[Host], caller: Caller) -> contextlib.AbstractContextManager[Fleet]:
-    """A fleet that has still to connect to `hosts`; whatever it then has is closed at the end."""
-    return contextlib.closing(new_fleet(logins(hosts, caller)))
+def unconnected(
+    hosts: Sequence[Host], caller: Caller, inside: Inside | None = None
+) -> contextlib.AbstractContextManager[Fleet]:
+    """Yield a fleet that has still to connect to `hosts`; its connections are closed at the end."""
+    return contextlib.closing(new_fleet(logins(hosts, caller), inside))
 
 
-def new_fleet(secrets: Secrets | None) -> Fleet:
-    """One with passphrases that are known, to be closed by whoever takes it."""
+def new_fleet(secrets: Secrets | None, inside: Inside | None = None) -> Fleet:
+    """Return a fleet with known passphrases, which the caller closes."""
     from orchestrator.connectors import Connectors
     from orchestrator.fleet import Fleet
 
-    return Fleet(Connectors(secrets), lambda _frame: None, timings.read(os.environ))
+    return Fleet(Connectors(secrets, inside), lambda _frame: None, timings.read(os.environ))

@@ -1,4 +1,4 @@
-"""`launch` on hosts of which only the names are known: what `init` would find out, for one launch."""
+"""`launch` on hosts of which only the names are known: what `init` would discover, for one launch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from orchestrator.model import DEFAULT_PYTHON, FrameworkName
 from orchestrator.phases.survey import choose_python, survey
 from orchestrator.requests import LaunchRequest
 from orchestrator.verbs import Caller, init
-from orchestrator.verbs.environment import with_header
 from orchestrator.verbs.launch import prepare
 
 
@@ -25,9 +24,9 @@ def surveyed(
     accepts: init.Accepts,
     agrees: Callable[[str], bool],
 ) -> LaunchRequest:
-    """Look at the hosts that `words` name: their addresses, a Python with TensorFlow, or else an [env].
+    """Examine the hosts named in `words`: their addresses, a Python with TensorFlow, or otherwise an [env].
 
-    The caller is asked whether new host keys are known, and whether an environment is to be made.
+    The caller is asked whether new host keys are known, and whether to create an environment.
     """
     inventory = request.inventory
     addresses = {host.name: host.address for host in inventory.hosts}
@@ -38,23 +37,23 @@ def surveyed(
     }
     if all(host.is_local for host in hosts.values()):
         return request
-    framework = prepare(request, caller, resolves=False).plan.recipe.framework  # refuses mistakes first
+    made = prepare(request, caller, resolves=False)  # reject mistakes first
     fleet, bad = init.connect(list(hosts.values()), caller, accepts)
     with contextlib.closing(fleet):
         machines, silent = survey(fleet, addresses)
     if bad := {**bad, **silent}:
         raise SeveralErrors(bad.values())
     text = init.text(hosts, machines, {}, None)
-    found = config.parse(text, inventory.source)
+    examined = config.parse(text, inventory.source)
     python, names = choose_python(machines.values()), ranges.fold(machines)
-    has_header = with_header(request)[0].inventory.environment is not None
-    if has_header or framework is not FrameworkName.TENSORFLOW:
-        plain = tuple(replace(host, python=DEFAULT_PYTHON) for host in found.hosts)
-        found = replace(found, hosts=plain, environment=None)
+    has_header = made.request.inventory.environment is not None
+    if has_header or made.plan.recipe.framework is not FrameworkName.TENSORFLOW:
+        plain = tuple(replace(host, python=DEFAULT_PYTHON) for host in examined.hosts)
+        examined = replace(examined, hosts=plain, environment=None)
     elif python is not None:
         caller.tell(f"{names}: TensorFlow {python.tensorflow} in {python.path}")
     elif choose_python(machines.values(), made=True) is None and not agrees(
         f"{names}: no Python with TensorFlow on each; make the environment of `setup` there?"
     ):
-        found = replace(found, environment=None)
-    return replace(request, inventory=found)
+        examined = replace(examined, environment=None)
+    return replace(request, inventory=examined)

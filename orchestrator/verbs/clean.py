@@ -1,4 +1,4 @@
-"""`clean`: prove that the hosts hold nothing of ended runs, and remove what is old."""
+"""`clean`: kill leftover processes of ended runs on the hosts, and remove old files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from orchestrator.store import prune
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking
 
-_SECONDS = 1800.0  # that removing many files from a network disk may take
+_SECONDS = 1800.0  # for removing many files from a network disk
 
 
 class Cleaning(Struct, frozen=True):
-    """The work of one `clean`."""
+    """The state of one `clean`."""
 
     hosts: Mapping[str, wire.Cleaned]  # a node's reply, by host
     unreachable: Mapping[str, HostError]
@@ -28,38 +28,38 @@ class Cleaning(Struct, frozen=True):
     dry: bool
 
     @property
-    def left(self) -> bool:
-        """Return True where something of an ended run is still there."""
-        return bool(self.here.failed) or any(left(reply) for reply in self.hosts.values())
+    def remains(self) -> bool:
+        """Return True if anything of an ended run remains."""
+        return bool(self.here.failed) or any(remains(reply) for reply in self.hosts.values())
 
     @property
     def status(self) -> ExitStatus:
         if self.unreachable:
             return ExitStatus.CLUSTER
-        return ExitStatus.RUN_FAILED if self.left else ExitStatus.OK
+        return ExitStatus.RUN_FAILED if self.remains else ExitStatus.OK
 
 
-def left(reply: wire.Cleaned) -> bool:
-    """Return True where something of an ended run is still on a host."""
+def remains(reply: wire.Cleaned) -> bool:
+    """Return True if anything of an ended run remains on a host."""
     failed = any(kind.failed for kind in astuple(reply.folders))
     return bool(reply.orphans or reply.trouble or failed)
 
 
 def clean(request: CleanRequest, caller: Caller) -> Cleaning:
-    """End and remove what ended runs left, on the hosts and on this machine."""
+    """End and remove what ended runs left on the hosts and on this machine."""
     with asking(request.inventory.hosts, caller) as (fleet, unreachable):
         kept = prune.kept()
         looks = fleet.ask(wire.CleanLook())
         silent = {**unreachable, **looks.bad}
         alive = kept.union(*(reply.alive for reply in looks.good.values()))
-        known = {run for reply in looks.good.values() for run in reply.known}
+        known_runs = {run for reply in looks.good.values() for run in reply.known}
         questions = {
             name: wire.Clean(
                 workdir=session.host.workdir,
                 alive=sorted(alive),
-                known=sorted(known),
+                known=sorted(known_runs),
                 older=request.older_than,
-                shared=not silent,  # who is silent may use code and working folders that others see, too
+                shared=not silent,  # a silent host may use code and working folders that others see too
                 work=request.work,
                 dry=request.dry_run,
             )

@@ -1,23 +1,24 @@
-"""The code that a launch sends, and the program in it, as the checks before a launch ask for them."""
+"""The code that a launch sends, and the program in it, as the checks before a launch need them."""
 
 from __future__ import annotations
 
 import os
 import posixpath
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.errors import UsageError
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
 from orchestrator.plainfile import at_home, write_atomically
-from orchestrator.program import invocation, notebook, sources
+from orchestrator.program import invocation, notebook
 from orchestrator.program.refusals import Code
-from orchestrator.program.sources import SourceFile
+from orchestrator.requests import LaunchRequest
 from orchestrator.store import runs_root
 from orchestrator.text import count
 
@@ -26,18 +27,18 @@ if TYPE_CHECKING:
     from orchestrator.sync.listing import CodeRoot
 
 _ROWS = 30  # lines of a list
-_LONGEST = 2 << 20  # bytes of a source that is read
+_LONGEST = 2 << 20  # bytes of a source file that is read
 
 
 def project(inventory: Inventory, wish: str | None) -> CodeSource:
-    """The code of somebody who stands here; raise UsageError for what is not a project."""
+    """Return the code of the current folder's project; raise UsageError if it is not a project."""
     from orchestrator.sync.contents import CodeSource
     from orchestrator.sync.listing import find_root, list_files
 
-    found = find_root(Path.cwd(), wish or inventory.job.code, runs_root().parent)
-    # Our own folders here are no part of anybody's code.
+    root = find_root(Path.cwd(), wish or inventory.job.code, runs_root().parent)
+    # Our own folders here are not part of a user's code.
     own = [runs_root().parent, *(at_home(host.workdir) for host in inventory.hosts if host.is_local)]
-    return CodeSource(found, list_files(found.path, inventory.job.ignore, own))
+    return CodeSource(root, list_files(root.path, inventory.job.ignore, own))
 
 
 class Sent(Struct, frozen=True):
@@ -81,13 +82,23 @@ class Sent(Struct, frozen=True):
         yield from (plain(f"note: {note}") for note in self.tree.notes if note not in listed)
 
 
+def with_scripts(request: LaunchRequest) -> tuple[LaunchRequest, tuple[str, ...]]:
+    """Return the launch with scripts in place of its notebooks, and notes; raise UsageError."""
+    given = dict.fromkeys([*(host.command for host in request.inventory.hosts), request.command])
+    scripts = {command: of_notebook(command, Path.cwd()) for command in given}
+    hosts = tuple(replace(host, command=scripts[host.command][0]) for host in request.inventory.hosts)
+    notes = tuple(note for _, remarks in scripts.values() for note in remarks)
+    inventory, command = replace(request.inventory, hosts=hosts), scripts[request.command][0]
+    return replace(request, inventory=inventory, command=command), notes
+
+
 def of_notebook(command: tuple[str, ...], here: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the command with `x.ipynb.py`, made of its `x.ipynb`, and notes; raise UsageError."""
+    """Return the command with `x.ipynb.py`, generated from its `x.ipynb`, and notes; raise UsageError."""
     name = invocation.program(command) or ""
     path = here / os.path.expanduser(name)  # noqa: PTH111
     if not name.endswith(".ipynb") or not path.is_file():
         return command, ()
-    script = path.with_name(f"{path.name}.py")  # no import finds it: `keras.py` would hide the package
+    script = path.with_name(f"{path.name}.py")  # imports cannot find it: `keras.py` would hide the package
     try:
         text, left_out = notebook.convert(path.read_bytes(), path.name)
         mark = notebook.MARK.format(name=path.name)
@@ -98,40 +109,33 @@ def of_notebook(command: tuple[str, ...], here: Path) -> tuple[tuple[str, ...], 
     except (OSError, ValueError) as error:
         raise UsageError(f"{name} cannot be made a script", why=str(error)) from None
     lines = f", without {count(len(left_out), 'line')} for IPython alone: " if left_out else ""
-    note = f"{name} is launched as {script.name}{lines}{'; '.join(' '.join(one.split()) for one in left_out)}"
+    note = (
+        f"{name} is launched as {script.name}{lines}{'; '.join(' '.join(line.split()) for line in left_out)}"
+    )
     return tuple(f"{word}.py" if word == name else word for word in command), (note,)
 
 
 def look(inventory: Inventory, project: CodeSource | None) -> Code:
-    """Return what the checks may ask; `project` is None for worker_entry.
+    """Return the view of the code for the checks; `project` is None for worker_entry.
 
-    Paths are relative to the folder that stands for the tasks': the current one, or that in a copy of code.
+    Paths are relative to the folder that corresponds to the tasks' folder: the current one, or that in a
+    copy.
     """
     copied = project is not None and project.state is not None
     here = project.root.path / project.root.cwd if project is not None and copied else Path.cwd()
     local = all(host.is_local for host in inventory.hosts)
-    cwd = "." if project is None else project.root.cwd or "."
+    cwd = "" if project is None else project.root.cwd
     paths = () if project is None else project.listing.paths
     return Code(
         root=str(here),
-        sent=frozenset(posixpath.relpath(path, cwd) for path in paths),
+        sent=frozenset(posixpath.relpath(path, cwd or ".") for path in paths),
         read=lambda path: _bytes(here / path),
         exists=lambda path: os.path.exists(here / os.path.expanduser(path)),  # noqa: PTH110, PTH111 - Path raises
         everywhere=lambda path: local or _shared(path),
         real=os.path.realpath,
+        cwd=cwd,
         prepared=bool(inventory.job.setup),
     )
-
-
-def read(command: Sequence[str], around: Code) -> tuple[SourceFile, ...]:
-    """Read the program, and the modules beside it that it imports, if it is Python or a shell runs it."""
-    return sources.read(command, lambda path: text(path, around))
-
-
-def text(path: str, around: Code) -> str | None:
-    """Read a text of the project; None where there is none."""
-    data = around.read(path)
-    return None if data is None else sources.decoded(data)
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -142,7 +146,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _shared(path: str) -> bool:
-    """Return True if it lies on a file system that other machines have, too."""
+    """Return True if it lies on a file system that other machines share."""
     try:
         return is_remote(filesystem(os.path.expanduser(path)))  # noqa: PTH111
     except OSError:

@@ -8,22 +8,24 @@ from msgspec import Struct, field
 
 from orchestrator.connectors import Connectors
 from orchestrator.errors import HostError
+from orchestrator.fleet.containers import Inside
 from orchestrator.phases.command import CommandEnded, CommandOutput, Commands, CommandStarted
 from orchestrator.requests import ExecRequest
+from orchestrator.store.known import new_run_id
 from orchestrator.text import count
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import logins
 from orchestrator.wire import CommandEnd, Pipe
 
 LIMIT = 4 << 20  # bytes of one stream of one host that an answer holds
-_LOOK = 0.2  # seconds, in which a Ctrl-C is taken
+_LOOK = 0.2  # seconds; a Ctrl-C takes effect in between
 
 
 class HostAnswer(Struct, frozen=True):
     """Answer of one host to a command: its exit status and output, or an error."""
 
     host: str
-    status: int | None  # None: it is not known, and `error` says why
+    status: int | None  # None: unknown, and `error` gives the reason
     stdout: str
     stderr: str
     dropped: int = 0  # bytes beyond 4 MiB of each
@@ -39,7 +41,7 @@ class Answer(Struct):
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
     dropped: int = 0  # bytes beyond the limit
-    status: int | None = None  # None: it runs
+    status: int | None = None  # None: it is running
     note: str = ""
 
     def add(self, stream: Pipe, data: bytes, room: int) -> None:
@@ -49,7 +51,7 @@ class Answer(Struct):
         self.dropped += len(data) - len(fits)
 
     def end(self, end: CommandEnd) -> None:
-        """Take the command's status, and what its end needs beside it."""
+        """Record the command's status, and a remark about its end."""
         self.status = end.status
         notes = [f"{end.error} (no shell reads the command; `sh -c '...'` is one)"] if end.error else []
         if end.ended and not end.stopped:
@@ -67,12 +69,13 @@ class Answer(Struct):
 def prepare(request: ExecRequest, caller: Caller) -> Commands:
     """Return the command on all hosts, not started yet."""
     ways = {(host.ssh, host.user, host.port): host for host in reversed(request.inventory.hosts)}
-    hosts = tuple(reversed(ways.values()))  # each way to log in once: a machine may have several entries
-    return Commands(Connectors(logins(hosts, caller)), hosts, request.command)
+    hosts = tuple(reversed(ways.values()))  # each login once: a machine may have several entries
+    inside = None if request.outside else Inside(new_run_id(time.time()))
+    return Commands(Connectors(logins(hosts, caller), inside), hosts, request.command)
 
 
 def execute(request: ExecRequest, caller: Caller) -> dict[str, HostAnswer]:
-    """Run the command to its end on every host; return the answers by host, as they came."""
+    """Run the command to its end on every host; return the answers by host, in order of arrival."""
     commands = prepare(request, caller)
     running: dict[str, Answer] = {}
     answers: dict[str, HostAnswer] = {}

@@ -1,21 +1,22 @@
-"""Finding the run that a person means: here, or on the nodes of an inventory."""
+"""Finding the run that a user means: here, or on the nodes of an inventory."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 
 from orchestrator.errors import OrchestrateError, SeveralErrors, UsageError
-from orchestrator.events import Stamped
-from orchestrator.model import Inventory, Role, RunPlan
+from orchestrator.model import Inventory, RunPlan
 from orchestrator.names import RunId
+from orchestrator.nearest import nearest
 from orchestrator.planning.takeover import Known, Telling, adopt, join
 from orchestrator.run.view import View
 from orchestrator.store import RunFolder, find, runs_root
 from orchestrator.store.folder import decode_plan
 from orchestrator.store.key import opened
-from orchestrator.store.known import ambiguous, matches_run
-from orchestrator.store.reader import events_of
+from orchestrator.store.known import ambiguous, known_names, matches_run, named
 from orchestrator.store.standing import standing
 from orchestrator.text import count
 from orchestrator.unbroken import unbroken
@@ -24,13 +25,13 @@ from orchestrator.verbs import inventory as inventories
 from orchestrator.verbs.asking import asking, key_or_none
 
 
-def find_run(wanted: str | None, hosts: str | Inventory | None, caller: Caller) -> RunFolder:
-    """The run's folder, made from what the nodes know when this machine does not have it.
+def find_run(query: str | None, hosts: str | Inventory | None, caller: Caller) -> RunFolder:
+    """Return the run's folder, created from the nodes' information if this machine does not have it.
 
-    Without a word, and of those with one name, the newest run is meant.
-    Raise UsageError when nobody knows such a run, or several are meant.
+    Without a name it is the newest run, and among runs of one name the newest. Raise UsageError if no such
+    run is known, or several match.
     """
-    folder = find(wanted)
+    folder = find(query)
     path = hosts.source if isinstance(hosts, Inventory) else inventories.locate(hosts)
     if folder is not None:
         try:
@@ -39,60 +40,64 @@ def find_run(wanted: str | None, hosts: str | Inventory | None, caller: Caller) 
         except UsageError:
             if not _is_there(hosts):
                 raise
-            wanted = folder.run  # its nodes know its plan
+            query = folder.run  # its nodes know its plan
     if not _is_there(hosts):
-        raise _unknown(wanted, f"nor is there a {path}, whose hosts could be asked")
+        raise unknown(query, f"and there is no {path} with hosts to ask")
     inventory = hosts if isinstance(hosts, Inventory) else inventories.load(hosts, caller)
-    known, silent = discover(inventory, caller)
+    runs_there, silent = discover(inventory, caller)
     matching = [
-        one for one in known if wanted is None or matches_run(one.plan.run, wanted) or one.plan.name == wanted
+        run
+        for run in runs_there
+        if query is None or matches_run(run.plan.run, query) or run.plan.name == query
     ]
     if not matching:
-        but = f", and {', '.join(silent)} could not be asked" if silent else ""
-        raise _unknown(wanted, f"and the hosts of {path} know none either{but}")
-    # A node may tell of runs whose ids begin with the one that is meant: the whole id means that one.
-    matching = [one for one in matching if one.plan.run == wanted] or matching
-    of_name = [one for one in matching if one.plan.name == wanted]
-    if wanted is not None and not of_name and len(matching) > 1:
-        raise ambiguous(wanted, [one.plan.run for one in matching])
+        but = f", and {', '.join(silent)} could not be reached" if silent else ""
+        raise unknown(query, f"and the hosts of {path} have none either{but}")
+    # A node may report runs whose ids begin with the requested one: a full id means that one run.
+    matching = [run for run in matching if run.plan.run == query] or matching
+    of_name = [run for run in matching if run.plan.name == query]
+    if query is not None and not of_name and len(matching) > 1:
+        raise ambiguous(query, [run.plan.run for run in matching])
     answering = tuple(host.name for host in inventory.hosts if host.name not in silent)
-    # Those with our seal come first: a node may tell of a newer run, so that ours would not be the one.
-    # A launch that was refused is meant by its own name only, or where there is no other.
-    newest = max(of_name or matching, key=lambda one: (one.authentic, one.begun, one.plan.created))
+    # Those with our seal come first: a node could report a newer run, to hide ours.
+    # A refused launch is selected only by its own name, or if there is no other.
+    newest = max(of_name or matching, key=lambda run: (run.authentic, run.begun, run.plan.created))
     plan = adopt(newest, inventory, answering)
     folder = RunFolder(runs_root(), RunId(plan.run))
     unbroken(partial(folder.create, plan))
     return folder
 
 
+def find_runs(queries: Sequence[str | None], hosts: str | None, caller: Caller) -> list[RunFolder]:
+    """Return the folders of several runs, each once; without queries, the newest run's.
+
+    A pattern such as `lr-*` means all runs of this machine with such names, the oldest first.
+    Raise UsageError.
+    """
+    folders: dict[RunFolder, None] = {}
+    for word in queries or [None]:
+        several = named(word, match=fnmatchcase)[::-1] if word and set(word) & {*"*?["} else []
+        folders |= dict.fromkeys(several or [find_run(word, hosts, caller)])
+    return list(folders)
+
+
 def _is_there(hosts: str | Inventory | None) -> bool:
     return isinstance(hosts, Inventory) or inventories.is_there(hosts)
 
 
-def history(folder: RunFolder, caller: Caller | None = None) -> list[Stamped]:
-    """The run's events, none when they cannot be read, which is a warning for the caller."""
+def view_of(folder: RunFolder, caller: Caller) -> tuple[View, int]:
+    """Return the run's state and the size of its events; empty if damaged, with a warning for the caller."""
     try:
-        return events_of(folder)
+        return standing(folder)
     except OrchestrateError as error:
-        if caller is not None:
-            caller.warn(error)
-        return []
-
-
-def view_of(folder: RunFolder, caller: Caller | None = None) -> View:
-    """The run's state, an empty one when it cannot be read, which is a warning for the caller."""
-    try:
-        return standing(folder)[0]
-    except OrchestrateError as error:
-        if caller is not None:
-            caller.warn(error)
-        return View()
+        caller.warn(error)
+        return View(), 0
 
 
 def discover(inventory: Inventory, caller: Caller) -> tuple[list[Known], list[str]]:
-    """Ask the hosts of an inventory for their runs; return these, and the hosts that did not answer.
+    """Ask the hosts of an inventory for their runs; return these, and the hosts that did not reply.
 
-    What cannot be a run is left out. Raise when no host answers.
+    Anything that cannot be a run is left out. Raise if no host replies.
     """
     with asking(inventory.hosts, caller) as (fleet, bad):
         from orchestrator import wire
@@ -105,7 +110,7 @@ def discover(inventory: Inventory, caller: Caller) -> tuple[list[Known], list[st
     tellings: list[Telling] = []
     for host, reply in answers.good.items():
         for run in reply.runs:
-            with contextlib.suppress(ValueError):  # it is cut, of another version, or none of ours
+            with contextlib.suppress(ValueError):  # truncated, of another version, or not ours
                 sealed = opened(run.plan or "", key)
                 plan = decode_plan(sealed.plan)
                 if plan.run == run.run:
@@ -118,24 +123,24 @@ def discover(inventory: Inventory, caller: Caller) -> tuple[list[Known], list[st
     return join(tellings), sorted(bad)
 
 
-def _unknown(wanted: str | None, where: str) -> UsageError:
-    what = "there is no run yet" if wanted is None else f"there is no run {wanted!r}"
-    hint = "`orchestrate launch` starts one" if wanted is None else "`orchestrate runs` lists what is known"
+def unknown(query: str | None, where: str) -> UsageError:
+    what = "there is no run yet" if query is None else f"there is no run {query!r}"
+    hint = "`orchestrate launch` starts one" if query is None else "`orchestrate runs` lists what is known"
+    if query is not None and (near := nearest(query, known_names(), {})):
+        hint = f"write {near}; {hint}"
     return UsageError(what, why=f"none in {runs_root()}, {where}", hint=hint)
 
 
-def source_of(plan: RunPlan, wanted: str | None) -> str:
-    """The host to pull from: named, or of a task; without either the chief's, who writes checkpoints."""
-    if wanted is None:
-        order = (Role.CHIEF, Role.WORKER)
-        tasks = [spec for role in order for spec in plan.tasks if spec.id.role is role]
-        if not (specs := tasks or list(plan.tasks)):
+def source_of(plan: RunPlan, source: str | None) -> str:
+    """Return the host to pull from: named, of a task, or the chief's, which writes checkpoints."""
+    if source is None:
+        if not plan.tasks:
             raise UsageError(f"run {plan.run} has no task", why="its plan names none")
-        return specs[0].host
+        return plan.leader.host
     for spec in plan.tasks:
-        if wanted in (str(spec.id), spec.id.slug, spec.host):
+        if source in (str(spec.id), spec.id.slug, spec.host):
             return spec.host
-    known = ", ".join(f"{spec.id} ({spec.host})" for spec in plan.tasks)
+    choices = ", ".join(f"{spec.id} ({spec.host})" for spec in plan.tasks)
     raise UsageError(
-        f"run {plan.run} has no {wanted}", why=f"it has {known}", hint="`--from worker/0`, or a host"
+        f"run {plan.run} has no {source}", why=f"it has {choices}", hint="`--from worker/0`, or a host"
     )

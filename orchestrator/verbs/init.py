@@ -1,4 +1,4 @@
-"""`init`: look at the hosts that there are, and write a hosts.toml of them."""
+"""`init`: examine hosts, and write a hosts.toml for them."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import logins, new_fleet
 from orchestrator.verbs.inventory import host_of
 
-# Whether new keys, by host, are to be written to known_hosts; the number is that of different ones.
+# Whether to write new keys, by host, to known_hosts; the number is that of different keys.
 Accepts: TypeAlias = Callable[[Mapping[str, HostKeyRefused], int], bool]
 _NAMES = "`orchestrate init gpu-01 gpu-02`, with your own hosts' names"
 _ROUNDS = 4  # a bastion's key is seen before that of the host behind it
 
 
 def example() -> str:
-    """Read hosts.example.toml; in a clone it lies at the top, in a wheel beside the package's files."""
+    """Return hosts.example.toml; it is at the top of a clone, and next to the package's files in a wheel."""
     package = Path(orchestrator.__file__).parent
     files = (package / "hosts.example.toml", package.parent / "hosts.example.toml")
     return next(file for file in files if file.is_file()).read_text(encoding="utf-8")
 
 
-def read_hosts(words: Sequence[str], ssh_config: str | None) -> dict[str, Host]:
-    """The hosts that words name, each under what `ssh` would be given; raise UsageError."""
+def read_hosts(names: Sequence[str], ssh_config: str | None) -> dict[str, Host]:
+    """Return the hosts in `words`, each under its argument for `ssh`; raise UsageError."""
     try:
-        hosts = {ssh: host_of(ssh, ssh_config) for word in words for ssh in ranges.expand_all(word)}
+        hosts = {ssh: host_of(ssh, ssh_config) for word in names for ssh in ranges.expand_all(word)}
     except (ValueError, Wrong) as error:
         raise UsageError(f"a host {error}", hint=_NAMES) from error
     if not hosts:
-        raise UsageError("init needs hosts", why="no word names one", hint=_NAMES)
+        raise UsageError("init needs hosts", why="none is given", hint=_NAMES)
     if twice := [name for name, times in Counter(host.name for host in hosts.values()).items() if times > 1]:
         raise UsageError(f"{twice[0]} is named twice", hint="name every host once")
     return hosts
 
 
 def connect(hosts: Sequence[Host], caller: Caller, accepts: Accepts) -> tuple[Fleet, dict[str, HostError]]:
-    """Open sessions with all hosts, and with those again whose new keys are accepted.
+    """Open sessions with all hosts, and again with those whose new keys are accepted.
 
-    A key that differs from the one that is known is never offered.
+    A key that differs from the known one is never offered.
     """
     secrets = logins(hosts, caller)
     done: set[bytes] = set()
@@ -60,7 +60,7 @@ def connect(hosts: Sequence[Host], caller: Caller, accepts: Accepts) -> tuple[Fl
         fleet = new_fleet(secrets)
         bad = fleet.connect(hosts)
         refusals = {name: refusal for name, error in bad.items() if (refusal := _refusal(error))}
-        new = {name: one for name, one in refusals.items() if one.blob not in done}
+        new = {name: key for name, key in refusals.items() if key.blob not in done}
         keys = {(refusal.target.key_names[0], refusal.blob): refusal for refusal in new.values()}
         if not new or not accepts(new, len({blob for _, blob in keys})):
             break
@@ -72,8 +72,8 @@ def connect(hosts: Sequence[Host], caller: Caller, accepts: Accepts) -> tuple[Fl
 
 
 def _refusal(error: BaseException | None) -> HostKeyRefused | None:
-    """Return the refusal of a new key that is behind an error, also behind that of a bastion."""
-    causes: list[BaseException] = []  # one that was raised again may be its own cause
+    """Return the refusal of a new key in an error's chain, including a bastion's."""
+    causes: list[BaseException] = []  # an error that was raised again may be its own cause
     while error is not None and error not in causes and not isinstance(error, HostKeyRefused):
         causes.append(error)
         error = error.__cause__
@@ -102,7 +102,7 @@ def text(
     notes: Mapping[str, str],
     ssh_config: str | None,
 ) -> str:
-    """Write a file that `config.parse` reads: all that was found out is in it, and where it comes from."""
+    """Return a file that `config.parse` reads, with everything that was discovered, and its source."""
     python = choose_python(machines.values())
     made = bool(machines) and python is None
     addresses = choose_addresses(machines) if machines else {}

@@ -1,4 +1,4 @@
-"""Starting keepers: a process of its own session that outlives the terminal and the viewer."""
+"""Starting keepers: a process with its own session that outlives the terminal and the viewer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import getpass
 import logging
 import os
 import pickle
-import resource
 import signal
 import socket
 import sys
@@ -16,11 +15,11 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from orchestrator import timings
+from orchestrator import processes, timings
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Order, RunPlan
 from orchestrator.node.base.descriptors import close_others
@@ -34,13 +33,11 @@ if TYPE_CHECKING:
     from orchestrator.sync.contents import CodeSource
 
 
-# Open files that a keeper wants: a few for each task and host. macOS allows 256, and no more than this.
-_FILES = 10_240
-_GLANCE = 0.1  # seconds; whoever only looks whether there is a keeper holds the lock for less
+_GLANCE = 0.1  # seconds; a mere check for a keeper holds the lock for less
 
 
 def owner() -> str:
-    """Name the person who starts runs here: user@machine."""
+    """Return the person who starts runs here: user@machine."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a uid without a name
@@ -49,20 +46,20 @@ def owner() -> str:
 
 
 class Errand(Struct, frozen=True):
-    """A keeper's task, with all that it cannot read in the run's folder."""
+    """A keeper's task, with everything it cannot read from the run's folder."""
 
     folder: RunFolder
     plan: RunPlan
-    key: bytes | None  # with which the user's plans are sealed
+    key: bytes | None  # seals the user's plans
     logins: Secrets | None
     secrets: Mapping[str, str]
     source: CodeSource | None = None
     new: bool = False  # False: a run is taken over
-    stop: Order | None = None  # STOP or KILL: asked for from the start
+    stop: Order | None = None  # STOP or KILL: requested from the start
 
 
 def start(errand: Errand) -> bool:
-    """Start a keeper, which the run's folder alone connects with us; return False when the run has one."""
+    """Start a keeper, connected with us only by the run's folder; return False if the run already has one."""
     folder = errand.folder
     lock = folder.take_lock()
     deadline = time.monotonic() + _GLANCE
@@ -80,16 +77,16 @@ def start(errand: Errand) -> bool:
 
 
 def main() -> None:
-    """Leave whoever started us, do the errand that comes by stdin, and leave; never return."""
-    gc.set_threshold(200_000, 20, 20)  # what is imported stays: a tenth of the time was spent looking at it
-    close_others((0, 1, 2))  # what whoever started us has open may be waited for
-    with contextlib.suppress(Exception):  # where it is needed, it is missed
+    """Detach from the parent, read the errand from stdin, carry it out, and exit; never return."""
+    gc.set_threshold(200_000, 20, 20)  # imported modules stay: looking at them took a tenth of the time
+    close_others((0, 1, 2))  # somebody may wait for the parent's open descriptors
+    with contextlib.suppress(Exception):  # where it is required, its absence shows
         from orchestrator.phases import keeper  # noqa: F401 - while the run is planned
         from orchestrator.ssh import connect  # noqa: F401
-    with socket.socket(fileno=os.dup(0)) as asked:
-        _, descriptors, _, _ = socket.recv_fds(asked, 1, 2)
+    with socket.socket(fileno=os.dup(0)) as errands:
+        _, descriptors, _, _ = socket.recv_fds(errands, 1, 2)
     if not descriptors or os.fork() > 0:
-        os._exit(0)  # the keeper is nobody's child: no zombie, no controlling terminal
+        os._exit(0)  # the keeper has no parent: no zombie, no controlling terminal
     status = int(ExitStatus.BUG)
     try:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
@@ -105,13 +102,18 @@ def main() -> None:
             debug = os.open(os.devnull, os.O_WRONLY)
         os.dup2(debug, 1)
         os.dup2(debug, 2)
-        _allow_files()
+        # A thousand hosts are 3,000 threads. Each that waits for the interpreter's lock wakes up every 5 ms
+        # by default; when all hosts reply at once, this took more time than the replies.
+        sys.setswitchinterval(0.05)
+        processes.allow_files()
         _log_to_stderr()
-        # It logs a traceback for every host that cannot be reached, which is told as an error anyway.
+        # It logs a traceback for every unreachable host, which is reported as an error anyway.
         logging.getLogger("orchestrate.paramiko").setLevel(logging.CRITICAL)
         status = _keep(errand, descriptors[1])
-    except BaseException:
-        logging.getLogger("orchestrate").exception("the keeper failed")
+    except Exception as error:
+        from orchestrator.phases.context import unforeseen  # imported by now, unless that has failed
+
+        unforeseen("the keeper failed", error)
     finally:
         with contextlib.suppress(Exception):
             sys.stderr.flush()
@@ -121,9 +123,10 @@ def main() -> None:
 
 
 def _keep(errand: Errand, control: int) -> int:
-    """Keep a run to its end; then its events are on disk."""
+    """Keep a run to its end; afterwards its events are on disk."""
     from orchestrator.connectors import Connectors
     from orchestrator.fleet import Fleet
+    from orchestrator.fleet.containers import Inside
     from orchestrator.phases import keeper
     from orchestrator.phases.context import Run
     from orchestrator.phases.loop import Loop
@@ -134,18 +137,20 @@ def _keep(errand: Errand, control: int) -> int:
     loop = Loop()
     patience = timings.read(os.environ)
     log = EventLog(errand.folder)
-    if paths := errand.folder.read_words(errand.folder.metrics):
+    request, metrics = errand.folder.read_request(), []
+    if request is not None and request.metrics:
         from orchestrator.store.metrics import MetricsFile
-    metrics = [MetricsFile(Path(path), events_of(errand.folder)) for path in paths]
+
+        metrics = [MetricsFile(Path(request.metrics), events_of(errand.folder))]
     emit = Bus(log, *metrics).emit
-    for one in metrics:
-        one.start(emit)
+    for file in metrics:
+        file.start(emit)
     try:
         run = Run(
             errand.folder,
             errand.plan,
             emit,
-            Fleet(Connectors(errand.logins), loop.put, patience, loop),
+            Fleet(Connectors(errand.logins, Inside(errand.plan.run)), loop.put, patience, loop),
             loop,
             f"{owner()}, pid {os.getpid()}",
             errand.source,
@@ -153,39 +158,29 @@ def _keep(errand: Errand, control: int) -> int:
             patience,
             errand.key,
             points=PointFile(errand.folder.points, len(errand.plan.tasks)),
+            usage=PointFile(errand.folder.usage, len(errand.plan.hosts)),
         )
         if errand.stop is not None:
             run.stop.ask(kill=errand.stop is Order.KILL)
         return keeper.keep(run, control, new=errand.new)
     finally:
-        for one in metrics:
-            one.finish()
+        for file in metrics:
+            file.finish()
         log.finish()
 
 
-def _allow_files() -> None:
-    """Raise the limit of open files as far as may be; what cannot be had is done without."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
-    if soft != resource.RLIM_INFINITY and wanted > soft:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def _log_to_stderr() -> None:
-    """Log there from now on, the exceptions of threads included."""
+    """Log to stderr from now on, including exceptions of threads."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Harmless("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    # A full disk must not fill it with reports that it is full.
+    # A full disk must not fill the log with reports that it is full.
     logging.raiseExceptions = False
-    threading.excepthook = _of_a_thread
+    threading.excepthook = lambda failed: logging.getLogger("orchestrate").error(
+        "%s failed", failed.thread, exc_info=failed.exc_value
+    )
 
 
 class _Harmless(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(map(plain, super().format(record).split("\n")))
-
-
-def _of_a_thread(arguments: Any) -> None:
-    logging.getLogger("orchestrate").error("%s failed", arguments.thread, exc_info=arguments[:3])

@@ -3,81 +3,107 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.config import values
 from orchestrator.config.mistakes import Wrong
 from orchestrator.errors import UsageError
-from orchestrator.model import Job, Order, RunPlan
+from orchestrator.model import Job, Order, RunPlan, TaskId
 from orchestrator.names import RunId
 from orchestrator.planning import environ
+from orchestrator.planning.plan import make
+from orchestrator.planning.selection import wanted_tasks
+from orchestrator.program.findings import Finding
 from orchestrator.requests import LaunchRequest
-from orchestrator.store import RunFolder, runs_root
+from orchestrator.store import RunFolder, new_run_id, runs_root
 from orchestrator.store.key import key_path, own_key
+from orchestrator.sync.contents import CodeSource
 from orchestrator.unbroken import unbroken
 from orchestrator.verbs import Caller, keeping
 from orchestrator.verbs.asking import logins
-from orchestrator.verbs.environment import with_header
-from orchestrator.verbs.plan import Planned, make_plan, wanted_tasks
+from orchestrator.verbs.reading import read
 
-_UNSEALED = "from another machine this run can be followed and stopped, and not started again"
+_UNSEALED = "from another machine this run can be followed and stopped, but not restarted"
 
 
-def prepare(
-    request: LaunchRequest, caller: Caller, *, resolves: bool = True, notes: tuple[str, ...] = ()
-) -> Planned:
-    """Plan a launch, new or of an earlier run; unless it `resolves`, no package index is asked."""
+class Planned(Struct, frozen=True):
+    """A launch that can start."""
+
+    request: LaunchRequest  # the request that a replay repeats
+    plan: RunPlan
+    code: CodeSource | None  # None: worker_entry
+    findings: tuple[Finding, ...]
+
+
+def prepare(request: LaunchRequest, caller: Caller, *, resolves: bool = True) -> Planned:
+    """Plan a launch, new or of an earlier run; unless it `resolves`, no package index is queried."""
+    if request.metrics is not None:
+        _check_metrics(Path(request.metrics).absolute())
     if request.replay is None:
-        request, header = with_header(request)
-        made = make_plan(request, resolves=resolves, notes=(*notes, *header))
+        given, facts, code = read(request, caller, resolves=resolves)
     else:
-        from orchestrator.verbs.replay import plan_again  # 80 ms that few launches need
+        from orchestrator.verbs.replay import read_again  # importing it takes 80 ms, and few launches need it
 
-        made = plan_again(request, caller, notes)
+        given, facts, code = read_again(request, caller)
+    plan, findings = make(given, facts)
     if request.terminal is not None:
-        wanted_tasks([request.terminal.task], made.plan, "the run")
-    return made
+        wanted_tasks([request.terminal.task], plan, "the run")
+    return Planned(given, plan, code, findings)
 
 
-def launch(
-    request: LaunchRequest, caller: Caller, check: Callable[[RunPlan], object] = lambda _: None
-) -> RunFolder:
-    """Plan a run, make its folder and start its keeper; raise UsageError before anything was made.
+def _check_metrics(file: Path) -> None:
+    """Raise UsageError for a file that could not be written while the run trains."""
+    if file.is_dir():
+        raise UsageError(f"metrics: {file} is a folder", hint="name a file in it")
+    if not file.parent.is_dir():
+        hint = f"`mkdir -p {shlex.quote(str(file.parent))}`"
+        raise UsageError(f"metrics: there is no folder {file.parent}", hint=hint)
 
-    `check` may raise for a plan that the caller has no use for.
+
+def launch(request: LaunchRequest, caller: Caller, shown: Iterable[TaskId] = ()) -> RunFolder:
+    """Plan a run, create its folder and start its keeper; raise UsageError before anything is created.
+
+    `shown` are tasks that it must have.
     """
-    key = own_key()
-    unsealed = () if key is not None else (f"no key could be made ({key_path()}): {_UNSEALED}",)
-    made = prepare(request, caller, notes=unsealed)
+    key, made = own_key(), prepare(request, caller)
     planned = made.plan
-    check(planned)
-    told = notify_command(request.inventory.job, request.notify)
+    if key is None:
+        unsealed = f"no key could be made ({key_path()}): {_UNSEALED}"
+        planned = replace(planned, notes=(*planned.notes, unsealed))
+    wanted_tasks(shown, planned, "the run")
+    notification = notify_command(request.inventory.job, request.notify)
+    metrics = request.metrics and str(Path(request.metrics).absolute())
     secrets = environ.values_here(planned.secrets, os.environ)
-    asked = logins((*planned.hosts, *planned.spares), caller)
-    folder = RunFolder(runs_root(), RunId(planned.run))
+    passphrases = logins((*planned.hosts, *planned.spares), caller)
 
     def begin() -> RunFolder:
-        folder.create(planned)
-        folder.write_request(made.request)
-        if told:
-            folder.write_words(folder.notify, told)
-        if request.metrics:
-            folder.write_words(folder.metrics, [str(Path(request.metrics).absolute())])
-        keeping.start(keeping.Errand(folder, planned, key, asked, secrets, made.code, new=True))
+        plan = planned
+        while not (folder := RunFolder(runs_root(), RunId(plan.run))).claim(plan):
+            plan = replace(plan, run=new_run_id(plan.created))  # another launch has that id
+        try:
+            folder.write_request(replace(made.request, notify=shlex.join(notification), metrics=metrics))
+            keeping.start(keeping.Errand(folder, plan, key, passphrases, secrets, made.code, new=True))
+        except BaseException:  # nobody has it: nothing was started
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise
         return folder
 
     return unbroken(begin, undo=lambda folder: folder.ask_keeper(Order.STOP))
 
 
-def notify_command(job: Job, wanted: str | None) -> tuple[str, ...]:
-    """The argv that tells of the end, its program as an absolute path; () for none.
+def notify_command(job: Job, given: str | None) -> tuple[str, ...]:
+    """Return the argv of the notification, its program as an absolute path; () for none.
 
-    Raise UsageError for one that could not be run: at the end of a night it would be too late.
+    Raise UsageError if it cannot be executed: at the end of a night it would be too late.
     """
     try:
-        argv = job.notify if wanted is None else values.command(wanted)
+        argv = job.notify if given is None else values.command(given)
     except Wrong as wrong:
         raise UsageError(f"--notify {wrong}", hint="`--notify 'mail -s trained me@example.org'`") from wrong
     if not argv:
@@ -86,7 +112,7 @@ def notify_command(job: Job, wanted: str | None) -> tuple[str, ...]:
     if program is None:
         raise UsageError(
             f"--notify: this machine has no program {argv[0]}",
-            why="it is run here, by no shell, when the run has ended",
-            hint="write its whole path; a script needs `chmod +x`",
+            why="it is run here without a shell when the run ends",
+            hint="write its full path; a script needs `chmod +x`",
         )
     return (os.path.abspath(program), *argv[1:])  # noqa: PTH100 - a link is run by its own name

@@ -7,15 +7,20 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from orchestrator.events import Phase, Stamped
+from orchestrator.fleet.containers import Inside
 from orchestrator.model import FrameworkName, RunPlan
 from orchestrator.phases.context import report_failures
 from orchestrator.phases.preflight import Findings, examine
+from orchestrator.planning.commands import choose_command
+from orchestrator.planning.plan import make
 from orchestrator.requests import LaunchRequest, PreflightRequest
 from orchestrator.store.bus import Bus
 from orchestrator.text import count
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import unconnected
-from orchestrator.verbs.plan import make_plan
+from orchestrator.verbs.code import look
+from orchestrator.verbs.environment import check_data, locked
+from orchestrator.verbs.reading import facts_of
 
 
 def check(
@@ -23,24 +28,29 @@ def check(
     caller: Caller,
     show: Callable[[Stamped], None] = lambda _: None,
     step: Callable[[str], None] = lambda _: None,
+    *,
+    all_pairs: bool = False,
 ) -> Findings:
-    """Examine the hosts of a plan; `show` is given each event, `step` what is awaited."""
+    """Examine the hosts of a plan; `show` receives each event, `step` the current step."""
     emit, findings = Bus(show).emit, Findings({}, (), (), {})
-    with unconnected(planned.hosts, caller) as fleet:
+    with unconnected(planned.hosts, caller, Inside(planned.run)) as fleet:
         step(f"connecting to {count(len(planned.hosts), 'host')}")
         unreachable = fleet.connect(planned.hosts)
         report_failures(emit, Phase.CONNECT, unreachable)
         if fleet.sessions:
-            findings = examine(fleet, emit, planned, closely=True, on_step=step)
+            findings = examine(fleet, emit, planned, closely=True, on_step=step, all_pairs=all_pairs)
     return replace(findings, failed={**unreachable, **findings.failed})
 
 
 def everything(request: PreflightRequest) -> RunPlan:
-    """A plan of the job on all hosts, spares too: they are checked as if they had a task."""
+    """Return a plan of the job on all hosts including spares, which are checked as if they had a task."""
     hosts = tuple(replace(host, spare=False) for host in request.inventory.hosts)
     job = request.inventory.job
-    # Without a command the tasks would run our program, which is TensorFlow's.
+    # Without a command the tasks would run our program, which needs TensorFlow.
     other = not job.command and job.framework not in (FrameworkName.AUTO, FrameworkName.TENSORFLOW)
     whole = replace(request.inventory, hosts=hosts)
-    launch = LaunchRequest(inventory=whole, command=("train.py",) if other else ())
-    return make_plan(launch, sends=False).plan
+    check_data(whole)
+    environment = None if whole.environment is None else locked(whole.environment)[0]
+    launch = choose_command(LaunchRequest(inventory=whole, command=("train.py",) if other else ()))
+    facts = replace(facts_of(launch, look(whole, None)), run="preflight", environment=environment)
+    return make(launch, facts)[0]

@@ -1,4 +1,4 @@
-"""`pull`: what a run's training wrote, from its hosts into a folder here."""
+"""`pull`: copy what a run's training wrote from its hosts into a local folder."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from orchestrator import slurm
-from orchestrator.errors import HostError, SeveralErrors, Trouble, UsageError
+from orchestrator.errors import HostError, OrchestrateError, SeveralErrors, Trouble, UsageError
 from orchestrator.events import TaskStarted, TreeSynced
 from orchestrator.fleet import Session
 from orchestrator.model import LOCAL
 from orchestrator.requests import PullRequest
 from orchestrator.store import RunFolder
+from orchestrator.store.reader import events_of
 from orchestrator.sync import pull
 from orchestrator.sync.files import LEFT_OUT, work_folder
 from orchestrator.sync.pull import keep_from_launches
 from orchestrator.text import count, plain, size, some
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking
-from orchestrator.verbs.finding import history, source_of
+from orchestrator.verbs.finding import source_of
 
-_SHOWN = 5  # names that a line shows
+_SHOWN = 5  # names on one line
 
 
 def fetch(
@@ -32,7 +33,7 @@ def fetch(
     caller: Caller,
     on_folder: Callable[[Path], None] = lambda _: None,
 ) -> list[Path]:
-    """Fetch what a run wrote; return the folders that something came into, each given to `on_folder`, too."""
+    """Fetch what a run wrote; return the folders that received files, each also passed to `on_folder`."""
     plan = folder.read_plan()
     names = [host.name for host in plan.hosts] if request.all_hosts else [source_of(plan, request.source)]
     for path in request.paths:
@@ -40,7 +41,7 @@ def fetch(
             raise UsageError(f"{path} leads out of the run's work folder", hint="give it as an absolute path")
     to = Path(request.to or folder.run)
     fresh = request.to is None and not os.path.lexists(to)
-    above = next(one for one in (to, *to.absolute().parents) if os.path.lexists(one))
+    above = next(parent for parent in (to, *to.absolute().parents) if os.path.lexists(parent))
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise UsageError(
             f"{above} {'cannot be written' if above.is_dir() else 'is not a folder'}",
@@ -48,7 +49,9 @@ def fetch(
             hint="name another folder with --to: it will be made",
         )
     hosts = [plan.host(name) for name in names]
-    if hosts[0].job and slurm.look(hosts[0].job, ()).over:  # its nodes are others' now: the home is shared
+    if (
+        hosts[0].job and slurm.look(hosts[0].job, ()).over
+    ):  # its nodes may belong to others now, but the home folder is shared
         hosts = [replace(host, ssh=LOCAL) for host in hosts]
     errors: list[HostError] = []
     filled: list[Path] = []
@@ -70,7 +73,7 @@ def fetch(
 
 
 def _conclude(errors: list[HostError], caller: Caller, *, some: bool) -> None:
-    """Raise what went wrong; a path that only some hosts have is only said: the chief alone writes most."""
+    """Raise the errors; a path missing on some hosts is only a notice: usually only the chief writes."""
     absent = [error for error in errors if error.kind == Trouble.MISSING]
     if some:
         for error in absent:
@@ -84,33 +87,42 @@ def _conclude(errors: list[HostError], caller: Caller, *, some: bool) -> None:
 
 
 def _pull(folder: RunFolder, session: Session, request: PullRequest, to: Path, caller: Caller) -> bool:
-    """Return False when its tasks wrote nothing."""
+    """Return False if its tasks wrote nothing."""
     name = session.host.name
-    cwd = folder.read_plan().cwd if request.paths else ""  # paths are those that the tasks know
-    work = work_folder(session.host.workdir, folder.run, cwd)
+    plan = folder.read_plan()
+    cwd = plan.cwd if request.paths else ""  # paths as the tasks see them
+    work = work_folder(session.host.workdir, plan.folder, cwd)
     trees, before = _code(folder, session, cwd, caller)
     paths = [os.path.normpath(path) for path in request.paths]
     parts = pull.choose(session, work, paths, trees, before)
-    if left_out := [part.below + one for part in parts for one in part.left_out]:
-        caller.tell(f"{name}: left out ({LEFT_OUT}): {some([plain(one)[:200] for one in left_out], _SHOWN)}")
-    found = sum(len(part.entries) for part in parts)
-    if not found:
+    if left_out := [part.below + path for part in parts for path in part.left_out]:
+        caller.tell(
+            f"{name}: left out ({LEFT_OUT}): {some([plain(path)[:200] for path in left_out], _SHOWN)}"
+        )
+    total = sum(len(part.entries) for part in parts)
+    if not total:
         caller.tell(f"{name}: its tasks wrote nothing in {work}; unchanged code is left out")
         return False
-    with caller.progress(f"{name}: {folder.run}", sum(part.size for part in parts)) as told:
-        came = pull.take(session, parts, to, folder.run, told)
-    here = found - came.files
+    with caller.progress(f"{name}: {folder.run}", sum(part.size for part in parts)) as advance:
+        came = pull.take(session, parts, to, folder.run, advance)
+    here = total - came.files
     same = f", {here} {'was' if here == 1 else 'were'} here already" if here else ""
     caller.tell(f"{name}: {count(came.files, 'file')}, {size(came.bytes)} in {came.seconds:.1f} s{same}")
     return True
 
 
 def _code(folder: RunFolder, session: Session, cwd: str, caller: Caller) -> tuple[list[str], float]:
-    """The trees that were sent, and when the tasks started; none where this machine does not know that."""
-    events = history(folder, caller)
-    started = min((one.at for one in events if isinstance(one.event, TaskStarted)), default=None)
+    """Return the trees that were sent, and when the tasks started; nothing if this machine does not know."""
+    try:
+        events = events_of(folder)
+    except OrchestrateError as error:
+        caller.warn(error)
+        return [], 0.0
+    started = min((stamped.at for stamped in events if isinstance(stamped.event, TaskStarted)), default=None)
     if started is None:
         return [], 0.0
-    digests = {one.event.digest for one in events if isinstance(one.event, TreeSynced)}
+    digests = {stamped.event.digest for stamped in events if isinstance(stamped.event, TreeSynced)}
+    if (resumed := folder.read_plan().resumed) is not None:
+        digests |= set(resumed.trees)
     trees = ("/".join(filter(None, (session.host.workdir, "trees", digest, cwd))) for digest in digests)
     return sorted(trees), started + session.clock_offset

@@ -26,17 +26,17 @@ class Pushed(Struct, frozen=True):
 
     data: Data
     dataset: Contents | None  # None: no host could be reached
-    placed: Mapping[str, str]  # host -> where it is there
+    placed: Mapping[str, str]  # host -> its path there
     failed: Mapping[str, HostError]
 
     def variables(self, host: str) -> dict[str, str]:
-        """Return how tasks on a host find it."""
+        """Return the variables by which tasks on a host find it."""
         return of_data(self.placed[host], self.data)
 
 
 def push(request: PushRequest, emit: Emit, caller: Caller) -> Pushed:
-    """Send what hosts lack; raise UsageError where there is nothing to send."""
-    data = _wanted(request.inventory, request.paths)
+    """Send what hosts lack; raise UsageError if there is nothing to send."""
+    data = _data_of(request.inventory, request.paths)
     dataset, placed = None, dict[str, str]()
     with asking(request.inventory.hosts, caller) as (fleet, bad):
         hosts = [
@@ -49,8 +49,8 @@ def push(request: PushRequest, emit: Emit, caller: Caller) -> Pushed:
     return Pushed(data, dataset, placed, bad)
 
 
-def _wanted(inventory: Inventory, paths: Sequence[str]) -> Data:
-    """Return what is to be sent; raise UsageError when nothing is."""
+def _data_of(inventory: Inventory, paths: Sequence[str]) -> Data:
+    """Return what to send; raise UsageError if that is nothing."""
     if paths:
         for path in paths:
             if trouble := absent(str(Path(path).absolute())):

@@ -1,4 +1,4 @@
-"""The Python of a keeper: started before it is known what for, since its imports take as long as a plan."""
+"""A keeper's Python, started before its errand is known, because its imports take as long as planning."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ waiting: list[tuple[int, socket.socket]] = []
 
 
 def start() -> tuple[int, socket.socket]:
-    """Return a process that waits for its errand at a socket, and leaves when we do."""
+    """Return a process that waits for its errand at a socket, and ends with us."""
     ours, theirs = socket.socketpair()
     with theirs:
         return spawn(theirs.fileno()), ours
 
 
 def spawn(stdin: int) -> int:
-    """By exec, since this process may have threads; nothing of it is on our terminal."""
+    """Start by exec, because this process may have threads; nothing of it uses our terminal.
+
+    Tests fork instead (tests/command.py).
+    """
     argv = [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[2]), "orchestrate keeper"]
     actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), *((os.POSIX_SPAWN_OPEN, fd, *_NULL) for fd in (1, 2))]
     return os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setsid=True)
 
 
 def hand_over(errand: bytes, descriptors: Sequence[int]) -> None:
-    """Have the one that waits call `main` of keeping: by a socket, since an errand holds secrets."""
+    """Pass an errand to the waiting process: through a socket, because it contains secrets."""
     pid, ours = waiting.pop() if waiting else start()
-    with ours, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # one that has failed is missed
+    with ours, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its failure is noticed
         socket.send_fds(ours, [b"\0"], descriptors)
         ours.sendall(errand)
-    with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored
+    with contextlib.suppress(ChildProcessError):  # if SIGCHLD is ignored
         os.waitpid(pid, 0)

@@ -1,10 +1,11 @@
-"""`stacks`: where the tasks of a run stand now, whoever keeps it."""
+"""`stacks`: where the tasks of a run are now, whichever machine keeps it."""
 
 from __future__ import annotations
 
 from orchestrator import wire
 from orchestrator.clock import SYSTEM
 from orchestrator.errors import SeveralErrors, UsageError
+from orchestrator.fleet.containers import Inside
 from orchestrator.phases.hang import RunStacks, keep
 from orchestrator.run.stacks import living
 from orchestrator.store import RunFolder
@@ -16,22 +17,22 @@ _SECONDS = 45.0
 
 
 def take(folder: RunFolder, caller: Caller) -> RunStacks:
-    """Take the stacks of a run's tasks; raise UsageError when none is alive."""
+    """Collect the stacks of a run's tasks; raise UsageError if none is alive."""
     plan = folder.read_plan()
-    view = view_of(folder, caller)
-    # Over connections of our own: the run's keeper may be on another machine, or gone.
-    with asking(plan.hosts, caller) as (fleet, unreached):
+    view, _ = view_of(folder, caller)
+    # Through separate connections: the run's keeper may be on another machine, or gone.
+    with asking(plan.hosts, caller, Inside(plan.run, start=False)) as (fleet, unreached):
         answers = fleet.ask(wire.Stacks(run=plan.run), timeout=_SECONDS)
     good, bad = answers.good, {**unreached, **answers.bad}
     if not good:
         raise SeveralErrors(bad.values())
     missing = {name: error.in_one_line for name, error in bad.items()}
     if not any(living(task) for reply in good.values() for task in reply.tasks):
-        but = f"; {', '.join(missing)} could not be asked" if missing else ""
+        but = f"; {', '.join(missing)} could not be reached" if missing else ""
         raise UsageError(
             f"no task of run {plan.run} is alive",
-            why=f"the nodes know of none{but}",
-            hint=f"`orchestrate status {plan.run}` says what became of them",
+            why=f"the nodes report none{but}",
+            hint=f"`orchestrate status {plan.run}` shows how they ended",
         )
     steps = {task.task: task.step for task in view.tasks.values()}
     return keep(folder, plan, good, missing, steps, hang=False, at=SYSTEM.wall())

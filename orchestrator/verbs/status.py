@@ -1,4 +1,4 @@
-"""`status`: what the nodes report of a run's tasks, whoever keeps it, and who uses the machines."""
+"""`status`: the nodes' reports on a run's tasks, whichever machine keeps it, and who uses the machines."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from orchestrator import wire
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host, Order, RunPlan
 from orchestrator.planning.takeover import speaks_for
-from orchestrator.run.view import View
-from orchestrator.run.vitals import Vitals, decode
+from orchestrator.run.view import View, Vitals
 from orchestrator.store import RunFolder, runs
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking, unconnected
 from orchestrator.verbs.finding import view_of
 
-_FRESH = 1.5  # seconds that a keeper has to tell what the tasks do now
+_FRESH = 1.5  # seconds for a keeper to report what the tasks do now
 _LOOK = 0.05
 States: TypeAlias = Mapping[tuple[str, str], tuple[str, wire.TaskStatus]]  # (attempt, task) -> host and state
 
 
 class StatusReport(Struct, frozen=True):
-    """A run as its nodes and this machine know it."""
+    """A run according to its nodes and this machine."""
 
     plan: RunPlan
     view: View
     states: States
-    unreachable: Mapping[str, str]  # host -> why it gave no answer
-    kept: bool  # by a keeper of this machine
-    keeper: str  # who keeps it, as nodes report
-    vitals: Vitals
+    unreachable: Mapping[str, str]  # host -> why it did not reply
+    kept: bool  # by a keeper on this machine
+    keeper: str = ""  # its keeper, as nodes report
+    vitals: Vitals = Vitals()  # what this machine's keeper observes of the tasks now
 
     @property
     def answered(self) -> bool:
-        """Return True where at least one host gave an answer, or none was needed."""
+        """Return True if at least one host replied, or none was needed."""
         return len(self.unreachable) < len(self.plan.hosts) + len(self.plan.retired)
 
 
@@ -47,7 +46,7 @@ class Machines(Struct, frozen=True):
 
     states: Mapping[str, wire.Runs]  # by host
     gpus: Mapping[str, wire.GpuLook]
-    errors: Mapping[str, str]  # host -> why it gave no answer
+    errors: Mapping[str, str]  # host -> why it did not reply
     ahead: Mapping[str, float]  # host -> seconds that its clock is ahead of ours
     progress: Callable[[str], tuple[View, Vitals]]  # of a run, as far as this machine knows it
 
@@ -56,14 +55,14 @@ def survey_run(folder: RunFolder, caller: Caller) -> StatusReport:
     """Ask the nodes of a run, and its keeper, for the state of its tasks."""
     plan, here = folder.read_plan(), folder.has_keeper()
     with unconnected((*plan.hosts, *plan.retired), caller) as fleet:
-        asked = time.time()
+        since = time.time()
         if here:
             folder.ask_keeper(Order.VITALS)
         states, unreachable, keeper = _ask(plan, fleet)
-    view = view_of(folder, caller)
+    view, _ = view_of(folder, caller)
     if view.ended and (not view.ended.unproven or any(host.job for host in plan.hosts)):
-        unreachable = {}  # its end was seen; its machines may be others' by now
-    vitals = _vitals(folder, asked) if here and view.tasks and not view.ended else Vitals()
+        unreachable = {}  # its end was observed; its machines may be in use by others now
+    vitals = _vitals(folder, since) if here and view.tasks and not view.ended else Vitals()
     return StatusReport(plan, view, states, unreachable, here, keeper, vitals)
 
 
@@ -71,7 +70,7 @@ def survey_machines(hosts: Sequence[Host], caller: Caller) -> Machines:
     """Ask hosts for the runs, and the processes on GPUs, that use them."""
     folders = {str(folder.run): folder for folder in runs()}
     with asking(hosts, caller) as (fleet, bad):
-        asked = time.time()
+        since = time.time()
         kept = {run for run, folder in folders.items() if folder.ask_keeper(Order.VITALS)}
         gather, looks = fleet.begin(wire.States(run=None)), fleet.ask(wire.Gpus(others=True))
         states = gather()
@@ -81,27 +80,27 @@ def survey_machines(hosts: Sequence[Host], caller: Caller) -> Machines:
     def progress(run: str) -> tuple[View, Vitals]:
         if run not in folders:
             return View(), Vitals()
-        view = view_of(folders[run])
-        return view, _vitals(folders[run], asked) if run in kept else Vitals()
+        view, _ = view_of(folders[run], Caller())
+        return view, _vitals(folders[run], since) if run in kept else Vitals()
 
     errors = {name: error.in_one_line for name, error in {**looks.bad, **states.bad, **bad}.items()}
     return Machines(states.good, looks.good, errors, ahead, progress)
 
 
 def _vitals(folder: RunFolder, since: float) -> Vitals:
-    """Read what the keeper has written since it was asked; nothing where it does not follow tasks."""
+    """Read what the keeper has written since the request; nothing if it does not follow tasks."""
     deadline = since + _FRESH
     while True:
-        found = decode(folder.read_vitals())
-        if found is not None and found.at >= since:
-            return found
+        vitals = folder.read_vitals()
+        if vitals is not None and vitals.at >= since:
+            return vitals
         if time.time() > deadline:
             return Vitals()
         time.sleep(_LOOK)
 
 
 def _ask(plan: RunPlan, fleet: Fleet) -> tuple[States, dict[str, str], str]:
-    """Return the tasks' states by (attempt, task), why the other hosts gave none, and who keeps the run."""
+    """Return the tasks' states by (attempt, task), the errors of the other hosts, and the run's keeper."""
     bad = fleet.connect((*plan.hosts, *plan.retired))
     answers = fleet.ask(wire.States(run=plan.run))
     keepers = [run.keeper for reply in answers.good.values() for run in reply.runs if run.keeper]

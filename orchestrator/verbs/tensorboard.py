@@ -1,4 +1,4 @@
-"""`tensorboard`: what a run's tasks write for TensorBoard, live in a browser of this machine."""
+"""`tensorboard`: what a run's tasks write for TensorBoard, live in a local browser."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import unconnected
 from orchestrator.verbs.finding import source_of
 
-_EVERY = 3.0  # seconds between two looks
-_AGAIN = 15.0  # seconds until a host that was lost is tried again
-# setuptools 81 is the last that brings pkg_resources, which TensorBoard imports and does not ask for.
+_EVERY = 3.0  # seconds between two checks
+_AGAIN = 15.0  # seconds until a lost host is retried
+# setuptools 81 is the last with pkg_resources, which TensorBoard imports without declaring it.
 _FETCHED = ("tool", "run", "--from", "tensorboard>=2.16", "--with", "setuptools<82", "tensorboard")
-_LAST = 1000  # characters of its words that an error has
-_UP = 180.0  # seconds; an environment with TensorFlow is imported as a whole
+_LAST = 1000  # characters of its output in an error
+_UP = 180.0  # seconds; in an environment with TensorFlow it imports all of that
 _LOOK = 0.1
 _END = 5.0
 
@@ -42,7 +42,7 @@ _END = 5.0
 def follow(
     folder: RunFolder, request: TensorboardRequest, caller: Caller, ready: Callable[[str, int], None]
 ) -> NoReturn:
-    """Mirror event files for a TensorBoard until that ends; `ready` takes its URL and the number of files."""
+    """Mirror event files for a TensorBoard until it ends; `ready` gets its URL and the number of files."""
     plan = folder.read_plan()
     names = [source_of(plan, request.source)] if request.source else [host.name for host in plan.hosts]
     hosts = [plan.host(name) for name in names]
@@ -71,7 +71,7 @@ def follow(
 
 
 def _program() -> list[str]:
-    """Find TensorBoard beside the Python that runs us or on the PATH, else have uv fetch it."""
+    """Find TensorBoard next to the current Python or on the PATH; otherwise have uv fetch it."""
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     if path := shutil.which("tensorboard", path=search):
         return [path]
@@ -83,9 +83,9 @@ def _program() -> list[str]:
 def _tensorboard(
     argv: Sequence[str], folder: Path, port: int
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Have TensorBoard at work on a folder, for this machine alone; it ends with the block, or with us.
+    """Run TensorBoard on a folder, for this machine only; it ends with the block, or with us.
 
-    Its words are in the log that is yielded.
+    Its output goes to the log that is yielded.
     """
     procs.load()
     dies = partial(procs.die_with_parent, signal.SIGTERM)
@@ -114,7 +114,7 @@ def _tensorboard(
 
 
 def _url(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Return where it answers, once it does. Raise ClusterError when it does not come up."""
+    """Return its URL once it responds. Raise ClusterError if it does not start."""
     deadline = time.monotonic() + _UP
     while not (match := re.search(r"(http://\S+)\s", log.read_text(errors="replace"))):
         if process.poll() is not None or time.monotonic() > deadline:
@@ -130,18 +130,18 @@ def _last_words(log: Path) -> str:
 def _catch_up(
     fleet: Fleet, mirrors: Mapping[str, EventMirror], hosts: Sequence[Host], caller: Caller
 ) -> None:
-    """Take what is new from every host that answers, once `hosts` were tried; raise where none can be had."""
+    """Fetch new data from every host that responds, once `hosts` were tried; raise if none does."""
     bad = fleet.connect(hosts)
     if len(bad) == len(mirrors):
         raise SeveralErrors(bad.values())
-    taken = fleet.each(fleet.sessions, lambda one: mirrors[one.host.name].catch_up(one))
+    taken = fleet.each(fleet.sessions, lambda session: mirrors[session.host.name].catch_up(session))
     for name, error in {**bad, **taken.bad}.items():
         fleet.let_go(name)
         caller.tell(f"warning: {name} {error.in_one_line}; tried again every {_AGAIN:g} s")
 
 
 def _root(plan: RunPlan, host: Host, logdir: str | None) -> str:
-    """Return where to look on a host: the run's whole work folder, or a folder as its tasks would name it."""
+    """Return the folder to search on a host: the run's work folder, or one as its tasks would name it."""
     if logdir is None or logdir.startswith(("/", "~")):
-        return logdir or work_folder(host.workdir, plan.run)
-    return f"{work_folder(host.workdir, plan.run, plan.cwd)}/{logdir}"
+        return logdir or work_folder(host.workdir, plan.folder)
+    return f"{work_folder(host.workdir, plan.folder, plan.cwd)}/{logdir}"

@@ -1,6 +1,6 @@
 """The protocol of controller and node: every request and reply as a type with bounds. Pure.
 
-The controller's side only; a node is shipped with the standard library alone and takes plain dicts.
+The controller's side only: a node receives only the standard library's tools and handles plain dicts.
 """
 
 from orchestrator.wire.machine import *

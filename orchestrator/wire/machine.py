@@ -1,4 +1,4 @@
-"""A machine: its agent's first word, what preflight judges, ports, environments, and commands of `exec`."""
+"""Messages about a machine: an agent's greeting, facts for preflight, ports, environments, and `exec`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from orchestrator.wire.message import (
     Name,
     Nothing,
     Port,
-    ProtocolError,
     Reply,
     Request,
     Seconds,
@@ -29,11 +28,8 @@ from orchestrator.wire.message import (
     Words,
 )
 
-PROTOCOL = 1
-
 
 class Hello(Reply):
-    protocol: int
     python: Words
     user: Words
     boot_id: Words
@@ -41,12 +37,7 @@ class Hello(Reply):
     time_ns: Moment
     state: Folder | None
     state_error: Failure | None
-    state_place: Words = ""  # one folder under two names has the same
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.protocol != PROTOCOL:
-            raise ProtocolError(f"it speaks version {self.protocol} of our protocol, not {PROTOCOL}")
+    state_place: Words = ""  # equal for one folder under two names
 
 
 class Time(Reply):
@@ -61,11 +52,11 @@ Status = Annotated[int, Meta(ge=0, le=255)]
 
 
 class CommandEnd(Reply):
-    """How it ended; nothing of it runs any more but what `left` names."""
+    """How it ended; nothing of it runs any more except what `left` names."""
 
     status: Status
     stopped: bool
-    ended: Count  # processes that it had left running
+    ended: Count  # processes that it left running
     left: tuple[Words, ...]
     error: Words = ""  # why it could not be started
 
@@ -84,7 +75,7 @@ class Exec(Request[CommandEnd]):
 
 
 class ExecEnd(Request[Nothing]):
-    """Close the stdin of the command."""
+    """End the command; `Exec` is answered when nothing of it is left."""
 
 
 _MANY = Meta(max_length=10_000)  # addresses of one machine
@@ -99,7 +90,7 @@ class Python(Reply):
 
 
 class Setup(Reply):
-    """The end of the `setup` of [job] on a host."""
+    """The result of [job] `setup` on a host."""
 
     status: Code | None
     words: Lines  # that it printed as errors
@@ -120,21 +111,21 @@ class Workdir(Reply):
 
 
 class Disks(Reply):
-    state: Size | None  # bytes that are free there
+    state: Size | None  # free bytes there
     workdir: Workdir
 
 
 class Gpu(Reply):
     index: Count
     name: Words
-    fields: Mapping[Words, Words] = {}  # of nvidia-smi, but for those that its driver does not know
+    fields: Mapping[Words, Words] = {}  # from nvidia-smi, without fields that its driver does not support
 
 
 class GpuLook(Reply, kw_only=True):
     gpus: tuple[Gpu, ...]
     gpu_error: Words = ""  # why nvidia-smi does not show all of them
-    xids: tuple[tuple[Moment, Words, Count, Words], ...] = ()  # of the kernel: when, which GPU, code, words
-    others: tuple[tuple[Words, Words, Words, Moment], ...] = ()  # tasks of others: whose, run, task, since
+    xids: tuple[tuple[Moment, Words, Count, Words], ...] = ()  # kernel messages: when, which GPU, code, text
+    others: tuple[tuple[Words, Words, Moment], ...] = ()  # runs of others: whose, which, since
 
 
 class Gpus(Request[GpuLook]):
@@ -143,7 +134,7 @@ class Gpus(Request[GpuLook]):
 
 
 class Interface(Reply):
-    """An address of the machine, and what carries it; "" where that is not known."""
+    """An address of the machine, and its interface; "" if unknown."""
 
     name: Words
     ip: Words
@@ -151,8 +142,9 @@ class Interface(Reply):
 
 class MachineFacts(GpuLook, kw_only=True):
     python: Python
-    setup: Setup | None  # None: there is none, or it did not come to an end
+    setup: Setup | None  # None: there is none, or it did not finish
     packages: dict[Words, Words | None]
+    digest: Digest  # of the state that a validation depends on
     r: R | None
     disk: Disks
     addresses: Annotated[tuple[Interface, ...], _MANY]
@@ -165,6 +157,7 @@ class Facts(Request[MachineFacts]):
     workdir: str
     packages: Sequence[str]
     setup: str | None
+    env: Mapping[str, str] = {}
     programs: Mapping[str, Sequence[str]] = {}
 
     def check(self, reply: MachineFacts) -> None:
@@ -181,10 +174,10 @@ class Module(Reply):
 
 class Imported(Reply):
     modules: tuple[Module, ...]  # up to the first that fails
-    gpus: Count | None  # that the framework sees
-    built: Words  # what it was built with, where the probe says so
+    gpus: Count | None  # visible to the framework
+    built: Words  # what it was built with, if the probe reports it
     importing: Words  # what was being imported when it ended
-    ended: Words  # why it ended too early, "" when it did not
+    ended: Words  # why it ended too early, "" if it did not
     signal: Signal | None  # that ended it, and was not ours
 
 
@@ -196,22 +189,10 @@ class Imports(Request[Imported]):
     env: Mapping[str, str]
     modules: Sequence[str]
     gpus: bool = False
-    probe: str = ""  # Python that goes on where the imports are done
+    probe: str = ""  # Python code that runs after the imports
 
     def check(self, reply: Imported) -> None:
         expect({each.name for each in reply.modules} <= {*self.modules}, "it imported what nobody asked for")
-
-
-class HostFingerprint(Reply):
-    """The state of a host that a validation depends on."""
-
-    digest: Digest
-
-
-class Fingerprint(Request[HostFingerprint]):
-    python: str
-    setup: str | None
-    env: Mapping[str, str]
 
 
 class Sharers(Reply):
@@ -219,7 +200,7 @@ class Sharers(Reply):
 
 
 class Share(Request[Sharers]):
-    """Have the host leave its name in the working folder, read the names there, or take all away."""
+    """Have the host write its name to the working folder, read the names there, or remove all."""
 
     workdir: str
     nonce: str
@@ -228,7 +209,7 @@ class Share(Request[Sharers]):
 
 
 class Lessee(Reply):
-    """Whose lease it is; None: its holder has not written it yet."""
+    """The holder of a lease; None: it has not been written yet."""
 
     run: Words | None
     task: Words | None
@@ -236,19 +217,19 @@ class Lessee(Reply):
 
     @property
     def words(self) -> str:
-        """`worker/0 of run r1 (ada@home)`."""
+        """Return `worker/0 of run r1 (ada@home)`."""
         return f"{self.task} of run {self.run} ({self.owner})" if self.run else "another run"
 
 
 class Busy(Reply):
-    """A port that somebody has: a lease, or the words of the process table."""
+    """A port in use: by a lease, or by a process."""
 
     port: Port
     holder: Lessee | Words | None
 
     @property
     def words(self) -> str:
-        """Name its holder."""
+        """Return its holder."""
         if isinstance(self.holder, Lessee):
             return self.holder.words
         return self.holder or "a process that this login may not see"
@@ -263,7 +244,7 @@ class Listening(Reply):
 class Listen(Request[Listening]):
     """Listen on the task ports that are free; with `extra` also on one that the kernel chooses.
 
-    Whoever says `nonce` gets it back with the host's name, and `large` bytes.
+    Whoever sends `nonce` receives it back with the host's name, and `large` bytes.
     """
 
     run: str
@@ -295,9 +276,9 @@ class Probed(Reply):
     tcp: bool
     tcp_ms: Seconds | None
     why: Words
-    icmp: bool | None  # of what did not answer: whether it answers a ping; None: that could not be measured
+    icmp: bool | None  # without a reply: whether the target answers a ping; None: not measurable
     resolved: Words = ""  # the numeric address that was tried last
-    large: bool | None = None  # whether large packets come from there; None: not tried
+    large: bool | None = None  # whether large packets arrive from there; None: not tried
     large_ms: Seconds | None = None
 
 
@@ -310,14 +291,11 @@ class Probe(Request[Probes]):
     nonce: str
     timeout: float
     targets: Sequence[ProbeTarget]
-    large: int = 0  # bytes that come behind the answer
+    large: int = 0  # bytes after the reply
 
     def check(self, reply: Probes) -> None:
-        hosts = [target.host for target in self.targets]
-        expect(
-            [probed.host for probed in reply.results] == hosts,
-            "it tells of other hosts than it was asked for",
-        )
+        targets, hosts = ([item.host for item in items] for items in (self.targets, reply.results))
+        expect(hosts == targets, "it tells of other hosts than it was asked for")
 
 
 class Conflict(Lessee, kw_only=True):
@@ -329,7 +307,7 @@ class Leased(Reply):
 
 
 class Ahead(Reply):
-    """In a machine's line: a run that has it, or waits for it."""
+    """An entry ahead in a machine's queue: a run that uses it, or waits for it."""
 
     since: Seconds  # since the epoch
     run: Words
@@ -342,21 +320,22 @@ class InLine(Reply):
 
 
 class StandInLine(Request[InLine]):
-    """Stand in line since then, and with `go` take the machine where nobody is ahead."""
+    """Wait in the queue since then, and with `go` take the machine if nobody is ahead."""
 
     run: str
     owner: str
-    machine: str  # a loopback address, each of which is taken for a machine of its own; else nothing
+    machine: str  # a loopback address, each of which counts as a separate machine; otherwise nothing
     since: float
     go: bool
 
 
 class Lease(Request[Leased]):
-    """Take these ports (as text, each with its task) for a run: all, or none."""
+    """Lease these ports (as text, each with its task) for a run: all, or none."""
 
     run: str
     owner: str
-    machine: str  # as in StandInLine
+    machine: str  # this and the next as in StandInLine
+    since: float
     ports: Mapping[str, str]
 
     def check(self, reply: Leased) -> None:
@@ -370,7 +349,7 @@ _Version = Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\Z"
 
 
 class EnvLooked(Reply):
-    ready: bool  # it is whole, and its Python runs
+    ready: bool  # it is complete, and its Python runs
     machine: _Machine
     libc: _Libc  # "glibc 2.36"; "" for another one
 
@@ -386,20 +365,20 @@ class Interpreter(Reply):
 
 
 class EnvFind(Request[Interpreter]):
-    """The interpreter that fits `python`, a version or a program, by the search of the uv at a path."""
+    """Find the interpreter that fits `python`, a version or a program, by the search of the uv at a path."""
 
     uv: str
     python: str
 
 
 class EnvMade(Reply):
-    versions: Mapping[Words, Words]  # of what was imported there; none where another one has made it
+    versions: Mapping[Words, Words]  # as imported there; none if another request created it
 
 
 class EnvMake(Request[EnvMade]):
-    """Make an environment from the lock in the payload, of an index or of a folder of wheels.
+    """Create an environment from the lock in the payload, from an index or a folder of wheels.
 
-    With `ask_first` an index that does not answer one question is not waited for: there is another way.
+    With `ask_first` an index that does not answer one request is not waited for: there is another way.
     """
 
     workdir: str
@@ -413,7 +392,7 @@ class EnvMake(Request[EnvMade]):
 
 class EnvSteps(Reply):
     step: Words
-    done: Count  # bytes of what is fetched, packages of what is unpacked
+    done: Count  # bytes fetched, packages unpacked
 
 
 class EnvProgress(Request[EnvSteps]):

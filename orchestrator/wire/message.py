@@ -1,14 +1,13 @@
-"""Requests and replies: how a question is sent and its answer read, and the fields of both. Pure.
+"""Requests and replies: how a request is sent and its reply read, and the fields of both. Pure.
 
-A reply comes from a stranger. What does not fit its type is refused as a whole; only text that a person
-reads is mended instead: made printable and cut to its length.
+A reply is untrusted. One that does not fit its type is rejected as a whole; only text for users is repaired
+instead: made printable and cut to length.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import cache
@@ -28,7 +27,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from orchestrator.node.serve.frames import MARKER, READY, Decoder
-from orchestrator.text import advised, cut, plain
+from orchestrator.text import READING, advised, cut, plain
 
 _FAR = 2**62  # a moment in ns, an offset or a size: more than any machine has
 
@@ -52,14 +51,14 @@ class _Shown(StrEnum):
     LINES = "lines"
 
 
-Words: TypeAlias = Annotated[str, Meta(extra={_Shown.LINE: 1000})]  # of any kind, for a person to read
+Words: TypeAlias = Annotated[str, Meta(extra={_Shown.LINE: 1000})]  # of any kind, for users
 Lines: TypeAlias = Annotated[str, Meta(extra={_Shown.LINES: 20_000})]
 Dump: TypeAlias = Annotated[str, Meta(extra={_Shown.LINES: 2**20})]
 
 
 @dataclass_transform(frozen_default=True)
 class Reply(Struct, frozen=True):
-    """A node's answer; its text is printable and bounded from the moment that it is decoded."""
+    """A node's reply; its text is printable and bounded as soon as it is decoded."""
 
     def __post_init__(self) -> None:
         for name, lines, limit in _shown(type(self)):
@@ -68,7 +67,7 @@ class Reply(Struct, frozen=True):
 
 
 def printable(text: str, limit: int = 1000, *, lines: bool = False) -> str:
-    """The text as it may be shown: cut, and without controls; `lines` keeps its line ends."""
+    """Return the text in displayable form: cut, and without controls; `lines` keeps its line ends."""
     text = cut(text, limit)
     return "\n".join(map(plain, text.split("\n"))) if lines else plain(text)
 
@@ -78,18 +77,18 @@ def _mended(value: Any, limit: int, *, lines: bool) -> Any:
         case str():
             return printable(value, limit, lines=lines)
         case tuple():
-            return tuple(_mended(one, limit, lines=lines) for one in value)
+            return tuple(_mended(item, limit, lines=lines) for item in value)
         case dict():
             return {
-                _mended(key, limit, lines=lines): _mended(one, limit, lines=lines)
-                for key, one in value.items()
+                _mended(key, limit, lines=lines): _mended(item, limit, lines=lines)
+                for key, item in value.items()
             }
     return value
 
 
 @cache
 def _shown(reply: type[Reply]) -> tuple[tuple[str, bool, int], ...]:
-    """The fields with text for a person: name, whether it has several lines, how long it may be."""
+    """Return the fields with text for users: name, whether it has several lines, its maximum length."""
     return tuple(
         (name, shown is _Shown.LINES, limit)
         for name, hint in get_type_hints(reply, include_extras=True).items()
@@ -98,25 +97,22 @@ def _shown(reply: type[Reply]) -> tuple[tuple[str, bool, int], ...]:
 
 
 def _marks(hint: Any) -> Iterator[tuple[Any, int]]:
-    for one in get_args(hint):
-        if isinstance(one, Meta):
-            yield from (one.extra or {}).items()
+    for mark in get_args(hint):
+        if isinstance(mark, Meta):
+            yield from (mark.extra or {}).items()
         else:
-            yield from _marks(one)
+            yield from _marks(mark)
 
 
-HEAD = 1 << 20  # bytes of a header, unless an operation allows for more
-LARGE = 16 << 20  # what `node.frames` sends at most
-
-# msgspec (0.22) ends in SIGSEGV where two threads that agents answer to meet a type first at once.
-_reading = threading.Lock()
+HEAD = 1 << 20  # bytes of a header, unless an operation allows more
+LARGE = 16 << 20  # the most that `node.frames` sends
 
 _R = TypeVar("_R", bound=Reply)
 _T = TypeVar("_T")
 
 
 class ProtocolError(ValueError):
-    """A message that our agent does not send; worded for a person, short and printable."""
+    """A message that our agent does not send; its text is for users, short and printable."""
 
     def __init__(self, why: object) -> None:
         super().__init__(printable(str(why), 300))
@@ -124,7 +120,7 @@ class ProtocolError(ValueError):
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Request(Struct, Generic[_R], frozen=True):
-    """One operation: its fields are what is sent, its class says what may come back."""
+    """One operation: its fields are what is sent, its class determines the reply."""
 
     OP: ClassVar[str]  # `store_begin` for `StoreBegin`
     REPLY: ClassVar[type[Any]]  # _R, taken from `Request[_R]`
@@ -137,11 +133,11 @@ class Request(Struct, Generic[_R], frozen=True):
         cls.OP = re.sub(r"\B[A-Z]", r"_\g<0>", cls.__name__).lower()
 
     def check(self, reply: _R, /) -> None:
-        """Raise ValueError for a reply that answers another question; override where one can tell."""
+        """Raise ValueError for a reply to a different request; override where that is detectable."""
 
 
 class Failure(Reply):
-    """The reason why a node could not do what it was asked."""
+    """Why a node could not do what was requested."""
 
     what: Words
     kind: Words = "agent"
@@ -149,18 +145,18 @@ class Failure(Reply):
     hint: Lines = ""
 
     @property
-    def said(self) -> str:
-        """Word an error as the host's: only our own words stand without their speaker."""
-        return f"says: {self.what}"
+    def summary(self) -> str:
+        """Describe an error as the host's; only our own text needs no source."""
+        return f"reports: {self.what}"
 
     @property
-    def told(self) -> str:
-        """Why, and what the host advises; that is no hint of ours: it could be `curl evil | sh`."""
+    def details(self) -> str:
+        """Return the reason and the host's suggestion, which is not our hint (it could be malicious)."""
         return "\n".join(filter(None, (self.why.strip("\n"), advised("the host", self.hint))))
 
 
 class Nothing(Reply):
-    """An answer without content."""
+    """A reply without content."""
 
 
 def header(number: int, request: Request[Any]) -> bytes:
@@ -168,21 +164,21 @@ def header(number: int, request: Request[Any]) -> bytes:
     fields = {"id": number, "op": request.OP, **msgspec.to_builtins(request)}
     try:
         return msgspec.json.encode(fields)
-    except UnicodeEncodeError:  # an argument or a path that is no UTF-8
+    except UnicodeEncodeError:  # an argument or a path that is not UTF-8
         return json.dumps(fields).encode()
 
 
 def read(what: object, kind: type[_T], name: str) -> _T:
-    """JSON as a type of ours; raise ProtocolError, which calls it `name`."""
+    """Parse JSON as one of our types; raise ProtocolError, which refers to it as `name`."""
     try:
-        with _reading:
+        with READING:
             return msgspec.convert(what, kind)
-    except (ValueError, RecursionError, OverflowError) as error:  # half a surrogate, too
+    except (ValueError, RecursionError, OverflowError) as error:  # also lone surrogates
         raise ProtocolError(f"{name}: {error}") from None
 
 
 def answer(request: Request[_R], result: object, payload: bytes) -> _R:
-    """The reply to a request; raise ProtocolError."""
+    """Return the reply to a request; raise ProtocolError."""
     kind: type[_R] = request.REPLY
     if request.PAYLOAD and isinstance(result, dict):
         result = {**result, "payload": payload}
@@ -196,35 +192,30 @@ def answer(request: Request[_R], result: object, payload: bytes) -> _R:
 
 # --- the bytes of an agent ---
 
-NOISE = 65_536  # bytes of login noise that are kept
+NOISE = 65_536  # bytes of login output that are kept
 
 Header: TypeAlias = dict[str, Any]
-Limits: TypeAlias = Callable[[], tuple[int, int]]  # of the header and payload of any frame that may come now
+Limits: TypeAlias = Callable[[], tuple[int, int]]  # of the header and payload of any frame allowed now
 Limit: TypeAlias = Callable[[Header], int]  # of the payload behind this header
 
 
 class AgentStream(Decoder):
-    """The bytes of one agent: login noise, the marker, frames.
+    """The bytes of one agent: login output, the marker, frames.
 
-    `limits` bounds a frame that has announced its sizes, `limit` one whose header is known; so no more
+    `limits` bounds a frame that has announced its sizes, `limit` one whose header is known, so that no more
     is kept than somebody waits for.
     """
 
     def __init__(self, limits: Limits, limit: Limit) -> None:
         super().__init__()
         self.noise = b""
-        self.ready = False  # what is written now is read by our command
+        self.ready = False  # our command now reads what is written
         self.marked = False
         self._limits = limits
         self._limit = limit
 
-    @property
-    def wanting(self) -> int:
-        """How large the frame is that has begun and not ended; 0 between two frames."""
-        return self._need if self._buffer else 0
-
     def feed(self, data: bytes) -> Iterator[tuple[Header, bytes]]:
-        """The frames that `data` completes; raise ProtocolError for what is not a frame."""
+        """Return the frames that `data` completes; raise ProtocolError for what is not a frame."""
         if not self.marked:
             noise, marker, data = (self.noise + data).partition(MARKER)
             self.ready = self.ready or READY in noise

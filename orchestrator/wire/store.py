@@ -1,7 +1,7 @@
-"""Folders of a node: its store, a run's working folder, and files that are fetched.
+"""Messages about folders of a node: its store, a run's working folder, and files that are fetched.
 
-The `path` of the store is where a folder is made: `<workdir>/trees/<digest>`, `<workdir>/data/<digest>`, or
-one that tasks write (`mutable`), which is replaced as a whole.
+The `path` of the store is where a folder is created: `<workdir>/trees/<digest>`, `<workdir>/data/<digest>`,
+or one that tasks write (`mutable`), which is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class StoreState(StrEnum):
     """A node's knowledge of a folder."""
 
     WHOLE = "whole"
-    ABSENT = "absent"  # or damaged: a file is gone, or is not what was verified
-    UNSURE = "unsure"  # it is there, and another machine or nobody has verified it
+    ABSENT = "absent"  # or damaged: a file is missing, or has changed since it was verified
+    UNSURE = "unsure"  # it exists, verified by another machine or by none
 
 
 class StoreLooked(Reply):
@@ -43,7 +43,7 @@ class StoreLooked(Reply):
 
 
 class StoreLook(Request[StoreLooked]):
-    """Ask whether a folder is there, by the sizes and times of its files."""
+    """Ask whether a folder exists, by the sizes and times of its files."""
 
     path: str
 
@@ -52,9 +52,9 @@ class StoreBegun(Reply):
     present: bool
     path: Folder
     incoming: Folder | None = None
-    base: Folder | None = None  # a folder that has earlier versions of files that are missing
+    base: Folder | None = None  # a folder with earlier versions of missing files
     port: Port = 0  # where peers are served; 0: nowhere
-    bits: _Bits = "0"  # the pieces that are there, the first as the lowest bit
+    bits: _Bits = "0"  # the existing pieces, the first as the lowest bit
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,22 +76,23 @@ class StoreBegin(Request[StoreBegun]):
     pieces: int
     run: str
     key: str = ""
-    ports: Sequence[int] = ()  # to be served at, if one of them is free
-    serve: bool = False  # it has all, and is to give it to others until it is dropped
+    ports: Sequence[int] = ()  # to serve at, if one of them is free
+    serve: bool = False  # it is complete, and serves others until it is dropped
 
     def check(self, reply: StoreBegun) -> None:
         _check_bits(reply.bits, self.pieces)
 
 
 class StorePut(Request[Nothing]):
-    """Send pieces, one after the other as payload."""
+    """Send pieces, one after the other as payload, or the bytes of one piece from `start` on."""
 
     path: str
     pieces: Sequence[int]
+    start: int = 0
 
 
 class StoreSource(Struct, frozen=True):
-    """A peer, and what is to be taken from it."""
+    """A peer, and what to fetch from it."""
 
     host: str
     address: str
@@ -101,12 +102,12 @@ class StoreSource(Struct, frozen=True):
 
 class StoreHeld(Reply):
     bits: _Bits
-    idle: bool  # it takes nothing from a peer any more
+    idle: bool  # it no longer fetches from a peer
     trouble: Words  # of the last peer; "" for none
 
 
 class StoreHave(Request[StoreHeld]):
-    """Ask what has come; with a `source` have pieces taken from that peer, and from no earlier one."""
+    """Query what has arrived; with a `source`, fetch pieces from that peer, and from no earlier one."""
 
     path: str
     count: int  # of pieces
@@ -117,15 +118,15 @@ class StoreHave(Request[StoreHeld]):
 
 
 class StoreSeal(Request[Nothing]):
-    """Give what is complete its name."""
+    """Rename a complete folder to its final name."""
 
     path: str
 
 
 class StoreDrop(Request[Nothing]):
-    """End a transfer; what has come stays for the next one.
+    """End a transfer; what has arrived stays for the next one.
 
-    With `remove` the folder goes; with a manifest as payload only if it is exactly that.
+    With `remove` the folder is removed; with a manifest as payload only if it is exactly that.
     """
 
     path: str
@@ -142,7 +143,7 @@ class JobNeeds(Struct, frozen=True, kw_only=True):
 
 
 class Had(Reply):
-    """Tells if the program is there, and which paths, by their places, are not."""
+    """The existence of the program, and the positions of missing paths."""
 
     program: bool
     paths: tuple[Count, ...]
@@ -156,19 +157,20 @@ class Work(Reply):
 
 
 class WorkMake(Request[Work]):
-    """Make the run's working folder from the tree `digest`, where those in `also` are there too.
+    """Create the run's working folder from the tree `digest`, if those in `also` exist too.
 
-    With `needs` the host says what it has of them; where the program or a package is missing, or without
-    `makes`, it looks for no tree and makes nothing.
+    With `needs` the host reports which of them it has; if the program or a package is missing, or without
+    `makes`, it looks for no tree and creates nothing.
     """
 
     workdir: str
     run: str
     digest: str
     also: Sequence[str]
-    data: Sequence[str] = ()  # that the run reads: `clean` leaves it alone while the run lives
+    data: Sequence[str] = ()  # that the run reads: `clean` keeps it while the run lives
     needs: JobNeeds | None = None
     makes: bool = True
+    user: str = ""  # the run that continues in the folder of `run`
 
     def check(self, reply: Work) -> None:
         expect(set(reply.missing) <= {self.digest, *self.also}, "it misses trees that nobody asked for")
@@ -178,6 +180,20 @@ class WorkMake(Request[Work]):
             expect(all(place < places for place in reply.had.paths), why)
 
 
+class WorkLooked(Reply):
+    there: bool
+    alive: tuple[Words, ...]  # runs with living tasks or keepers that use it
+    owned: tuple[Words, ...]  # some files or folders whose names are of single tasks
+
+
+class WorkLook(Request[WorkLooked]):
+    """Ask what is in the working folder of a run, which the run `user` is to continue."""
+
+    workdir: str
+    run: str
+    user: str
+
+
 class Listed(Reply):
     kind: Literal["file", "folder", ""]
     root: Folder
@@ -185,7 +201,7 @@ class Listed(Reply):
 
 
 class FilesList(Request[Listed]):
-    """Ask what is at a path (`~` is expanded there); of files only those with `holding` in their names."""
+    """Ask what is at a path (`~` is expanded there); only files with `holding` in their names are listed."""
 
     PAYLOAD = MOST_LISTED
     path: str
@@ -193,16 +209,16 @@ class FilesList(Request[Listed]):
 
 
 class Parts(Reply):
-    """Parts of files, one after the other, but for those that are not what was listed any more."""
+    """Parts of files in sequence, except those that have changed since they were listed."""
 
     gone: tuple[Count, ...]
     payload: bytes
 
 
 class FilesGet(Request[Parts]):
-    """Ask for parts of files below `root`: a JSON list of name, offset, length, and size and time as listed.
+    """Request parts of files below `root`: a JSON list of name, offset, length, and size and time as listed.
 
-    With `growing` a file may be longer by now.
+    With `growing` a file may have become longer.
     """
 
     PAYLOAD = BLOB

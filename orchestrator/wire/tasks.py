@@ -1,4 +1,4 @@
-"""Tasks of a run on a node: kept, started, followed, looked at, stopped, and what is left of them."""
+"""Messages about a run's tasks on a node: start, follow, inspect, stop, and what remains of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from orchestrator.errors import expect
 from orchestrator.events import AttemptText, TaskName
+from orchestrator.model import Preset
 from orchestrator.wire.message import (
     LARGE,
     Code,
@@ -33,14 +34,14 @@ from orchestrator.wire.message import (
 
 
 class TaskPhase(StrEnum):
-    """How far a task has come on its node, as state.json says."""
+    """A task's progress on its node, as in state.json."""
 
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
     EXITED = "exited"  # code or signal is known
     LOST = "lost"  # how it ended is unknown
-    UNSTARTED = "unstarted"  # `message` says why
+    UNSTARTED = "unstarted"  # `message` gives the reason
 
     @property
     def final(self) -> bool:
@@ -57,7 +58,7 @@ class Want(StrEnum):
 
 
 class Peers(StrEnum):
-    """How far a task has come with the others of its run."""
+    """A task's contact with the other tasks of its run."""
 
     UNKNOWN = ""
     NONE = "none"  # no connection to another task so far
@@ -66,14 +67,14 @@ class Peers(StrEnum):
 
 
 class Gap(Reply):
-    """Bytes of a log that a node could not keep."""
+    """Bytes of a log that a node could not store."""
 
     bytes: Size
     why: Words = ""
 
 
 class TaskRecord(Reply):
-    """state.json of a task; nodes may hold one of an earlier version, so little of it is required."""
+    """state.json of a task; nodes may hold one of an earlier version, so few fields are required."""
 
     state: TaskPhase
     want: Want = Want.RUN
@@ -85,23 +86,23 @@ class TaskRecord(Reply):
     gaps: tuple[Gap, ...] = ()
     oom_kills: Count = 0  # by the kernel because memory ran out
     peers: Peers = Peers.UNKNOWN
-    restarted: bool = False  # its machine was, and it is lost by that
-    seconds: Seconds | None = None  # that it took, by a clock that does not jump
+    restarted: bool = False  # its machine restarted, which is why it is lost
+    seconds: Seconds | None = None  # duration, by a monotonic clock
     message: Words = ""
 
     @property
     def started_as(self) -> int:
-        """The pid of its program; 0 where none was started, or none is known."""
+        """Return the pid of its program; 0 if none was started, or none is known."""
         return 0 if self.state is TaskPhase.UNSTARTED else self.pid or 0
 
     @property
     def missing(self) -> int:
-        """Bytes of its log that its node could not keep."""
+        """Return the bytes of its log that its node could not store."""
         return sum(gap.bytes for gap in self.gaps)
 
 
 class Spec(Struct, frozen=True, kw_only=True):
-    """A command to be started, and how it ends."""
+    """A command to start, and how it ends."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -112,16 +113,53 @@ class Spec(Struct, frozen=True, kw_only=True):
     port: int
     endless: bool
     lifeline: float
-    fence: float | None  # seconds unheard of after which it ends itself; None: never
+    fence: float | None  # seconds without contact after which it ends itself; None: never
     stacks: bool
     log_cap: int
     address: str = ""  # of its host, among those of the run
     interfaces: Sequence[str] = ()  # variables for the name of the interface that carries it
-    terminal: Sequence[int] | None = None  # rows and columns, of a task that has one
+    terminal: Sequence[int] | None = None  # rows and columns, for a task with a terminal
+    imports: Sequence[str] = ()  # the first ones of its program, which a standby may have made
+    preset: Sequence[Preset] = ()  # variables that its program sets before them
+    free: Sequence[str] = ()  # variables that may differ from those of a standby
+    guest: bool = False  # a module of ours, which a fork of another task's standby can run
 
 
 class Started(Reply):
     pid: Pid | None
+    warm: bool = False  # it was a standby
+    cold: Words = ""  # why it was none
+
+
+class Standbys(Reply):
+    made: Count
+    why: tuple[Words, ...] = ()  # no more were
+
+
+class Standby(Request[Standbys]):
+    """Start tasks ahead, up to their imports; `spare`: only where there is memory for more."""
+
+    specs: Sequence[Spec]
+    spare: bool
+
+
+class StandbyTask(Reply):
+    """A task that waits for a launch."""
+
+    command: Words
+    memory: Size  # bytes of its own; 0 while it imports
+
+
+class StandbysKept(Reply):
+    waiting: tuple[StandbyTask, ...]
+
+
+class StandbyKeep(Request[StandbysKept]):
+    """Let the tasks that were started ahead wait without us, until another owner's run has the machine."""
+
+    seconds: float
+    owner: str
+    machine: str  # as in a lease
 
 
 class Start(Request[Started]):
@@ -137,13 +175,13 @@ class Stopped(Reply):
 
 
 class Type(Request[Nothing]):
-    """Type into the terminal of a task."""
+    """Send keyboard input to the terminal of a task."""
 
     run: str
     attempt: str
     task: str
     typed: str  # hexadecimal
-    terminal: Sequence[int] | None  # None: as before
+    terminal: Sequence[int] | None  # None: unchanged
 
 
 class Stop(Request[Stopped]):
@@ -166,13 +204,13 @@ class Swept(Reply):
 
 
 class Sweep(Request[Swept]):
-    """Kill what ended tasks of a run have left; `alive` are those that have not ended."""
+    """Kill remaining processes of a run's ended tasks; `alive` are those that have not ended."""
 
     run: str
 
 
 class From(Struct, frozen=True):
-    """A task to be followed, and how much of its files is here already."""
+    """A task to follow, and how much of its files exists here already."""
 
     task: str
     log: int
@@ -191,12 +229,12 @@ class Follow(Request[Unknown]):
     tasks: Sequence[From]
 
     def check(self, reply: Unknown) -> None:
-        asked = {one.task for one in self.tasks}
-        expect(set(reply.missing) <= asked, "it names tasks that nobody asked for")
+        requested = {start.task for start in self.tasks}
+        expect(set(reply.missing) <= requested, "it names tasks that nobody asked for")
 
 
 class Unfollow(Request[Nothing]):
-    """End a stream that a `follow` began; what is on its way of it still comes."""
+    """End a stream that a `follow` began; frames in flight still arrive."""
 
     target: int  # the id of the `follow`
 
@@ -208,7 +246,7 @@ class _News(Reply):
 
 
 class LogNews(_News):
-    """The payload stands at `offset` of the log; `times` are (offset, node's clock in ns)."""
+    """The payload is at `offset` of the log; `times` are (offset, node's clock in ns)."""
 
     offset: Size
     times: tuple[tuple[Size, Moment], ...]
@@ -230,12 +268,12 @@ _KINDS: Mapping[object, type[News]] = {"log": LogNews, "report": ReportNews, "st
 def news(header: Mapping[str, object], payload: bytes) -> News:
     """A frame of a stream; raise ProtocolError."""
     kind = header.get("kind")
-    known = _KINDS.get(kind) if isinstance(kind, str) else None
-    if known is None:
+    news_type = _KINDS.get(kind) if isinstance(kind, str) else None
+    if news_type is None:
         raise ProtocolError(f"it sent a frame of no known kind: {kind!r}")
-    if payload and known is StateNews:
+    if payload and news_type is StateNews:
         raise ProtocolError("a state came with a payload")
-    return read(header, known, f"a frame of a task's {kind}")
+    return read(header, news_type, f"a frame of a task's {kind}")
 
 
 class Keeper(Reply):
@@ -249,7 +287,7 @@ class Keeping(Reply):
 
 
 class Keep(Request[Keeping]):
-    """Become the run's keeper on that node; `plan` is kept there for whoever takes over."""
+    """Become the run's keeper on that node; `plan` is stored there for a takeover."""
 
     run: str
     who: str
@@ -266,7 +304,7 @@ class TaskStatus(Reply):
 
 class RunStatus(Reply):
     run: Name
-    plan: str | None  # JSON, as some keeper gave it
+    plan: str | None  # JSON, as a keeper sent it
     keeper: Keeper | None
     stopped: bool  # a user has stopped it
     tasks: tuple[TaskStatus, ...]
@@ -275,10 +313,11 @@ class RunStatus(Reply):
 class Runs(Reply):
     runs: tuple[RunStatus, ...]
     more: Count = 0  # older ones, for which there was no room
+    standbys: tuple[StandbyTask, ...] = ()  # where all runs were asked for
 
     @property
     def tasks(self) -> tuple[TaskStatus, ...]:
-        """Tasks of all runs."""
+        """Return the tasks of all runs."""
         return tuple(task for run in self.runs for task in run.tasks)
 
 
@@ -289,7 +328,7 @@ class States(Request[Runs]):
     run: str | None
 
     def check(self, reply: Runs) -> None:
-        names = [one.run for one in reply.runs]
+        names = [run.run for run in reply.runs]
         expect(self.run is None or set(names) <= {self.run}, "it tells of another run")
         expect(len(set(names)) == len(names), "it tells of a run twice")
 
@@ -318,7 +357,7 @@ class StacksOf(Reply):
 
 
 class Stacks(Request[StacksOf]):
-    """Ask where the living tasks stand; of one attempt, where it is given."""
+    """Ask where the living tasks are; of one attempt, if given."""
 
     HEAD = LARGE
     run: str
@@ -330,7 +369,7 @@ class TaskVitals(Reply):
     task: TaskName
     cpu: Seconds  # by all its processes, so far
     memory: Size
-    gpu_memory: Size | None = None  # None: no GPU was asked for, or none answers
+    gpu_memory: Size | None = None  # None: no GPU was requested, or none responds
     gpu_busy: Percent | None = None
 
 
@@ -358,7 +397,7 @@ class CleanLook(Request[RunsHere]):
 
 
 class Orphan(Reply):
-    """A process that an ended task has left."""
+    """A process that an ended task left behind."""
 
     pid: Pid
     argv0: Words
@@ -372,7 +411,7 @@ class Gone(Reply):
 
 
 class FolderKind(Reply):
-    """The folders of one kind: how many there are, what went or would go, what could not."""
+    """The folders of one kind: how many exist, what was or would be removed, what could not be."""
 
     count: Count
     bytes: Size
@@ -394,10 +433,11 @@ class Cleaned(Reply):
     killed: tuple[Orphan, ...]
     trouble: tuple[Failure, ...]
     folders: Folders
+    standbys: Count = 0  # tasks that were kept warm
 
 
 class Clean(Request[Cleaned]):
-    """Remove what may go; `alive` and `known` are runs as all hosts together know them."""
+    """Remove what may be removed; `alive` and `known` are runs according to all hosts together."""
 
     HEAD = 16 << 20
     workdir: str

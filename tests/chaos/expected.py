@@ -54,7 +54,7 @@ CHECKED = (Ending(3, "cluster", "(connect|preflight|stage): {host}"), UNTRIED)
 
 # Whether the others or the controller notice first.
 HOST_LOST = failed(r"{host}: the host stopped answering at .*, and {task} is lost with it$", kind="host-lost")
-FALLS_SILENT = by(r"stopped answering, says worker/\d+ on node\d", kind="peer")
+FALLS_SILENT = by(r"stopped answering, according to worker/\d+ on node\d", kind="peer")
 
 TRAINING: dict[str, tuple[Ending, ...]] = {
     "none": (OK,),
@@ -85,12 +85,12 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     # Each side says that the other fell silent; the tasks beside them, that both did.
     "pair-cut-long": (
         FALLS_SILENT,
-        failed(r"{peer} on .* stopped answering, says", "{peer}", "peer"),
+        failed(r"{peer} on .* stopped answering, according to", "{peer}", "peer"),
         failed(r"worker/\d on node\d exited with 1 after .*: UnavailableError: ", ANY, "peer"),
     ),
     "split": (OK,),
     "split-long": (
-        failed(r"worker/\d on .* stopped answering, says", ANY, "peer"),
+        failed(r"worker/\d on .* stopped answering, according to", ANY, "peer"),
         failed(r"worker/\d on node\d exited with 1 after .*: UnavailableError: ", ANY, "peer"),
     ),
     "keeper-cut": (OK,),

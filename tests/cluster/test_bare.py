@@ -152,7 +152,7 @@ def test_hosts_that_cannot_be_set_up_are_one_error_each_and_the_others_are_done(
     assert "node3: environment made in" in said
     errors = re.findall(r"^error: (node\d)", said, re.MULTILINE)
     assert sorted(errors) == ["node1", "node2"], said
-    assert "error: node1 says: has no room for" in said
+    assert "error: node1 reports: lacks disk space" in said
     assert "error: node2 was lost" in said
 
     docker("start", machines.container("node2"))

@@ -16,23 +16,15 @@ from tests.chaos.rounds import KINDS, plan
 if TYPE_CHECKING:
     from tests.cluster.machines import Cluster
 
+# What needs machines, networks or kernels of its own; tests/ssh has one each of the others.
 ROUNDS = (
-    ("task-stop", 1),
     ("oom", 1),
-    ("guard-kill", 3),
     ("folder-gone", 1),
     ("split-long", 1),
-    ("spare-back", 2),
-    ("sshd-kill", 1),
-    ("keeper-kill", 1),
+    ("spare-rejoin", 1),
     ("node-restart", 2),
-    ("link-cut", 1),
     ("pair-cut", 1),
-    ("disk-full", 1),
-    ("controller-full", 2),
-    ("check-sshd", 2),
     ("check-both", 2),
-    ("sync-full", 2),
 )
 
 

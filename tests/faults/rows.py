@@ -53,7 +53,7 @@ NETWORK = (
     Row(
         "a hole in the MTU towards a host",
         drop("h2", f"INPUT -i eth0 {MTU}"),
-        wanted=(("h2", "packets", "large packets from h[1,3-4] vanish", "ip link set INTERFACE mtu 1400"),),
+        wanted=(("h2", "packets", "large packets from h[1,3-4] are lost", "ip link set INTERFACE mtu 1400"),),
     ),
 )
 
@@ -169,7 +169,7 @@ PORTS = (
     Row(
         "another program has the port",
         holds="h2",
-        wanted=(("h2", "port", "2222 taken", "end what holds it"),),
+        wanted=(("h2", "port", "2222 taken", "end that process"),),
     ),
     Row(
         "a run has the port",

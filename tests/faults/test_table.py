@@ -51,7 +51,8 @@ def made(ground: Ground, row: Row) -> Iterator[None]:
         if row.leases:
             other = stack.enter_context(contextlib.closing(Fleet(Connectors(), lambda _frame: None)))
             assert other.connect([ground.host(row.leases)]) == {}
-            asked = wire.Lease(run="r-other", owner="ann@laptop", machine="", ports={str(PORT): "worker/0"})
+            ports = {str(PORT): "worker/0"}
+            asked = wire.Lease(run="r-other", owner="ann@laptop", machine="", since=1.0, ports=ports)
             assert other.ask(asked).good[row.leases].conflicts == ()
         yield
     if row.logins:

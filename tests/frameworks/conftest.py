@@ -1,4 +1,4 @@
-"""Four hosts whose Python has PyTorch, or JAX and Keras 3, and no TensorFlow."""
+"""Four hosts whose Python has PyTorch, or JAX and Keras 3, or TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk
-from tests.training import jax_python, torch_python
+from tests.training import jax_python, torch_python, training_python
 
 HERE = Path(__file__).parent
 
@@ -24,12 +24,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def torch_desk(tmp_path: Path) -> Iterator[Desk]:
-    yield from _desk(tmp_path, torch_python, "PyTorch for /usr/bin/python3")
+    yield from _desk(tmp_path, torch_python, "an environment with PyTorch")
 
 
 @pytest.fixture
 def jax_desk(tmp_path: Path) -> Iterator[Desk]:
     yield from _desk(tmp_path, jax_python, "an environment with JAX")
+
+
+@pytest.fixture
+def tf_desk(tmp_path: Path) -> Iterator[Desk]:
+    yield from _desk(tmp_path, training_python, "TensorFlow")
 
 
 def _desk(folder: Path, python: Callable[[], str], what: str) -> Iterator[Desk]:

@@ -31,8 +31,6 @@ SHORT = "echo hi; mkdir -p kept/deep; echo x > kept/deep/out; ln -s out kept/dee
 LONG = "mkdir -p kept; echo y > kept/out; echo up; exec sleep 3600"
 
 Snapshot = Mapping[str, str]
-_HERE = 'ssh = "local"\naddress = "127.0.0.1"'
-LOCAL = {"good": _HERE, "liar": _HERE}
 PACKAGES = "numpy==1.26.4\n"  # of the liar's environment, which is never made
 
 
@@ -49,10 +47,8 @@ class Played:
 class Ground:
     """`living`: a run whose tasks live on both hosts, kept by its keeper; `over`: one that has ended."""
 
-    def __init__(self, folder: Path, ways: Mapping[str, str] = LOCAL) -> None:
-        """`ways`: the lines of the inventory that say how each host is reached."""
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._ways = ways
         self.home = folder / "home"
         self.state = self.home / ".local" / "state"
         self.project = self.home / "project"
@@ -100,7 +96,7 @@ class Ground:
     def _inventory(self, ports: list[int]) -> str:
         pythons = {"good": sys.executable, "liar": str(self.liar.path)}
         hosts = [
-            f'[[host]]\nname = "{name}"\n{self._ways[name]}\ntask_port = {port}\n'
+            f'[[host]]\nname = "{name}"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}\n'
             f'python = "{sys.executable}"\nagent_python = "{python}"\n'
             f'workdir = "{self.folder}/{name}/work"\nstate = "{self.folder}/{name}/state"\n'
             for (name, python), port in zip(pythons.items(), ports, strict=True)
@@ -143,7 +139,7 @@ class Ground:
 
     def holds_ports(self) -> bool:
         """Whether an agent or a task holds a port that the next launch wants: an agent ends after its run."""
-        states = [Paths(f"{self.folder}/{name}/state") for name in self._ways]
+        states = [Paths(f"{self.folder}/{name}/state") for name in ("good", "liar")]
         return any(is_taken(state.lease(port)) for port in self._others for state in states)
 
     @contextmanager
@@ -190,14 +186,14 @@ def _print(path: Path) -> str:
 
 
 @contextmanager
-def on_the_ground(folder: Path, ways: Mapping[str, str] = LOCAL) -> Iterator[Ground]:
+def on_the_ground(folder: Path) -> Iterator[Ground]:
     """A ground in a folder, with its home as ours."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HOME", str(folder / "home"))
         environment.delenv("XDG_CONFIG_HOME", raising=False)
         (folder / "cache").mkdir()
         environment.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        made = Ground(folder, ways)
+        made = Ground(folder)
         try:
             yield made
         finally:

@@ -79,12 +79,16 @@ def pass_on():
     begin += source.read(int(begin))
     sizes = source.readline()
     begin += sizes + source.read(sum(map(int, sizes.split()[:2])))
+    os.set_blocking(0, False)
+    data = source.peek()  # requests that came along
+    os.set_blocking(0, True)
     feed(begin)
     decoder = frames.Decoder()
-    while data := os.read(0, 1 << 20):
+    while data := data or os.read(0, 1 << 20):
         for header, _ in decoder.feed(data):
             asked[header["id"]] = header
         feed(data)
+        data = b""
 
 
 def changed(header, payload):

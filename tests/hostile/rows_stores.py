@@ -46,7 +46,7 @@ def _pulled() -> Iterator[Row]:
     good = listing([folder("kept"), file("kept/a"), folder("kept/d")])
     answered = "header.update(ok=True)\nheader.pop('error', None)\nresult = {'gone': []}\nheader['result'] = result\n"
     for name, what, words in (
-        ("more than was asked for", "payload = b'xx'", "sent files that were not asked for"),
+        ("more than was asked for", "payload = b'xx'", "sent files that were not requested"),
         ("more than may come", "payload = bytes(5 << 20)", PROTOCOL),
     ):
         lie = when("files_list", f"payload = {good!r}") + when("files_get", answered + what)

@@ -58,3 +58,22 @@ def rows() -> Iterator[Row]:
         if verb is Verb.RESTART:
             status, lie = 1, _OF_THE_BACKUP + textwrap.indent(what, "    ")
         yield Row(f"{name} for {op}", verb, when(op, lie), status, words)
+    yield from _odd_ways()
+
+
+_NOISE = r"b'\x1b]0;owned\x07\x1b[2J\xff\xe2\x80\xae error: x\n'"
+
+
+def _odd_ways() -> Iterator[Row]:
+    """Noise beside the frames, and frames that come in an odd way."""
+    endless = (
+        "def on_and_on():\n    while True: os.write(2, b'x' * 65536)\n"
+        "threading.Thread(target=on_and_on, daemon=True).start()"
+    )
+    yield Row("words on stderr without end", Verb.PREFLIGHT, when("hello", endless), 0, "")
+    noisy = f"os.write(2, {_NOISE} * 1000)\ntext({_NOISE})\nheader = None"
+    yield Row("noise in the place of a hello", Verb.PREFLIGHT, when("hello", noisy), 3, PROTOCOL)
+    yield Row("gone with words", Verb.PREFLIGHT, when("hello", f"os.write(2, {_NOISE})\nleave()"), 3, "liar")
+    bytewise = "for byte in frames.encode({**header, 'result': result}): write(bytes([byte]))\nheader = None"
+    yield Row("a byte at a time", Verb.STATUS, when("states", bytewise), 0, "running")
+    yield Row("an answer twice", Verb.STACKS, when("stacks", "say({**header, 'result': result})"), 0, "")

@@ -40,13 +40,12 @@ _LONG_LINE = (
 _ODD_REPORT = 'b\'{"step": [], "event": {}, "metrics": 7}\\n[]\\n7\\n"x"\\nnull\\n{}\\n\\xff\\n\''
 _ENDS_LOST = "header['state'] = {**header['state'], 'state': 'lost', 'message': words * 50}"
 _ROWS = (
-    (Verb.PREFLIGHT, "hello", "another protocol", "header['hello']['protocol'] = 2", 3, "version 2 of our protocol"),
     (Verb.PREFLIGHT, "hello", "no state folder, in hostile words", f"header['hello']['state'] = None\n{_REFUSED}", 3, "wiped"),
     (Verb.PREFLIGHT, "facts", "a python of hostile words", "result['python'].update(ok=False, error=words * 30)", 3, "python"),
     (Verb.PREFLIGHT, "listen", "a port held by hostile words", _HELD, 3, "port"),
     (Verb.PREFLIGHT, "probe", "of other hosts", "for one in result['results']: one['host'] = 'x'", 3, PROTOCOL),
     (Verb.PREFLIGHT, "share", "a disk shared with the other", "result['hosts'] += ['good', 'liar', words]", 0, ""),
-    (Verb.LAUNCH, "keep", "kept by hostile words", "result = {'granted': False, 'holder': {'who': words * 50}}", 3, "for another keeper"),
+    (Verb.LAUNCH, "keep", "kept by hostile words", "result = {'granted': False, 'holder': {'who': words * 50}}", 3, "another keeper"),
     (Verb.LAUNCH, "work_make", "a tree named by a path", "result['missing'] = ['../../x']", 3, PROTOCOL),
     (Verb.LAUNCH, "work_make", "a folder of hostile words", "result['work'] = '/' + words", 1, ""),
     (Verb.LAUNCH, "follow", "tasks that nobody asked for", "result = {'missing': ['worker/0']}", 1, PROTOCOL),
@@ -97,7 +96,7 @@ _OPS: Mapping[Verb, tuple[str, int]] = {
 def _advice() -> Iterator[Row]:
     """What a host says has its name before it, and nothing of it stands behind our `try:`."""
     for verb, (op, status) in _OPS.items():
-        yield Row(f"advice in answer to {op}", verb, when(op, _REFUSED), status, "says: wants")
+        yield Row(f"advice in answer to {op}", verb, when(op, _REFUSED), status, "reports: wants")
     state = f"header['hello']['state_error'] = {_ERROR}"
     yield Row("advice for its state folder", Verb.PREFLIGHT, when("hello", state), 3, _ADVISES)
     trouble = f"result['trouble'] = [{_ERROR}]"

@@ -20,10 +20,10 @@ ROWS = (
 )
 
 # What no verb asks for in a moment, or waits for, or what is read as others are: tests/local/test_lies.py,
-# sync and fuzz lie about some of these.
+# tests/sync and tests/fuzz.py lie about some of these.
 ELSEWHERE = (
-    *("exec_end", "fingerprint", "imports", "ping", "store_drop"),
-    *("stand_in_line", "store_put", "store_seal", "type", "unfollow", "unlisten", "vitals_ask"),
+    *("exec_end", "imports", "ping", "standby", "standby_keep", "store_drop"),
+    *("stand_in_line", "store_put", "store_seal", "type", "unfollow", "unlisten", "vitals_ask", "work_look"),
 )
 
 

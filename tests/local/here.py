@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from orchestrator.rehearsal.cluster import task_ports
 HOST = """[[host]]
 name = "{name}"
 ssh = "local"
-address = "127.0.0.1"
+address = "{address}"
 task_port = {port}
 workdir = "{folder}/{name}/work"
 state = "{folder}/{name}/node"
@@ -19,9 +20,17 @@ state = "{folder}/{name}/node"
 
 
 @contextmanager
-def inventory(folder: Path, *names: str) -> Iterator[str]:
-    """The text of hosts.toml, with each host's folders below one, and ports that nobody else here takes."""
+def inventory(folder: Path, *names: str, apart: bool = False) -> Iterator[str]:
+    """The text of hosts.toml, with each host's folders below one, and ports that nobody else here takes.
+
+    `apart`: each has a loopback address that no other test has, and counts as a machine of its own.
+    """
     with ExitStack() as held:
         ports = task_ports(len(names), held)
-        hosts = zip(names, ports, strict=True)
-        yield "".join(HOST.format(name=name, port=port, folder=folder) for name, port in hosts)
+        network = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250 + 1}" if apart else ""
+        yield "".join(
+            HOST.format(name=name, port=port, folder=folder, address=f"{network}.{number}")
+            if apart
+            else HOST.format(name=name, port=port, folder=folder, address="127.0.0.1")
+            for number, (name, port) in enumerate(zip(names, ports, strict=True), start=1)
+        )

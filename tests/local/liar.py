@@ -26,7 +26,7 @@ stdin.read(int(stdin.readline()))
 sizes = stdin.readline().split()
 stdin.read(int(sizes[0]) + int(sizes[1]))
 HELLO = {{
-    "protocol": 1, "python": "3.11.2", "user": "train", "boot_id": "b", "netns": "n",
+    "python": "3.11.2", "user": "train", "boot_id": "b", "netns": "n",
     "time_ns": time.time_ns(), "state": "/var/tmp/o", "state_error": None,
 }}
 
@@ -44,8 +44,13 @@ def greet(**more):
     raw(frames.MARKER)
     say({{"hello": {{**HELLO, **more}}}})
 
+os.set_blocking(0, False)
+ahead = stdin.peek()  # requests that came along
+os.set_blocking(0, True)
+
 def listen():
     decoder = frames.Decoder()
+    yield from (header for header, _ in decoder.feed(ahead))
     while data := os.read(0, 1 << 20):
         for header, _ in decoder.feed(data):
             yield header

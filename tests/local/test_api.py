@@ -189,7 +189,7 @@ def test_a_passphrase_is_not_asked_for_without_a_terminal(
     )
     (folder / "far.toml").write_text(f'[[host]]\nssh = "gpu-01.invalid"\nidentity = "{folder}/key"\n')
     for call in (lambda: start("true", hosts="far.toml"), lambda: orchestrator.preflight(hosts="far.toml")):
-        with pytest.raises(orchestrator.UsageError, match=f"no terminal .* {folder}/key"):
+        with pytest.raises(orchestrator.UsageError, match=f"without a terminal.* {folder}/key"):
             call()
 
 

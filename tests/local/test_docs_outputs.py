@@ -78,28 +78,31 @@ _TENSORFLOW = "needs TensorFlow on every host; tests/tf trains"
 _SERVERS = "needs SSH servers; tests/ssh calls it"
 _PEERS = "hosts send to each other; tests/ssh calls it"
 ELSEWHERE = {
+    "containers.md: error: b: its container ended (killed, out of memory, or its engine was restarted), and "
+    "worker/1 is lost with it": "needs Docker; tests/cluster/test_containers.py has it",
     "container-cluster.md: preflight --hosts .cluster/hosts.toml": "needs the containers of tests/cluster",
     "clean.md: clean": "needs runs of a month ago; tests/golden/render has its rows",
     "data.md: push": _PEERS,
     "hangs.md: stacks": _TENSORFLOW,
-    "hangs.md: error: no word for 10 min 00 s: worker/1 on gpu-02 is stopped (SIGSTOP); "
+    "hangs.md: error: no message for 10 min 00 s: worker/1 on gpu-02 is stopped (SIGSTOP); "
     "worker/[0,2] wait for it at train.py:25 in train": _TENSORFLOW,
     "hangs.md: error: worker/1 on gpu-02 raised RuntimeError: no data, and thread feed kept it from ending": (
         "tests/ssh/runs/test_hangs.py has it"
     ),
-    "lint.md: note: O203 train.py, line 7: /home/me/data/train.csv exists on the machine of the launch, "
-    "and not on gpu-[01-04]; name it in [data]: tasks find it as $ORCHESTRATE_DATA/train.csv "
+    "launch.md: launch --name night -- train.py --epochs 10": _TENSORFLOW,
+    "lint.md: note: O203 train.py, line 7: /home/me/data/train.csv exists where you launched, "
+    "but not on gpu-[01-04]; name it in [data]: tasks find it as $ORCHESTRATE_DATA/train.csv "
     "(docs/lint.md#o203)": ("needs a host with another disk"),
     "init.md: init 'gpu-[01-03]'": _SERVERS,
     "preflight.md: preflight": _TENSORFLOW,
     "preflight.md: error: gpu-02: port: 2222 taken": "needs a process of another user",
-    "preflight.md: error: h2: packets: large packets from h[1,3-4] vanish": "needs an MTU hole",
+    "preflight.md: error: h2: packets: large packets from h[1,3-4] are lost": "needs an MTU hole",
     "rehearse.md: rehearse -n 2 --no-validate -- hostname": _SERVERS,
     "restarts.md: note: node6 may still run old tasks: the new ones listen on port 2223": "needs a lost host",
     "runs.md: status --machines": "needs another user, and GPUs; tests/golden/render has its rows",
     "setup.md: setup": "installs TensorFlow",
     "tensorboard.md: tensorboard": "needs TensorBoard",
-    "training.md: error: gpu-[01-04]: cannot train: the data set mnist is not on this machine": _TENSORFLOW,
+    "training.md: error: gpu-[01-04] cannot train: the data set mnist is not on this machine": _TENSORFLOW,
     "tutorial.md: init 'gpu-[01-04]'": _SERVERS,
     "tutorial.md: setup": "installs TensorFlow",
     "tutorial.md: preflight": _TENSORFLOW,
@@ -167,7 +170,7 @@ def play(folder: Path, hosts: str) -> Iterator[tuple[str, verbs.Called]]:
     inventory_file.write_text(page.split("This file\n\n```toml\n")[1].split("```")[0])
     yield "inventory.md: error: hosts.toml has 6 mistakes", launch("--dry-run", "--", "train.py")
     inventory_file.write_text('[data]\npaths = ["/home/vera/imagesx"]\n' + hosts)
-    yield "data.md: error: [data] names /home/vera/imagesx, which is not there", call("push")
+    yield "data.md: error: [data] names /home/vera/imagesx, which does not exist", call("push")
     inventory_file.write_text(hosts)
 
     for name in ("exec -- nproc", "exec --only 'gpu-[01-03]' -- sh -c 'echo a; echo b; exit 3'"):
@@ -194,7 +197,7 @@ def play(folder: Path, hosts: str) -> Iterator[tuple[str, verbs.Called]]:
     with (project / "train.py").open("a") as program:
         program.write("# edited\n")
     yield (
-        "launch.md: error: both tasks exited with 1 after 0.2 s: Exception: record 17 has no images",
+        "events.md: error: both tasks exited with 1 after 0.2 s: Exception: record 17 has no images",
         launch("--only", "gpu-[01-02]", "--name", "night", "--", "train.py", "--rate", "1e-1"),
     )
     yield "runs.md: runs -n 2", call("runs", "-n", "2")
@@ -212,7 +215,7 @@ def play(folder: Path, hosts: str) -> Iterator[tuple[str, verbs.Called]]:
     poll(lambda: "CPU" in call("status").out, verbs.LIMIT)  # it is measured every 5 s
     yield "runs.md: status", call("status")
     yield (
-        "launch.md: error: gpu-01 has task port 2222 taken by run 20261121-021927-9g92 (ada@laptop)",
+        "launch.md: error: gpu-01 already uses task port 2222 for run 20261121-021927-9g92 (ada@laptop)",
         launch("--only", "gpu-01", "--", "train.py"),
     )
     other = re.sub(r'(?s)(name = "gpu-02".*?)127\.0\.0\.1', r"\g<1>10.0.0.12", hosts)
@@ -227,7 +230,7 @@ def play(folder: Path, hosts: str) -> Iterator[tuple[str, verbs.Called]]:
     shared.chmod(0o777)
     inventory_file.write_text(re.sub(r"workdir = .*", f'workdir = "{shared}"', hosts))
     yield (
-        "security.md: error: gpu-01 says: will not run code from /shared/train",
+        "security.md: error: gpu-01 reports: will not run code from /shared/train",
         launch("--only", "gpu-01", "--", "train.py"),
     )
 

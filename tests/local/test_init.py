@@ -27,12 +27,15 @@ def test_a_name_that_is_nowhere_is_an_error_and_no_endless_look(tmp_path: Path) 
     [
         (["gpu-01", "a=b"], 'a host may have letters, .* not "a=b"', "`orchestrate init gpu-01 gpu-02`"),
         (["--ssh-config", "nothing", "gpu-01"], "there is no ", "name a file with --ssh-config"),
+        (["--ssh-config", "open", "gpu-01"], "open is not used", "chmod go-w"),
     ],
 )
 def test_words_that_are_no_host(
     words: list[str], what: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "open").touch()
+    (tmp_path / "open").chmod(0o666)
     with pytest.raises(UsageError, match=what) as caught:
         init.main(parse(["init", *words]))
     assert hint in caught.value.hint

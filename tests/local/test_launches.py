@@ -59,18 +59,24 @@ def test_a_file_that_may_not_be_read_here_is_no_fault_of_a_host(tmp_path: Path, 
     )
     ended = launch("--", "true")
     assert ended.returncode == 5, ended.stderr
-    assert "cannot be talked to from here" in ended.stderr
+    assert "cannot be reached from this machine" in ended.stderr
     assert launch("--", "true", verb="exec").returncode == 5
 
 
 def test_the_metrics_of_a_run_are_kept_and_change_nothing_of_it(tmp_path: Path, launch: Launch) -> None:
     report = """echo '{"kind": "progress", "step": 7, "loss": 0.5}' >> $ORCHESTRATE_REPORT"""
     assert launch("--metrics", "run.prom", "--", "sh", "-c", report).returncode == 0
-    lines = (tmp_path / "run.prom").read_text()
-    assert 'task="worker/0",host="here"} 7.0\n' in lines
-    assert 'outcome="succeeded"} 1.0\n' in lines
-    ended = launch("--metrics", "nowhere/run.prom", "--", "true")
-    assert (ended.returncode, ended.stderr.count("nowhere/run.prom")) == (0, 1)
+    # The keeper writes it once more when it has told the end.
+    assert poll(lambda: 'outcome="succeeded"} 1.0\n' in (tmp_path / "run.prom").read_text(), 60)
+    assert 'task="worker/0",host="here"} 7.0\n' in (tmp_path / "run.prom").read_text()
+    os.mkfifo(tmp_path / "fifo")
+    for metrics, status, error in (
+        ("fifo", 0, "cannot be written"),
+        ("nowhere/run.prom", 2, "there is no folder"),
+        (".", 2, "is a folder"),
+    ):
+        ended = launch("--metrics", metrics, "--", "true")
+        assert (ended.returncode, ended.stderr.count(error)) == (status, 1)
 
 
 def test_the_command_of_notify_is_told_when_nobody_watches(tmp_path: Path, launch: Launch) -> None:

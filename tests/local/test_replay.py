@@ -1,4 +1,4 @@
-"""`launch --replay`: what ran, once more, and what is said when that cannot be had again."""
+"""`launch --replay`: what ran, once more, and what is said when that cannot be reproduced."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_all_that_cannot_be_had_again_is_named_at_once(folder: Path, monkeypatch
     (folder / "code" / "hosts.toml").write_text(table.replace('"local"', '"no.invalid"', 1))
     with pytest.raises(orchestrator.UsageError) as caught:
         orchestrator.launch(replay=run.id)
-    assert "here could not be asked" in caught.value.why
+    assert "here could not be reached" in caught.value.why
     assert orchestrator.open() == run  # nothing was started
 
     for options in ({"env": {"A": "b"}}, {"max_restarts": 0}, {"preflight": False}):

@@ -247,7 +247,7 @@ def test_nobody_is_heard_of_and_nobody_listens(house: House, open_screen: Open) 
         return [line[:18] for line in lines if " | " in line and line[0] != " "]
 
     # A second without a word may go by before the first one comes.
-    lines = screen.wait(lambda lines: is_on(lines, "no word from anybody for") and len(said(lines)) >= 3)
+    lines = screen.wait(lambda lines: is_on(lines, "no output from any task for") and len(said(lines)) >= 3)
     assert said(lines) == ["worker/1 gpu-02 | "] * 3
     screen.press("C-c")
     screen.wait(lambda lines: any("KILL in" in line for line in board(lines)))

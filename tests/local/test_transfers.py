@@ -48,6 +48,7 @@ def test_hosts_that_see_one_workdir_are_a_group_led_by_the_first(tmp_path: Path,
     plan = plans.make(*hosts, command=("true",))
     assert fleet.connect(plan.hosts) == {}
     assert examine(fleet, Bus().emit, plan).shared == {"a": "a", "b": "a"}
+    assert list(tmp_path.glob("*/.share-*")) == []
 
 
 def test_who_shares_the_disk_of_a_host_that_got_nothing_has_nothing(tmp_path: Path, fleet: Fleet) -> None:
@@ -62,7 +63,7 @@ def test_who_shares_the_disk_of_a_host_that_got_nothing_has_nothing(tmp_path: Pa
     placed, bad = bring(fleet, hosts, dataset, events.append, run="push")
     assert placed == {}
     assert [event for event in events if isinstance(event, DataPlaced)] == []
-    assert bad["two"].in_one_line.startswith("shares its disk with one, which did not get the data")
+    assert bad["two"].in_one_line.startswith("shares the disk of one, which did not get the data")
     assert bad["one"].hint == bad["two"].hint
 
 

@@ -7,7 +7,8 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Self
 
 from orchestrator.node.serve import bootstrap, frames
@@ -40,7 +41,9 @@ class AgentClient:
         python: str = sys.executable,
         idle: float = 60.0,
         env: dict[str, str] | None = None,
+        ahead: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
     ) -> None:
+        """`ahead` are operations that are sent along, each with its fields; they are numbered from 1."""
         self.process = subprocess.Popen(
             bootstrap.argv(python),
             stdin=subprocess.PIPE,
@@ -62,7 +65,10 @@ class AgentClient:
         config = {"state": None if state is None else os.fspath(state), "idle": idle}
         self.stderr = ""
         try:
-            self._write(bootstrap.payload(config))
+            requests = enumerate(ahead.items(), 1)
+            along = [frames.encode({"id": self._ids + n, "op": op, **fields}) for n, (op, fields) in requests]
+            self._ids += len(along)
+            self._write(b"".join((bootstrap.payload(config), *along)))
             self._skip_noise()
             self.until(lambda: bool(self.hello))
         except Silence as silence:
@@ -117,7 +123,9 @@ class AgentClient:
 
     def listen(self, timeout: float = PATIENCE) -> None:
         """Take what the agent says next."""
-        data = self._read(timeout)
+        self._take(self._read(timeout))
+
+    def _take(self, data: bytes) -> None:
         for header, payload in self._decoder.feed(data):
             if "hello" in header:
                 self.hello = header["hello"]
@@ -158,5 +166,4 @@ class AgentClient:
         while frames.MARKER not in self.noise:
             self.noise += self._read(PATIENCE)
         self.noise, _, rest = self.noise.partition(frames.MARKER)
-        for header, _ in self._decoder.feed(rest):
-            self.hello = header["hello"]
+        self._take(rest)

@@ -10,7 +10,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -283,7 +283,7 @@ def taken(plain: socket.socket, outside: ssl.SSLContext) -> bytes:
 
 
 @contextmanager
-def false_peer(answer: bytes, key: str) -> Iterator[int]:
+def false_peer(answer: bytes, key: str, more: Callable[[], bytes] = bytes) -> Iterator[int]:
     """Somebody who sends what he likes."""
     context = peers.context(key, server=True)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -294,6 +294,7 @@ def false_peer(answer: bytes, key: str) -> Iterator[int]:
                 with plain, context.wrap_socket(plain, server_side=True) as stream:
                     stream.recv(8)
                     stream.sendall(answer)
+                    stream.sendall(more())
                     stream.recv(8)
             except OSError:
                 pass
@@ -320,6 +321,48 @@ def test_a_peer_that_lies_gets_nothing_into_the_data(lab: Lab, answer: bytes, ke
         trouble = one.take(port, [1])
     assert why in trouble.lower()
     assert one.have() == set()
+
+
+def test_a_peer_whose_file_became_shorter_sends_none_of_it(lab: Lab) -> None:
+    one, two = filled(lab, "a"), Receiver(lab, "b")
+    port = one.begin(serve=True)["port"]
+    os.truncate(one.path / "files" / "b", 100)
+    two.begin()
+    assert two.take(port, [1]) == "the peer has closed the connection"
+    assert two.take(port, [2]) == ""
+    assert two.have() == {2}
+
+
+def test_a_piece_is_passed_on_while_it_arrives(lab: Lab) -> None:
+    one = Receiver(lab, "a")
+    port = one.begin()["port"]
+    passed_on = threading.Event()
+
+    def rest() -> bytes:
+        assert passed_on.wait(20)
+        return struct.pack(">Q", 0) + struct.pack(">Q", 10_000) + DATA["files/b"][10_000:]
+
+    first = struct.pack(">Q", 10_000) + DATA["files/b"][:10_000]
+    with (
+        false_peer(first, KEY, rest) as source,
+        socket.create_connection(("127.0.0.1", port), 5) as plain,
+        peers.context(KEY, server=False).wrap_socket(plain) as stream,
+    ):
+        stream.sendall(struct.pack(">2Q", 1, 1))
+        one.held(source={"host": "peer", "address": "127.0.0.1", "port": source, "pieces": [1]})
+        assert received(stream, 10_000) == DATA["files/b"][:10_000]
+        passed_on.set()
+        assert received(stream, 10_000) == DATA["files/b"][10_000:]
+    until(lambda: one.have() == {1})
+
+
+def received(stream: ssl.SSLSocket, size: int) -> bytes:
+    """The next bytes of a piece, in parts of any length."""
+    data = b""
+    with stream.makefile("rb") as file:
+        while len(data) < size:
+            data += file.read(struct.unpack(">Q", file.read(8))[0])
+    return data
 
 
 def test_work_is_a_copy_of_the_tree(lab: Lab) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.base import paths
+from orchestrator.node.hook import sitecustomize
+from orchestrator.node.task import environ
 from tests.node.harness import Node, until
 
 
@@ -71,3 +76,30 @@ def test_with_room_again_the_log_goes_on_after_a_said_gap(small: Node) -> None:
     kept = f"first\n{text}\n".encode()
     assert gap["offset"] + gap["bytes"] == len(kept)
     assert small.log() == kept[: gap["offset"]] + b"last\n"
+
+
+LINES = "print('a', 'b'); print('half', end='')"
+CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {LINES!r}])"
+
+
+@pytest.mark.parametrize(
+    ("unbuffered", "program", "writes"),
+    [
+        ("1", LINES, [b"a b\n", b"half"]),
+        ("", LINES, [b"a b\nhalf"]),
+        ("1", CHILD, [b"a", b" ", b"b", b"\n", b"half", b""]),  # somebody may wait for half a line of it
+    ],
+)
+def test_a_line_is_one_write(tmp_path: Path, unbuffered: str, program: str, writes: list[bytes]) -> None:
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # each write is a message
+    hook = {
+        "PYTHONPATH": str(Path(sitecustomize.__file__).parent),
+        "PYTHONUNBUFFERED": unbuffered,
+        "ORCHESTRATE_STACKS": f"{environ.SIGNAL}:{tmp_path}/stacks",
+        "ORCHESTRATE_REPORT": str(tmp_path / "report"),
+    }
+    with ours, its:
+        argv = [sys.executable, "-c", program]
+        subprocess.run(argv, stdout=its.fileno(), env={**os.environ, **hook}, check=True)
+        its.send(b"end")
+        assert list(iter(lambda: ours.recv(100), b"end")) == writes

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.base import procs
+from orchestrator.node.base import paths, procs
 from orchestrator.node.base.fault import NodeError
 from orchestrator.node.task import state, supervisor, tasks
 from tests.node.agent_client import AgentClient
@@ -34,8 +34,10 @@ def test_a_second_start_does_nothing_and_says_so(node: Node) -> None:
 
 def test_of_many_starts_at_once_exactly_one_starts(node: Node) -> None:
     fork = multiprocessing.get_context("fork")
-    with fork.Pool(6) as pool:
-        answers = pool.map(_start_touch, [node] * 6)
+    pool = fork.Pool(6)
+    answers = pool.map(_start_touch, [node] * 6)
+    pool.close()  # not `terminate`, as `with` does: it can hang on a busy machine
+    pool.join()
     assert [answer["started"] for answer in answers].count(True) == 1
     node.final()
     assert node.log() == b"once\n"
@@ -181,3 +183,48 @@ def test_a_bug_in_the_supervisor_is_written_down_and_ends_the_task(
     assert found["state"] == state.LOST
     assert "crash.txt" in found["message"]
     assert "ZeroDivisionError: by design" in Path(node.task().crash).read_text()
+
+
+# --- The state folder is ours alone and on a local disk, or it is refused with the fix ---
+
+
+def refused(path: Path) -> NodeError:
+    with pytest.raises(NodeError) as caught:
+        paths.open_root(str(path))
+    assert caught.value.kind == "state"
+    assert caught.value.hint
+    return caught.value
+
+
+def test_the_default_is_in_var_tmp_and_a_planted_link_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobodys = 10**9 + os.getpid()  # tests of another clone plant theirs at the same time
+    monkeypatch.setattr(os, "getuid", lambda: nobodys)
+    planted = Path(f"/var/tmp/orchestrate-{nobodys}")
+    planted.symlink_to(tmp_path)
+    try:
+        with pytest.raises(NodeError) as caught:
+            paths.open_root()
+    finally:
+        planted.unlink()
+    assert "is not a folder" in caught.value.what
+
+
+def test_another_users_folder_is_refused(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("giving a folder away needs root")
+    root = tmp_path / "state"
+    root.mkdir(mode=0o700)
+    os.chown(root, 65534, 65534)
+    assert "belongs to uid 65534" in refused(root).why
+
+
+def test_a_remote_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert paths.filesystem("/proc/self") == "proc"
+    for kind in ("nfs4", "fuse.sshfs"):
+        monkeypatch.setattr(paths, "filesystem", lambda _, kind=kind: kind)
+        assert f"is on {kind}" in refused(tmp_path / "state").what
+    for kind in ("fuse.fuse-overlayfs", "xfs"):
+        monkeypatch.setattr(paths, "filesystem", lambda _, kind=kind: kind)
+        paths.open_root(str(tmp_path / "state"))

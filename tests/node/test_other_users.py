@@ -173,7 +173,7 @@ def test_a_group_of_one_user_may_write(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_another_user_can_neither_read_nor_stop_nor_feed_a_task(lab: Lab) -> None:
     agent, port = lab.agent(), free_port()
-    agent.request("lease", run=lab.run, owner="ada", ports={str(port): "worker/0"})
+    agent.request("lease", run=lab.run, owner="ada", machine="", since=1.0, ports={str(port): "worker/0"})
     lab.start(agent, "sleep", "600")
     task = lab.task()
     lease = str(lab.state / "leases" / str(port))

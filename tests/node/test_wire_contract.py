@@ -22,6 +22,7 @@ from orchestrator.node.stock.manifest import Manifest
 from orchestrator.sync.conversation import one_time_key
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient
+from tests.node.harness import until
 from tests.node.lab import Lab
 from tests.ports import free_port
 from tests.wheels import wheel
@@ -84,8 +85,16 @@ class Asker:
         return reply
 
     def start(self, *argv: str, task: str = "worker/0") -> wire.Started:
-        spec = wire.Spec(
-            argv=argv or ("sleep", "1000"),
+        spec = self._spec(*(argv or ("sleep", "1000")))
+        return self(wire.Start(run=self.lab.run, attempt="1", task=task, plan=PLAN, spec=spec))
+
+    def standby(self, *argv: str, imports: Sequence[str]) -> wire.Standbys:
+        spec = msgspec.structs.replace(self._spec(sys.executable, *argv), imports=imports)
+        return self(wire.Standby(specs=[spec], spare=False))
+
+    def _spec(self, *argv: str) -> wire.Spec:
+        return wire.Spec(
+            argv=argv,
             env={"A": "b"},
             cwd=str(self.lab.folder),
             setup=None,
@@ -100,7 +109,6 @@ class Asker:
             address="127.0.0.1",
             interfaces=["GLOO_SOCKET_IFNAME"],
         )
-        return self(wire.Start(run=self.lab.run, attempt="1", task=task, plan=PLAN, spec=spec))
 
     def news(self, kind: type[wire.News]) -> wire.News:
         """The next news of a kind from the tasks that are followed."""
@@ -171,12 +179,12 @@ def _look(ask: Asker) -> None:
         workdir=workdir,
         packages=PACKAGES,
         setup="true",
+        env={"A": "b"},
         programs={"a": ["true"]},
     )
     assert ask(asked).python.ok
+    assert ask(msgspec.structs.replace(asked, env={})).digest == ask(asked).digest  # `env` does not count
     assert ask(wire.Gpus(seconds=5.0)).gpus == ()
-    state = wire.Fingerprint(python=sys.executable, setup=None, env={"A": "b"})
-    assert ask(state) == ask(state)
     ask(wire.Share(workdir=workdir, nonce=nonce, host="a", step="write"))
     assert ask(wire.Share(workdir=workdir, nonce=nonce, host="a", step="read")).hosts == ("a",)
     listen = wire.Listen(run=ask.lab.run, ports=[port], nonce=nonce, host="a", large=1 << 16)
@@ -193,12 +201,11 @@ def _look(ask: Asker) -> None:
     assert imported.modules[1].error == "ModuleNotFoundError: No module named 'no_such_module'"
     assert imported.signal is None
     assert ask(_killed(ask.lab)).signal == signal.SIGKILL
-    lease = wire.Lease(run=ask.lab.run, owner="me", machine="", ports={str(port): "worker/0"})
+    ports = {str(port): "worker/0"}
+    lease = wire.Lease(run=ask.lab.run, owner="me", machine="", since=1.0, ports=ports)
     assert ask(lease).conflicts == ()
     other = Asker(ask.lab)
-    (conflict,) = other(
-        wire.Lease(run="other", owner="you", machine="", ports={str(port): "worker/0"})
-    ).conflicts
+    (conflict,) = other(msgspec.structs.replace(lease, run="other", owner="you")).conflicts
     assert (conflict.port, conflict.owner) == (port, "me")
     machine = f"127.9.{port >> 8}.{port & 255}"  # nobody else's
     place = wire.StandInLine(run=ask.lab.run, owner="me", machine=machine, since=2.0, go=False)
@@ -249,6 +256,11 @@ def _store(ask: Asker) -> None:
     made = ask(wire.WorkMake(workdir=workdir, run=ask.lab.run, digest=digest, also=[], data=[]))
     assert (made.made, made.missing) == (True, ())
     assert ask(wire.WorkMake(workdir=workdir, run="r2", digest="cd", also=[], data=[])).missing == ("cd",)
+    (ask.lab.workdir / "runs" / ask.lab.run / "work" / "ckpt-rank_1.pt").touch()
+    on_top = wire.WorkMake(workdir=workdir, run=ask.lab.run, digest=digest, also=[], user="r2")
+    assert (ask(on_top).made, ask(on_top).missing) == (False, ())
+    looked = ask(wire.WorkLook(workdir=workdir, run=ask.lab.run, user="r2"))
+    assert looked == wire.WorkLooked(there=True, alive=(ask.lab.run,), owned=("ckpt-rank_1.pt",))
     for program in ("sh", "no-such"):
         paths = (workdir, "/no such", "~/", "~/no such")
         needs = wire.JobNeeds(program=program, python=sys.executable, setup="true", paths=paths)
@@ -300,6 +312,19 @@ def _envs(ask: Asker) -> None:
     assert ask(wire.EnvLook(workdir=workdir, name=name)).ready
 
 
+def _standby(ask: Asker) -> None:
+    (ask.lab.folder / "train.py").write_text("print(1)")
+    ask.standby("train.py", imports=["decimal"])
+    until(lambda: any(ask.lab.state.glob("standby/*/ready")), what="it has imported")
+    assert ask(wire.StandbyKeep(seconds=60.0, owner="me", machine=ask.lab.run)).waiting[0].memory
+    assert ask(wire.States(run=None)).standbys[0].command.endswith("train.py")
+    assert ask.standby("-c", "print(1)", imports=["decimal"]).why
+    cleaned = wire.Clean(
+        workdir=str(ask.lab.workdir), alive=[], known=[], older=0.0, shared=False, work=False, dry=False
+    )
+    assert ask(cleaned).standbys == 1
+
+
 STORIES: Sequence[Callable[[Asker], None]] = (
     _tasks,
     _look,
@@ -307,6 +332,7 @@ STORIES: Sequence[Callable[[Asker], None]] = (
     _files,
     _command,
     _envs,
+    _standby,
 )
 
 

@@ -66,6 +66,7 @@ def test_a_failure_is_called_by_its_name(name: str) -> None:
     assert verdict((HERE / f"{name}.txt").read_text()) == VERDICTS[name]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_the_programs_still_fail_like_this(tmp_path: Path) -> None:
     """All of them, in processes forked from one that has imported TensorFlow."""

@@ -1,4 +1,4 @@
-"""The tutorials that people begin with train as they are typed there, launched on one host and on four.
+"""The tutorials that people begin with train as they are typed there, launched on one host and on several.
 
 What they would download is made. `custom_loop.py` has a name that TensorFlow has removed: the verdict says
 what it is called today, and with that name it trains.
@@ -45,9 +45,10 @@ ALL = [
         ("mirrored", r"Epoch 5/5"),
         ("tutorial", r"accuracy: 0"),
     )
-    for many in (1, 4)
+    for many in (1, 2, 4)
+    if many != 2 or name == "workers"
 ]
-IN_THE_SUITE = [("workers", 4)]  # the four-worker tutorial itself, with one file for all
+IN_THE_SUITE = [("workers", 2)]  # the multi-worker tutorial itself, with one file for all
 
 
 @pytest.fixture(scope="module")
@@ -109,5 +110,5 @@ def test_a_tutorial_trains_as_it_is_typed(desk: Desk, data: Path, name: str, man
     logs = sorted((desk.run_folder() / "logs" / "1").glob("*.log"))
     assert len(logs) == many
     assert all(re.search(pattern, log.read_text()) for log in logs), shown
-    if name == "workers" and many == 4:
-        assert "1 file cannot be shared by 4 workers" in shown
+    if name == "workers" and many > 1:
+        assert f"1 file cannot be shared by {many} workers" in shown

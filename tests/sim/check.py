@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,12 @@ from orchestrator.events import (
     Outcome,
     RunEnded,
     RunPlanned,
+    StopBy,
     StopRequested,
     TaskExited,
     TaskStarted,
 )
-from orchestrator.model import TaskId
+from orchestrator.model import Role, TaskId
 from orchestrator.node.task import state
 
 if TYPE_CHECKING:
@@ -66,6 +68,9 @@ def end(world: World, ended: RunEnded) -> None:
     for name in ended.unproven if not {"late-reply", "lost-reply"} & set(world.history.hits) else ():
         if world.nodes[name].answers_since(world.now - 60.0) and not _hard(world, name):
             world.problem(f"nothing is proven on {name}, which answers")
+    kept = any(one.agent is None for node in world.nodes.values() for one in node.standbys)
+    if kept and not world.plan.keep_warm:
+        world.problem("tasks are kept warm, and nobody asked for it")
     history = world.history
     if ended.kind is FailureKind.BUG or ended.status == 4:
         world.problem("a bug ended the run")
@@ -102,6 +107,14 @@ def _succeeded(world: World, ended: RunEnded) -> None:
     for name in essential(list(found), world.plan.completion):
         if found[name].state["exit_code"] != 0:
             world.problem(f"succeeded, and {name} ended as {found[name].state}")
+    needed = {str(name) for name in essential(list(found), world.plan.completion)}
+    events = [(at, stamped.event) for _, at, stamped in world.history.events]
+    stops = [at for at, event in events if isinstance(event, StopRequested) and event.by is StopBy.COMPLETION]
+    exits = [at for at, event in events if isinstance(event, TaskExited) and event.task in needed]
+    had = stops[-1] - max(exits) if stops and exits else math.inf
+    left = [task for name, task in found.items() if name.role is Role.EVALUATOR and task.state["exit_signal"]]
+    if left and had < world.plan.evaluator_timeout - 1.0:
+        world.problem(f"the evaluator was stopped {had:.1f} s after the last trainer")
 
 
 def whole(world: World) -> None:
@@ -170,11 +183,14 @@ def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
     for _, at, stamped in world.history.events:
         if isinstance(stamped.event, RunEnded) and at <= asked:
             return
-    timings, plan = 200.0, world.plan
+    patience = world.plan.grace + 200.0
+    # The nodes cannot notify a keeper that waits for another one's reply to the longest request of staging.
+    if {"lost-reply", "stopped-elsewhere"} <= set(world.history.hits):
+        patience += 600.0
     first = ends[0][0] if ends else None
-    if world.history.keepers == 1 and (first is None or first - asked > plan.grace + timings):
+    if world.history.keepers == 1 and (first is None or first - asked > patience):
         told = any(isinstance(one.event, StopRequested) for _, _, one in world.history.events)
-        world.problem(f"a stop was asked for at {asked:.1f} and the run ended at {first} (told: {told})")
+        world.problem(f"a stop was requested at {asked:.1f} and the run ended at {first} (told: {told})")
     late = (task for task in _tasks(world) if task.began > asked + 90.0)
     later = [task for task in late if task.state["state"] != state.UNSTARTED]
     if later and world.history.keepers == 1:

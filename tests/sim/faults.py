@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -27,20 +28,23 @@ def _at(world: World, strike: Callable[[], None]) -> None:
     )
 
 
-def _named(world: World, name: str, strike: Callable[[Node], None]) -> None:
-    """Have it strike a node at any moment."""
-    node = _node(world)
+def _strikes(name: str, strike: Callable[[World, Node], None]) -> Fault:
+    """It strikes a node at any moment."""
 
-    def now() -> None:
-        strike(node)
-        world.hit(name)
+    def arm(world: World) -> None:
+        node = _node(world)
 
-    _at(world, now)
+        def now() -> None:
+            strike(world, node)
+            world.hit(name)
+
+        _at(world, now)
+
+    return arm
 
 
-def _for_a_while(world: World, node: Node, set_back: Callable[[], None], most: float = 90.0) -> None:
-    del node
-    world.after(world.dice.choice([1.0, 8.0, 40.0, most]) * world.dice.uniform(0.2, 1.0), set_back)
+def _for_a_while(world: World, set_back: Callable[[], None]) -> None:
+    world.after(world.dice.choice([1.0, 8.0, 40.0, 90.0]) * world.dice.uniform(0.2, 1.0), set_back)
 
 
 def _trouble(kind: str, *, forever: float = 0.1) -> Fault:
@@ -55,7 +59,7 @@ def _trouble(kind: str, *, forever: float = 0.1) -> Fault:
                 world.hit("cut")
             node.cut()
             if world.dice.random() > forever:
-                _for_a_while(world, node, lambda: setattr(node, "trouble", ""))
+                _for_a_while(world, lambda: setattr(node, "trouble", ""))
 
         if world.dice.random() < 0.5:
             strike()
@@ -63,10 +67,6 @@ def _trouble(kind: str, *, forever: float = 0.1) -> Fault:
             _at(world, strike)
 
     return arm
-
-
-def _cut(world: World) -> None:
-    _named(world, "cut", Node.cut)
 
 
 def _cut_all(world: World) -> None:
@@ -81,19 +81,16 @@ def _cut_all(world: World) -> None:
 def _silence(world: World) -> None:
     seconds = world.dice.choice([3.0, 18.0, 30.0, 200.0]) * world.dice.uniform(0.5, 1.5)
 
-    def strike(node: Node) -> None:
+    def strike(_: World, node: Node) -> None:
         for channel in list(node.channels):
             channel.fall_silent(seconds)
 
-    _named(world, "silence", strike)
+    _strikes("silence", strike)(world)
 
 
-def _slow(world: World) -> None:
-    def strike(node: Node) -> None:
-        node.slow = world.dice.choice([20.0, 100.0])
-        _for_a_while(world, node, lambda: setattr(node, "slow", 1.0))
-
-    _named(world, "slow-host", strike)
+def _slow(world: World, node: Node) -> None:
+    node.slow = world.dice.choice([20.0, 100.0])
+    _for_a_while(world, lambda: setattr(node, "slow", 1.0))
 
 
 def _reply(fate: str) -> Fault:
@@ -105,29 +102,20 @@ def _reply(fate: str) -> Fault:
     return arm
 
 
-def _linger(world: World) -> None:
-    def strike(node: Node) -> None:
-        node.linger = world.dice.uniform(1.0, 20.0)
-        node.cut()
-
-    _named(world, "agent-lingers", strike)
+def _linger(world: World, node: Node) -> None:
+    node.linger = world.dice.uniform(1.0, 20.0)
+    node.cut()
 
 
 def _reboot(world: World) -> None:
     seconds = world.dice.choice([2.0, 20.0, 90.0, 100_000.0])
-    _named(world, "reboot" if seconds < 1000 else "gone-for-good", lambda node: node.reboot(seconds))
+    name = "reboot" if seconds < 1000 else "gone-for-good"
+    _strikes(name, lambda _, node: node.reboot(seconds))(world)
 
 
-def _gone(world: World) -> None:
-    _named(world, "gone-for-good", lambda node: node.reboot(100_000.0))
-
-
-def _agent_dies(world: World) -> None:
-    def strike(node: Node) -> None:
-        for agent in list(node.agents):
-            agent.leave()
-
-    _named(world, "agent-dies", strike)
+def _agents_die(_: World, node: Node) -> None:
+    for agent in list(node.agents):
+        agent.leave()
 
 
 def _of_task(name: str, strike: Callable[[World, Task], None]) -> Fault:
@@ -151,40 +139,31 @@ def _exits_when_asked(world: World) -> None:
     world.exits.append((op, _node(world).name, world.dice.random() < 0.5, world.dice.choice([0, 0, 1])))
 
 
-def _conduct(name: str, change: Callable[[World, Task], None]) -> Fault:
+def _conduct(name: str, change: Callable[[World, Task], None] | None = None, **fixed: float) -> Fault:
     """The next task to start there behaves like this."""
 
+    def behave(world: World, task: Task) -> None:
+        for key, value in fixed.items():
+            setattr(task.conduct, key, value)
+        if change is not None:
+            change(world, task)
+
     def arm(world: World) -> None:
-        world.conducts.append((name, _node(world).name, change))
+        world.conducts.append((name, _node(world).name, behave))
 
     return arm
 
 
 def _fails_early(world: World, task: Task) -> None:
-    task.conduct.length, task.conduct.code = world.dice.uniform(0.0, 2.0), 1
-
-
-def _fails(world: World, task: Task) -> None:
-    del world
-    task.conduct.code = 3
-
-
-def _ignores_term(world: World, task: Task) -> None:
-    del world
-    task.conduct.on_term = float("inf")
+    task.conduct.length = world.dice.uniform(0.0, 2.0)
 
 
 def _hard_to_kill(world: World, task: Task) -> None:
-    task.conduct.on_term, task.conduct.on_kill = float("inf"), world.dice.choice([3.0, 15.0])
+    task.conduct.on_kill = world.dice.choice([3.0, 15.0])
 
 
 def _hangs(world: World, task: Task) -> None:
     task.conduct.hangs_at = world.dice.uniform(1.0, world.length)
-
-
-def _bursts(world: World, task: Task) -> None:
-    del world
-    task.conduct.bursts = True
 
 
 def _refused(kind: str) -> Fault:
@@ -205,7 +184,7 @@ def _port_busy(world: World) -> None:
 def _node_full(world: World) -> None:
     def strike() -> None:
         node.full = True
-        _for_a_while(world, node, lambda: setattr(node, "full", False))
+        _for_a_while(world, lambda: setattr(node, "full", False))
 
     node = _node(world)
     _at(world, strike)
@@ -280,6 +259,18 @@ def _splits(world: World) -> None:
     world.hit("split-frames")
 
 
+def _standby_dies(world: World) -> None:
+    node = _node(world)
+
+    def strike() -> None:
+        if node.standbys:
+            world.hit("standby-dies")
+            node.lose_standby(world.dice.choice(node.standbys))
+
+    for _ in range(3):
+        _at(world, strike)
+
+
 FAULTS: dict[str, Fault] = {
     "connect-refused": _trouble("refused"),
     "connect-no-route": _trouble("no-route"),
@@ -289,18 +280,18 @@ FAULTS: dict[str, Fault] = {
     "slow-connect": _trouble("slow-connect"),
     "no-hello": _trouble("no-hello"),
     "late-hello": _trouble("late-hello"),
-    "cut": _cut,
+    "cut": _strikes("cut", lambda _, node: node.cut()),
     "cut-all": _cut_all,
     "silence": _silence,
-    "slow-host": _slow,
+    "slow-host": _strikes("slow-host", _slow),
     "split-frames": _splits,
     "lost-reply": _reply("lost-reply"),
     "late-reply": _reply("late-reply"),
     "cut-before-reply": _reply("cut-before-reply"),
-    "agent-lingers": _linger,
-    "agent-dies": _agent_dies,
+    "agent-lingers": _strikes("agent-lingers", _linger),
+    "agent-dies": _strikes("agent-dies", _agents_die),
     "reboot": _reboot,
-    "gone-for-good": _gone,
+    "gone-for-good": _strikes("gone-for-good", lambda _, node: node.reboot(100_000.0)),
     "node-disk-full": _node_full,
     "controller-disk-full": _controller_full,
     "clock-offset": _clock_offset,
@@ -308,15 +299,18 @@ FAULTS: dict[str, Fault] = {
     "supervisor-killed": _of_task("supervisor-killed", lambda _, task: task.kill_ours()),
     "task-killed": _of_task("task-killed", lambda _, task: task.leave(signal=9)),
     "task-exits-while-asked": _exits_when_asked,
-    "task-fails": _conduct("task-fails", _fails),
-    "task-fails-early": _conduct("task-fails-early", _fails_early),
-    "task-ignores-term": _conduct("task-ignores-term", _ignores_term),
-    "task-hard-to-kill": _conduct("task-hard-to-kill", _hard_to_kill),
+    "task-fails": _conduct("task-fails", code=3),
+    "task-fails-early": _conduct("task-fails-early", _fails_early, code=1),
+    "task-ignores-term": _conduct("task-ignores-term", on_term=math.inf),
+    "task-hard-to-kill": _conduct("task-hard-to-kill", _hard_to_kill, on_term=math.inf),
     "task-hangs": _conduct("task-hangs", _hangs),
-    "task-bursts": _conduct("task-bursts", _bursts),
+    "task-bursts": _conduct("task-bursts", bursts=True),
     "start-refused": _refused("program"),
     "start-no-room": _refused("claim"),
     "port-busy": _port_busy,
+    "standby-dies": _standby_dies,
+    "standby-dies-taken": lambda world: setattr(_node(world), "fails_taken", True),
+    "standby-refused": lambda world: setattr(_node(world), "no_memory", True),
     "stop": _order("stop", Order.STOP),
     "kill": _order("kill", Order.KILL),
     "stop-then-kill": _order("stop-then-kill", Order.STOP, Order.KILL),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _REFUSALS = {
     "refused": (Trouble.REFUSED, "refused the connection"),
     "no-route": (Trouble.NO_ROUTE, "has no route to it"),
-    "hung-up": (Trouble.HUNG_UP, "hung up at once"),
+    "hung-up": (Trouble.HUNG_UP, "closes every connection at once"),
     "key-changed": (Trouble.HOSTKEY_CHANGED, "presented another host key"),
 }
 
@@ -35,6 +35,7 @@ class SimulatedChannel:
         self._opened = self._sent = False
         self._held: list[Callable[[], None]] = []  # on its way while the link is silent
         self._arrived = bytearray()
+        self._early = b""  # in the pipe of an agent that has yet to begin
         self._ended = False
         self._next_there = self._next_here = 0.0
         node.channels.append(self)
@@ -42,7 +43,7 @@ class SimulatedChannel:
     # --- what the controller does ---
 
     def open(self, argv: Sequence[str]) -> SimulatedChannel:
-        """Log in: our command says that it reads, unless a start-up file is in its way."""
+        """Log in: our command says that it reads, unless a startup file is in its way."""
         if self._opened:
             return SimulatedChannel(self.world, self.node, self.process).open(argv)
         self._opened = True
@@ -56,11 +57,14 @@ class SimulatedChannel:
         del status, words
         return None
 
+    def leave(self) -> None:
+        pass
+
     def send(self, data: bytes) -> None:
         if not self.open_here:
             raise HostError(self.node.name, "was lost", kind=Trouble.LOST, why="the connection was closed")
         first, self._sent = not self._sent, True
-        self._to_node(self._boot if first else lambda: self._hear(data))
+        self._to_node((lambda: self._boot(data)) if first else lambda: self._hear(data))
 
     def send_eof(self) -> None:
         if not self._sent:
@@ -111,9 +115,12 @@ class SimulatedChannel:
         else:
             arrive()
 
-    def _boot(self) -> None:
+    def _boot(self, data: bytes) -> None:
         if not self.open_there or not self.node.up:
             return
+        loader, _, rest = data.partition(b"\n")
+        sizes, _, rest = rest[int(loader) :].partition(b"\n")
+        self._early = rest[sum(map(int, sizes.split())) :]
         delay, trouble = self.node.slow * self.world.dice.uniform(0.05, 0.4), self.node.trouble
         if trouble == "late-hello":
             self.world.hit("late-hello")
@@ -124,10 +131,13 @@ class SimulatedChannel:
         if self.open_there and self.node.up:
             self.agent = Agent(self.node, self)
             self.to_controller(frames.MARKER + frames.encode({"hello": self.node.hello()}))
+            self.agent.hear(self._early)
 
     def _hear(self, data: bytes) -> None:
         if self.agent is not None:
             self.agent.hear(data)
+        else:
+            self._early += data
 
     def _gone(self) -> None:
         """The far end learns that we are gone."""

@@ -6,6 +6,7 @@ import json
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.node.base.fault import NodeError
@@ -48,19 +49,9 @@ class Task:
         self.alive = False  # a process of the program does
         self.conduct = node.world.conduct(self)
         self.ending = Ending()
-        self.state: dict[str, Any] = {
-            "state": state.STARTING,
-            "want": state.WANT_RUN,
-            "pid": None,
-            "exit_code": None,
-            "exit_signal": None,
-            "started_ns": node.time_ns(),
-            "ended_ns": None,
-            "gaps": [],
-            "oom_kills": 0,
-            "restarted": False,
-            "message": "",
-        }
+        self.state: dict[str, Any] = dict.fromkeys(("pid", "exit_code", "exit_signal", "ended_ns"))
+        self.state |= {"state": state.STARTING, "want": state.WANT_RUN, "started_ns": node.time_ns()}
+        self.state |= {"gaps": [], "oom_kills": 0, "restarted": False, "message": ""}
         self.incarnation = node.boot
         self.began = self.spoke = 0.0
         self._line = self._step = 0
@@ -205,6 +196,14 @@ class Task:
         self._end(state.LOST, "the machine was restarted" if restarted else "its supervisor was killed")
 
 
+class Standby:
+    """A task's Python that has imported its framework and waits: for its agent, or, kept, for its time."""
+
+    def __init__(self, agent: Agent, spec: Mapping[str, Any]) -> None:
+        self.agent: Agent | None = agent
+        self.argv = spec["argv"]
+
+
 class _Tail:
     """What a `follow` sends of one task, in the order of `orchestrator.node.task.follow`."""
 
@@ -265,6 +264,7 @@ class Agent:
             for run in self.keeps:
                 if self.node.keeper.get(run, ("", None))[1] is self:
                     self.node.keeper[run] = (self.node.keeper[run][0], None)
+            self.node.standbys = [one for one in self.node.standbys if one.agent is not self]
             self.node.leases = {port: who for port, who in self.node.leases.items() if who[1] is not self}
             self.channel.hang_up()
 
@@ -297,7 +297,7 @@ class Agent:
         op = fields["op"]
         fate = self.world.on_request(self.node, op)
         slow = self.node.slow * self.world.dice.uniform(0.001, 0.03)
-        if op in ("states", "sweep", "work_make", "gpus", "stacks"):  # in a child
+        if op in ("states", "sweep", "work_make", "gpus", "stacks", "vitals_ask"):  # in a child
             self.world.after(slow, lambda: self._answer(fields, fate))
         else:
             self._answer(fields, fate)
@@ -377,10 +377,36 @@ class Agent:
     def op_stacks(self, _: dict[str, Any]) -> dict[str, Any]:
         return {"tasks": []}
 
+    def op_vitals_ask(self, fields: dict[str, Any]) -> dict[str, Any]:
+        living = [task for task in self.node.tasks if task.attempt == fields["attempt"] and not task.final]
+        use = {"cpu": self.node.world.now, "memory": 1 << 20}
+        return {"tasks": [{"attempt": task.attempt, "task": task.name, **use} for task in living]}
+
     def op_files_list(self, fields: dict[str, Any]) -> dict[str, Any]:
         if fields["path"].endswith("/trees/"):
             self.world.problem(f"{self.node.name} is asked for the code of every run")
         raise NodeError("missing", f"has no {fields['path']}")
+
+    def op_standby(self, fields: dict[str, Any]) -> dict[str, Any]:
+        node, there = self.node, [one.argv for one in self.node.standbys]
+        if node.no_memory:
+            self.world.hit("standby-refused")
+            return {"made": 0, "why": ["memory is short"]}
+        new = []
+        for spec in fields["specs"]:
+            if spec["argv"] in there:
+                there.remove(spec["argv"])
+            else:
+                new.append(Standby(self, spec))
+        node.standbys += new
+        return {"made": len(new), "why": []}
+
+    def op_standby_keep(self, fields: dict[str, Any]) -> dict[str, Any]:
+        for one in [one for one in self.node.standbys if one.agent is self]:
+            one.agent = None
+            self.world.after(fields["seconds"], partial(self.node.lose_standby, one))
+        kept = [one for one in self.node.standbys if one.agent is None]
+        return {"waiting": [{"command": " ".join(one.argv), "memory": 1 << 29} for one in kept]}
 
     def op_start(self, fields: dict[str, Any]) -> dict[str, Any] | None:
         run, attempt, name = fields["run"], fields["attempt"], fields["task"]
@@ -398,17 +424,27 @@ class Agent:
         task = tasks[attempt, name] = Task(self.node, run, attempt, name, fields["spec"])
         if run in self.node.stopped:
             task.refuse("a user has stopped the run", state.WANT_STOP)
-            raise NodeError("stopped", f"starts nothing of run {run} any more", "a user has stopped the run")
+            raise NodeError("stopped", f"refuses to start run {run} any more", "a user has stopped the run")
         if refused == "program":
             self.world.hit("start-refused")
             task.refuse("python could not be started")
             raise NodeError("start", "python could not be started", "no such file")
         delay = self.node.slow * self.world.dice.uniform(0.01, 0.2)
+        standby = next((one for one in self.node.standbys if one.argv == fields["spec"]["argv"]), None)
+        cold = "" if standby or not fields["spec"]["imports"] else "none was ready"
+        if standby is not None:
+            self.node.lose_standby(standby)  # it is this task from now on
+            if self.node.fails_taken:  # its supervisor starts the task as any other
+                self.node.fails_taken, cold = False, "its Python ended with 1"
+                self.world.hit("standby-dies-taken")
+                delay += 1.0
+        warm = standby is not None and not cold
 
         def begun() -> None:
             task.begin()
             if task.alive:
                 answer = {"started": True, "already": False, "pid": task.state["pid"], "state": task.state}
+                answer |= {"warm": warm, "cold": cold}
                 self.reply(
                     fields, {"ok": True, "result": answer}, self.world.on_request(self.node, "started")
                 )
@@ -441,15 +477,8 @@ class Agent:
 
     def _status(self, task: Task) -> dict[str, Any]:
         task.settle()
-        alive = not task.final and task.locked
-        size = len(task.log)
-        return {
-            "attempt": task.attempt,
-            "task": task.name,
-            "state": task.state,
-            "alive": alive,
-            "log_size": size,
-        }
+        known = {"attempt": task.attempt, "task": task.name, "state": task.state, "log_size": len(task.log)}
+        return {**known, "alive": not task.final and task.locked}
 
     def op_sweep(self, fields: dict[str, Any]) -> dict[str, Any]:
         alive = []
@@ -521,6 +550,8 @@ class Node:
         self.words: dict[str, float] = {}
         self.stopped: set[str] = set()
         self.leases: dict[int, tuple[str, Agent | None]] = {}
+        self.standbys: list[Standby] = []
+        self.no_memory = self.fails_taken = False  # for standbys; the next one that becomes a task
 
     @property
     def tasks(self) -> list[Task]:
@@ -537,17 +568,16 @@ class Node:
         return int((EPOCH + self.world.now + self.offset) * 1e9)
 
     def hello(self) -> dict[str, Any]:
-        return {
-            "protocol": 1,
-            "python": "3.11.2",
-            "user": "train",
+        usual = {"python": "3.11.2", "user": "train", "state": "/s", "state_error": None}
+        mine = {
             "boot_id": f"{self.name}-{self.boot}",
             "netns": f"net-{self.name}",
-            "time_ns": self.time_ns(),
-            "state": "/s",
             "state_place": f"1:{self.name}",
-            "state_error": None,
         }
+        return {**usual, **mine, "time_ns": self.time_ns()}
+
+    def lose_standby(self, standby: Standby) -> None:
+        self.standbys = [one for one in self.standbys if one is not standby]
 
     def cut(self) -> None:
         for channel in list(self.channels):
@@ -566,6 +596,7 @@ class Node:
             task.alive = task.locked = False
         self.keeper = {run: (who, None) for run, (who, _) in self.keeper.items()}
         self.leases.clear()
+        self.standbys.clear()
         self.world.after(seconds, self._back)
 
     def _back(self) -> None:

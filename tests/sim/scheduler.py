@@ -130,10 +130,6 @@ class Scheduler:
             raise GoneError
         return ready()
 
-    def die(self) -> None:
-        """Never go on: the process of the running thread was killed."""
-        self.wait(lambda: False, None)
-
     def end(self) -> None:
         """End every thread that is left."""
         while self._threads:

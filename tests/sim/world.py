@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from orchestrator import timings
 from orchestrator.events import AttemptFailed, RunEnded, RunLeft, Stamped, TaskProgressed, encode
 from orchestrator.fleet import Fleet
-from orchestrator.model import Admission, Host, Job, OnHang, Order, Restarts, Role, RunPlan
+from orchestrator.model import Admission, EarlyImports, Host, Job, OnHang, Order, Restarts, Role, RunPlan
 from orchestrator.names import RunId
 from orchestrator.node.stock.manifest import Manifest
 from orchestrator.node.task import state
@@ -67,6 +67,10 @@ class World:
 
     def __init__(self, seed: int, folder: Path, only: tuple[str, ...] = ()) -> None:
         self.dice = random.Random(seed)
+        self.watching = random.Random(
+            f"evaluator {seed}"
+        )  # apart: the histories without one stay as they are
+        self.ahead = random.Random(f"standby {seed}")  # apart, too
         self.scheduler = Scheduler(self.dice)
         self.history = History(folder=str(folder))
         self.length = self.dice.choice([3.0, 15.0, 40.0])
@@ -85,7 +89,9 @@ class World:
         self.over = False
         self._pids = 1000
         self._seen = 0
-        names = self.dice.sample(sorted(FAULTS), self.dice.choice([0, 1, 1, 2, 2, 3, 4]))
+        own = sorted(name for name in FAULTS if "standby" in name)
+        names = self.dice.sample(sorted(FAULTS.keys() - own), self.dice.choice([0, 1, 1, 2, 2, 3, 4]))
+        names += self.ahead.sample(own, self.ahead.choice([0, 1, 1, 2])) if self.plan.ahead.imports else []
         for name in only or names:
             FAULTS[name](self)
         self.history.armed = tuple(only or names)
@@ -108,6 +114,8 @@ class World:
             hosts[1:] = [replace(host, role=Role.WORKER) for host in hosts[1:]]
             if dice.random() < 0.5:
                 hosts[-1] = replace(hosts[-1], role=Role.PS) if count > 2 else hosts[-1]
+        if self.watching.random() < 0.15:
+            hosts.append(Host("e0", "e0", "10.0.2.1", workdir="/w", role=Role.EVALUATOR))
         spares = [
             Host(f"s{number}", f"s{number}", f"10.0.1.{number + 1}", workdir="/w", spare=True)
             for number in range(dice.choice([0, 0, 1, 2]))
@@ -128,6 +136,9 @@ class World:
             grace=dice.choice([0.0, 5.0, 30.0]),
             hang_timeout=dice.choice([0.0, 0.0, 20.0]),
             on_hang=dice.choice(list(OnHang)),
+            evaluator_timeout=self.watching.choice([0.0, 5.0, 60.0]),
+            ahead=EarlyImports(("tensorflow",) if self.ahead.random() < 0.4 else ()),
+            keep_warm=self.ahead.choice([0.0, 600.0]),
         )
 
     # --- what the nodes and the network call ---
@@ -158,6 +169,8 @@ class World:
             self.hit(one[0])
         if task.name.startswith("ps/"):
             made.length = 10_000.0
+        if task.name.startswith("evaluator/"):
+            made.length = self.watching.choice([self.length, self.length + 20.0, 10_000.0])
         return made
 
     def started(self, task: Task) -> None:
@@ -172,7 +185,7 @@ class World:
         for one in [one for one in self.exits if one[0] == op and one[1] == node.name and one[2]]:
             self._exit(one)
         for number, (fate, name, left) in enumerate(self.fates):
-            if name == node.name:
+            if name == node.name and op != "vitals_ask":  # nothing waits for its answer
                 self.fates[number] = fate, name, left - 1
                 if left <= 0 and op != "ping":
                     del self.fates[number]

@@ -50,6 +50,7 @@ def digests(text: str) -> set[str]:
     return set(re.findall(r"worker/\d: weights (\w{16})", text))
 
 
+@pytest.mark.soak
 def test_sbatch_trains_four_tasks_to_the_weights_of_a_run_over_ssh(slurm: Slurm, tmp_path: Path) -> None:
     with Cluster(4, python=training_python()) as cluster:
         desk = Desk(cluster, tmp_path / "desk")

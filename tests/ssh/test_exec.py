@@ -13,6 +13,7 @@ import pytest
 from orchestrator.rehearsal import Cluster
 from tests.processes import cmdline, pids
 from tests.ssh.runs.desk import Desk, Viewer, until
+from tests.ssh.runs.test_hosts_that_fail import stopped
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,18 @@ def test_ctrl_c_shows_nothing_of_the_output_that_waits(desk: Desk) -> None:
         viewer.signal(signal.SIGINT)
         assert len(terminal.read()) < 1 << 20
     assert viewer.wait() == 130
-    assert viewer.stderr.splitlines()[-1] == "nothing of it is left"
+    assert viewer.stderr.splitlines()[-1] == "none of its processes is left"
+
+
+def test_a_host_that_hangs_does_not_hold_an_interrupted_command(desk: Desk) -> None:
+    mark = f"{os.getpid()}.444"
+    viewer = start(desk, "--", "sleep", mark)
+    until("all sleep", lambda: len(processes(mark)) == 3)
+    with stopped(desk.agents_of(1)[:1]):  # not its child, which ends the command
+        viewer.signal(signal.SIGINT)
+        assert viewer.wait() == 130
+    assert viewer.stderr.splitlines()[-1] == "warning: gpu-02 did not report the end of its command"
+    until("nothing is left", lambda: not processes(mark))
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
@@ -105,6 +117,6 @@ def test_nothing_is_left_when_it_is_interrupted_or_killed(desk: Desk, end: signa
     status = viewer.wait()
     if end is signal.SIGINT:
         assert processes(mark) == []  # that was awaited
-        assert viewer.stderr.splitlines()[-1] == "nothing of it is left"
+        assert viewer.stderr.splitlines()[-1] == "none of its processes is left"
         assert status == 130
     until("nothing is left", lambda: not processes(mark))

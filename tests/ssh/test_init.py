@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -18,9 +19,12 @@ import pytest
 from orchestrator.config.load import load
 from orchestrator.rehearsal import Cluster
 from tests import command
+from tests.hostile.middle import Middle
+from tests.hostile.row import when
 from tests.wheels import wheel
 
 ROOT = Path(__file__).parents[2]
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069]")
 
 
 @pytest.fixture
@@ -52,13 +56,13 @@ def test_a_whole_file_from_names_alone_with_new_keys_and_preflight(cluster: Clus
     folder = tmp_path / "project"
     done = init(cluster, folder, "--yes", "gpu-[01-03]")
     lines = done.stderr.splitlines()
-    assert lines[0] == "3 hosts with a key that no known_hosts file has:"
+    assert lines[0] == "3 hosts with a key that is in no known_hosts file:"
     assert [line.split()[:2] for line in lines[1:4]] == [[f"gpu-0{n}", "ssh-ed25519"] for n in (1, 2, 3)]
-    assert lines[4] == "3 keys written to known_hosts, as --yes says"
+    assert lines[4] == "3 keys written to known_hosts, because of --yes"
     assert len(cluster.known_hosts.read_text().splitlines()) == 3
     inventory = load(folder / "hosts.toml")
     assert [(host.name, host.ssh, host.address) for host in inventory.hosts] == [
-        (f"gpu-0{number}", f"gpu-0{number}", f"127.0.0.{number + 1}") for number in (1, 2, 3)
+        (f"gpu-0{number}", f"gpu-0{number}", cluster.hosts[number - 1].address) for number in (1, 2, 3)
     ]
     assert {host.python for host in inventory.hosts} == {"~/.venvs/train/bin/python"}
     assert [host.task_port for host in inventory.hosts] == [2222, 2223, 2224]
@@ -71,11 +75,48 @@ def test_a_whole_file_from_names_alone_with_new_keys_and_preflight(cluster: Clus
     assert "this cluster cannot train yet" in done.stdout
 
 
+# Its login's python3: our agent is started with -S, and lies.
+LYING_PYTHON = '#!/bin/sh\ncase " $* " in *" -S "*) exec {liar} "$@" ;; esac\nexec {python} "$@"\n'
+WORDS = r"""'\x1b]0;owned\x07\x1b[2J\x9b2J\u202e"\n\r[[host]]\nerror: x $(touch ' + CANARY + ')'"""
+# Of another machine than the others, so that its addresses count.
+LIE = when(
+    "hello",
+    "header['hello']['boot_id'] = 'another'\nfor _ in range(150): os.write(2, b'x' * 65536)",
+) + when(
+    "facts",
+    f"words = {WORDS}\n"
+    "result['addresses'] = [{'name': words, 'ip': ip} for ip in (words, '::%%', '300.1.2.3', '')]\n"
+    "result['gpus'] = [{'index': 0, 'name': words}] * 9\n"
+    "result['answers']['pythons'] = '2.1 ' + words",
+)
+
+
+def test_a_host_that_lies_over_ssh_adds_nothing_to_the_file(cluster: Cluster, tmp_path: Path) -> None:
+    """Addresses that are none, hostile names, and more on stderr than a channel's window."""
+    liar, canary = Middle(tmp_path / "liar", tmp_path / "canary"), tmp_path / "canary"
+    liar.lie(LIE)
+    home = cluster.folder / "home-2"
+    (home / "python3").write_text(LYING_PYTHON.format(liar=liar.path, python=sys.executable))
+    (home / "python3").chmod(0o755)
+    (home / ".bashrc").write_text(f"PATH={home}:$PATH\n")
+    done = init(cluster, tmp_path / "project", "gpu-[01-02]", "--no-preflight")
+    said, written = done.stdout + done.stderr, (tmp_path / "project" / "hosts.toml").read_text()
+    assert done.returncode == 0, said
+    assert "9 x " in said  # it was asked, and lied
+    assert not UNSAFE.search(said + written)
+    assert not [line for line in said.splitlines() if line.startswith(("error:", "Traceback"))]
+    assert not canary.exists()
+    hosts = load(tmp_path / "project" / "hosts.toml").hosts
+    assert [(host.name, host.address) for host in hosts] == [
+        (host.name, host.address) for host in cluster.hosts[:2]
+    ]
+
+
 def test_an_environment_is_to_be_made_where_a_host_has_none(cluster: Cluster, tmp_path: Path) -> None:
     training_python(cluster.folder / "home-1")
     done = init(cluster, tmp_path, "gpu-[01-02]", "--to", "two hosts.toml")
     assert done.returncode == 0
-    assert "next: orchestrate setup --hosts 'two hosts.toml' makes their Python environment" in done.stderr
+    assert "next: orchestrate setup --hosts 'two hosts.toml' creates their Python environment" in done.stderr
     inventory = load(tmp_path / "two hosts.toml")
     assert inventory.environment is not None
     assert [host.python for host in inventory.hosts] == ["python3", "python3"]
@@ -96,13 +137,13 @@ def test_nobody_to_ask_accepts_no_key(cluster: Cluster, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     done = init(cluster, folder, "gpu-01", "gpu-02")
     assert done.returncode == 3
-    assert "host key that we do not know" in done.stderr
-    assert "nobody can be asked: `--yes` accepts these keys" in done.stderr
+    assert "presented an unknown host key" in done.stderr
+    assert "cannot prompt without a terminal: `--yes` accepts these keys" in done.stderr
     assert cluster.known_hosts.read_text() == ""
-    assert (
-        "# not looked at: gpu-01 shows a host key that we do not know" in (folder / "hosts.toml").read_text()
-    )
-    assert [host.address for host in load(folder / "hosts.toml").hosts] == ["127.0.0.2", "127.0.0.3"]
+    assert "# skipped: gpu-01 presented an unknown host key" in (folder / "hosts.toml").read_text()
+    assert [host.address for host in load(folder / "hosts.toml").hosts] == [
+        host.address for host in cluster.hosts[:2]
+    ]
 
 
 def test_a_changed_key_is_never_accepted(cluster: Cluster, tmp_path: Path) -> None:
@@ -112,7 +153,7 @@ def test_a_changed_key_is_never_accepted(cluster: Cluster, tmp_path: Path) -> No
     cluster.known_hosts.write_text(wrong)
     done = init(cluster, tmp_path / "project", "gpu-01", "gpu-02", "--yes")
     assert done.returncode == 3
-    assert "gpu-01 shows another host key than the one we know" in done.stderr
+    assert "gpu-01 presented an unexpected host key" in done.stderr
     known = cluster.known_hosts.read_text()
     assert known.startswith(wrong)
     assert key not in known
@@ -181,19 +222,20 @@ def test_a_launch_on_names_alone_makes_what_a_script_needs(cluster: Cluster, tmp
 
     refused = launch(cluster, folder, "--", "own.py")
     assert refused.returncode == 3
-    assert "nobody can be asked: `--yes` accepts these keys" in refused.stderr
+    assert "cannot prompt without a terminal: `--yes` accepts these keys" in refused.stderr
     made = launch(cluster, folder, "--yes", "--", "own.py", **index)
     assert made.returncode == 0, made.stderr
-    assert "2 keys written to known_hosts, as --yes says" in made.stderr
+    assert "2 keys written to known_hosts, because of --yes" in made.stderr
     assert made.stdout.count("answer 42") == 2
-    assert made.stdout.count('"worker": ["127.0.0.2:2222", "127.0.0.3:2223"]') == 2  # of one machine
+    first, second, *_ = (host.address for host in cluster.hosts)
+    assert made.stdout.count(f'"worker": ["{first}:2222", "{second}:2223"]') == 2  # of one machine
 
     asked = "gpu-[01-02]: no Python with TensorFlow on each; make the environment of `setup` there?"
     unasked = launch(cluster, folder, "--", "tf.py", **index)
-    assert f"{asked} nobody can be asked: `--yes` does it" in unasked.stderr
+    assert f"{asked} no terminal to ask: `--yes` confirms" in unasked.stderr
     assert unasked.returncode == 1
     made = launch(cluster, folder, "--yes", "--", "tf.py", **index)
-    assert f"{asked} yes, as --yes says" in made.stderr
+    assert f"{asked} yes, because of --yes" in made.stderr
     assert made.returncode == 0, made.stderr
     assert made.stdout.count("answer 42") == 2
     again = launch(cluster, folder, "--", "tf.py", **index)

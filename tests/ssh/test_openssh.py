@@ -91,7 +91,7 @@ WAYS: list[tuple[Lines, str]] = [
 @pytest.mark.parametrize(("lines", "reason"), WAYS, ids=[case[1] or "usual" for case in WAYS])
 def test_a_way_and_why(cluster: Cluster, tmp_path: Path, lines: Lines, reason: str) -> None:
     host = with_lines(cluster, tmp_path, *lines(cluster, tmp_path))
-    assert remark(host) == reason
+    assert remark(host) == (f"over OpenSSH's own client, for {reason}" if reason else "")
     if reason:
         with pytest.raises(HostError) as insisted:
             remark(replace(host, via=Way.PARAMIKO))
@@ -126,7 +126,7 @@ def test_where_ssh_refuses_its_words_are_the_reason(
 
 def test_a_server_with_newer_algorithms_than_paramiko() -> None:
     with Cluster(1, options={"KexAlgorithms": "sntrup761x25519-sha512@openssh.com"}) as own:
-        assert remark(own.hosts[0]) == "algorithms of its server"
+        assert remark(own.hosts[0]).endswith(" for algorithms of its server")
 
 
 def test_a_master_of_the_user_is_used(cluster: Cluster, tmp_path: Path) -> None:
@@ -136,7 +136,9 @@ def test_a_master_of_the_user_is_used(cluster: Cluster, tmp_path: Path) -> None:
     subprocess.run(master, check=True, capture_output=True)
     try:
         lines = [f"ControlPath {socket}", "User nobody-of-that-name"]
-        assert remark(with_lines(cluster, tmp_path, *lines, identity=False)) == "ControlPath in ssh_config"
+        assert remark(with_lines(cluster, tmp_path, *lines, identity=False)).endswith(
+            " ControlPath in ssh_config"
+        )
     finally:
         subprocess.run(["ssh", "-S", str(socket), "-O", "exit", "x"], check=True, capture_output=True)
 

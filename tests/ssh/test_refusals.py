@@ -58,7 +58,7 @@ def test_a_key_that_cannot_be_read_is_named(
     assert f"{broken} can be read by others" in error.why  # as for ssh, whatever else it is
     broken.chmod(0o600)
     error = refused(SshConnector(), host)
-    assert f"{broken} is no private key" in error.why
+    assert f"{broken} is not a usable private key" in error.why
 
 
 @contextmanager

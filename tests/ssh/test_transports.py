@@ -96,7 +96,8 @@ def test_bytes_go_both_ways_unchanged_until_the_end_of_stdin(link: Link) -> None
 
 def test_a_million_lines_arrive_while_stderr_is_flooded_and_its_tail_is_kept(link: Link) -> None:
     code = (
-        "import sys\nfor part in range(100):\n    sys.stderr.write('x' * 100_000)\n"
+        "import sys\nsys.stderr.write('x' * 10_000_000)\n"  # more than a window, before anything on stdout
+        "for part in range(100):\n    sys.stderr.write('x' * 100_000)\n"
         "    print('a line\\n' * 10_000, end='')\nsys.stderr.write('the end')"
     )
     answer, status = run(link, sys.executable, "-c", code)

@@ -78,7 +78,7 @@ def test_a_bastion_that_refuses_is_to_blame_once_for_all(
         errors = list(pool.map(refused, others))
     assert [error.host for error in errors] == [host.name for host in others]
     assert {error.what for error in errors} == {
-        f"cannot be reached: its bastion {bastion.ssh} refused the login"
+        f"cannot be reached: the bastion {bastion.ssh} refused the login"
     }
     assert {error.kind for error in errors} == {"auth"}
 

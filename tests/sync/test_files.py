@@ -140,7 +140,7 @@ def test_folders_deeper_than_are_taken_are_no_lie_of_the_host(
     session: Session, there: Path, tmp_path: Path
 ) -> None:
     (there / "/".join("d" * 201)).mkdir(parents=True)
-    with pytest.raises(HostError, match="than one list can name"):
+    with pytest.raises(HostError, match="has too many files"):
         fetch(session, str(there), tmp_path / "backup")
 
 
@@ -174,7 +174,7 @@ def test_a_full_disk_is_one_clear_error(session: Session, there: Path, small_dis
     target = small_disk / "backup"
     target.mkdir()
     (target / "old").write_text("old")
-    with pytest.raises(ClusterError, match="room"):
+    with pytest.raises(ClusterError, match=r"room|disk space"):
         fetch(session, str(there), target) if way == "out" else put(session, there, str(target))
     assert [path.name for path in target.iterdir()] == ["old"]
 

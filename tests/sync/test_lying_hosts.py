@@ -23,7 +23,7 @@ from orchestrator.sync.files import fetch
 from orchestrator.sync.pull import RECORD, Part, read_record
 from tests.sync.liar import Liar, file, folder, link
 
-UNASKED = "sent files that were not asked for"
+UNASKED = "sent files that were not requested"
 
 LISTINGS: dict[str, object] = {
     "dotdot": [file("../x")],
@@ -134,7 +134,7 @@ def test_of_two_paths_none_is_in_its_place_before_both_are_here(home: Path) -> N
 def test_more_than_the_disk_has_is_not_begun(home: Path) -> None:
     """Nor what would leave it with next to nothing: other things on this machine write, too."""
     liar = Liar([file("a", shutil.disk_usage(home).free - (256 << 20))])
-    with pytest.raises(ClusterError, match="not enough room"):
+    with pytest.raises(ClusterError, match="no disk space for"):
         into_pull(liar, home)
     assert "files_get" not in liar.asked
     assert (home / "target" / "mine").read_text() == "mine"

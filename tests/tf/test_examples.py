@@ -19,7 +19,7 @@ GIVEN = {"TF_USE_LEGACY_KERAS": "1", "grpc_proxy": ""}
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.name for path in EXAMPLES])
 def test_an_example_is_short(example: Path) -> None:
     assert len(example.read_text().splitlines()) < 70
-    assert "orchestrator" not in example.read_text().split('"""')[2]
+    assert ("orchestrator" in example.read_text().split('"""')[2]) == (example.name == "sweep.py")
 
 
 def accuracies(text: str) -> list[str]:

@@ -42,7 +42,7 @@ def test_a_gang_in_a_collective_waits_for_one_that_sleeps(three: Desk) -> None:
     until("three steps are done", lambda: viewer.stdout.count("step 2 ") == 3, LIMIT)
 
     expected = (
-        f"worker/1 on {three.cluster.hosts[1].name} stands out at t.py:19 in look_at_the_data;"
+        f"worker/1 on {three.cluster.hosts[1].name} differs from the others: at t.py:19 in look_at_the_data;"
         " worker/[0,2] wait for it at t.py:24 in <module>"
     )
 

@@ -72,7 +72,7 @@ def test_the_coordinator_loop_is_stopped_goes_on_and_all_tasks_end(tmp_path: Pat
 
 
 def test_a_ps_that_never_comes_ends_the_chief_in_time(tmp_path: Path) -> None:
-    training = worker_entry(*TRAINING, "--start-timeout", "6")
+    training = worker_entry(*TRAINING, "--start-timeout", "3")
     with Gang(tmp_path, training, jobs=CLUSTER, start=["chief/0"]) as gang:
         assert gang.wait() == {"chief/0": 1}
-        assert "Timeout (0:00:06)!" in gang["chief/0"].text
+        assert "Timeout (0:00:03)!" in gang["chief/0"].text

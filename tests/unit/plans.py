@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from orchestrator.model import Host, Inventory, Job, Role, RunPlan
 from orchestrator.planning import plan
+from orchestrator.planning.commands import choose_command
+from orchestrator.program.reading import Program
 from orchestrator.program.sources import SourceFile
 from orchestrator.requests import LaunchRequest
 
@@ -16,11 +18,14 @@ def make(
     command: tuple[str, ...] = (),
     env: Mapping[str, str] | None = None,
     sources: tuple[str, ...] = (),
+    shell: str = "",
 ) -> RunPlan:
     inventory = Inventory(hosts, job or Job())
     request = LaunchRequest(inventory=inventory, command=command, env=env or {})
     files = tuple(SourceFile(f"{number}.py", text) for number, text in enumerate(sources))
-    return plan.make(request, plan.LaunchFacts(run="r1", owner="ada@laptop", created=1e9, sources=files))[0]
+    programs = (Program(command, files, shell=shell),)
+    facts = plan.LaunchFacts(run="r1", owner="ada@laptop", created=1e9, programs=programs)
+    return plan.make(choose_command(request), facts)[0]
 
 
 def host(name: str, role: str = "worker", **other: object) -> Host:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,11 @@ from orchestrator.checks import Evidence, HostReport, Needs
 from orchestrator.checks.cluster import without
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.model import DEFAULT_WORKDIR, EnvironmentPlan, FrameworkName, Host, Role
+from orchestrator.phases.preflight import needs as needs_of
+from orchestrator.phases.preflight import sample
 from orchestrator.render.preflight import preflight_table
 from tests.golden import matches_golden
+from tests.unit import plans
 
 NEEDS = Needs(needed=True, legacy_keras=True)
 
@@ -26,7 +30,6 @@ def report(name: str = "gpu-01", **changes: Any) -> HostReport:
     number = int(name[-2:])
     host = Host(name, name, f"10.0.0.{number}", task_port=2222)
     hello = {
-        "protocol": 1,
         "time_ns": 0,
         "state_error": None,
         "user": "train",
@@ -39,6 +42,7 @@ def report(name: str = "gpu-01", **changes: Any) -> HostReport:
     facts = {
         "python": {"path": "/venv/bin/python", "version": "3.11.2", "ok": True, "error": ""},
         "packages": {"tensorflow": "2.21.0", "tf-keras": "2.21.0", "keras": "3.15.1", "numpy": "2.4.6"},
+        "digest": "0",
         "r": None,
         "setup": None,
         "disk": {
@@ -95,13 +99,6 @@ def in_words(results: Sequence[CheckReported]) -> str:
         for each in results
         if each.level is not Level.OK
     )
-
-
-def test_a_good_host_is_well_in_every_way() -> None:
-    results = examined(report(), report("gpu-02"))
-    assert {each.level for each in results} == {Level.OK}
-    rows = "".join(f"{each.check}: {each.found}\n" for each in results if each.host == "gpu-01")
-    matches_golden("checks/good.txt", rows)
 
 
 W, F = Level.WARN, Level.FAIL
@@ -178,13 +175,6 @@ def test_what_is_wrong_with_a_host_is_told() -> None:
     matches_golden("checks/hosts.txt", text)
 
 
-def test_what_a_framework_is_built_with_is_compared() -> None:
-    usual, other = "CUDA 12.8, NCCL 2.27.5, gloo", "CUDA 12.6, NCCL 2.26.2, gloo"
-    builds = {"gpu-01": usual, "gpu-02": other, "gpu-03": usual}
-    hosts = (replace(report(name), imported=imports(WELL, built=built)) for name, built in builds.items())
-    matches_golden("checks/backend.txt", in_words(examined(*hosts)))
-
-
 FINE: list[dict[str, Any]] = [
     {"facts__packages": {"tensorflow-cpu": "2.21.0", "tf-keras": "2.21.3"}},
     {"facts__packages": {"tensorflow": "2.15.1", "keras": "2.15.0"}},  # Keras 2 inside
@@ -202,10 +192,74 @@ def test_nothing_is_said_of_what_is_well(changes: dict[str, Any]) -> None:
     assert {one.level for one in examined(report(**changes))} == {Level.OK}
 
 
-def test_a_job_that_is_no_python_needs_no_tensorflow() -> None:
-    checks = examined(report(facts__packages={}), needs=Needs(needed=False, legacy_keras=False))
-    assert of_level(checks, W) == [("gpu-01", "tensorflow", "not installed")]
-    assert not of_level(checks, F)
+def built(name: str, toolkit: str) -> HostReport:
+    return report(name, imported=imports(WELL, built=toolkit))
+
+
+NO_TENSORFLOW: dict[str, Any] = {"facts__packages": {}}
+HELPER = Needs(needed=True, legacy_keras=False, helpers=frozenset(["gpu-01"]))
+OF_TORCH = Needs(needed=True, legacy_keras=False, framework=FrameworkName.TORCH)
+FIRST = report("gpu-01", hello__state_place="1:2")
+TWIN = report("gpu-02", hello__boot_id="gpu-01", hello__state_place="1:2", ports=(2223,))
+CUDA, OLDER = "CUDA 12.8, NCCL 2.27.5, gloo", "CUDA 12.6, NCCL 2.26.2, gloo"
+PAIR_OF_GPUS = report("gpu-01", facts__gpus=GPUS)
+# Hosts beside each other, and what the job needs.
+CLUSTERS: dict[str, tuple[tuple[HostReport, ...], Needs]] = {
+    "two that are well": ((report(), report("gpu-02")), NEEDS),
+    "a job that is no Python": ((report(**NO_TENSORFLOW),), Needs(needed=False, legacy_keras=False)),
+    "a service that is no Python": ((report(**NO_TENSORFLOW),), HELPER),
+    "a job of PyTorch": ((report(), report("gpu-02", facts__packages={"torch": "2.9.1"})), OF_TORCH),
+    "another build": ((built("gpu-01", CUDA), built("gpu-02", OLDER), built("gpu-03", CUDA)), NEEDS),
+    "one machine under two names": ((FIRST, TWIN), NEEDS),
+    "two machines of unknown names": (
+        tuple(changed(one, hello__boot_id="") for one in (FIRST, TWIN)),
+        NEEDS,
+    ),
+    "two state folders": ((FIRST, changed(TWIN, hello__state_place="1:3")), NEEDS),
+    "two machines": ((FIRST, changed(TWIN, hello__boot_id="gpu-02")), NEEDS),
+    "an unknown place": ((FIRST, changed(TWIN, hello__state_place="")), NEEDS),
+    "unequal GPUs": (
+        (
+            PAIR_OF_GPUS,
+            report("gpu-02", facts__gpus=GPUS),
+            report("gpu-03", facts__gpus=GPUS[:1]),
+            report("cpu-04", host__role=Role.PS),
+        ),
+        NEEDS,
+    ),
+    "a GPU for each task": (
+        (changed(PAIR_OF_GPUS, host__tasks=2), report("gpu-03", facts__gpus=GPUS[:1])),
+        NEEDS,
+    ),
+}
+
+
+def well(results: Sequence[CheckReported], host: str) -> list[str]:
+    return [f"{check} {found}" for name, check, found in of_level(results, Level.OK) if name == host]
+
+
+def test_hosts_beside_each_other() -> None:
+    usual = well(examined(report("gpu-01")), "gpu-01")
+    text = f"usual: {', '.join(usual)}\n"
+    for name, (hosts, needs) in CLUSTERS.items():
+        results = examined(*hosts, needs=needs)
+        text += f"{name}\n"
+        for one in dict.fromkeys(each.host for each in results):
+            found = well(results, one)
+            changes = [f"- {each}" for each in usual if each not in found]
+            changes += [f"+ {each}" for each in found if each not in usual]
+            text += f"    {one} is as usual{', but ' * bool(changes)}{', '.join(changes)}\n"
+        text += in_words(results) + "\n" * any(each.level is not Level.OK for each in results)
+    matches_golden("checks/clusters.txt", text)
+
+
+def test_only_a_service_that_is_no_python_helps() -> None:
+    hosts = (
+        plans.host("a"),
+        plans.host("b", "service", command=("redis-server",)),
+        plans.host("c", "service", command=("s.py",)),
+    )
+    assert needs_of(plans.make(*hosts, command=("train.py",))).helpers == {"b"}
 
 
 MADE = EnvironmentPlan("6bce2a2ce683ac26")
@@ -234,26 +288,6 @@ def test_what_env_makes_is_mended_by_setup() -> None:
         results = examined(*hosts, report("gpu-02", **own, **changes), needs=needs)
         text += f"{changes}\n{in_words(results)}\n"
     matches_golden("checks/env.txt", text)
-
-
-def test_one_machine_under_two_names_needs_two_state_folders() -> None:
-    first = report("gpu-01", hello__state_place="1:2")
-    twin = report("gpu-02", hello__boot_id="gpu-01", hello__state_place="1:2", ports=(2223,))
-    (failed,) = [one for one in examined(first, twin) if one.level is F]
-    assert (failed.host, failed.check, failed.found) == ("gpu-02", "state", "is that of gpu-01 too")
-    assert failed.hint == 'write state = "/var/tmp/orchestrate-gpu-02" for it in hosts.toml'
-    unknown = [changed(one, hello__boot_id="") for one in (first, twin)]
-    assert ("gpu-02", "state", "is that of gpu-01 too") not in of_level(examined(*unknown), F)
-    for apart in ({"hello__state_place": "1:3"}, {"hello__boot_id": "gpu-02"}, {"hello__state_place": ""}):
-        assert not of_level(examined(first, changed(twin, **apart)), F)
-
-
-def test_unequal_gpus_are_said_of_the_odd_one() -> None:
-    cluster = [report(name, facts__gpus=GPUS) for name in ("gpu-01", "gpu-02")]
-    cluster += [report("gpu-03", facts__gpus=GPUS[:1]), report("cpu-04", host__role=Role.PS)]
-    assert of_level(examined(*cluster), W) == [("gpu-03", "devices", "1 GPU per task")]
-    halves = changed(cluster[0], host__tasks=2)
-    assert of_level(examined(halves, cluster[2]), W) == []
 
 
 def mesh(*hosts: str, ping: bool | None = True, **bad: str) -> list[PairReported]:
@@ -346,13 +380,6 @@ def test_what_a_host_says_never_stands_bare_in_what_we_advise(changes: dict[str,
     assert all("curl" not in re.sub(r"'[^']*'", "", hint) for hint in hints), hints
 
 
-def test_a_job_of_torch_needs_torch_and_no_tensorflow() -> None:
-    needs = Needs(needed=True, legacy_keras=False, framework=FrameworkName.TORCH)
-    results = examined(report(), report("gpu-02", facts__packages={"torch": "2.9.1"}), needs=needs)
-    assert of_level(results, F) == [("gpu-01", "torch", "not installed")]
-    assert "tensorflow" not in {each.check for each in results}
-
-
 def test_thirty_firewalls_of_sixty_four_hosts_are_one_error() -> None:
     names = [f"gpu-{number:02}" for number in range(1, 65)]
     hosts = [Host(name, name, f"10.0.0.{number}") for number, name in enumerate(names, 1)]
@@ -415,3 +442,17 @@ def test_the_own_name_of_a_host_has_to_lead_to_its_address_where_gloo_announces_
         alone = [report("gpu-01", **rows["Debian's"])]
         assert not any(one.check == "hostname" for one in examined(*alone, needs=needs))
     matches_golden("checks/hostname.txt", text)
+
+
+@pytest.mark.parametrize("count", [129, 130, 500, 1000])
+def test_a_sample_of_pairs_is_balanced_and_connects_all_hosts(count: int) -> None:
+    names = [f"gpu-{number}" for number in range(count)]
+    chosen = sample(names, 16, "salt")
+    assert all(len(set(peers)) == 17 and name in peers for name, peers in chosen.items())
+    assert set(Counter(peer for peers in chosen.values() for peer in peers).values()) == {17}
+    reached, new = {names[0]}, {names[0]}
+    while new:
+        new = {peer for name in new for peer in chosen[name]} - reached
+        reached |= new
+    assert reached == set(names)
+    assert sample(names, 16, "another") != chosen

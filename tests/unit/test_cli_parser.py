@@ -52,7 +52,6 @@ MISTAKES = (
     "launch --",
     "status -- ls",
     "launch -- '' train.py",
-    "launch --name ' '",
     "clean --older-than 7",
     "launch --hang-timeout soon",
     "launch --env FOO",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from orchestrator.store.bus import EventLog
 from orchestrator.store.folder import CodeRecord
 from orchestrator.store.known import write_lock
 from orchestrator.store.points import PointFile
+from tests.golden import matches_golden
 from tests.unit import plans
 
 A, B = RunId("20261121-010203-aaaa"), RunId("20261122-010203-bbbb")
@@ -76,47 +76,47 @@ def lock(text: str) -> EnvironmentPlan:
     return EnvironmentPlan(text)
 
 
-ROWS: dict[str, tuple[Callable[[], RunFolder], set[tuple[str, str]]]] = {
-    "a pace that is close": (lambda: folder(B, pace=10.9), set()),
-    "a pace": (lambda: folder(B, pace=5.0), {("outcome", "steps a second")}),
-    "an option": (lambda: folder(B, command=("train.py",)), {("options", "command")}),
+OTHER_DRIVER = tuple(described(name, driver="560", memory=1 << 30) for name in ("gpu-1", "gpu-2"))
+# Of the second run: (its events, what is not as in the first one)
+ROWS: dict[str, tuple[tuple[ev.Event, ...], dict[str, Any]]] = {
+    "a pace that is close": ((), {"pace": 10.9}),
+    "a pace": ((), {"pace": 5.0}),
+    "an option": ((), {"command": ("train.py",)}),
     "options of a launch": (
-        lambda: folder(B, asked={"wait": True, "spares": 1, "max_restarts": 2, "hang_timeout": 60.0}),
-        {("options", name) for name in ("wait", "spares", "max_restarts", "hang_timeout")},
+        (),
+        {"asked": {"wait": True, "spares": 1, "max_restarts": 2, "hang_timeout": 60.0}},
     ),
     "a file": (
-        lambda: folder(B, code=CodeRecord({"train.py": "9", "new.py": "3"}, "c0ffee", "main", "x\n")),
-        {("code", "not committed"), *(("files", name) for name in ("train.py", "other.py", "new.py"))},
+        (),
+        {"code": CodeRecord({"train.py": "9", "new.py": "3"}, "c0ffee", "main", "x\n")},
     ),
-    "code that was never read": (
-        lambda: folder(B, code=CodeRecord(), tree="d0" * 16),
-        {("code", "git"), ("code", "digest")},
-    ),
-    "a package": (lambda: folder(B, described("gpu-2", packages={"numpy": "1"})), {("packages", "numpy")}),
-    "a lock": (lambda: folder(B, environment=lock("1.14")), {("packages", "scipy (lock)")}),
-    "a driver": (
-        lambda: folder(B, *(described(name, driver="560", memory=1 << 30) for name in ("gpu-1", "gpu-2"))),
-        {("packages", "NVIDIA driver"), ("hosts", "memory")},
-    ),
-    "a host": (
-        lambda: folder(B, hosts=(plans.host("gpu-1"), plans.host("gpu-2"), plans.host("gpu-3"))),
-        {("options", "tasks"), ("hosts", "names"), ("hosts", "address")},
-    ),
-    "environment": (
-        lambda: folder(B, env={"A": "1", "MY_TOKEN": "hunter2"}),
-        {("environment", "A"), ("environment", "MY_TOKEN")},
-    ),
-    "a secret": (lambda: folder(B, secrets=("WANDB",)), {("environment", "WANDB")}),
-    "data": (lambda: folder(B, data_digest="d2", data=SENT), {("data", "digest"), ("data", "x")}),
+    "code that was never read": ((), {"code": CodeRecord(), "tree": "d0" * 16}),
+    "a package": ((described("gpu-2", packages={"numpy": "1"}),), {}),
+    "a lock": ((), {"environment": "1.14"}),
+    "a driver": (OTHER_DRIVER, {}),
+    "a host": ((), {"hosts": tuple(map(plans.host, ("gpu-1", "gpu-2", "gpu-3")))}),
+    "environment": ((), {"env": {"A": "1", "MY_TOKEN": "hunter2"}}),
+    "a secret": ((), {"secrets": ("WANDB",)}),
+    "data": ((), {"data_digest": "d2", "data": SENT}),
 }
 
 
-@pytest.mark.parametrize("what", ROWS)
-def test_each_difference_is_told_and_nothing_else(what: str) -> None:
-    make, expected = ROWS[what]
-    found = differences(facts_of(folder(A)), facts_of(make()))
-    assert {(area, name) for area, name, _, _ in found} == expected
-    assert "hunter2" not in str(found)
+def test_each_difference_is_told_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ""
+    for name, (events, changes) in ROWS.items():
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))
+        if "environment" in changes:
+            changes = {"environment": lock(changes["environment"])}  # noqa: PLW2901
+        found = differences([facts_of(folder(A)), facts_of(folder(B, *events, **changes))])
+        text += f"{name}\n" + "".join(f"  {' | '.join(map(str, row))}\n" for row in found)
+    assert "hunter2" not in text
+    matches_golden("report/differences.txt", text)
+
+
+def test_addresses_of_rehearsals_are_no_difference() -> None:
+    hosts = (replace(plans.host("a"), address=f"127.0.0.{number}") for number in (2, 3))
+    folders = [folder(run, hosts=(host,)) for run, host in zip((A, B), hosts, strict=True)]
+    assert differences(list(map(facts_of, folders))) == []
 
 
 def test_one_screen_or_all_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def test_one_screen_or_all_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert len(out.splitlines()) < 24
     assert "\x1b" not in out
-    found = differences(facts_of(RunFolder(runs_root(), A)), facts_of(RunFolder(runs_root(), B)))
+    found = differences([facts_of(RunFolder(runs_root(), run)) for run in (A, B)])
     for width in (50, 80):
         lines = shown((A, B), found, json=False, width=width)
         assert "" not in lines  # both runs are in one block

@@ -1,15 +1,18 @@
-"""What hosts.toml means when nothing is wrong with it."""
+"""What hosts.toml means, and what is said of each mistake in it."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from orchestrator.config import load as config
+from orchestrator.config.load import load, parse
 from orchestrator.config.tables import HOST_KEYS, JOB_KEYS
+from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.model import Data, Host
 from tests.golden import matches_golden
 
@@ -22,6 +25,9 @@ via = "openssh"
 ssh_config = "/etc/lab/ssh_config"
 python = "~/venv/bin/python"
 agent_python = "python3.9"
+container = "tensorflow/tensorflow:2.20.0"
+container_args = ["-v", "/data:/data:ro"]
+container_engine = "podman"
 workdir = "/data/train/"
 state = "/var/tmp/train"
 task_port = 3000
@@ -62,6 +68,7 @@ validate = "pytest -x 'a b'"
 hang_timeout = 600
 on_hang = "stop"
 stacks = false
+keep_warm = 90
 legacy_keras = false
 """
 
@@ -78,55 +85,48 @@ def test_every_key() -> None:
     matches_golden("config/every_key.json", json.dumps(meant, indent=1, ensure_ascii=False) + "\n")
 
 
-@pytest.mark.parametrize(
-    ("keys", "name", "ssh", "address"),
-    [
-        ('ssh = "gpu-01"', "gpu-01", "gpu-01", "gpu-01"),
-        ('name = "a"\naddress = "10.0.0.1"', "a", "10.0.0.1", "10.0.0.1"),
-        ('ssh = "alias"\naddress = "10.0.0.1"', "10.0.0.1", "alias", "10.0.0.1"),
-        ('address = "2001:DB8::10"', "2001:db8::10", "2001:db8::10", "2001:db8::10"),
-    ],
+OF_ROLES = """[defaults]\ncontainer = "all:1"
+[role.ps]\ncontainer = "ps:1"\ncontainer_engine = "docker"
+[[host]]\naddress = "a"\nrole = "chief"
+[[host]]\naddress = "b"\nrole = "ps"
+[[host]]\naddress = "c"\nrole = "ps"\ncontainer = "own:1"
+[[host]]\naddress = "d"\ncontainer = ""
+[[host]]\naddress = "e"\nrole = "ps"\ncontainer = ""
+[[host]]\naddress = "f"\nrole = "ps"\ncontainer = "all:1"
+"""
+DEFAULTS = '[defaults]\nuser = "a"\nport = 1\n[[host]]\nssh = '
+# Unusual, and right.
+HOSTS = (
+    '[[host]]\nssh = "gpu-01"',
+    '[[host]]\nname = "a"\naddress = "10.0.0.1"',
+    '[[host]]\nssh = "alias"\naddress = "10.0.0.1"',
+    '[[host]]\naddress = "2001:DB8::10"',
+    f'{DEFAULTS}"gpu"',
+    f'{DEFAULTS}"train@lab.org@gpu:2200"',
+    f'{DEFAULTS}"train@[fd00::5]:2200"',
+    f'{DEFAULTS}"fd00::5"',
+    '[[host]]\nname = "gpu-[01-02,9]"\nssh = "train@gpu-[01-02,9].lab:2200"\naddress = "10.0.0.[1-3]"',
+    '[[host]]\naddress = "fd00::[1-4]"',
+    A + 'address = "127.0.0.1"' + B + 'address = "::1"\ntask_port = 3000',
+    A + 'role = "ps"' + B + C + 'role = "chief"',
+    '[defaults]\nrole = "ps"\n' + A + 'role = "chief"' + B + 'role = "worker"' + C + "spare = true",
+    "job.command = \"bash -c 'train.py $X && echo ok'\"\n" + A,
+    OF_ROLES,
 )
-def test_name_ssh_and_address_stand_in_for_each_other(keys: str, name: str, ssh: str, address: str) -> None:
-    (host,) = hosts(f"[[host]]\n{keys}")
-    assert (host.name, host.ssh, host.address) == (name, ssh, address)
 
 
-def test_ssh_targets_win_over_defaults() -> None:
-    rows = {
-        "gpu": ("gpu", "a", 1),
-        "train@lab.org@gpu:2200": ("gpu", "train@lab.org", 2200),
-        "train@[fd00::5]:2200": ("fd00::5", "train", 2200),
-        "fd00::5": ("fd00::5", "a", 1),
-    }
-    for given, expected in rows.items():
-        (host,) = hosts(f'[defaults]\nuser = "a"\nport = 1\n[[host]]\nssh = "{given}"')
-        assert (host.ssh, host.user, host.port) == expected
-
-
-def test_ranges_run_in_step() -> None:
-    found = hosts(
-        '[[host]]\nname = "gpu-[01-02,9]"\nssh = "train@gpu-[01-02,9].lab:2200"\naddress = "10.0.0.[1-3]"'
-    )
-    assert [(host.name, host.ssh, host.address, host.user, host.port) for host in found] == [
-        ("gpu-01", "gpu-01.lab", "10.0.0.1", "train", 2200),
-        ("gpu-02", "gpu-02.lab", "10.0.0.2", "train", 2200),
-        ("gpu-9", "gpu-9.lab", "10.0.0.3", "train", 2200),
-    ]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '[[host]]\naddress = "fd00::[1-4]"',
-        A + 'address = "127.0.0.1"' + B + 'address = "::1"\ntask_port = 3000',
-        A + 'role = "ps"' + B + C + 'role = "chief"',
-        '[defaults]\nrole = "ps"\n' + A + 'role = "chief"' + B + 'role = "worker"' + C + "spare = true",
-        "job.command = \"bash -c 'train.py $X && echo ok'\"\n" + A,
-    ],
-)
-def test_unusual_but_right(text: str) -> None:
-    assert hosts(text)
+def test_what_hosts_are_read_as() -> None:
+    """Of each host its name, and what is not as in one of which nothing is said."""
+    text = ""
+    for given in HOSTS:
+        text += f"{given.strip()}\n"
+        for host in hosts(given):
+            usual = msgspec.structs.asdict(Host(host.name, "", ""))
+            said = [
+                f"{key} {value}" for key, value in msgspec.structs.asdict(host).items() if value != usual[key]
+            ]
+            text += f"  {host.name}: {', '.join(said)}\n"
+    matches_golden("config/hosts.txt", text)
 
 
 def test_files_of_this_machine_are_found_from_the_inventory(tmp_path: Path) -> None:
@@ -146,3 +146,213 @@ def test_the_example_is_right_also_with_every_comment_removed() -> None:
     assert len(hosts(text)) == 4
     shown = {line.split("=")[0].strip(" #") for line in text.split("\n") if "=" in line}
     assert shown >= {*HOST_KEYS, *JOB_KEYS}
+
+
+# --- Mistakes in hosts.toml: each is one line, with its place, and none only follows from another ---
+
+ONE = '[[host]]\nssh = "gpu-01"\n'
+TWO = ONE + '[[host]]\nssh = "gpu-02"\n'
+
+# fmt: off
+# Under [[host]], after ssh = "gpu-01"
+IN_A_HOST = (
+    "task_prot = 3000",
+    "grace = 1",
+    "task_port = 80",
+    "task_port = 65530\ntasks = 10",
+    'python = "venv/bin/python"',
+    'workdir = "/"',
+    'workdir = "$HOME/o"',
+    'workdir = ""',
+    'user = "a@b"',
+    "tasks = 0",
+    'role = "cheif"',
+    'role = "chief"\ntasks = 2',
+    'role = "evaluator"',
+    'role = "ps"\n[[host]]\nssh = "b"\nrole = "chief"',
+    'spare = "yes"',
+    'devices = "0,1"',
+    'devices = [0, "0"]',
+    "devices = [0, 1, 2]\ntasks = 2",
+    "env = { A = 1 }",
+    'env = { TOKEN = "abc" }\n[job]\nsecrets = ["TOKEN"]',
+    "task_port = 99999",
+    'tasks = "2"',
+    "spare = 1",
+    'role = "master"',
+    'role = "parameter_server"',
+    'role = "Parameter-Server"',
+    'role = "slave"',
+    "gpus = 4",
+    "slots = 4",
+    'pip = ["numpy"]',
+    'password = "hunter2"',
+    'host = "gpu-02"',
+    'Hostname = "gpu-02"',
+    'bastion = "gate"',
+    'identity-file = "~/.ssh/id"',
+)
+IN_THE_JOB = (
+    "tasks = 1",
+    "env = { A = true }",
+    'env = { TF_CONFIG = "{}" }',
+    'env = { ORCHESTRATE_RUN = "a" }',
+    'secrets = ["TOKEN=abc"]',
+    'command = "train.py --name \'a"',
+    "command = true",
+    'command = "cd src && python train.py"',
+    'command = "train.py --out $SCRATCH/x"',
+    'grace = "30s"',
+    'on_hang = "restrat"',
+    'legacy_keras = "false"',
+    "grace = -1",
+    "max_restarts = 1\nmin_hosts = 9",
+    'framework = "pytorch"',
+    "gpus = 4",
+    'cmd = "train.py"',
+    'pip = ["numpy"]',
+)
+# The only line under [[host]]
+OF_A_TARGET = (
+    'name = " a"',
+    'name = "g[01-8]"',
+    'ssh = "gpu-01:99999"',
+    'ssh = "-oProxyCommand=reboot"',
+    'ssh = "fd00::5:22"',
+    'address = "10.0.0.1:10090"',
+    'address = "172.17.0.256"',
+    'address = "gpu_01!"',
+    'name = "gpu-[4-1]"',
+    'name = "gpu-[04-01,7]"',
+    'ssh = "ssh://gpu-01"',
+    'ssh = "ssh://ada@gpu-01:2200/"',
+)
+IN_THE_DATA = (
+    'sets = ["Mnist"]',
+    'sets = ["mnist", "mnist"]',
+    'paths = ["a/x", "b/x"]',
+    'paths = [".."]',
+    'paths = ["/"]',
+    'path = ["x"]',
+)
+IN_THE_ENVIRONMENT = (
+    'package = ["a"]',
+    "python = 3.11",
+    'index = "packages.example"',
+    '[defaults]\npython = "/opt/python"',
+)
+# Whole files
+IN_A_FILE = (
+    "",
+    b'[[host]]\nssh = "caf\xe9"\n',
+    "[[host]]\nssh = “gpu-01”\n",
+    ONE + "spare = True\n",
+    "[[host]]\nssh = gpu-01\n",
+    '[host]\nssh = "a"\n',
+    'host = "gpu-01"\n',
+    '[[hosts]]\nssh = "a"\n',
+    "[[defaults]]\n" + ONE,
+    "task_port = 3000\n" + ONE,
+    '[defaults]\nname = "a"\n' + ONE,
+    '[env]\nNCCL_DEBUG = "INFO"\n' + ONE,
+    '[env]\nindex = "https://me:hunter2@packages.example/simple"\n' + ONE,
+    "[[host]]\n",
+    '[[host]]\nname = "\\u001b[2J"\naddress = "10.0.0.1"\n',
+    '[[host]]\nname = "a"\n[[host]]\nname = "a"\naddress = "10.0.0.2"\nssh = "b"\n',
+    '[[host]]\nname = "g[1-4]"\n[[host]]\nname = "g[3-6]"\ntask_port = 3000\n',
+    '[[host]]\nname = "g[1-4]"\naddress = "10.0.0.[1-5]"\n',
+    '[[host]]\nname = "g"\nssh = "10.0.0.[1-4]"\n',
+    '[[host]]\nssh = "local"\n',
+    '[defaults]\nworkdir = "/data/o"\nstate = "/data//o"\n' + ONE,
+    '[[host]]\naddress = "10.0.0.1"\n[[host]]\naddress = "10.0.0.1"\ntask_port = 3000\n',
+    '[defaults]\nrole = "chief"\n' + TWO,
+    TWO + 'role = "evaluator"\n[[host]]\nssh = "c"\nrole = "evaluator"\n',
+    TWO + 'role = "ps"\n',
+    ONE + "spare = true\n",
+    ONE + 'devices = [0]\n[job.env]\nCUDA_VISIBLE_DEVICES = "0"\n',
+    ONE + '[host.env]\nA = 1.5\n"B C" = "x"\n',
+    ONE + '[job]\nsecrets = ["TOKEN"]\nenv = { TOKEN = "abc" }\n',
+    '[defaults.env]\nTOKEN = "abc"\n[[host]]\nssh = "gpu-01"\n[job]\nsecrets = ["TOKEN"]\n',
+    "a = " + "[" * 5000,
+    ONE.encode("utf-16"),
+    ONE.encode("utf-16-le"),
+    "[[host]]\nssh = \u2018gpu-01\u2019\n",
+    '[[host]]\nssh = "gpu-01"\n[job]\ncommand = “train.py --name it”\n',
+    "hosts:\n  - ssh: gpu-01\n",
+    "---\nhost:\n",
+    '{"host": [{"ssh": "gpu-01"}]}\n',
+    '[{"ssh": "gpu-01"}]\n',
+    '[[nodes]]\nssh = "gpu-01"\n',
+    '[[machine]]\nssh = "gpu-01"\n',
+    '[[host]]\nssh: "gpu-01"\n',
+    "gpus = 4\n" + ONE,
+    """
+[job]
+comand = "train.py"
+grace = "30s"
+[[host]]
+name = "gpu-01"
+prot = 22
+[defaults]
+role = "cheif"
+[[host]]
+name = "gpu-02"
+address = "172.17.0.300"
+env.OMP_NUM_THREADS = 4
+[extra]
+""",
+)
+# fmt: on
+
+
+def mistakes(text: str | bytes) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse(text)
+    error = caught.value
+    assert error.status is ExitStatus.USAGE
+    lines = error.why.split("\n")
+    assert error.what == f"hosts.toml has {len(lines)} mistake{'s' * (len(lines) > 1)}"
+    return error.why
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "texts"),
+    [
+        ("host", ONE, IN_A_HOST),
+        ("job", ONE + "[job]\n", IN_THE_JOB),
+        ("target", "[[host]]\n", OF_A_TARGET),
+        ("data", ONE + "[data]\n", IN_THE_DATA),
+        ("env", ONE + "[env]\n", IN_THE_ENVIRONMENT),
+        ("file", "", IN_A_FILE),
+    ],
+)
+def test_mistakes(name: str, before: str, texts: tuple[str | bytes, ...]) -> None:
+    def row(text: str | bytes) -> str:
+        whole = text if isinstance(text, bytes) else before + text
+        return f"{text[:300]!r}\n    " + mistakes(whole).replace("\n", "\n    ") + "\n"
+
+    matches_golden(f"config/{name}.txt", "".join(map(row, texts)))
+
+
+def test_a_secret_in_a_broken_line_is_not_shown() -> None:
+    assert "hunter2" not in mistakes('[job.env]\nTOKEN = "hunter2\n')
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    missing, folder, fifo, zero, large = (
+        tmp_path / name for name in ("missing.toml", "folder", "fifo", "zero", "large")
+    )
+    folder.mkdir()
+    os.mkfifo(fifo)
+    zero.symlink_to("/dev/zero")
+    large.write_bytes(b"#" * (2 << 20))
+    rows = {
+        missing: "No such file or directory",
+        **dict.fromkeys((folder, fifo, zero), "it is not a regular file"),
+        large: "it has 2.1 MB, and may have 1.0 MB",
+        missing / "x\0": "its name holds a NUL character",
+    }
+    for path, why in rows.items():
+        with pytest.raises(UsageError) as caught:
+            load(path)
+        assert (caught.value.what, caught.value.why) == (f"cannot read {path}", why)

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import Data
+from orchestrator.node.stock.manifest import BLOB
 from orchestrator.phases.data import find_set, sources
 from orchestrator.sync import contents
 from orchestrator.sync.contents import Contents, DataPath, read_data
@@ -44,7 +45,7 @@ def test_its_pieces_are_its_files_end_to_end(folder: Path) -> None:
     ]
     whole = b"".join(path.read_bytes() for path in made.paths)
     assert b"".join(made.read(piece) for piece in range(len(made.manifest.pieces))) == whole
-    assert [blob.size for blob in made.manifest.pieces[0]] == [4 << 20]
+    assert [blob.size for blob in made.manifest.pieces[0]] == [BLOB]
 
 
 def test_what_was_read_is_not_read_again_until_what_was_kept_of_it_is_damaged(
@@ -103,7 +104,7 @@ def test_nothing_is_said_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="nothing but empty folders"):
         read(tmp_path / "empty")
-    with pytest.raises(UsageError, match="not there"):
+    with pytest.raises(UsageError, match="does not exist"):
         read(tmp_path / "none")
 
 

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import html
+import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
+import jsonschema
+import msgspec
 import pytest
 from msgspec.structs import fields
 
-from orchestrator import checks
+import orchestrator
+from orchestrator import api, checks
 from orchestrator.cli.args import parser
-from orchestrator.config.tables import DATA_KEYS, DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS, KUBERNETES_KEYS
+from orchestrator.config.load import parse
+from orchestrator.config.tables import (
+    DATA_KEYS,
+    DEFAULTS_KEYS,
+    HOST_KEYS,
+    JOB_KEYS,
+    KUBERNETES_KEYS,
+    ROLE_KEYS,
+)
+from orchestrator.envs import Platform, fitting, resolve
 from orchestrator.errors import ExitStatus
-from orchestrator.events import Event, FailureKind
+from orchestrator.events import Event, FailureKind, Stamped, TaskExited, TaskProgressed, TaskStarted, encode
 from orchestrator.model import Host, Job, Role
+from tests import golden, picture
+from tests.golden import matches_golden
 
 ROOT = Path(__file__).parents[2]
 DOCS = [*(ROOT / "docs").glob("*.md")]
@@ -69,8 +85,9 @@ def test_every_key_is_in_the_table_with_its_default(title: str, keys: dict[str, 
 
 def test_every_other_key_and_every_role_is_on_the_page_of_the_inventory() -> None:
     text = page("inventory")
-    assert list(HOST_KEYS)[3:] == list(DEFAULTS_KEYS)
-    assert "Those below `address` may also stand under `[defaults]`" in text
+    assert list(HOST_KEYS)[3:] == list({**DEFAULTS_KEYS, **ROLE_KEYS})
+    assert "Keys from `user` to `container_engine` are also valid under `[defaults]`" in text
+    assert "`[role.NAME]`" in text
     assert all(f'`"{role.value}"`' in text for role in Role)
     assert first_codes(section(text, "Keys of `[data]`")) == list(DATA_KEYS)
     assert first_codes(section(text, "Keys of `[export.kubernetes]`")) == list(KUBERNETES_KEYS)
@@ -107,9 +124,9 @@ def test_the_exit_statuses_are_those_of_the_code() -> None:
 
 
 def test_every_event_failure_and_check_is_in_its_table() -> None:
-    launch = page("launch")
-    assert first_codes(section(launch, "JSON")) == [cls.__name__ for cls in get_args(Event)]
-    kinds = first_codes(section(launch, "What a failure is called"))
+    events = page("events")
+    assert first_codes(events.partition("\n## ")[0]) == [cls.__name__ for cls in get_args(Event)]
+    kinds = first_codes(section(events, "What a failure is called"))
     assert set(kinds) == set(FailureKind) - {FailureKind.NONE}
     checked = first_codes(section(page("preflight"), "The checks"))
     assert set(checked) == {check.name for check in checks.TABLE}
@@ -161,4 +178,139 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 
 def test_the_pages_stay_short() -> None:
-    assert sum(len(page.read_text().split()) for page in DOCS) <= 32_000
+    assert sum(len(page.read_text().split()) for page in DOCS) <= 29_200
+
+
+# --- The packages that docs/setup.md names for each framework are resolved: their wheels are too large ---
+
+PAGE = (Path(__file__).parents[2] / "docs" / "setup.md").read_text()
+ROWS = dict(re.findall(r"^\| ([^|]+) \| `(packages = [^`]+)`[^|\n]*\|$", PAGE, re.MULTILINE))
+
+
+@pytest.mark.parametrize("title", ROWS)
+def test_an_example_resolves_and_has_wheels(title: str) -> None:
+    table = parse(f'[[host]]\nssh = "a"\n[env]\n{ROWS[title]}\n').environment
+    assert table is not None
+    lock = resolve(table)
+    assert set(lock.names) >= {re.split(r"\W", name)[0] for name in table.packages} - {"tensorflow"}
+    assert fitting(lock, Platform("x86_64", "glibc 2.36"), None).minors
+
+
+def test_they_are_all_read() -> None:
+    assert len(ROWS) == 5
+
+
+# --- The reference in docs/api.md is made of the API's docstrings; --update-golden writes it ---
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "api.md"
+HEAD, END = "| name | is |\n|---|---|\n", "\n\n"
+HOSTS = inspect.get_annotations(api.Hosts)
+
+
+def called(name: str, made: Callable[..., object]) -> str:
+    """A call as one writes it, with every option by its name."""
+    words: list[str] = []
+    for one in inspect.signature(made).parameters.values():
+        if one.kind is one.VAR_KEYWORD:  # the options of a TypedDict, its own first
+            kind = api.LaunchOptions if "LaunchOptions" in str(one.annotation) else api.Hosts
+            words += [f"{key}=" for key in dict.fromkeys([*inspect.get_annotations(kind), *HOSTS])]
+        elif one.name != "self":
+            bare = one.default is one.empty or one.default in (None, (), False)
+            default = "" if bare else repr(one.default)
+            star, equals = (
+                "*" if one.kind is one.VAR_POSITIONAL else "",
+                "=" if one.kind is one.KEYWORD_ONLY else "",
+            )
+            words.append(f"{star}{one.name}{equals}{default}")
+    return f"{name}({', '.join(words)})"
+
+
+def reference() -> Iterator[str]:
+    for name in sorted(orchestrator.__all__, key=lambda name: (name[0].isupper(), name)):
+        made = getattr(orchestrator, name)
+        if inspect.isfunction(made):
+            yield row(called(name, made), made)
+        elif made is orchestrator.RunHandle:
+            yield row(name, made)
+            for key, member in vars(made).items():
+                if isinstance(member, property) and not key.startswith("_"):
+                    yield row(f".{key}", member)
+                elif inspect.isfunction(member) and not key.startswith("_"):
+                    yield row(called(f".{key}", member), member)
+        elif inspect.isclass(made):
+            fields = ", ".join(getattr(made, "__struct_fields__", ()))
+            yield row(f"{name}({fields})" if fields else name, made)
+
+
+def row(name: str, made: object) -> str:
+    text = inspect.getdoc(made)
+    assert text, f"{name} has no docstring"
+    shown = text.partition("\n\n")[0] if inspect.isclass(made) else text
+    return f"| `{name}` | {' '.join(shown.split())} |"
+
+
+def test_the_reference_is_made_of_the_docstrings() -> None:
+    page = REFERENCE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(HEAD)
+    _, _, after = rest.partition(END)
+    golden.matches_golden("../../docs/api.md", f"{before}{HEAD}{chr(10).join(reference())}{END}{after}")
+
+
+# --- docs/events.schema.json, which --update-golden makes, and what `--json` prints ---
+
+
+def schema() -> dict[str, Any]:
+    kinds = get_args(Event)
+    _, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    for kind in kinds:
+        part = parts[kind.__name__]
+        fields = {"at": {"type": "number"}, **part["properties"]}
+        if "attempt" in fields:
+            fields["attempt"] = {"type": ["integer", "string"]}  # as `encode` has it
+        part |= {"properties": fields, "required": list(fields)}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "An event of orchestrate: a line of --json",
+        "oneOf": [{"$ref": f"#/$defs/{kind.__name__}"} for kind in kinds],
+        "$defs": parts,
+    }
+
+
+def test_the_schema_in_docs_is_that_of_the_events() -> None:
+    matches_golden("../../docs/events.schema.json", json.dumps(schema(), indent=1) + "\n")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        TaskStarted("worker/0", "gpu-01", "1", 77),
+        TaskStarted("worker/0", "gpu-01", "validation", 77),
+        TaskProgressed("worker/0", 3, None, 2.5),
+        TaskExited("worker/0", "gpu-01", "1", None, 9, "", 1.0, 2.0, stopped=True),
+    ],
+)
+def test_events_are_as_the_schema_says(event: Event) -> None:
+    line = json.loads(encode(Stamped(1.0, event)))
+    jsonschema.validate(line, schema())
+    for broken in ({**line, "event": "Nothing"}, {**line, "at": "now"}, {"at": 1.0, "event": line["event"]}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(broken, schema())
+
+
+# --- README's picture is what the live display shows today ---
+
+
+def drawn(svg: str) -> list[str]:
+    """The text of the picture, a row each."""
+    placed = re.findall(r'<text class="orchestrate-r\d+"[^>]* y="([\d.]+)"[^>]*>(.*?)</text>', svg)
+    found: dict[str, str] = {}
+    for y, text in placed:
+        found[y] = found.get(y, "") + html.unescape(text).replace("\xa0", " ")
+    return [text.rstrip() for text in found.values()]
+
+
+def test_the_picture_is_up_to_date() -> None:
+    shown = picture.svg()
+    assert drawn(shown)[-4:][0].startswith("worker/0")
+    assert drawn(picture.PICTURE.read_text(encoding="utf-8")) == drawn(shown), "scripts/picture --draw"
+    assert picture.PICTURE.read_text(encoding="utf-8") == shown, "scripts/picture --draw"

@@ -1,154 +1,129 @@
-"""The environment of a task: what the tool sets, what the user sets, who wins, and what is said about it."""
+"""What a task is told: by its framework, its hosts, the user and the defaults; and what is said about it."""
 
 from __future__ import annotations
 
+import argparse
 import shlex
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from orchestrator import orchestrate_rank
 from orchestrator.cli.main import main
 from orchestrator.errors import UsageError
-from orchestrator.model import AutoShard, Job
+from orchestrator.export import common
+from orchestrator.frameworks import FRAMEWORKS, Standing, variables
+from orchestrator.model import AutoShard, FrameworkName, Inventory, Job, RunPlan
+from orchestrator.phases.preflight import needs
+from orchestrator.program import choices
+from orchestrator.requests import PreflightRequest
+from orchestrator.verbs import preflight
+from tests.golden import matches_golden
 from tests.unit.plans import host, make
 
-PROXY = "set grpc_proxy= so that tasks do not look for each other through an http_proxy"
+TF, TORCH, JAX = FrameworkName.TENSORFLOW, FrameworkName.TORCH, FrameworkName.JAX
+UNKNOWN = FrameworkName.AUTO
+TRAIN = ("train.py",)
+
+PLAIN = "import tensorflow as tf\ntf.keras.Sequential()"
+OWN = "import keras"
+# Each program on one host and on two: what of its environment and notes is not as of PLAIN there.
+PROGRAMS: dict[str, tuple[str, Job]] = {
+    "keras": (OWN, Job()),
+    "keras in a function": ("def f():\n    try:\n        import keras\n    except ImportError: pass", Job()),
+    "keras, and no Python": ("import keras\nprint(f'{x['a']}' '\nmatch 1:\n", Job()),
+    "keras in a text": (f"import tf_keras\n'''\n{OWN}\n'''", Job()),
+    "keras_hub": ("from keras_hub import models", Job()),
+    "keras.ops": ("import tensorflow as tf\ntf.keras.ops.mean(1)", Job()),
+    "central storage": (f"{OWN}\ntf.distribute.experimental.CentralStorageStrategy()", Job()),
+    "no keras but in a comment": ("import tensorflow as tf\ntf.Variable(1)  # no keras.ops", Job()),
+    "legacy_keras": (OWN, Job(legacy_keras=True)),
+    "no legacy_keras": (PLAIN, Job(legacy_keras=False)),
+    "no repair_keras": (PLAIN, Job(repair_keras=False)),
+    "auto_shard": (PLAIN, Job(auto_shard=AutoShard.DATA)),
+    "no auto_shard": (PLAIN, Job(auto_shard=AutoShard.OFF)),
+    "it reads TF_CONFIG": ('import tensorflow\njson.loads(os.environ["TF_CONFIG"])', Job()),
+    "tf_config": (PLAIN, Job(tf_config=True)),
+    "it cannot be read": ("", Job()),
+    "no framework": ("import os", Job()),
+    "a validation of its own": ("import os", Job(validate="./check")),
+    "torch": ("import torch", Job()),
+    "keras_tuner": ("import keras_tuner as kt", Job()),
+    "kerastuner": ("from kerastuner import Hyperband", Job()),
+    "no keras_tuner": ("import tensorflow  # import keras_tuner", Job()),
+    "keras_tuner in a strategy": ("import keras_tuner\ntf.distribute.MultiWorkerMirroredStrategy()", Job()),
+}
 
 
-def test_the_defaults_and_what_is_said() -> None:
-    plan = make(host("a"), host("b"), command=("train.py",), sources=(PLAIN,))
-    env = {name: value for name, value in plan.tasks[0].env.items() if name != "TF_CONFIG"}
-    ours = {"ORCHESTRATE_KERAS": "tf_keras,keras", "ORCHESTRATE_AUTO_SHARD": "auto"}
-    ours |= {"ORCHESTRATE_RANK": "0", "ORCHESTRATE_SIZE": "2", "ORCHESTRATE_LOCAL_RANK": "0"}
-    ours["ORCHESTRATE_HOSTS"] = ours["DTENSOR_JOBS"] = "a:2222,b:2222"
-    ours |= {"DTENSOR_CLIENT_ID": "0", "DTENSOR_NUM_CLIENTS": "2", "DTENSOR_JOB_NAME": "worker"}
-    assert env == {"PYTHONUNBUFFERED": "1", "grpc_proxy": "", "TF_USE_LEGACY_KERAS": "1", **ours}
-    keras = "tf.keras is Keras 2 (tf_keras), on one task as on several; legacy_keras = false under [job]"
-    assert plan.notes[1:] == (
-        "set PYTHONUNBUFFERED=1 so that output arrives as it is printed",
-        PROXY,
-        f"set TF_USE_LEGACY_KERAS=1 so that {keras} makes it Keras 3",
-    )
+def lines(plan: RunPlan) -> list[str]:
+    env = [f"{name}={value}" for name, value in plan.tasks[0].env.items()]
+    return [*env, *plan.notes, *(["is validated"] if plan.admission.validate else [])]
 
 
-def test_a_default_the_user_sets_is_not_ours_to_explain() -> None:
-    plan = make(
+def compared(plan: RunPlan, usual: RunPlan) -> list[str]:
+    """Only what differs."""
+    new, old = lines(plan), lines(usual)
+    return [
+        *(f"  - {one}" for one in old if one not in new),
+        *(f"  + {one}" for one in new if one not in old),
+    ]
+
+
+def test_what_a_program_changes() -> None:
+    text = []
+    for hosts in ((host("a"),), (host("a"), host("b"))):
+        usual = make(*hosts, command=TRAIN, sources=(PLAIN,))
+        text += [f"=== {len(hosts)}", *lines(usual)]
+        for name, (source, job) in PROGRAMS.items():
+            sources = ("import os", source) if source else ()
+            text += [f"--- {name}", *compared(make(*hosts, job=job, command=TRAIN, sources=sources), usual)]
+        text += ["--- the bundled program", *compared(make(*hosts), usual)]
+        text += ["--- an R program", *compared(make(*hosts, command=("train.R",)), usual)]
+    matches_golden("environment/programs.txt", "\n".join([*text, ""]))
+
+
+PYTHON = "/opt/py/bin/python3"
+ROLES = zip("abcde", ("worker", "evaluator", "worker", "service", "service"), strict=True)
+TWO_GPUS = (host("fd00::5", tasks=2, devices=("0", "1"), task_port=3000), host("b", devices=("0",)))
+# The whole environment of each task.
+PLANS: dict[str, Callable[[], RunPlan]] = {
+    "devices": partial(make, host("a", devices=("0", "1"))),
+    "devices of each task": partial(make, host("a", tasks=2, devices=("3", "x"))),
+    "no devices": partial(make, host("a", devices=())),
+    "parameter servers": partial(make, host("a", "ps", tasks=2), host("b", "chief")),
+    "a chief": partial(make, host("a"), host("b", "chief")),
+    "an evaluator": partial(make, host("a"), host("b", "evaluator")),
+    "R, of a Python with a path": partial(make, host("a", python=PYTHON), command=("Rscript", "train.R")),
+    "PyTorch": partial(make, *TWO_GPUS, job=Job(framework=TORCH), command=TRAIN),
+    "JAX": partial(make, *TWO_GPUS, job=Job(framework=JAX), command=TRAIN),
+    "PyTorch, and hosts that do not train": partial(
+        make,
+        *(host(name, role, command=("s.py",)) for name, role in ROLES),
+        job=Job(framework=TORCH),
+        command=TRAIN,
+    ),
+    "defaults that the user sets": partial(
+        make,
         host("a", env={"grpc_proxy": "x"}),
         host("b"),
         job=Job(env={"PYTHONUNBUFFERED": ""}),
         env={"TF_USE_LEGACY_KERAS": "0"},
-    )
-    assert plan.tasks[0].env["grpc_proxy"] == "x"
-    assert plan.tasks[1].env["TF_USE_LEGACY_KERAS"] == "0"
-    assert plan.notes == (PROXY.replace("= ", "= on worker/1 "),)
+    ),
+}
 
 
-PLAIN = "import tensorflow as tf\ntf.keras.Sequential()"
-OWN = "import keras"
-LATE = "def f():\n    try:\n        import keras\n    except ImportError: pass"
-BROKEN = "import keras\nprint(f'{x['a']}' '\nmatch 1:\n"
-OPS = "import tensorflow as tf\ntf.keras.ops.mean(1)"
-CENTRAL = "import keras\ntf.distribute.experimental.CentralStorageStrategy()"
-NONE = "import tensorflow as tf\ntf.Variable(1)  # no keras.ops"
-TRAIN = ("train.py",)
-TWO = "so that tf.keras is Keras 2"
+def test_the_environment_of_each_task() -> None:
+    def told(plan: RunPlan) -> Iterator[str]:
+        for task in plan.tasks:
+            yield f"{task.id} on {task.host}:"
+            yield from (f"    {name}={value}" for name, value in task.env.items())
+        yield from plan.notes
+        yield f"complete with {plan.completion.value}: {plan.cluster}"
 
-
-@pytest.mark.parametrize(
-    ("wanted", "command", "source", "legacy", "note"),
-    [
-        (None, (), None, True, TWO),
-        (None, TRAIN, PLAIN, True, TWO),
-        (None, TRAIN, OWN, False, "Keras 3, the program uses `import keras`"),
-        (None, TRAIN, LATE, False, "Keras 3, the program uses `import keras`"),
-        (None, TRAIN, BROKEN, False, "Keras 3, the program uses `import keras`"),
-        (None, TRAIN, f"import tf_keras\n'''\n{OWN}\n'''", True, TWO),
-        (None, TRAIN, "from keras_hub import models", False, "Keras 3, the program uses `import keras_hub`"),
-        (None, TRAIN, OPS, False, "Keras 3, the program uses keras.ops"),
-        (None, TRAIN, CENTRAL, False, "its `fit` is wrong with CentralStorageStrategy"),
-        (None, TRAIN, NONE, False, ""),  # a comment shows nothing
-        (True, TRAIN, OWN, True, "as legacy_keras = true says"),
-        (False, TRAIN, PLAIN, False, "Keras 3, as legacy_keras = false says"),
-    ],
-)
-def test_the_keras_of_one_task_and_of_four(
-    wanted: bool | None, command: tuple[str, ...], source: str | None, legacy: bool, note: str
-) -> None:
-    job = Job(legacy_keras=wanted)
-    sources = () if source is None else ("import os", source)
-    for many in (1, 4):
-        plan = make(*(host(f"h{n}") for n in range(many)), job=job, command=command, sources=sources)
-        assert plan.tasks[0].env.get("TF_USE_LEGACY_KERAS") == ("1" if legacy else None)
-        told = [text for text in plan.notes if "eras" in text and "`framework`" not in text]
-        assert len(told) == bool(note)
-        assert not note or note in told[0]
-        assert not any("repaired" in text for text in told)  # no version is known here; a task reports it
-
-
-@pytest.mark.parametrize(
-    ("source", "job", "given"),
-    [
-        (PLAIN, Job(), False),
-        ('import os\njson.loads(os.environ["TF_CONFIG"])', Job(), True),
-        ("", Job(), True),  # it cannot be read
-        (PLAIN, Job(tf_config=True), True),
-    ],
-)
-def test_tf_config_of_one_task(source: str, job: Job, given: bool) -> None:
-    sources = (source,) if source else ()
-    assert ("TF_CONFIG" in make(host("a"), job=job, command=TRAIN, sources=sources).tasks[0].env) is given
-    assert "TF_CONFIG" in make(host("a"), host("b"), job=job, command=TRAIN, sources=sources).tasks[0].env
-
-
-@pytest.mark.parametrize(
-    ("source", "job", "name", "value"),
-    [
-        (OWN, Job(), "ORCHESTRATE_KERAS", "keras"),
-        (PLAIN, Job(repair_keras=False), "ORCHESTRATE_KERAS", None),
-        (PLAIN, Job(auto_shard=AutoShard.DATA), "ORCHESTRATE_AUTO_SHARD", "data"),
-        (PLAIN, Job(auto_shard=AutoShard.OFF), "ORCHESTRATE_AUTO_SHARD", None),
-    ],
-)
-def test_what_is_repaired_of_several_tasks(source: str, job: Job, name: str, value: str | None) -> None:
-    plan = make(host("a"), host("b"), job=job, command=TRAIN, sources=(source,))
-    assert plan.tasks[0].env.get(name) == value
-    assert ("set ORCHESTRATE_AUTO_SHARD=data as auto_shard says" in plan.notes) is (value == "data")
-    assert "ORCHESTRATE_AUTO_SHARD" not in make(host("a"), job=job).tasks[0].env
-
-
-@pytest.mark.parametrize(
-    ("entry", "gpus", "note"),
-    [
-        (host("a"), [None], None),
-        (host("a", devices=("0", "1")), ["0,1"], "set CUDA_VISIBLE_DEVICES=0,1 as `devices` says"),
-        (host("a", tasks=2, devices=("3", "x")), ["3", "x"], "set CUDA_VISIBLE_DEVICES as `devices` says"),
-        (host("a", devices=()), ["-1"], "set CUDA_VISIBLE_DEVICES=-1 as `devices = []` says"),
-        (
-            host("a", "ps", tasks=2),
-            ["-1", "-1"],
-            "set CUDA_VISIBLE_DEVICES=-1 since ps tasks need no GPU; give its host `devices` to change it",
-        ),
-    ],
-)
-def test_devices(entry: object, gpus: list[str | None], note: str | None) -> None:
-    plan = make(entry)  # type: ignore[arg-type]
-    assert [task.env.get("CUDA_VISIBLE_DEVICES") for task in plan.tasks] == gpus
-    order = {task.env.get("CUDA_DEVICE_ORDER") for task in plan.tasks}
-    assert order == ({"PCI_BUS_ID"} if gpus[0] not in {None, "-1"} else {None})
-    assert [text for text in plan.notes if "VISIBLE" in text] == ([note] if note else [])
-
-
-@pytest.mark.parametrize(
-    ("python", "command", "value"),
-    [
-        ("~/venv/bin/python", "train.R", "~/venv/bin/python"),
-        ("/opt/py/bin/python3", "Rscript train.R", "/opt/py/bin/python3"),
-        ("python3", "train.R", None),  # reticulate wants a path; the node puts the right one first on PATH
-    ],
-)
-def test_reticulate(python: str, command: str, value: str | None) -> None:
-    plan = make(host("a", python=python), command=tuple(command.split()))
-    assert plan.tasks[0].env.get("RETICULATE_PYTHON") == value
+    text = [line for name, plan in PLANS.items() for line in (f"--- {name}", *told(plan()))]
+    matches_golden("environment/tasks.txt", "\n".join([*text, ""]))
 
 
 def test_a_secret_is_not_given_as_a_value() -> None:
@@ -169,18 +144,166 @@ NOTED = ("--epochs 1", "train.py", "nice bash run.sh", "train.R", "python -c 'im
 NOT_NOTED = ("hostname", "look.py", "bash look.sh", "python -m pytest", "make data")
 
 
-@pytest.mark.parametrize(
-    ("command", "noted"), [*((line, True) for line in NOTED), *((line, False) for line in NOT_NOTED)]
-)
+@pytest.mark.parametrize("command", [*NOTED, *NOT_NOTED])
 def test_keras_is_noted_where_a_program_names_it(
-    command: str,
-    noted: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     assert main(["launch", "--dry-run", "--", *shlex.split(command)]) == 0
-    assert ("Keras" in capsys.readouterr().out) is noted
+    assert ("Keras" in capsys.readouterr().out) is (command in NOTED)
+
+
+# (command, source, KERAS_BACKEND, what it is of)
+SHOWN: list[tuple[str, str, str, FrameworkName]] = [
+    ("train.py", "import tensorflow as tf", "", TF),
+    ("train.py", "import torch.nn as nn", "", TORCH),
+    ("train.py", "import numpy  # import torch", "", UNKNOWN),
+    ("train.py", "'''This does not import tensorflow.'''\nimport json, os", "", UNKNOWN),
+    ("train.py", 'import importlib\nimportlib.import_module("tensorflow.v2")', "", TF),
+    ("train.py", "import tensorflow_hub, numpy", "", TF),
+    ("train.py", "import jax, tensorflow_datasets", "", JAX),
+    # Of several it is the one that trains on several tasks; tf.data is what feeds many programs of JAX.
+    ("train.py", "import tensorflow, torch\ntf.distribute.MirroredStrategy()", "", TF),
+    ("train.py", "import tensorflow, jax\njax.distributed.initialize()", "", JAX),
+    ("train.py", "import tensorflow as tf, torch", "", TF),
+    ("train.py", 'os.environ["KERAS_BACKEND"] = "torch"\nimport keras', "", TORCH),
+    ("train.py", 'os.environ.setdefault("KERAS_BACKEND", "jax")\nimport keras', "", JAX),
+    ("train.py", 'import keras\nos.environ["KERAS_BACKEND"] = "torch"', "", TF),
+    ("train.py", 'os.environ["KERAS_BACKEND"] = "jax"\nimport keras, tensorflow', "", JAX),
+    ("train.py", "import keras", "torch", TORCH),
+    ("train.py", 'os.environ.setdefault("KERAS_BACKEND", "torch")\nimport keras', "tensorflow", TF),
+    ("train.py", 'os.environ["KERAS_BACKEND"] = "torch"\nimport keras', "tensorflow", TORCH),
+    ("torchrun train.py", "", "", TORCH),
+    ("accelerate launch train.py", "", "", TORCH),
+    ("python -m torch.distributed.run train.py", "", "", TORCH),
+    ("bash -c torchrun\ntrain.py", "", "", TORCH),
+    ("train.py --notes torchrunner", "", "", UNKNOWN),
+    ("hostname", "", "", UNKNOWN),
+    ("python -c print();import\ttensorflow", "", "", TF),
+    ("python -m worker_entry --epochs 3", "", "", TF),
+    ("python -m torch_trainer", "", "", UNKNOWN),
+    ("mnist.R data", "", "", TF),
+]
+
+
+def test_a_program_or_its_command_or_the_environment_shows_the_framework() -> None:
+    text = ""
+    for command, source, value, name in SHOWN:
+        env = {"KERAS_BACKEND": value} if value else {}
+        chosen, why = choices.choose_framework(command.split(" "), (source,), env)
+        assert chosen is name, (command, source)
+        text += f"{command!r} {source!r} {value}: {name or 'none'}: {why}\n"
+    matches_golden("environment/frameworks.txt", text)
+
+
+ALL_HOSTS = "[fd00::5]:3000,[fd00::5]:3001,b:2222"
+# What programs read, and task 1 of three gets, on an IPv6 host: (framework, module, variables, their values).
+CONTRACTS = [
+    (TORCH, "torch", "RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT", "1 3 1 fd00::5 3000"),
+    # As torchrun's options read them, and accelerate's, which has the same parser.
+    (TORCH, "torch", "PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE PET_MASTER_ADDR", "2 0 2 fd00::5"),
+    (JAX, "jax", "JAX_COORDINATOR_ADDRESS JAX_NUM_PROCESSES JAX_PROCESS_ID", "[fd00::5]:3000 3 1"),
+    (JAX, "jax", "KERAS_DISTRIBUTION_JOB_ADDRESSES KERAS_DISTRIBUTION_PROCESS_ID", f"{ALL_HOSTS} 1"),
+    # Kubeflow's
+    (JAX, "jax", "COORDINATOR_ADDRESS COORDINATOR_PORT NUM_PROCESSES PROCESS_ID", "[fd00::5] 3000 3 1"),
+    (TF, "tensorflow", "DTENSOR_JOBS DTENSOR_CLIENT_ID DTENSOR_NUM_CLIENTS", f"{ALL_HOSTS} 1 3"),
+    (
+        TF,
+        "keras_tuner",
+        "KERASTUNER_TUNER_ID KERASTUNER_ORACLE_IP KERASTUNER_ORACLE_PORT",
+        "tuner0 [fd00::5] 3000",
+    ),
+]
+
+
+@pytest.mark.parametrize(("framework", "module", "names", "values"), CONTRACTS)
+def test_a_program_of_each_contract_finds_its_place(
+    framework: FrameworkName, module: str, names: str, values: str
+) -> None:
+    hosts = host("fd00::5", tasks=2, devices=("0", "1"), task_port=3000), host("b")
+    plan = make(*hosts, job=Job(framework=framework), command=TRAIN, sources=(f"import {module}",))
+    elsewhere = orchestrate_rank.of_frameworks(1, [("[fd00::5]", 3000), ("[fd00::5]", 3001), ("b", 2222)])
+    elsewhere["PET_NPROC_PER_NODE"] = "2"
+    for env in (plan.tasks[1].env, elsewhere):
+        assert [env[name] for name in names.split()] == values.split()
+
+
+def launched(command: tuple[str, ...], hosts: str = "a,b") -> dict[str, str]:
+    """What orchestrate_rank.py, for other launchers, tells the second of two tasks."""
+    options = argparse.Namespace(hosts=hosts, meet=None, roles="", first=0, port=None, wait=1)
+    return orchestrate_rank.variables({"RANK": "1", "WORLD_SIZE": "2"}, options, command)
+
+
+@pytest.mark.parametrize("source", ["import keras_tuner", "import os"])
+def test_the_file_for_other_launchers_looks_for_a_search(source: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(source)
+    env = launched(("p", str(tmp_path / "train.py")))
+    assert env.get("KERASTUNER_TUNER_ID") == ("tuner0" if "tuner" in source else None)
+
+
+def test_hosts_that_a_framework_or_its_launcher_cannot_have_are_refused() -> None:
+    for role in ("worker", "chief"):
+        with pytest.raises(UsageError, match="has the role chief, and the program's framework is PyTorch"):
+            make(host("a", role), host("b", "chief"), command=("t.py",), sources=("import torch",))
+    for starts in ("torchrun", "accelerate launch"):
+        with pytest.raises(UsageError, match="a has 2 tasks, and the command starts the processes of a host"):
+            make(host("a", tasks=2), command=(*starts.split(), "t.py"))
+
+
+@pytest.mark.parametrize("option", ["--node_rank=0", "--node-rank 0", "--machine_rank=0"])
+def test_a_node_rank_that_all_hosts_would_have_is_refused(option: str) -> None:
+    starts = "accelerate launch" if option.startswith("--machine") else "torchrun"
+    command = (*starts.split(), "--nnodes=2", *option.split(), "train.py")
+    with pytest.raises(UsageError, match="same on all 2 hosts"):
+        make(host("a"), host("b"), command=command)
+    assert make(host("a"), command=command).tasks
+    assert make(host("a"), host("b"), command=("train.py", *option.split())).tasks
+
+
+@pytest.mark.parametrize(
+    ("command", "shell", "alone"),
+    [
+        ("torchrun --standalone train.py", "", True),
+        ("torchrun --nproc_per_node=2 --standalone train.py", "", True),
+        ("python -m torch.distributed.run --standalone train.py", "", True),
+        ("bash -c torchrun\\\n--standalone train.py", "", True),
+        ("./train.sh", "set -e\ntorchrun \\\n    --standalone \\\n    train.py\n", True),
+        ("./train.sh", "# torchrun --standalone train.py\ntorchrun train.py\n", False),
+        ("torchrun train.py", "", False),
+        ("torchrun train.py --standalone_eval", "", False),
+    ],
+)
+def test_torchrun_standalone_trains_on_each_host(command: str, shell: str, alone: bool) -> None:
+    """PET_NNODES would have each wait for the others at a place of its own."""
+    words, sources = tuple(command.split(" ")), ("import torch",)
+    plan = make(host("a"), host("b"), command=words, sources=sources, shell=shell)
+    assert ("PET_NNODES" in plan.tasks[0].env) is not alone
+    assert "PET_NPROC_PER_NODE" in plan.tasks[0].env
+    note = "torchrun --standalone: each host trains separately; without this option they train together"
+    assert (note in plan.notes) is alone
+    assert note not in make(host("a"), command=words, sources=sources, shell=shell).notes
+    assert shell or ("PET_NNODES" in launched(words)) is not alone
+
+
+def test_preflight_goes_by_the_framework_or_the_program_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import torch")
+    for job in (Job(framework=TORCH), Job(command=TRAIN)):
+        assert needs(preflight.everything(PreflightRequest(Inventory((host("a"),), job)))).framework is TORCH
+
+
+def test_the_file_for_other_launchers_tells_the_same() -> None:
+    """orchestrate_rank.py, for Slurm and Kubernetes, stands alone; the names are one contract."""
+    hosts = [("a", 2222), ("a", 2223), ("[fd00::5]", 2222)]
+    standing = Standing(1, (("a", 2222), ("a", 2223), ("fd00::5", 2222)), 1, 2, 0, 2, None)
+    ours = {key: value for name in FRAMEWORKS for key, value in variables(name, standing, True).items()}
+    assert orchestrate_rank.of_frameworks(1, hosts) == ours
+    plan = make(host("a", "chief"), host("b", tasks=2), host("fd00::5", "ps"), host("d", "evaluator"))
+    addresses = [*plan.tasks[0].env["ORCHESTRATE_HOSTS"].split(","), "d:2222"]
+    for rank, task in enumerate(plan.tasks):
+        config = orchestrate_rank.tf_config(rank, list(common.roles(plan).items()), addresses)
+        assert config == task.env["TF_CONFIG"]

@@ -50,6 +50,16 @@ def test_manifests() -> None:
     matches_golden("export/jobset.yaml", shown(roles(), jobset=True))
 
 
+def test_a_job_set_is_done_when_those_who_train_are() -> None:
+    rows = [("a", "worker", ()), ("e", "evaluator", ("evaluate.py",)), ("s", "service", ("serve.py",))]
+    plan = plans.make(*(host(name, role, command=own) for name, role, own in rows), command=("train.py",))
+    spec = made(plan, jobset=True)[1]["spec"]
+    assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["worker"]}
+    jobs = [job["template"]["spec"]["template"]["spec"]["containers"][0] for job in spec["replicatedJobs"]]
+    assert [job["args"][-1] for job in jobs] == ["train.py", "evaluate.py", "serve.py"]
+    assert "# when train-worker is complete, delete the others\n" in shown(plan)
+
+
 def test_batch_files() -> None:
     launch = ["orchestrate", "launch", "--hosts", "slurm", "--", "train.py"]
     texts = [

@@ -15,46 +15,21 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-FLOORS = {
-    8: {"__main__"},
-    7: {"cli", "api"},
-    6: {"report"},
-    5: {"render"},
-    4: {"verbs"},
-    3: {"phases", "connectors"},
-    2: {"transport", "clock", "ssh", "command", "slurm", "fleet", "sync", "store", "rehearsal", "envs"},
-    1: {
-        "config",
-        "planning",
-        "program",
-        "frameworks",
-        "checks",
-        "run",
-        "diagnosis",
-        "wire",
-        "export",
-        "ranges",
-        "plainfile",
-        "unbroken",
-        "processes",
-    },
-    0: {
-        "errors",
-        "model",
-        "requests",
-        "names",
-        "events",
-        "text",
-        "quoting",
-        "nearest",
-        "orchestrate_rank",
-        "timings",
-        "node",
-    },
-}
+# From the ground up.
+FLOORS = (
+    "errors model requests names events text quoting nearest orchestrate_rank timings node",
+    "config planning program frameworks checks run diagnosis wire export ranges plainfile unbroken processes",
+    "transport clock ssh command slurm fleet sync store rehearsal envs",
+    "phases connectors",
+    "verbs",
+    "render",
+    "report",
+    "cli api",
+    "__main__",
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
 # Of no library: the name under which `node` is imported there, and the hook that may be anybody's.
-OF_NODES = {"orchestrate_node", "sitecustomize", "site_frameworks"}
-FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
+OF_NODES = {"orchestrate_node", "sitecustomize", "site_frameworks", "site_standby"}
 
 # Where nothing has an effect, neighbours may know each other; above, each effect stays behind its door.
 PURE = {0, 1}
@@ -104,7 +79,6 @@ class Import:
     line: int
     target: str  # absolute; for `from a import b` it is a.b where that is a module, else a
     relative: bool
-    typing_only: bool
 
     def __str__(self) -> str:
         return f"{self.source.path.relative_to(ROOT)}:{self.line}: {self.source.name} imports {self.target}"
@@ -125,18 +99,10 @@ ORCHESTRATOR = modules("orchestrator")
 def imports(module: Module, known: dict[str, Module]) -> Iterator[Import]:
     """Every import of a module, those inside functions and under TYPE_CHECKING too."""
     tree = ast.parse(module.path.read_bytes())
-    guarded = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-        for branch in node.body
-        for inner in ast.walk(branch)
-    }
     for node in ast.walk(tree):
-        typing_only = node in guarded
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(module, node.lineno, alias.name, relative=False, typing_only=typing_only)
+                yield Import(module, node.lineno, alias.name, relative=False)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
@@ -146,7 +112,7 @@ def imports(module: Module, known: dict[str, Module]) -> Iterator[Import]:
             for alias in node.names:
                 name = f"{base}.{alias.name}"
                 target = name if name in known else base
-                yield Import(module, node.lineno, target, relative=node.level > 0, typing_only=typing_only)
+                yield Import(module, node.lineno, target, relative=node.level > 0)
 
 
 @functools.cache

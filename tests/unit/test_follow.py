@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import pytest
 from msgspec.structs import replace
@@ -16,25 +18,28 @@ from orchestrator import wire
 from orchestrator.clock import SYSTEM
 from orchestrator.connectors import Connectors
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import Event, HostLost, Last, LogGap, TaskExited, TaskProgressed, TaskReported
+from orchestrator.events import Event, HostLost, Last, Phase, TaskExited, TaskProgressed, TaskReported
 from orchestrator.fleet import Answers, Fleet, TaskNews
 from orchestrator.fleet.session import Backlog
-from orchestrator.model import LOCAL, Admission, Host, TaskId
+from orchestrator.model import LOCAL, Host, TaskId
 from orchestrator.names import RunId
+from orchestrator.phases.attempt import Attempt, Gauge
 from orchestrator.phases.connect import lease
-from orchestrator.phases.context import PhaseFailed, Run, StopFlag
+from orchestrator.phases.context import PhaseFailed, Run, StopFlag, failure
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.loop import Loop, Reconnected
 from orchestrator.phases.restart import recovery
-from orchestrator.phases.validate import _failed, _validated
+from orchestrator.phases.validate import _failed
 from orchestrator.run import fitlines
+from orchestrator.run.records import number
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from orchestrator.store.points import PointFile, PointReader
 from orchestrator.transport import Link
+from tests.golden import matches_golden
 from tests.unit.plans import host, make
 
-SESSION: Any = SimpleNamespace(host=host("a"), clock_offset=0.0, backlog=Backlog())
+SESSION: Any = SimpleNamespace(host=host("a"), clock_offset=0.0, backlog=Backlog(), dropped=set())
 
 
 @pytest.fixture
@@ -63,16 +68,6 @@ def give(follower: Follower, kind: str, payload: bytes = b"", **header: Any) -> 
     header = {"stream": 1, "attempt": "1", "task": "worker/0", "kind": kind, **header}
     follower._run.loop.put(TaskNews("a", SESSION, wire.news(header, payload), payload))
     follower.step(0.0)
-
-
-def test_what_is_reported_behind_a_hole_is_told_once_it_is_filled(
-    follower: Follower, told: list[Event]
-) -> None:
-    lines = [json.dumps({"kind": "progress", "step": step}).encode() + b"\n" for step in range(1, 7)]
-    give(follower, "report", lines[0], offset=0)
-    give(follower, "report", b"".join(lines[2:]), offset=len(lines[0] + lines[1]))
-    give(follower, "report", b"".join(lines), offset=0)
-    assert [event.step for event in told if isinstance(event, TaskProgressed)] == [1, 2, 3, 4, 5, 6]
 
 
 def progress(first: int, behind: int) -> bytes:
@@ -107,18 +102,16 @@ def test_a_keeper_that_takes_over_doubles_no_point_and_loses_none(follower: Foll
         run.folder.log("1", "worker-0").write_bytes(log)
 
 
-def test_what_keras_prints_is_progress(follower: Follower, told: list[Event]) -> None:
-    """Each epoch, though many come at once; what `evaluate` prints afterwards is none."""
-    epochs = b"".join(
-        b"Epoch %d/9\n5/5 - 0s - loss: 0.%d - f1: 0.5 - val_loss: 0.25 - lr: 1.0e-03 - 9ms/step\n" % (n, n)
-        for n in range(1, 10)
-    )
-    noise = b"5/5 - 0s - loss: 77.0 - f1: 0.1 - 9ms/step\n"
-    give(follower, "log", b"warning\n" + epochs + noise, offset=0, times=[])
-    assert steps(told) == [5, 10, 15, 20, 25, 30, 35, 40, 45]
-    last = told[-1]
-    assert isinstance(last, TaskProgressed)
-    assert (last.loss, last.metrics) == (0.9, {"f1": 0.5, "val_loss": 0.25, "lr": 0.001})
+def test_a_follower_is_closed_whatever_ends_it(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(timeout: float) -> bool:
+        raise OSError(errno.EIO, f"within {timeout} s")
+
+    del follower._run.fleet.sessions["a"]
+    attempt = Attempt(follower._run, "1")
+    monkeypatch.setattr(attempt._follower, "step", step)
+    with pytest.raises(OSError, match="within"):
+        attempt.follow()
+    assert attempt._follower._closed
 
 
 def test_a_flood_of_reports_is_bounded_for_viewers_and_on_disk(follower: Follower, told: list[Event]) -> None:
@@ -139,6 +132,37 @@ def test_a_flood_of_reports_is_bounded_for_viewers_and_on_disk(follower: Followe
     assert isinstance(told[-1], TaskExited)
 
 
+def test_what_tasks_use_of_a_host_is_sampled(follower: Follower) -> None:
+    run = follower._run
+    answers = [
+        wire.Measured(
+            (
+                wire.TaskVitals("1", "worker/0", float(at), at << 30, *gpus),
+                wire.TaskVitals("1", "worker/9", 1e9, 1 << 60),  # is none of this host
+            )
+        )
+        for at, gpus in enumerate(((), (1 << 30, 90)))
+    ]
+
+    def submit(_: object) -> Future[wire.Measured]:
+        future = Future[wire.Measured]()
+        future.set_result(answers.pop(0))
+        return future
+
+    run.fleet.sessions["a"] = cast("Any", SimpleNamespace(submit=submit))
+    run.usage = PointFile(run.folder.usage, 1)
+    gauge = Gauge(run, follower, 0.0)
+    for _ in range(2):  # without a viewer
+        gauge.sampled = -math.inf
+        gauge.look()
+        gauge._take(run.clock.now())
+    assert not run.folder.vitals.exists()
+    first, second = PointReader(run.folder.usage).poll()
+    assert (first.task, first.values) == ("a", {"memory": 0.0})
+    assert second.values.pop("cpu") > 0
+    assert second.values == {"memory": 1 << 30, "gpu_memory": 1 << 30, "gpu_busy": 90}
+
+
 def gap(count: int) -> dict[str, Any]:
     return {"bytes": count, "why": "No space left on device", "offset": 0, "ns": 1}
 
@@ -148,20 +172,44 @@ def final(*gaps: dict[str, Any]) -> dict[str, Any]:
     return {**known, "gaps": list(gaps)}
 
 
-def test_a_gap_that_grows_is_said_to_its_end(follower: Follower, told: list[Event]) -> None:
-    """Whatever the task ended of: here it was stopped."""
-    give(follower, "state", state={"state": "running", "gaps": [gap(100)]})
-    give(follower, "state", state={"state": "running", "gaps": [gap(40_000)]})
-    give(follower, "state", state=final(gap(63_009)))
-    assert sum(event.count for event in told if isinstance(event, LogGap)) == 63_009
-    assert isinstance(told[-1], TaskExited)
-    assert len(told) == 3  # not one for each time that it grew
+STEPS = [json.dumps({"kind": "progress", "step": step}).encode() + b"\n" for step in range(1, 7)]
+LOSSES = [
+    json.dumps({"kind": "progress", "step": n, "loss": float(loss), "f1": 0.5}).encode() + b"\n"
+    for n, loss in enumerate(("nan", "inf", "-inf"), 1)
+]
+FIT = b"Epoch %d/9\n5/5 - 0s - loss: 0.%d - f1: 0.5 - val_loss: 0.25 - lr: 1.0e-03 - 9ms/step\n"
+EVALUATED = b"5/5 - 0s - loss: 77.0 - f1: 0.1 - 9ms/step\n"
+AN_HOUR_LATER = {**final(), "ended_ns": 3_602 * 10**9, "seconds": 1.5}
+Frame: TypeAlias = tuple[str, bytes, dict[str, Any]]
+FRAMES: dict[str, list[Frame]] = {
+    "hole": [  # which is filled
+        ("report", STEPS[0], {"offset": 0}),
+        ("report", b"".join(STEPS[2:]), {"offset": len(STEPS[0] + STEPS[1])}),
+        ("report", b"".join(STEPS), {"offset": 0}),
+    ],
+    # Each epoch, though many come at once; what `evaluate` prints afterwards is none.
+    "keras": [
+        (
+            "log",
+            b"warning\n" + b"".join(FIT % (n, n) for n in range(1, 10)) + EVALUATED,
+            {"offset": 0, "times": []},
+        ),
+    ],
+    "losses": [("report", b"".join(LOSSES), {"offset": 0})],
+    "gap": [  # that grows until the task was stopped
+        ("state", b"", {"state": {"state": "running", "gaps": [gap(100)]}}),
+        ("state", b"", {"state": {"state": "running", "gaps": [gap(40_000)]}}),
+        ("state", b"", {"state": final(gap(63_009))}),
+    ],
+    "clock": [("state", b"", {"state": AN_HOUR_LATER})],
+}
 
 
-def test_a_task_took_as_long_as_its_supervisor_measured(follower: Follower, told: list[Event]) -> None:
-    """The node's clock was set forward by an hour while it ran."""
-    give(follower, "state", state={**final(), "ended_ns": 3_602 * 10**9, "seconds": 1.5})
-    assert [event.seconds for event in told if isinstance(event, TaskExited)] == [1.5]
+@pytest.mark.parametrize("name", FRAMES)
+def test_what_is_told_of_a_task(name: str, follower: Follower, told: list[Event]) -> None:
+    for kind, payload, header in FRAMES[name]:
+        give(follower, kind, payload, **header)
+    matches_golden(f"follow/{name}.txt", "".join(f"{event}\n" for event in told))
 
 
 def end(code: int) -> TaskExited:
@@ -171,9 +219,7 @@ def end(code: int) -> TaskExited:
 @pytest.mark.parametrize("value", ["0.5", None, [], float("nan"), float("inf"), 10**40])
 def test_a_result_that_is_no_number_is_none(value: object) -> None:
     """Also of a stranger, and of a command of the user's own, which reports nothing."""
-    told = TaskReported("worker/0", Last.RESULT, {"loss": value, "steps_per_second": value})
-    found = _validated("a", end(0), told)
-    assert (found.loss, found.steps_per_second) == (None, None)
+    assert number(value) is None
 
 
 def test_an_error_of_worker_entry_is_the_hosts_error(tmp_path: Path) -> None:
@@ -184,7 +230,21 @@ def test_an_error_of_worker_entry_is_the_hosts_error(tmp_path: Path) -> None:
     assert error.why == "no network\nits task advises: do this"
 
 
-CHANGED = HostError("a", "shows another host key than the one we know", kind=Trouble.HOSTKEY_CHANGED, why="w")
+@pytest.mark.parametrize(
+    ("errors", "cause"),
+    [
+        ("a1", "a has error 1"),
+        ("a1 b1", "a (and 1 more) has error 1"),
+        ("a1 b2", "a has error 1; 1 host failed otherwise"),
+        ("a1 b2 c2", "b (and 1 more) has error 2; 1 host failed otherwise"),
+    ],
+)
+def test_the_cause_of_a_phase_is_the_error_of_most_hosts(errors: str, cause: str) -> None:
+    made = [HostError(each[0], f"has error {each[1]}", kind="k") for each in errors.split()]
+    assert failure(Phase.VALIDATE, made).cause == cause
+
+
+CHANGED = HostError("a", "presented an unexpected host key", kind=Trouble.HOSTKEY_CHANGED, why="w")
 
 
 class Troubled:
@@ -243,7 +303,7 @@ class Told:
 
 def a_run(fleet: Told) -> Any:
     hosts = [SimpleNamespace(name="gpu-1", address="10.0.0.1")]
-    plan = SimpleNamespace(admission=Admission(), run="r1", owner="me", tasks_on=lambda _host: ())
+    plan = make(host("gpu-1"))
     known = {"fleet": fleet, "plan": plan, "stop": StopFlag(), "emit": lambda _event: None, "clock": SYSTEM}
     return SimpleNamespace(id="r1", hosts=hosts, **known)
 
@@ -252,5 +312,5 @@ def test_a_run_that_has_just_ended_lets_go_in_a_moment_and_one_that_goes_on_is_n
     fleet = Told(HELD, HELD, FREE)
     lease(a_run(fleet))
     assert fleet.asked == 3
-    with pytest.raises(PhaseFailed, match="has task port 2222 taken by run r0"):
+    with pytest.raises(PhaseFailed, match="already uses task port 2222 for run r0"):
         lease(a_run(Told(HELD)))

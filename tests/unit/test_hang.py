@@ -1,13 +1,28 @@
-"""What becomes of tasks together: when they hang, as stories, and what the end of one asks for."""
+"""What becomes of tasks together: hangs, ends, stacks, and tasks that train apart."""
 
 from __future__ import annotations
 
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from orchestrator import events as ev
+from orchestrator import wire
 from orchestrator.diagnosis.ends import GangDecision, decide, succeeded
-from orchestrator.events import TaskExited
+from orchestrator.events import PeersReported, TaskExited
 from orchestrator.model import Completion, TaskId
-from orchestrator.run import hang
+from orchestrator.names import RunId
+from orchestrator.node.task import meeting
+from orchestrator.phases.hang import keep
+from orchestrator.run import hang, stacks
+from orchestrator.run.stacks import Stand
+from orchestrator.run.view import View, apply
+from orchestrator.store import RunFolder
+from orchestrator.wire import Peers
+from tests.unit.plans import host, make
 
 A, B = (TaskId.parse(f"worker/{index}") for index in range(2))
 PATIENCE = 10.0
@@ -19,7 +34,7 @@ def after(*story: Said, now: float, since: float = 0.0, completion: Completion =
     lives = {task: hang.Life(0.0) for task in (A, B)}
     for at, task, step in story:
         if step is None:
-            hang.heard(lives, task, at)
+            hang.record_activity(lives, task, at)
         else:
             hang.stepped(lives, task, step, at)
     found = hang.look(lives, PATIENCE, now, since=since, completion=completion)
@@ -93,7 +108,17 @@ EVALUATED = "worker/0 worker/1 evaluator/0"
         (CLUSTER, {"chief/0": OK}, Completion.CHIEF, GangDecision.STOP_COMPLETE, True),
         (CLUSTER, DONE, Completion.CHIEF, GangDecision.ENDED, True),
         (CLUSTER, {"ps/0": KILLED}, Completion.CHIEF, GangDecision.STOP_FAILED, False),
-        (EVALUATED, {"worker/0": OK, "worker/1": OK}, Completion.ALL, GangDecision.STOP_COMPLETE, True),
+        (EVALUATED, {"worker/0": OK, "worker/1": OK}, Completion.ALL, GangDecision.EVALUATE, True),
+        (EVALUATED, {"worker/0": OK, "evaluator/0": OK}, Completion.ALL, GangDecision.GO_ON, False),
+        (EVALUATED, {"worker/1": OK, "evaluator/0": BAD}, Completion.ALL, GangDecision.STOP_FAILED, False),
+        (f"{CLUSTER} evaluator/0", {"chief/0": OK}, Completion.CHIEF, GangDecision.EVALUATE, True),
+        (
+            "worker/0 service/0 evaluator/0",
+            {"worker/0": OK, "evaluator/0": OK},
+            Completion.ALL,
+            GangDecision.STOP_COMPLETE,
+            True,
+        ),
     ],
 )
 def test_what_the_ends_ask_for(
@@ -103,3 +128,265 @@ def test_what_the_ends_ask_for(
     tasks = [TaskId.parse(word) for word in who.split()]
     assert decide(tasks, known, completion) is decision
     assert succeeded(tasks, known, completion) is good
+
+
+# --- Stacks as they come from real processes: read, folded, and the odd task found ---
+
+DUMPS = Path(__file__).parent / "stacks"  # three tasks of TensorFlow 2.21; worker/1 sleeps before a step
+WORK = "/home/ada/orchestrate/runs/20261121-021927-9g92/work"
+
+
+def process(text: str = "", **facts: Any) -> wire.StackProcess:
+    known = {"pid": 7, "argv0": "python", "python": True, "state": "S", "waits": "", "cwd": WORK, "why": ""}
+    return wire.read({**known, "cpu": 0, "text": text, **facts}, wire.StackProcess, "a process")
+
+
+def dumped(name: str, task: str, step: int | None = None, **facts: Any) -> Stand:
+    number = int(task.rpartition("/")[2]) + 1
+    text = (DUMPS / f"{name}.txt").read_text()
+    return stacks.stand(task, f"gpu-0{number}", [process(text, **facts)], step)
+
+
+def standing(
+    task: str, *places: str, step: int | None = None, before: tuple[str, ...] = (), **more: Any
+) -> Stand:
+    """A task at made-up places: `train.py:3 in f`, a library's with its path; `before` is of a thread."""
+    text = ""
+    for thread in filter(None, (before, places)):
+        frames = (re.sub(r"(.+):(\d+) in", r'  File "\1", line \2 in', place) + "\n" for place in thread)
+        text += "Thread 0x1 (most recent call first):\n" + "".join(frames)
+    return stacks.stand(task, "h", [process(text, **more)], step)
+
+
+COLLECTIVE = "/e/lib/python3.11/site-packages/tensorflow/python/eager/execute.py:53 in quick_execute"
+DATA = "/e/lib/python3.11/site-packages/tensorflow/python/ops/gen_dataset_ops.py:3 in iterator_get_next"
+WAIT = "/usr/lib/python3.11/threading.py:320 in wait"
+COORDINATOR = "/e/site-packages/tensorflow/python/distribute/coordinator/cluster_coordinator.py:9 in join"
+
+
+def odd(*stands: Stand, completion: Completion = Completion.ALL) -> list[str]:
+    return [one.task for one in stacks.find(stands, completion).odd]
+
+
+@pytest.mark.parametrize("how", ["loop", "fit"])
+def test_a_gang_that_waits_for_one_that_sleeps(how: str) -> None:
+    stands = [dumped(f"{how}-{index % 2}", f"worker/{index}") for index in range(3)]
+    finding = stacks.find(stands, Completion.ALL)
+    line = {"loop": "train.py:25 in train", "fit": "train.py:42 in <module>"}[how]
+    assert stacks.sentence(finding, hang=True) == (
+        f"worker/1 on gpu-02 hangs at train.py:9 in nap; worker/[0,2] wait for it at {line}"
+    )
+    if how == "fit":
+        assert stacks.folded(finding) == [
+            "worker/1  gpu-02",
+            "  train.py:9 in nap",
+            "  train.py:38 in on_train_batch_end",
+            "  ... 6 in tf_keras",
+            "  train.py:42 in <module>",
+            "",
+            "worker/[0,2]  gpu-[01,03]",
+            "  tensorflow/python/eager/execute.py:53 in quick_execute",
+            "  ... 10 in tensorflow, tf_keras",
+            "  train.py:42 in <module>",
+        ]
+
+
+def waiting(task: str, **more: Any) -> Stand:
+    return standing(task, COLLECTIVE, "/t.py:5 in f", **more)
+
+
+ZERO, GANG = waiting("worker/0"), [waiting(f"worker/{index}") for index in range(3)]
+ODD: list[tuple[str, list[Stand], list[str]]] = [
+    ("nobody", GANG, []),
+    ("the stopped one, wherever it stands", [ZERO, waiting("worker/1", state="T")], ["worker/1"]),
+    ("one that waits for its data", [ZERO, standing("worker/1", DATA, "/t.py:5 in f")], ["worker/1"]),
+    ("one in a lock", [ZERO, standing("worker/1", WAIT, "/t.py:7 in g")], ["worker/1"]),
+    ("one that is behind", [waiting(f"worker/{i}", step=9 - i // 2) for i in range(3)], ["worker/2"]),
+    ("one that says nothing", [ZERO, stacks.stand("worker/1", "h", [process()])], ["worker/1"]),
+    ("never the evaluator", [*GANG, standing("evaluator/0", "/t.py:70 in wait")], []),
+]
+
+
+@pytest.mark.parametrize(("who", "stands", "names"), ODD, ids=[case[0] for case in ODD])
+def test_the_odd_one(who: str, stands: list[Stand], names: list[str]) -> None:
+    assert odd(*stands) == names, who
+
+
+def test_with_parameter_servers_only_the_chief_can_be_odd() -> None:
+    others = [standing("worker/0", "/t.py:3 in serve"), standing("ps/0", "/t.py:3 in serve")]
+    waits = standing("chief/0", WAIT, COORDINATOR, "/t.py:9 in main")
+    assert odd(waits, *others, completion=Completion.CHIEF) == []
+    assert odd(standing("chief/0", "/t.py:8 in read"), *others, completion=Completion.CHIEF) == ["chief/0"]
+
+
+def test_a_task_that_has_just_ended_stands_nowhere() -> None:
+    def of(*processes: wire.StackProcess) -> wire.TaskStacks:
+        return wire.TaskStacks("1", "worker/0", processes, 0)
+
+    gone, zombie, alive = process(state=""), process(state="Z"), process(state="S")
+    assert stacks.living(of()) is None
+    assert stacks.living(of(gone, zombie)) is None
+    left = stacks.living(of(gone, alive))
+    assert left is not None
+    assert left.processes == (alive,)
+
+
+def test_a_host_does_not_say_where_the_tasks_of_another_one_stand(tmp_path: Path) -> None:
+    def told(*tasks: tuple[str, str]) -> wire.StacksOf:
+        return wire.StacksOf(
+            tuple(wire.TaskStacks(attempt, task, (process(),), 0) for task, attempt in tasks)
+        )
+
+    folder = RunFolder(tmp_path, RunId("r1"))
+    folder.path.mkdir()
+    lies = [("worker/1", "1"), ("worker/0", "99"), ("worker/7", "1")]
+    answers = {"a": told(("worker/0", "1"), *lies), "b": told(("worker/1", "1"))}
+    taken = keep(folder, make(host("a"), host("b")), answers, {}, {}, hang=False, at=1.0)
+    assert [(one.task, one.attempt, name) for name, one in taken.tasks] == [
+        ("worker/0", "1", "a"),
+        ("worker/1", "1", "b"),
+    ]
+
+
+LABEL = "train.py:6 in label"
+SCRIPT_OPS = "/e/site-packages/tensorflow/python/ops/script_ops.py:269 in __call__"
+FEED = "train.py:4 in feed"
+IN_QUEUE = ("/usr/lib/python3.11/threading.py:320 in wait", "/usr/lib/python3.11/queue.py:140 in put", FEED)
+GET = (WAIT, "/usr/lib/python3.11/queue.py:171 in get", "train.py:9 in <module>")
+FIT = (COLLECTIVE, "train.py:9 in <module>")
+
+
+@pytest.mark.parametrize(
+    ("main", "beside", "suspect", "place"),
+    [
+        (FIT, {1: (LABEL, SCRIPT_OPS)}, ["worker/1"], "at train.py:6 in label, beside its main thread"),
+        (FIT, {0: (FEED,)}, [], ""),  # it may only watch
+        (
+            GET,
+            {0: IN_QUEUE, 1: (FEED,)},
+            ["worker/1"],
+            "at train.py:9 in <module>, in threading.py:320 in wait",
+        ),
+        (FIT, {0: (LABEL, SCRIPT_OPS), 1: (LABEL, SCRIPT_OPS)}, [], ""),
+    ],
+)
+def test_of_tasks_at_one_line_the_one_whose_data_loader_works_is_the_suspect(
+    main: tuple[str, ...], beside: dict[int, tuple[str, ...]], suspect: list[str], place: str
+) -> None:
+    stands = [standing(f"worker/{n}", *main, before=beside.get(n, ())) for n in range(2)]
+    assert odd(*stands) == suspect
+    if place:
+        assert stacks.place(stands[1]) == place
+
+
+def test_a_main_thread_that_has_ended_is_the_suspect() -> None:
+    hook = "/var/lib/state/site/784d6821/sitecustomize.py:113 in shut_down"
+    leaving = standing("worker/1", "/usr/lib/python3.11/threading.py:1583 in _shutdown", hook, before=(FEED,))
+    finding = stacks.find([standing("worker/0", "train.py:9 in <module>"), leaving], Completion.ALL)
+    said = "worker/1 on h hangs with its main thread ended, and others alive at train.py:4 in feed"
+    assert stacks.sentence(finding, hang=True) == said
+
+
+# --- Tasks that succeed each for itself: when that is certain ---
+
+NONE, IDLE, MET, UNKNOWN = Peers.NONE, Peers.IDLE, Peers.MET, Peers.UNKNOWN
+TABLES = Path(__file__).parent / "tables"
+PAIR = ("worker/0", "worker/1")
+
+
+@pytest.mark.parametrize(
+    ("states", "trains", "connected"),
+    [
+        ((NONE, NONE), True, False),
+        ((NONE, NONE), False, False),
+        ((IDLE, IDLE), True, True),
+        ((NONE, IDLE), True, True),
+        ((IDLE, IDLE), False, None),
+        ((NONE, MET), True, None),
+        ((IDLE, MET), True, None),
+        ((NONE, UNKNOWN), True, None),
+        ((NONE,), True, None),
+    ],
+)
+def test_tasks_are_apart_if_every_node_says_so(
+    states: tuple[Peers, ...], trains: bool, connected: bool | None
+) -> None:
+    found = hang.apart(dict(zip(PAIR, states, strict=False)), PAIR[: len(states)], trains=trains)
+    assert found == (None if connected is None else PeersReported(PAIR, connected))
+
+
+def test_the_warning_ends_with_its_attempt() -> None:
+    view = View()
+    for event in (
+        ev.TaskStarted("worker/0", "a", "1", 7),
+        PeersReported(PAIR, connected=False),
+        ev.AttemptFailed("1", "worker/0 failed", "worker/0", (), "", 0.0, 1, 3),
+        ev.AttemptPlanned("2", (("worker/0", "a"),)),
+        ev.TaskStarted("worker/0", "a", "2", 8),
+    ):
+        view = apply(view, event, 0.0)
+    assert view.apart is None
+
+
+# --- a node's tables, as the kernel wrote them: two machines, 10.9.0.1 and 10.9.0.2, also fd09::1 and 2 ---
+
+ROWS = {
+    side: [
+        row for table in ("tcp", "tcp6") for row in meeting.parse((TABLES / f"{side}-{table}").read_text())
+    ]
+    for side in ("client", "server")
+}
+LOGIN, TASK, CLOSED = ["1550242"], ["1550222"], ["0"]  # of the client: to port 22, to 2222, and a short one
+LOOP, HARD_CODED, SIX = ["1550245", "1550246", "1550247"], ["1550238"], ["1550240"]
+SERVED = ["1550213", "1550217"]  # the listener of 2222 and its end
+SERVED_BY_BOTH = ["1550215", "1550237"]  # of 29500, for IPv6 and IPv4
+ADDRESSES = ("10.9.0.1", "10.9.0.2", "fd09::2")
+
+
+def places(*addresses: str) -> tuple[set[str], set[str]]:
+    return {meeting.hexadecimal(one) for one in map(packed, addresses)}, {"08AE"}
+
+
+def packed(address: str) -> bytes:
+    return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+
+
+@pytest.mark.parametrize(
+    ("side", "rows", "own", "known", "met"),
+    [
+        ("client", LOOP, LOOP, ADDRESSES, False),  # a rendezvous with itself
+        ("client", LOGIN, [], ADDRESSES, False),
+        ("client", TASK, TASK, ADDRESSES, True),
+        ("client", TASK, TASK, (), True),  # by the task's port, where the peer has another address
+        ("client", HARD_CODED, HARD_CODED, ADDRESSES, True),
+        ("client", HARD_CODED, HARD_CODED, (), False),  # to the internet
+        ("client", SIX, SIX, ("fd09::2",), True),
+        ("client", SIX, SIX, ("10.9.0.2",), False),
+        ("server", SERVED, SERVED, (), True),
+        ("server", SERVED_BY_BOTH, SERVED_BY_BOTH, (), True),  # the peer's name led nowhere
+        ("server", ["1550241"], [], ADDRESSES, False),
+    ],
+)
+def test_a_connection_with_another_machine(
+    side: str, rows: list[str], own: list[str], known: tuple[str, ...], met: bool
+) -> None:
+    found = [row for row in ROWS[side] if row.inode in rows]
+    assert len(found) == len(rows)
+    assert meeting.far(found, set(own), *places(*known)) == met
+
+
+@pytest.mark.parametrize(
+    ("rows", "met"),
+    [(CLOSED, True), (HARD_CODED, True), (SIX, True), (LOGIN, False), (LOOP, False)],
+)
+def test_what_is_closed_or_out_of_sight_counts(rows: list[str], *, met: bool) -> None:
+    found = [row for row in ROWS["client"] if row.inode in rows]
+    assert meeting.far(found, set(), *places(*ADDRESSES)) == met
+
+
+def test_a_connection_on_one_machine_is_one_with_another_process() -> None:
+    assert meeting.near(ROWS["client"], set(LOOP)) == set()
+    assert meeting.near(ROWS["client"], {"1550246"}) == {"1550247"}
+    assert meeting.near(ROWS["client"], {"1550222"}) == set()
+    # Two networks of one machine: the other end is in another table.
+    assert meeting.near([*ROWS["client"], *ROWS["server"]], set(TASK)) == {"1550217"}

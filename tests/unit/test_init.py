@@ -82,8 +82,8 @@ def test_where_an_environment_is_made_gpus_are_named() -> None:
     ("libc", "minors", "lines"),
     [
         ("glibc 2.36", (11, 14), []),
-        ("glibc 2.41", (14,), ["a: no wheel of tensorflow for its Python 3.14; setup sends Python 3.13"]),
-        ("", (12,), ["a: no wheel of tensorflow for its Python 3.12; nor for another one there"]),
+        ("glibc 2.41", (14,), ["a: no wheel of tensorflow for Python 3.14; setup sends Python 3.13"]),
+        ("", (12,), ["a: no wheel of tensorflow for Python 3.12; nor for another one there"]),
     ],
 )
 def test_a_python_without_wheels_is_named_before_minutes_are_spent(

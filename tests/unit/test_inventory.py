@@ -85,27 +85,6 @@ def test_a_file_or_link_of_another_user_is_not_used(linked: bool, tmp_path: Path
         inventory.load(None, Caller())
 
 
-def test_what_was_opened_is_what_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link that is flipped after it was opened changes nothing: the open file itself is looked at."""
-    (tmp_path / "theirs.toml").write_text(TWO)
-    (tmp_path / "theirs.toml").chmod(0o666)
-    (tmp_path / "ours.toml").write_text(TWO)
-    link = tmp_path / "hosts.toml"
-    link.symlink_to("theirs.toml")
-    opened = os.open
-
-    def flipping(path: str | Path, flags: int, mode: int = 0o777) -> int:
-        fd = opened(path, flags, mode)
-        if Path(path).name == link.name:
-            link.unlink()
-            link.symlink_to("ours.toml")
-        return fd
-
-    monkeypatch.setattr(os, "open", flipping)
-    with pytest.raises(UsageError, match=r"hosts\.toml is not used"):
-        inventory.load(None, Caller())
-
-
 @pytest.mark.parametrize(
     ("words", "hosts"),
     [

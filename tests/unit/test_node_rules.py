@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.base.fault import NodeError
+from orchestrator.node.base.paths import absolute
 from orchestrator.node.task import environ
 from orchestrator.node.task.supervisor import (
     KILL,
@@ -91,3 +93,8 @@ def test_the_login_loses_ssh_and_the_job_wins_but_over_the_marks() -> None:
 def test_the_locale_is_utf_8_where_it_decides(login: dict[bytes, bytes], changed: dict[bytes, bytes]) -> None:
     made = environ.build({b"PATH": b"/bin", **login}, None, {}, {})
     assert made == {b"PATH": b"/bin", b"PYTHONUNBUFFERED": b"1", **login, **changed}
+
+
+def test_a_folder_of_an_unknown_user_is_not_one_of_that_name_in_the_current_folder() -> None:
+    with pytest.raises(NodeError, match="~no-such-user/x names a user that this machine lacks"):
+        absolute("~no-such-user/x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from orchestrator.connectors import Connectors
 from orchestrator.errors import UsageError
 from orchestrator.events import FailureKind, Noted, Outcome, RunEnded, Stamped
 from orchestrator.fleet import Fleet
-from orchestrator.model import Job
+from orchestrator.model import Inventory, Job
 from orchestrator.names import RunId
 from orchestrator.phases.context import Run
 from orchestrator.phases.keeper import notify
 from orchestrator.phases.loop import Loop
+from orchestrator.requests import LaunchRequest
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from orchestrator.verbs.launch import notify_command
@@ -36,7 +38,8 @@ def tell(folder: Path, argv: tuple[str, ...]) -> list[str]:
     plan = plans.make(plans.host("gpu-01"))
     kept = RunFolder(folder / "runs", RunId("r1"))
     kept.create(plan)
-    kept.write_words(kept.notify, argv)
+    request = LaunchRequest(inventory=Inventory(plan.hosts, Job(), "hosts.toml"), notify=shlex.join(argv))
+    kept.write_request(request)
     run = Run(kept, plan, Bus(heard.append).emit, Fleet(Connectors(), loop.put), loop, "me", None)
     notify(run, ENDED, patience=0.5 if "sleep" in argv else 30.0)
     return [one.event.text for one in heard if isinstance(one.event, Noted)]

@@ -1,34 +1,42 @@
-"""Which task runs where, what it is told, and what `launch --dry-run` prints of it."""
+"""Which task runs where, when another attempt follows, and what `launch --dry-run` prints of it."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.cli.main import main
+from orchestrator.diagnosis.statement import Statement
 from orchestrator.errors import ExitStatus
-from orchestrator.model import Completion, Job
+from orchestrator.events import TaskExited
+from orchestrator.fleet import Fleet
+from orchestrator.model import Host, Inventory, Job, RunPlan
+from orchestrator.names import RunId
+from orchestrator.phases.context import Run
+from orchestrator.phases.loop import Loop
+from orchestrator.phases.restart import again as phase
 from orchestrator.planning import explain
-from orchestrator.planning.plan import choose_command, resolve
+from orchestrator.planning.commands import choose_command, resolve
+from orchestrator.planning.environ import TF_CONFIG
+from orchestrator.requests import LaunchRequest
+from orchestrator.run import restarts
+from orchestrator.run.restarts import FailedAttempt, NoSeatError, reseat
+from orchestrator.store import RunFolder
+from orchestrator.store.bus import Bus
 from orchestrator.store.folder import decode_plan
+from orchestrator.sync import backups
+from orchestrator.sync.contents import Contents
+from orchestrator.sync.files import Fetched
+from orchestrator.sync.sending import Delivery
+from orchestrator.timings import DEFAULT
 from tests.golden import matches_golden
 from tests.unit.plans import host, make
-
-
-@pytest.mark.parametrize(
-    ("roles", "cluster", "completion"),
-    [
-        ("worker worker", {"worker": ("a:2222", "b:2222")}, Completion.ALL),
-        ("worker chief", {"chief": ("b:2222",), "worker": ("a:2222",)}, Completion.ALL),
-        ("ps chief", {"chief": ("b:2222",), "ps": ("a:2222",)}, Completion.CHIEF),
-        ("worker evaluator", {"worker": ("a:2222",)}, Completion.ALL),
-    ],
-)
-def test_cluster_and_completion(roles: str, cluster: dict[str, tuple[str]], completion: Completion) -> None:
-    plan = make(*(host(name, role) for name, role in zip("abc", roles.split(), strict=False)))
-    assert list(plan.cluster.items()) == list(cluster.items())
-    assert plan.completion is completion
 
 
 @pytest.mark.parametrize(
@@ -47,7 +55,8 @@ def test_cluster_and_completion(roles: str, cluster: dict[str, tuple[str]], comp
     ],
 )
 def test_the_command(job: str, given: str, chosen: str, argv: str) -> None:
-    command = choose_command(Job(command=tuple(job.split())), tuple(given.split()))
+    inventory = Inventory((), Job(command=tuple(job.split())))
+    command = choose_command(LaunchRequest(inventory=inventory, command=tuple(given.split()))).command
     assert " ".join(command) == chosen
     assert " ".join(resolve(command, "py3")) == argv
 
@@ -82,3 +91,265 @@ def test_a_dry_run_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["launch", "--dry-run", "--json", "--hosts", str(hosts), "--", "true"]) == ExitStatus.OK
     planned = decode_plan(capsys.readouterr().out.encode())
     assert [str(task.id) for task in planned.tasks] == ["worker/0", "worker/1"]
+
+
+# --- When another attempt follows, after which pause, on which hosts, and which of them get the backup ---
+
+PAUSES = DEFAULT.pauses
+
+
+def exited(*, code: int | None = None, signal: int | None = None, lost: str = "") -> TaskExited:
+    return TaskExited("worker/1", "b", "1", code, signal, lost, 3.0, 10.0, stopped=False)
+
+
+@pytest.mark.parametrize(
+    ("end", "lines", "place"),
+    [
+        (exited(code=1), ("ValueError: shape 41 at 0x7f00",), "ValueError: shape # at #"),
+        (exited(code=1), ("Error in f(7) : no data",), "Error in f(#): no data"),
+        (exited(code=7), (), "status 7, signal None"),  # another status is another failure
+        (exited(signal=11), (), "status None, signal 11"),
+        (exited(signal=9), (), ""),
+        (replace(exited(signal=9), oom_kills=1), (), "out of memory"),
+        (exited(code=137), (), ""),
+        (exited(lost="rebooted"), (), ""),
+        (exited(code=1), ("UnavailableError: Connection reset by peer",), ""),
+        (None, (), ""),
+    ],
+)
+def test_only_what_the_program_does_itself_has_a_place(
+    end: TaskExited | None, lines: tuple[str, ...], place: str
+) -> None:
+    assert restarts.failure(end, Statement(lines), {"worker/1": 5, "worker/0": 9}).place == place
+
+
+def test_a_preparation_that_fails_alike_ends_the_restarts() -> None:
+    full = [restarts.unprepared(f"stage: {free} MB are free", outside=False) for free in (3, 2)]
+    assert restarts.enough(full, 9) == "the same failure came twice at the same place"
+    assert restarts.enough([restarts.unprepared("launch: gpu-01 was lost", outside=True)] * 2, 9) is None
+
+
+def at(step: int | None, place: str = "ValueError", seconds: float = 3.0) -> FailedAttempt:
+    return FailedAttempt(place, step, seconds)
+
+
+@pytest.mark.parametrize(
+    ("failures", "most", "why"),
+    [
+        ([at(1)], 0, ""),
+        ([at(1), at(2)], 1, "it was started again 1 time, as allowed"),
+        ([at(2), at(2)], 5, "the same failure came twice at the same place"),
+        ([at(2), at(2, "KeyError")], 5, None),
+        ([at(2, ""), at(2, "")], 5, None),  # from outside: it need not come again
+        ([at(None), at(None)], 5, "the same failure came twice at the same place"),
+        ([at(None), at(None, seconds=60.0)], 5, None),
+        ([at(None), at(1)], 5, None),
+    ],
+)
+def test_what_ends_the_restarts(failures: list[FailedAttempt], most: int, why: str | None) -> None:
+    assert restarts.enough(failures, most) == why
+
+
+def test_the_pause_grows_until_there_is_progress() -> None:
+    grown = [restarts.pause([at(1, "")] * n, PAUSES) for n in (1, 2, 5, 50)]
+    assert grown == [PAUSES[n] for n in (0, 1, 4, 4)]
+    assert restarts.pause([at(1), at(1), at(5)], PAUSES) == PAUSES[0]
+    assert restarts.pause([at(1), at(5), at(5)], PAUSES) == PAUSES[1]
+
+
+# --- hosts ---
+
+
+def planned(*hosts: Host, least: int | None = None) -> RunPlan:
+    return make(*hosts, job=Job(max_restarts=3, min_hosts=least))
+
+
+CHIEF = (host("a", "chief"), host("b", tasks=2), host("c"), host("p", "ps"))
+SPARE = host("s", spare=True)
+TWO_GPUS: dict[str, Any] = {"devices": ("0", "1")}
+# A plan, and for each next attempt the hosts that are lost and those that are free.
+SEATS: dict[str, tuple[Callable[[], RunPlan], tuple[tuple[str, str], ...]]] = {
+    "a spare takes role, tasks and position": (
+        partial(
+            planned, CHIEF[0], host("b", tasks=2, task_port=3000), host("c"), replace(SPARE, task_port=4000)
+        ),
+        (("b", "s"),),
+    ),
+    "a replaced host that is back is a spare": (
+        partial(planned, host("a"), host("b"), SPARE),
+        (("b", "s"), ("a", "b")),
+    ),
+    "the backup stays with whoever led, also when the next attempt could not be prepared": (
+        partial(planned, host("a"), host("b"), SPARE, least=1),
+        (("a", "s"), ("s", "")),
+    ),
+    "a spare must have as many devices": (
+        partial(planned, host("a", **TWO_GPUS), host("b", **TWO_GPUS), replace(SPARE, devices=("0",))),
+        (("b", "s"),),
+    ),
+    "where they are not listed it may have them": (
+        partial(planned, host("a", **TWO_GPUS), SPARE),
+        (("a", "s"),),
+    ),
+    "fewer hosts, as far as allowed": (
+        partial(planned, host("a"), host("b"), host("c"), least=2),
+        (("a", ""), ("b", "")),
+    ),
+    "a worker inherits from the chief": (partial(planned, *CHIEF, least=1), (("a", ""),)),
+    "no worker could": (partial(planned, *CHIEF, least=1), (("ac", ""),)),
+    "no parameter server would be left": (partial(planned, *CHIEF, least=1), (("p", ""),)),
+}
+
+
+def seats(plan: RunPlan) -> str:
+    tasks = [f"{task.id} {task.host} {json.loads(task.env[TF_CONFIG])['task']}" for task in plan.tasks]
+    names = [f"{key} {[one.name for one in getattr(plan, key)]}" for key in ("spares", "retired")]
+    return f"  {plan.attempt}: {plan.cluster}\n     {tasks}\n     {names}, leader {plan.preparing.leader}\n"
+
+
+def test_who_takes_the_place_of_a_lost_host() -> None:
+    text = ""
+    for name, (make_plan, steps) in SEATS.items():
+        plan = make_plan()
+        text += f"{name}\n{seats(plan)}"
+        for attempt, (lost, free) in enumerate(steps, 2):
+            known = {one.name: one for one in (*plan.spares, *plan.retired)}
+            try:
+                plan, changes = reseat(plan, set(lost), [known[one] for one in free], attempt)
+            except NoSeatError as error:
+                text += f"  {error}\n"
+                break
+            text += f"  {', '.join(f'{one.host} -> {one.by}' for one in changes)}\n{seats(plan)}"
+    matches_golden("restarts/seats.txt", text)
+
+
+def test_a_spare_that_is_no_use_gives_the_place_back() -> None:
+    plan = planned(host("a", "chief"), host("b", tasks=2), host("s", spare=True), host("t", spare=True))
+    first, _ = reseat(plan, {"a", "b"}, plan.spares, 2)
+    assert restarts.joined(first) == ["s", "t"]
+    again = restarts.unseat(first, {"s"})
+    assert again.cluster == {"chief": ("a:2222",), "worker": ("t:2222", "t:2223")}
+    assert (restarts.joined(again), again.unfit, again.preparing.leader) == (["t"], ("s",), "a")
+    assert [one.name for one in again.retired] == ["b", "s"]  # a validation may have left something there
+    assert [one.name for one in restarts.candidates(again, {"b", "s"})] == ["b"]
+    # Where its place is taken meanwhile it stays, to be replaced.
+    back, _ = reseat(first, {"t"}, [host("a")], 3)
+    assert [one.name for one in restarts.unseat(back, {"s"}).hosts] == ["s", "a"]
+
+
+def test_worker_entry_saves_when_it_may_be_started_again() -> None:
+    assert make(host("a"), job=Job(max_restarts=1)).command == ("--checkpoint-dir", "checkpoints")
+    for command in (("--checkpoint-dir=x",), ("t.py",)):
+        assert make(host("a"), job=Job(max_restarts=1), command=command).command == command
+    assert make(host("a")).command == ()
+
+
+@pytest.mark.parametrize(
+    ("lost", "awaited", "silent", "gone"),
+    [
+        ("a", "ab", 10.0, "a"),
+        ("a", "b", 10.0, ""),  # its task has ended: nothing is waited for there
+        ("ab", "bc", 10.0, "b"),
+        ("abc", "a", 10.0, ""),  # our own network
+        ("a", "ab", 1.0, ""),  # another one trains on
+        ("", "a", 10.0, ""),
+    ],
+)
+def test_only_a_host_whose_task_is_awaited_is_given_up(
+    lost: str, awaited: str, silent: float, gone: str
+) -> None:
+    since = dict.fromkeys(lost, 10.0)
+    assert restarts.given_up(since, set(awaited), hosts=3, silent=silent, patience=5.0) == gone
+    assert restarts.given_up(since, set(awaited), hosts=3, silent=silent, patience=15.0) == ""
+
+
+def test_the_next_ports_are_ones_that_no_attempt_has_had() -> None:
+    """Two entries with one address may be one machine; a retired host knows its own ports too."""
+    plan = make(host("a", tasks=2), host("b"), replace(host("c", task_port=2224), address="a"))
+    moved = restarts.next_ports(plan)
+    assert moved.cluster == {"worker": ("a:2225", "a:2226", "b:2223", "a:2227")}
+    lost, _ = reseat(moved, {"c"}, [replace(host("s"), address="a")], 2)
+    again = restarts.next_ports(lost)
+    assert again.cluster == {"worker": ("a:2228", "a:2229", "b:2224", "a:2230")}
+    last = make(host("a", task_port=65535))
+    assert restarts.next_ports(last) == last
+
+
+def test_tasks_are_fenced_only_where_their_host_may_be_replaced() -> None:
+    two = host("a"), host("b")
+    spare = make(*two, host("s", spare=True), job=Job(max_restarts=1, host_timeout=90))
+    fewer = make(*two, job=Job(max_restarts=1, min_hosts=1, host_timeout=5))
+    neither = make(*two, job=Job(max_restarts=1))
+    no_restart = make(host("a"), host("s", spare=True))
+    plans = (spare, fewer, neither, no_restart)
+    assert [restarts.fence(plan, 60.0) for plan in plans] == [90, 60, None, None]
+
+
+def of_three(tmp_path: Path, connected: str) -> Run:
+    plan = make(host("a"), host("b"), host("c"))
+    fleet = Fleet(cast("Any", None), lambda _: None)
+    fleet.sessions.update({name: cast("Any", name) for name in connected})
+    return Run(RunFolder(tmp_path, RunId("r1")), plan, Bus().emit, fleet, Loop(), "me", None)
+
+
+@pytest.mark.parametrize(
+    ("backup", "sent"),
+    [
+        ("backup", []),
+        ("/scratch/b", [("b", "/scratch/b"), ("c", "/scratch/b")]),
+        ("~/b", [("b", "~/b"), ("c", "~/b")]),
+    ],
+)
+def test_one_workdir_says_nothing_of_folders_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backup: str, sent: list[tuple[str, str]]
+) -> None:
+    """A shared workdir holds one backup for all; a full path may lead to a disk of each machine's own."""
+    put: list[tuple[str, str]] = []
+
+    def take(session: str, _: Contents, remote: str, *, mutable: bool) -> Delivery:
+        assert mutable
+        put.append((session, remote))
+        return Delivery(1, 0.0, reused=False)
+
+    monkeypatch.setattr(backups, "fetch", lambda *_: Fetched(1, 1, 0.0))
+    monkeypatch.setattr(backups, "push", take)
+    run = of_three(tmp_path, "abc")
+    (run.folder.path / "backup").mkdir(parents=True)
+    run.staged.shared = dict.fromkeys("abc", "a")
+    phase.carry_backup(run, "a", backup)
+    assert sorted(put) == sent
+
+
+@pytest.mark.parametrize(
+    ("connected", "before", "now", "known"),
+    [
+        ("abc", {}, {"a": "a", "b": "a"}, {"a": "a", "b": "a"}),
+        ("bc", {"a": "a", "b": "a", "c": "a"}, {"b": "b", "c": "b"}, {"a": "b", "b": "b", "c": "b"}),
+        ("bc", {"a": "a", "b": "a"}, {}, {"a": "b"}),  # a group of one is none
+        ("bc", {"a": "a", "x": "a"}, {"b": "b", "c": "b"}, {"b": "b", "c": "b"}),
+    ],
+)
+def test_whose_disk_a_lost_host_saw_stays_known(
+    tmp_path: Path, connected: str, before: dict[str, str], now: dict[str, str], known: dict[str, str]
+) -> None:
+    run = of_three(tmp_path, connected)
+    run.staged.shared = before
+    assert phase.shared_now(run, now) == known
+
+
+@pytest.mark.parametrize(
+    ("connected", "shared", "made", "emptied"),
+    [
+        ("abc", {}, set(), False),
+        ("abc", {}, {"b"}, False),
+        ("abc", {}, {"a"}, True),
+        ("abc", {"a": "a", "b": "a"}, {"b"}, True),  # one of them was asked first
+        ("bc", {"a": "a", "b": "a"}, {"b"}, False),  # it is lost
+    ],
+)
+def test_a_host_whose_folder_had_to_be_made_again_has_removed_nothing(
+    tmp_path: Path, connected: str, shared: dict[str, str], made: set[str], emptied: bool
+) -> None:
+    run = of_three(tmp_path, connected)
+    run.staged.shared, run.staged.made = shared, made
+    assert phase._emptied(run, "a") is emptied

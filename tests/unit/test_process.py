@@ -1,8 +1,9 @@
-"""The process of a command: little is loaded at its start, and its status is the run's to its last moment."""
+"""The process of a command, to its last moment, and those that it starts."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ExitStatus
+from orchestrator.processes import Completed, run
+from tests.polling import poll
 
 # From here on, until the process is gone, it is told Ctrl-C without a pause.
 _IMPATIENT = """
@@ -78,7 +81,7 @@ def test_what_this_machine_cannot_do_is_no_bug(tmp_path: Path) -> None:
     for verb in (["status"], ["launch", "--", "true"], ["exec", "--", "true"]):
         done = orchestrate(*verb, state=tmp_path, code=code)
         assert (done.returncode, done.stdout) == (ExitStatus.HERE, "")
-        assert done.stderr.startswith("error: this machine could not do its part\n  why: No such file")
+        assert done.stderr.startswith("error: orchestrate failed on this machine\n  why: No such file")
 
 
 HEAVY = ("argcomplete", "asyncio", "cryptography", "fabric", "paramiko", "pathspec", "rich", "tomllib")
@@ -89,10 +92,68 @@ HEAVY = ("argcomplete", "asyncio", "cryptography", "fabric", "paramiko", "pathsp
     [
         ("from orchestrator.cli.main import run", ("argparse", "dataclasses", "orchestrator.model")),
         ("from orchestrator.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass", HEAVY),
+        ("from orchestrator.node.stock import work", ("configparser", "ctypes", "subprocess", "tempfile")),
     ],
-    ids=["before Ctrl-C is taken", "for --help"],
+    ids=["before Ctrl-C is taken", "for --help", "on a host"],
 )
 def test_little_is_loaded(code: str, modules: tuple[str, ...], tmp_path: Path) -> None:
     loaded = f"print([name for name in {modules!r} if name in sys.modules])"
     done = orchestrate(state=tmp_path, code=f"import sys\n{code}\n{loaded}")
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+# --- Programs end at their deadline, whatever they and their children do, and with whoever started them ---
+
+DEAF = "trap '' TERM; sleep 1000 & sleep 1000"
+
+
+@pytest.mark.parametrize(
+    ("script", "completed"),
+    [
+        ("echo a; echo b >&2; exit 3", Completed(3, b"a\n", b"b\n")),
+        ("printf %020d 7", Completed(0, b"0000000007", b"")),  # the last bytes
+        ("kill -9 $$", Completed(-9, b"", b"")),
+        ("sleep 1000 & echo left", Completed(0, b"left\n", b"")),  # a child has the pipe
+        (DEAF, Completed(None, b"", b"")),
+        ("cat", Completed(0, b"", b"")),
+        ("exec >&- 2>&-; sleep 1000", Completed(None, b"", b"")),
+    ],
+)
+def test_a_program_is_over_in_time(script: str, completed: Completed) -> None:
+    limit = 2.0 if completed.status is None else 30.0
+    assert run(["sh", "-c", script], limit, most=10) == completed
+
+
+def test_a_flood_is_cut() -> None:
+    done = run(["cat", "/dev/zero"], 60.0, most=10)
+    assert (done.status, done.out) == (None, bytes(10))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, 0], ids=["Ctrl-C", "its end"])
+def test_they_end_with_whoever_started_them(number: int) -> None:
+    code = f"""
+import sys, threading, time
+from orchestrator import processes
+threading.Thread(target=processes.run, args=(["sh", "-c", "echo $$; {DEAF}"], 600), daemon=True).start()
+while not processes.alive: time.sleep(0.01)
+print(next(iter(processes.alive)).pid, flush=True)
+sys.stdin.read()
+processes.end_all()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as starter:
+        assert starter.stdout is not None
+        group = int(starter.stdout.readline())
+        if number:
+            starter.send_signal(number)
+        starter.communicate(timeout=60)
+
+    def is_gone() -> bool:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    assert poll(is_gone, 20)

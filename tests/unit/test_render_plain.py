@@ -189,8 +189,9 @@ def test_a_tasks_line_is_broken_between_words() -> None:
         "                | - loss: 8.0570e-05 - accuracy:",
         "                | 1.0000",
     ]
-    assert paint.line(line).plain == "worker/0 gpu-00 | " + plain(text)
-    assert [row.plain for row in paint.lines_of(line, 30)] == [paint.line(line).plain]  # no room for words
+    assert paint.lines_of(line)[0].plain == "worker/0 gpu-00 | " + plain(text)
+    (row,) = paint.lines_of(line, 30)  # no room for words
+    assert row.plain == paint.lines_of(line)[0].plain
 
 
 def test_how_a_run_ended_has_a_color() -> None:
@@ -205,6 +206,8 @@ def test_how_a_run_ended_has_a_color() -> None:
         ("night", "gpu-1", "`orchestrate report night` writes a page, `orchestrate pull night` fetches what"),
         ("", "gpu-1", "`orchestrate report r1` writes a page, `orchestrate pull r1` fetches what"),
         ("night", "rehearsal-01", "`orchestrate report night` writes a page"),
+        ("a b", "gpu-1", "`orchestrate report 'a b'` writes a page, `orchestrate pull 'a b'` fetches what"),
+        ("-n", "gpu-1", "`orchestrate report r1` writes a page, `orchestrate pull r1` fetches what"),
     ],
 )
 def test_the_last_line_of_a_run_offers_what_comes_next(name: str, host: str, last: str) -> None:

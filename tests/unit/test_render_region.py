@@ -8,8 +8,7 @@ from orchestrator import events as ev
 from orchestrator.events import Event, Outcome, Phase, Stamped
 from orchestrator.render.board import region
 from orchestrator.run.fitlines import Fit
-from orchestrator.run.view import HostState, View, apply, replay
-from orchestrator.run.vitals import Vital, Vitals
+from orchestrator.run.view import HostState, View, Vital, Vitals, apply, replay
 from tests.golden import matches_golden
 
 

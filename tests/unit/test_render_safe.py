@@ -32,6 +32,7 @@ from orchestrator.render.preflight import preflight_table
 from orchestrator.render.tables import RunRow, runs_table, status_table
 from orchestrator.render.words import say
 from orchestrator.run.view import View, replay
+from orchestrator.verbs.status import StatusReport
 from tests.unit.plans import host, make
 
 ODD = (
@@ -114,9 +115,9 @@ def test_plain_lines_and_json(story: list[Event]) -> None:
 def test_the_live_display(story: list[Event]) -> None:
     paint, view = Paint(), seen(story)
     paint.learn(view)
-    texts = [paint.line((line, "red")) for event in story for line in say(view, event)]
-    texts += [paint.line((line, "")) for event in story for line in say(view, event)]
-    texts += [paint.line(event) for event in story if isinstance(event, ev.LogLine)]
+    texts = [paint.line(line, "red") for event in story for line in say(view, event)]
+    texts += [paint.line(line, "") for event in story for line in say(view, event)]
+    texts += [row for event in story if isinstance(event, ev.LogLine) for row in paint.lines_of(event)]
     texts += [Text(row, style) for row, style in region(view, 2.0, 20, 200)]
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=500)
     with console.capture() as shown:
@@ -134,7 +135,7 @@ def test_tables_and_errors(story: list[Event], word: str, other: str) -> None:
     states = {("1", "worker/0"): (word, wire.read(status, wire.TaskStatus, "a status"))}
     for json in (False, True):
         lines = runs_table([RunRow(plan, view, kept=False)], json=json)
-        lines += status_table(plan, view, states, {word: other}, kept=False, json=json, keeper=word)
+        lines += status_table(StatusReport(plan, view, states, {word: other}, False, word), json=json)
         assert is_safe(printed(*lines, json=json))
     checks = [event for event in story if isinstance(event, ev.CheckReported)]
     pairs = [event for event in story if isinstance(event, ev.PairReported)]

@@ -1,27 +1,54 @@
+"""Tables and errors on terminals of any width, the rows of a long step, and who uses a machine."""
+
 from __future__ import annotations
 
+import io
 import json
+import re
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
+from rich.progress import Progress
 
 from orchestrator import events as ev
 from orchestrator import wire
+from orchestrator.cli.desk.out import bars
 from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
-from orchestrator.events import CheckReported, Level, Outcome, PairReported, Phase, Stamped
-from orchestrator.model import RunPlan
-from orchestrator.render import errors
+from orchestrator.events import (
+    CheckReported,
+    DataPlaced,
+    EnvironmentMade,
+    Level,
+    Outcome,
+    PairReported,
+    Phase,
+    Stamped,
+    Stepped,
+)
+from orchestrator.model import Host, RunPlan
+from orchestrator.render import errors, progress
 from orchestrator.render.clean import lines
 from orchestrator.render.preflight import preflight_table
-from orchestrator.render.tables import RunRow, runs_table, status_table
+from orchestrator.render.tables import (
+    MachineRow,
+    RunRow,
+    machine_rows,
+    machines_table,
+    runs_table,
+    status_table,
+)
 from orchestrator.run.fitlines import Fit
-from orchestrator.run.view import View, replay
-from orchestrator.run.vitals import Vital, Vitals
+from orchestrator.run.view import View, Vital, Vitals, replay
+from orchestrator.store.folder import encode_plan
+from orchestrator.store.key import seal
 from orchestrator.store.prune import Pruned
 from orchestrator.verbs.clean import Cleaning
+from orchestrator.verbs.status import Machines, StatusReport
 from tests.golden import matches_golden
 from tests.unit import plans
 
@@ -36,6 +63,7 @@ def by_width(shown: Mapping[int | None, list[str]]) -> str:
     return "".join(f"--- {width}\n" + "\n".join(lines) + "\n" for width, lines in shown.items())
 
 
+OF_HOSTS = ("has no python3", "could not be resolved", "reports: cannot write", "the login ended")
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 
 
@@ -68,6 +96,7 @@ def test_errors_have_three_parts_and_hosts_that_fail_alike_share_one() -> None:
         UsageError("hosts.toml is empty", why="no [[host]]", hint="see hosts.example.toml"),
         ClusterError("nothing answers", why=printed),
         SeveralErrors([refused("gpu-02"), locked, refused("gpu-03"), refused("gpu-04")]),
+        *(SeveralErrors(HostError(host, what, kind="") for host in ("a", "b")) for what in OF_HOSTS),
     )
     matches_golden("render/errors.txt", "".join("\n".join(errors.lines(one)) + "\n" for one in told))
 
@@ -85,6 +114,14 @@ def view(*events: ev.Event) -> View:
 
 
 ENDED = ev.RunEnded("tidy-otter", Outcome.FAILED, 1, 52.0, "worker/1 failed", "worker/1", (), "/r")
+
+
+# However long what a run is called and how it failed: what matters stays on a narrow terminal.
+NIGHT = view(
+    ev.TaskStarted("worker/0", "gpu-01", "1", 7),
+    ev.TaskProgressed("worker/0", 9, 0.25, 2.0),
+    replace(ENDED, kind=ev.FailureKind.OUT_OF_MEMORY, seconds=93_780.0),
+)
 
 
 @pytest.fixture
@@ -106,19 +143,11 @@ def test_runs_are_a_line_each() -> None:
     ]
     shown = {width: runs_table(rows, json=False, width=width) for width in (None, 100, 80, 60)}
     assert all(width is None or len(line) <= width for width, lines in shown.items() for line in lines)
-    matches_golden("render/runs.txt", by_width(shown))
-    # However long what a run is called and how it failed: what matters stays on a narrow terminal.
-    ended = replace(ENDED, kind=ev.FailureKind.OUT_OF_MEMORY, seconds=93_780.0)
-    night = replace(plan("20261121-010203-abcd"), name="a sweep of the night before")
-    seen = view(
-        ev.TaskStarted("worker/0", "gpu-01", "1", 7), ev.TaskProgressed("worker/0", 9, 0.25, 2.0), ended
+    long = RunRow(
+        replace(plan("20261121-010203-abcd"), name="a sweep of the night before"), NIGHT, kept=False
     )
-    title, line = runs_table([RunRow(night, seen, kept=False)], json=False, width=80)
-    assert title.split() == ["run", "name", "state", "started", "took", "loss"]
-    assert line.split("  ")[0] == "abcd"
-    assert all(
-        word in line for word in ("a sweep", "failed: out-of-memory", "1970-01-01 00:00", "26 h", "0.25")
-    )
+    text = by_width(shown) + by_width({80: runs_table([long], json=False, width=80)})
+    matches_golden("render/runs.txt", text)
     facts = json.loads(runs_table(rows, json=True)[0])
     assert (facts["run"], facts["state"], facts["status"]) == ("tidy-otter", "failed", 1)
     assert facts["hosts"] == ["gpu-01", "gpu-02"]
@@ -135,18 +164,17 @@ def test_status_tells_why_a_run_never_started() -> None:
     error = refused("gpu-02")
     failed = ev.HostFailed(error.host, Phase.CONNECT, error.kind, error.what, error.why, error.hint)
     check = CheckReported("gpu-01", "python", FAIL, "does not run", "no such file", "")
-    for event, cause, said in (
-        (
-            failed,
-            "connect: gpu-02 refused the login",
-            ["error: gpu-02 refused the login", f"  why: {error.why}"],
-        ),
-        (check, "preflight: gpu-01 does not run", ["error: gpu-01: python: does not run"]),
-        (ev.Noted("-"), "this machine is full", ["error: this machine is full"]),
+    text = ""
+    for event, cause in (
+        (failed, "connect: gpu-02 refused the login"),
+        (check, "preflight: gpu-01 does not run"),
+        (ev.Noted("-"), "this machine is full"),
     ):
         never = view(event, replace(ENDED, outcome=Outcome.CLUSTER, cause=cause, cause_task=""))
-        lines = status_table(plan(), never, {}, {}, kept=False, json=False)
-        assert [line for line in said if line not in lines] == []
+        text += "\n".join(
+            [*status_table(StatusReport(plan(), never, {}, {}, kept=False), json=False), "", ""]
+        )
+    matches_golden("render/status_unstarted.txt", text)
 
 
 def test_status_is_what_the_nodes_say() -> None:
@@ -157,30 +185,17 @@ def test_status_is_what_the_nodes_say() -> None:
     )
     vitals = Vitals(100.0, "1", {"worker/0": Vital(98.0, Fit(3, 8), cpu=1.8, memory=2**30)})
     away = {"gpu-02": "timed out while it was asked for the state of the tasks"}
-    shown = {
-        width: status_table(
-            plan(), view(*started), node(state="running"), away,
-            kept=True, json=False, vitals=vitals, now=101.0, width=width,
-        )
-        for width in (None, 100, 80, 60)
-    }  # fmt: skip
+    report = StatusReport(plan(), view(*started), node(state="running"), away, kept=True, vitals=vitals)
+    shown = {width: status_table(report, json=False, now=101.0, width=width) for width in (None, 100, 80, 60)}
     assert all(width is None or len(line) <= width for width, lines in shown.items() for line in lines[1:])
     matches_golden("render/status.txt", by_width(shown))
 
 
 def test_status_as_json_is_one_object() -> None:
-    (line,) = status_table(
-        plan(), view(ENDED), node(state="exited", exit_signal=9), {"gpu-02": "x"},
-        kept=False, json=True, keeper="ann@laptop.lan, pid 42",
-    )  # fmt: skip
-    facts = json.loads(line)
-    assert facts["unreachable"] == {"gpu-02": "x"}
-    assert facts["keeper"] == {"host": "laptop.lan", "user": "ann", "pid": 42}
-    assert [task["attempt"] for task in facts["tasks"]] == [1, None]
-    assert [(task["task"], task["state"], task["exit_signal"]) for task in facts["tasks"]] == [
-        ("worker/0", "exited", 9),
-        ("worker/1", "unknown", None),
-    ]
+    states, keeper = node(state="exited", exit_signal=9), "ann@laptop.lan, pid 42"
+    report = StatusReport(plan(), view(ENDED), states, {"gpu-02": "x"}, kept=False, keeper=keeper)
+    (line,) = status_table(report, json=True)
+    matches_golden("render/status.json", json.dumps(json.loads(line), indent=1) + "\n")
 
 
 def test_hosts_that_say_the_same_share_a_line() -> None:
@@ -199,3 +214,139 @@ def test_hosts_that_say_the_same_share_a_line() -> None:
     done = Cleaning(hosts, {}, here, frozenset(), work=False, dry=False)
     matches_golden("render/clean.txt", "\n".join(lines(done, json=False)) + "\n")
     assert done.status is ExitStatus.OK
+
+
+def test_a_thousand_hosts_fit_on_the_screen() -> None:
+    hosts = [Host(f"gpu-{n:04}", f"gpu-{n:04}", f"10.0.{n // 250}.{n % 250 + 1}") for n in range(1000)]
+    many = plans.make(*hosts, command=("train",))
+    tasks = ((f"worker/{n}", host.name) for n, host in enumerate(hosts))
+    states = {("1", task): (host, node(state="running")["1", "worker/0"][1]) for task, host in tasks}
+    failed = node(state="exited", exit_code=1)["1", "worker/0"][1]
+    states["1", "worker/700"] = "gpu-0700", failed
+    lines = status_table(
+        StatusReport(many, View(), states, {}, kept=True), json=False, now=1.0, width=80, height=23
+    )
+    assert len(lines) <= 23
+    assert "exited" in lines[2]
+    assert lines[-1].split() == ["and", "985", "more", "tasks:", "985", "running"]
+    machines = [
+        MachineRow(host.name, "ann", "r1", [f"worker/{n}"]) if n else MachineRow(host.name, said="free")
+        for n, host in enumerate(hosts)
+    ]
+    rows = machines_table(machines, json=False, now=1.0, width=None, height=23)
+    assert [row.split()[0] for row in rows] == ["host", "gpu-0000", "gpu-[0001-0999]"]
+    assert "worker/[1-999]" in rows[2]
+    told = (HostError(host.name, "fails", kind="x", why=f"reason {n}") for n, host in enumerate(hosts))
+    blocks = errors.lines(SeveralErrors(told))
+    assert len(blocks) == 21
+    assert blocks[-1].startswith("and others on gpu-[0010-0999]")
+
+
+# --- The rows of a long step on a terminal, and what is said of it at its end ---
+
+HOSTS = ("gpu-01", "gpu-02", "gpu-03")
+BAR = re.compile("[\u2500-\u257f]+")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def each(step: str, done: int = 0, total: int = 0, *, unit: str = "bytes", hosts: int = 3) -> list[Stepped]:
+    return [Stepped(host, step, done, total, unit) for host in HOSTS[:hosts]]
+
+
+# What each of the hosts does, and the rows of the screen then, twelve seconds later.
+SCREENS: list[tuple[list[Stepped], list[str]]] = [
+    ([Stepped("", "resolve packages")], ["this machine: resolve packages 12 s"]),
+    ([Stepped("", "resolve packages"), Stepped("", "")], []),
+    (each("unpack", 10**9), ["gpu-[01-03]: unpack 3.0 GB"]),
+    (
+        [*each("unpack", 10**9), *each("install", 20, 80, unit="packages", hosts=2)],
+        ["gpu-03: unpack 1.0 GB", "gpu-[01-02]: install | 40 of 160 packages"],
+    ),
+    ([*each("import check"), *each("", hosts=2)], ["gpu-03: import check 12 s"]),
+    (
+        each("receive packages", 12 * 10**7, 24 * 10**7, hosts=1),
+        ["gpu-01: receive packages | 120 MB of 240 MB, 10 MB/s"],
+    ),
+    ([*each("unpack", 7), *each("")], []),
+]
+
+
+@pytest.mark.parametrize(("steps", "rows"), SCREENS)
+def test_hosts_at_the_same_step_share_a_row(
+    steps: list[Stepped], rows: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, made = [0.0], list[Progress]()
+
+    def start(self: Progress) -> None:
+        made.append(self)
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=Terminal(), get_time=lambda: now[0]))
+    monkeypatch.setattr(Progress, "start", start)
+    with progress.steps() as show:
+        for step in steps:
+            show(step)
+        now[0] = 12.0
+        screen = Console(file=io.StringIO(), width=100, record=True)
+        screen.print(made[0].get_renderable())
+    lines = [" ".join(BAR.sub("|", line).split()) for line in screen.export_text().splitlines()]
+    assert sorted(filter(None, lines)) == sorted(rows)
+
+
+def test_results_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    made = [
+        EnvironmentMade(host, "/e", {"python": "3.11.2"}, float(at), reused=False)
+        for at, host in enumerate(HOSTS, 31)
+    ]
+    data = [DataPlaced(host, "d", "/d", 10**9, 0, 0, 1.0, reused=True) for host in HOSTS]
+    other = EnvironmentMade("head", "/e", {"python": "3.12.0"}, 9.0, reused=False)
+    with bars(json=False) as emit:
+        for one in made:
+            emit(one)
+        emit(other)
+        for another in data:
+            emit(another)
+    assert capsys.readouterr().err.splitlines() == [
+        "gpu-[01-03]: environment made in 31 s to 33 s: python 3.11.2",
+        "head: environment made in 9.0 s: python 3.12.0",
+        "gpu-[01-03]: data already there (1.0 GB)",
+    ]
+
+
+# --- Rows of `status --machines`: what hosts tell, and the table ---
+
+NOW = 1_700_000_000
+PLAN = plans.make(plans.host("a", devices=("0", "1")), command=("true",))
+EVIL = "\x1b[2J\u202e" + "x" * 5000
+
+
+def status(run: str, plan: str, attempt: str = "1", *, alive: bool = True) -> dict[str, Any]:
+    state = {"state": "running", "started_ns": (NOW - 90) * 10**9}
+    task = {"attempt": attempt, "task": "worker/0", "state": state, "alive": alive}
+    return {"run": run, "plan": plan, "keeper": None, "stopped": False, "tasks": [task]}
+
+
+def test_who_uses_a_host_is_a_row_each() -> None:
+    ours = seal(encode_plan(PLAN), None)
+    users = "pid 7 python (user bob); pid 8 x (run r1, user me)"
+    gpu = {"index": 1, "name": "A100", "fields": {"users": users}}
+    since = (NOW - 3600) * 10**9
+    told: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+        "ours": ([status("r1", ours)], {"gpus": [gpu]}),
+        "validation": ([status("r1", ours, "validate")], {}),
+        "over": ([status("r1", ours, alive=False)], {}),
+        "other": ([], {"others": [["ann@home", "r7", since]]}),
+        "liar": ([status("r2", EVIL)], {"others": [[EVIL, EVIL, since]]}),
+    }
+    states = {host: wire.read({"runs": runs}, wire.Runs, "states") for host, (runs, _) in told.items()}
+    gpus = {host: wire.read({"gpus": [], **gpu}, wire.GpuLook, "gpus") for host, (_, gpu) in told.items()}
+    silent, ahead = {"gone": "cannot be reached: no route to host"}, dict.fromkeys(told, 30.0)
+    machines = Machines(states, gpus, silent, ahead, lambda _: (View(), Vitals()))
+    rows = [row for host in (*told, "gone") for row in machine_rows(host, machines)]
+    lines = machines_table(rows, json=False, now=NOW, width=None)
+    matches_golden("render/machines.txt", "\n".join(lines) + "\n")
+    assert "\x1b" not in "".join(machines_table(rows, json=True, now=NOW, width=80))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from html.parser import HTMLParser
@@ -16,17 +17,19 @@ from orchestrator.cli.main import main
 from orchestrator.errors import ExitStatus
 from orchestrator.model import RunPlan
 from orchestrator.names import RunId
+from orchestrator.report import several
 from orchestrator.report.curves import Point, charts, joined, printed
-from orchestrator.report.page import page
-from orchestrator.report.story import Story
-from orchestrator.run import peers
+from orchestrator.report.page import page, parameters
+from orchestrator.report.story import Story, read
+from orchestrator.run import hang
 from orchestrator.run.view import View
 from orchestrator.store import RunFolder, runs_root
 from orchestrator.store.bus import EventLog
 from orchestrator.store.mirror import Mirror
+from orchestrator.store.points import PointFile
 from tests.unit import plans
 
-ID = RunId("20261121-010203-abcd")
+ID, OTHER, THIRD = (RunId(f"20261121-01020{n}-abc{letter}") for n, letter in enumerate("def"))
 HOSTILE = '<script>alert(1)</script></pre>{{ 7 * 7 }}{% raw %}" onload=x \x1b[2J\u202e\x00 \ud800'
 STARTED = (ev.TaskStarted("worker/0", "gpu-1", "1", 42), ev.TaskStarted("worker/1", "gpu-2", "1", 43))
 VOID = {"meta", "br", "path", "link"}
@@ -74,16 +77,26 @@ def plan(**changes: object) -> RunPlan:
     hosts = (plans.host("gpu-1"), plans.host("gpu-2"))
     env = {"API_KEY": "hunter2", "MONKEY": "banana", "SHOWN": "yes"}
     made = plans.make(*hosts, command=("train.py",), env=env)
-    return replace(made, run=str(ID), **changes)
+    return replace(made, **{"run": str(ID), **changes})
 
 
-def folder(*events: ev.Event, **changes: object) -> RunFolder:
-    made = RunFolder(runs_root(), ID)
-    made.create(plan(**changes))
+def folder(*events: ev.Event, run: RunId = ID, **changes: object) -> RunFolder:
+    made = RunFolder(runs_root(), run)
+    made.create(plan(**{"run": str(run), **changes}))
     log = EventLog(made)
     for number, event in enumerate(events):
         log(ev.Stamped(1e9 + number, event))
     return made
+
+
+def trained(run: RunFolder, metrics: dict[str, list[float]], task: str = "worker/0", loss: str = "") -> None:
+    """Have a task report these figures, one step after the other."""
+    points = PointFile(run.points, 2)
+    for step in range(max(map(len, metrics.values()))):
+        values = {name: each[step] for name, each in metrics.items() if step < len(each)}
+        event = ev.TaskProgressed(task, step, values.pop("loss", None), None, loss, values)
+        points.take(event, "1", 1e9 + step, step, printed=False)
+    points.write()
 
 
 def ended(outcome: ev.Outcome, cause: str = "", lines: tuple[str, ...] = ()) -> ev.RunEnded:
@@ -102,12 +115,20 @@ def test_nothing_that_a_task_or_host_says_becomes_more_than_text() -> None:
         *STARTED,
         ev.HostLost("gpu-1", HOSTILE),
         ev.Noted(HOSTILE),
+        ev.TaskReported("worker/0", ev.Last.PARAMS, {HOSTILE: HOSTILE, "lr": 0.1}),
+        ev.TaskReported("worker/1", ev.Last.RESULT, {HOSTILE: [HOSTILE, {HOSTILE: 1}]}),
         ev.StopRequested(ev.StopBy.USER, HOSTILE, 1.0),
         ev.TaskExited("worker/1", "gpu-2", "1", None, None, HOSTILE, 1e300, -1e300, stopped=False),
         ended(ev.Outcome.FAILED, HOSTILE, (HOSTILE,)),
         name=HOSTILE[:-4],
         notes=(HOSTILE[:-4],),
     )
+    trained(run, {HOSTILE[:-2]: [1.0, 2.0]})
+    used = PointFile(run.usage, 2)
+    for at in (1e9, 1e9 + 5):
+        event = ev.TaskProgressed(HOSTILE[:-2], 0, None, None, metrics={"memory": 1.0, HOSTILE[:-2]: 2.0})
+        used.take(event, "1", at, 0, printed=False)
+    used.write()
     Mirror(run, "1", "worker-1").add_log(0, big, [(0, 1)])
     run.stacks.mkdir()
     (run.stacks / "1.txt").write_bytes(big)
@@ -118,6 +139,10 @@ def test_nothing_that_a_task_or_host_says_becomes_more_than_text() -> None:
     assert "7 * 7" in found.text
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800]", text)
     assert len(text) < 1 << 20
+    other = folder(run=OTHER, name=HOSTILE[:-4], command=("train.py", HOSTILE[:-4], "--lr", HOSTILE[:-4]))
+    text = several.page_of([run, other], 2e9)
+    assert outline(text).text.count("<script>alert(1)</script>") > 10
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800]", text)
 
 
 def test_secrets_are_names() -> None:
@@ -158,7 +183,7 @@ def test_the_verdict_comes_first_and_who_differs_is_named() -> None:
 def test_a_page_warns_of_tasks_that_train_apart_while_they_do_and_at_the_end() -> None:
     apart = ev.PeersReported(("worker/0", "worker/1"), connected=False)
     met = ev.PeersReported((), connected=False)
-    succeeded = replace(ended(ev.Outcome.SUCCEEDED), warnings=(peers.warning(apart),))
+    succeeded = replace(ended(ev.Outcome.SUCCEEDED), warnings=(hang.separate_warning(apart),))
     for events, warns in (((*STARTED, apart), True), ((met,), False), ((apart, succeeded), True)):
         text = page(folder(*events), 2e9)  # each adds to the ones before
         assert ('<pre class="said warn">' in text) == warns
@@ -182,6 +207,93 @@ def test_where_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.page.stat().st_mode & 0o777 == 0o600
     assert main(["report", "-o", "no/such/place.html"]) == ExitStatus.USAGE
     assert main(["launch", "--detach", "--report", "--", "true"]) == ExitStatus.USAGE
+
+
+PARAMETERS: dict[str, tuple[tuple[str, ...], dict[str, object], dict[str, str]]] = {
+    "arguments": (
+        ("python", "-u", "train.py", "--lr=0.1", "--layers", "64", "32", "-v"),
+        {},
+        {"lr": "0.1", "layers": "64 32", "v": "yes"},
+    ),
+    "of a module": (
+        ("python", "-m", "pkg.train", "--decay", "-1e-3", "--fast"),
+        {},
+        {"decay": "-1e-3", "fast": "yes"},
+    ),
+    "as Hydra has them": (("train.py", "optimizer.lr=0.1", "data"), {}, {"optimizer.lr": "0.1"}),
+    "of the bundled program": (("--dataset", "digits"), {}, {"dataset": "digits"}),
+    "for a shell": (("bash", "-c", "train --lr 1"), {}, {}),
+    "reported": (
+        ("train.py", "--batch-size", "8", "--seed", "1"),
+        {"batch_size": 16, "lr": 0.5, "layers": [1, 2], "api_key": "x", "max_tokens": 9},
+        {
+            "seed": "1",
+            "batch_size": "16",
+            "lr": "0.5",
+            "layers": "[1,2]",
+            "api_key": "***",
+            "max_tokens": "9",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PARAMETERS)
+def test_parameters_are_what_a_task_reports_else_its_arguments(what: str) -> None:
+    command, reported, shown = PARAMETERS[what]
+    run = folder(*STARTED, ev.TaskReported("worker/0", ev.Last.PARAMS, reported), command=command)
+    found = {name: values[0][0] for name, values in parameters(read(run))}
+    variables = {"API_KEY": "***", "MONKEY": "banana", "SHOWN": "yes"}
+    assert found == {**variables, **shown}
+    assert all(value in outline(page(run, 2e9)).text for value in shown.values())
+
+
+def test_several_runs_share_charts_and_differ_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """With other metrics, of another length, failed, still running, one without anything, one named twice."""
+    long = folder(*STARTED, ended(ev.Outcome.FAILED, "no"), name="night", command=("train.py", "--lr", "1"))
+    trained(long, {"loss": [4.0, 3.0, 2.0, 1.0], "f1": [0.1, 0.2]})
+    trained(long, {"loss": [9.0, 9.0], "auc": [0.5, 0.75]}, "worker/1")
+    short = folder(*STARTED, run=OTHER, command=("train.py", "--lr", "2", "--seed", "7"))
+    trained(short, {"loss": [3.0, 2.5], "val_loss": [3.5, 3.25]})
+    folder(run=THIRD, name="night")
+    assert main(["report", ID, OTHER, THIRD, "abcd", "-o", "page.html"]) == ExitStatus.OK
+    assert capsys.readouterr().out == "page.html\n"
+    text = Path("page.html").read_text()
+    found = outline(text).text
+    labels = [f"night {ID}", str(OTHER), f"night {THIRD}"]
+    assert all(word in found for word in ("3 runs", *labels, "failed", "unkept", "val_loss", "auc"))
+    (loss, *_) = re.findall(r'aria-label="loss over steps">(.*?)</svg>', text, re.DOTALL)
+    lines = re.findall(r'd="(.*?)"><title>(.*?)</title>', loss)
+    assert [(line.count("L"), name) for line, name in lines] == list(zip((3, 1, 0), labels, strict=True))
+    for words in ([ID, OTHER], ["nig*"]):
+        assert main(["report", *words]) == ExitStatus.OK
+        assert capsys.readouterr().out == f"{long.pages}\n"
+    assert "2 runs" in long.pages.read_text()
+    assert not long.page.exists()
+    assert main(["report", "day*"]) == ExitStatus.USAGE
+
+
+def test_a_loss_that_is_no_number_is_told_and_cuts_the_line() -> None:
+    run = folder(*STARTED)
+    trained(run, {"loss": [2.0, 1.0]})
+    trained(run, {"f1": [0.5, 0.5, 0.5]}, loss="nan")
+    text = outline(page(run, 2e9)).text
+    assert "worker/0: nan at step 0" in text
+    assert re.search(r"2nan\s*0.5", text), repr(text)
+
+
+def test_a_line_is_cut_where_its_number_is_not_finite() -> None:
+    losses = (3.0, 2.0, math.nan, 2.0, 1.0)
+    points = [Point(float(step), step, {"loss": loss}) for step, loss in enumerate(losses)]
+    (over_steps, _) = charts({"worker/0": points}, 0.0)
+    assert re.sub(r"[-\d. ]+", "", over_steps["paths"]["worker/0"]) == "MLML"
+    assert over_steps["note"] == "worker/0: nan at step 2"
+
+
+def test_an_unknown_run_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    folder(name="nightly")
+    assert main(["report", "nigthly"]) == ExitStatus.USAGE
+    assert "nightly" in capsys.readouterr().err
 
 
 # --- curves ---
@@ -262,5 +374,5 @@ def test_no_line_leads_across_a_restart_and_time_begins_with_the_run() -> None:
 def test_a_story_knows_when_a_task_was_started_again() -> None:
     story = Story(plan=plans.make(plans.host("a")), view=View(), kept=False)
     for at, attempt in ((1.0, "1"), (1.5, "1"), (9.0, "2")):
-        story.tell(at, ev.TaskStarted("worker/0", "a", attempt, 7))
+        story.add(at, ev.TaskStarted("worker/0", "a", attempt, 7))
     assert story.restarts == {"worker/0": [9.0]}

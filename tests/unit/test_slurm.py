@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from orchestrator import slurm
 from orchestrator.errors import HostError, UsageError
-from orchestrator.model import Host, Inventory, Order, Way
+from orchestrator.fleet import Fleet
+from orchestrator.model import Host, Inventory, Order, Role, Way
 from orchestrator.names import RunId
+from orchestrator.phases.context import Run
+from orchestrator.phases.loop import Loop
 from orchestrator.planning import selection
 from orchestrator.store import RunFolder
+from orchestrator.store.bus import Bus
+from tests.unit.plans import make
 
 SCONTROL = """#!/bin/sh
 case "$*" in
@@ -20,6 +26,7 @@ case "$*" in
     *"show node"*) cat node ;;
 esac
 """
+MUTE = "#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n"
 RUNNING = "JobId=7 JobState=RUNNING RunTime=00:01:00 TimeLimit=1-00:00:00 EndTime=Unknown NodeList=n[1-2]"
 NODES = "NodeName=n1 NodeAddr=192.0.2.1 State=MIXED\nNodeName=n2 NodeAddr=192.0.2.2 State=MIXED\n"
 
@@ -86,10 +93,22 @@ def test_nodes_that_a_job_has_lost(words: Path) -> None:
 
 
 def test_a_slurm_that_does_not_answer_ends_nothing(words: Path) -> None:
-    (words / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    (words / "scontrol").write_text(MUTE)
     assert slurm.look("7", ["n1"]) == slurm.Fate()
     with pytest.raises(UsageError, match="does not answer"):
         slurm.allocation("7")
+
+
+def test_a_job_that_was_over_remains_so_for_its_run_if_slurm_does_not_answer_later(words: Path) -> None:
+    plan = make(Host("n1", "n1", "n1", via=Way.SRUN, job="7"))
+    fleet = Fleet(cast("Any", None), lambda _: None)
+    run = Run(RunFolder(words, RunId("r1")), plan, Bus().emit, fleet, Loop(), "me", None)
+    assert run.allocation().over == ""
+    (words / "job").write_text("JobId=7 JobState=TIMEOUT TimeLimit=00:01:00 NodeList=n[1-2]\n")
+    over = "Slurm job 7 reached its time limit (00:01:00)"
+    assert run.allocation(now=True).over == over
+    (words / "scontrol").write_text(MUTE)
+    assert run.allocation(now=True).over == over
 
 
 def test_srun_is_not_given_what_it_would_take_for_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +141,8 @@ def test_an_order_to_a_keeper_on_another_machine_is_a_file(tmp_path: Path) -> No
 
 def test_the_last_workers_stand_by() -> None:
     hosts = tuple(Host(name, name, name) for name in ("n1", "n2", "n3"))
-    spares = selection.stand_by(Inventory(hosts), 2).hosts
-    assert [host.spare for host in spares] == [False, True, True]
+    others = (Host("n4", "n4", "n4", role=Role.CHIEF), Host("n5", "n5", "n5", spare=True))
+    spares = selection.stand_by(Inventory((*hosts, *others)), 2).hosts
+    assert [host.name for host in spares if host.spare] == ["n2", "n3", "n5"]
     with pytest.raises(UsageError):
         selection.stand_by(Inventory(hosts), 3)

@@ -10,17 +10,21 @@ import hmac
 import os
 import socket
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import asdict, replace
 from paramiko import ssh_exception as raised
 
 from orchestrator import processes
+from orchestrator.model import LOCAL, Way
 from orchestrator.ssh import hostkeys
 from orchestrator.ssh.connect import Deadline, _tcp, explain
 from orchestrator.ssh.hostkeys import Beyond, KnownHosts, Trust
 from orchestrator.ssh.keys import LoginRefused
 from orchestrator.ssh.resolve import Target, _ask_ssh, parse_dump, resolve, split_destination, target_of
+from tests.golden import matches_golden
 from tests.unit.plans import host
 
 
@@ -87,9 +91,9 @@ def test_the_line_to_blame_is_the_one_of_the_same_type(tmp_path: Path) -> None:
 def test_what_is_remembered_is_known(tmp_path: Path) -> None:
     file = tmp_path / "new folder" / "known_hosts"
     target = Target("x", "gpu-01", 2222, "me", user_known_hosts=(file,))
-    for _ in range(2):
+    for _ in range(2):  # by two launches, too
         KnownHosts().remember(target, MINE)
-    assert len(file.read_text().splitlines()) == 2
+    assert len(file.read_text().splitlines()) == 1
     assert file.parent.stat().st_mode & 0o777 == 0o700
     assert verdict(file, file.read_text(), PORT)[0] is Trust.KNOWN
 
@@ -115,38 +119,42 @@ def test_a_destination_in_its_parts(text: str, parts: tuple[str | None, str, int
     assert split_destination(text) == parts
 
 
-def dump(*lines: str) -> Target:
-    return target_of(
-        host("alias"), parse_dump("\n".join(["user train", "hostname GPU-01.Example", "port 22", *lines]))
-    )
-
-
-@pytest.mark.parametrize(
-    ("value", "new"), [("true", False), ("ask", False), ("accept-new", True), ("false", True), ("off", True)]
+# Of the output of `ssh -G`, beside user, hostname and port.
+DUMPED = (
+    *(f"stricthostkeychecking {value}" for value in ("true", "ask", "accept-new", "false", "off")),
+    *(f"identityagent {value}" for value in ("none", "/run/mine", "$MINE")),
+    "loglevel INFO",
+    "identityfile ~/.ssh/id_rsa\nidentityfile ~/.ssh/id_ed25519",
+    "identityfile ~/.ssh/id_rsa\nidentityfile ~/keys of mine",
+    *(f"identityfile {value}" for value in ("~/.ssh/id_cluster", "none", "~/.ssh/%h")),
+    *(f"userknownhostsfile {value}" for value in ("~/.ssh/a /b", "none", "/my key  s/a /b", "a b")),
+    "knownhostscommand none",
+    "knownhostscommand /bin/keys %H",
+    "verifyhostkeydns true",
+    "pubkeyauthentication false",
+    "addressfamily inet6",
+    "hostkeyalias lab",
+    "ciphers aes128-ctr,aes256-ctr",
+    "controlpath /no/such/socket",
 )
-def test_strict_host_key_checking(value: str, new: bool) -> None:
-    assert dump(f"stricthostkeychecking {value}").accept_new is new
 
 
-def test_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ssh_config_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each line what of a target is not as without it."""
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
-    lines = ("identityagent none", "identityagent /run/mine", "loglevel INFO")
-    assert [dump(line).agent for line in lines] == [None, "/run/mine", "/run/agent"]
+    monkeypatch.setenv("HOME", "/home/ada")
 
+    def target(text: str) -> dict[str, object]:
+        return asdict(
+            target_of(host("alias"), parse_dump(f"user train\nhostname GPU-01.Example\nport 22\n{text}"))
+        )
 
-def test_identities_chosen_or_not() -> None:
-    assert dump("identityfile ~/.ssh/id_rsa", "identityfile ~/.ssh/id_ed25519").default_identities
-    assert not dump("identityfile ~/.ssh/id_rsa", "identityfile ~/keys of mine").default_identities
-    assert not dump("identityfile ~/.ssh/id_cluster").default_identities
-    assert dump("identityfile none").identities == ()
-
-
-def test_names_and_files_of_the_host_key() -> None:
-    assert dump().key_names == ("gpu-01.example",)
-    assert dump("userknownhostsfile ~/.ssh/a /b").user_known_hosts == (Path.home() / ".ssh/a", Path("/b"))
-    assert dump("userknownhostsfile none").user_known_hosts == ()
-    assert dump("userknownhostsfile /my key  s/a /b").user_known_hosts == (Path("/my key  s/a"), Path("/b"))
-    assert dump("userknownhostsfile a b").user_known_hosts == (Path("a"), Path("b"))
+    usual = target("")
+    text = "".join(f"{name} = {value}\n" for name, value in usual.items())
+    for line in DUMPED:
+        changed = [f"  {name} = {value}\n" for name, value in target(line).items() if value != usual[name]]
+        text += f"{line.replace(chr(10), '; ')}\n{''.join(changed)}"
+    matches_golden("ssh/config.txt", text)
 
 
 EDITS = (  # ssh_config (None: a file that it includes appears), the port, and whether ssh is asked each time
@@ -177,52 +185,54 @@ def test_what_ssh_says_is_kept_until_a_file_changes(tmp_path: Path, monkeypatch:
             assert asked.called == (again or not known), text
 
 
-@pytest.mark.parametrize(
-    ("line", "beyond"),
-    [
-        ("knownhostscommand none", ""),
-        ("knownhostscommand /bin/keys %H", "KnownHostsCommand"),
-        ("identityfile ~/.ssh/%h", "IdentityFile"),
-        ("identityagent $MINE", "IdentityAgent"),
-        ("verifyhostkeydns true", "VerifyHostKeyDNS"),
-        ("pubkeyauthentication false", "PubkeyAuthentication"),
-        ("addressfamily inet6", "AddressFamily"),
-        ("hostkeyalias lab", "HostKeyAlias"),
-        ("ciphers aes128-ctr,aes256-ctr", ""),
-        ("controlpath /no/such/socket", ""),
-    ],
-)
-def test_what_only_openssh_can_follow(line: str, beyond: str) -> None:
-    assert dump(line).beyond == beyond
+BY_HAND = {
+    "ssh -F ~/c -i '/a b' me@gpu date": {"user": "me", "ssh_config": "~/c", "identity": "/a b"},
+    "ssh -p 22 gpu date": {"port": 22},
+    "date": {"ssh": LOCAL},
+    "srun --overlap --jobid=7 -w gpu date": {"via": Way.SRUN, "job": "7"},
+    "docker exec -i gpu sh -c date": {"via": ("docker", "exec", "-i", "{host}", "sh", "-c")},
+}
 
 
-TARGET = Target("gpu-02", "gpu-02.example", 2222, "train")
+@pytest.mark.parametrize(("line", "entry"), BY_HAND.items())
+def test_a_person_reaches_a_host_in_its_own_way(line: str, entry: dict[str, Any]) -> None:
+    assert replace(host("gpu"), **entry).by_hand("date") == line
+    assert replace(host("gpu"), **entry).by_hand() == line.removesuffix(" date" * line.startswith("ssh"))
 
-ERRORS: list[tuple[BaseException, str]] = [
-    (raised.SSHException("odd"), "protocol"),
-    (raised.BadAuthenticationType("no", ["password"]), "auth"),
-    (raised.ChannelException(1, "no"), "command"),
-    (raised.IncompatiblePeer("no kex"), "algorithms"),
-    (raised.NoValidConnectionsError({("10.0.0.1", 22): ConnectionRefusedError()}), "system"),
-    (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "resolve"),
-    (TimeoutError("timed out"), "timeout"),
-    (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "refused"),
-    (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "lost"),
-    (EOFError(), "lost"),
-    (OSError(errno.EHOSTUNREACH, "No route to host"), "no-route"),
-    (OSError(errno.ENETUNREACH, "Network is unreachable"), "no-route"),
-    (OSError(errno.EMFILE, "Too many open files"), "here"),
-    (ValueError("a bug"), "internal"),
+
+TARGET = Target("gpu-02", "gpu-02.example", 2222, "train", by_hand="ssh -p 2222 train@gpu-02")
+
+THROUGH = replace(TARGET, jump=Target("bastion", "b.example", 22, "train"))
+ERRORS: list[tuple[BaseException, Target]] = [
+    (raised.SSHException("odd"), TARGET),
+    (raised.BadAuthenticationType("no", ["password"]), TARGET),
+    (raised.ChannelException(1, "no"), TARGET),
+    (raised.ChannelException(1, "no"), THROUGH),
+    (raised.ChannelException(2, "Connection refused"), THROUGH),
+    (raised.IncompatiblePeer("no kex"), TARGET),
+    (raised.NoValidConnectionsError({("10.0.0.1", 22): ConnectionRefusedError()}), TARGET),
+    (LoginRefused([], [], ""), TARGET),
+    (LoginRefused(["id_rsa"], [], ""), TARGET),
+    (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), TARGET),
+    (TimeoutError("timed out"), TARGET),
+    (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), TARGET),
+    (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), TARGET),
+    (EOFError(), TARGET),
+    (OSError(errno.EHOSTUNREACH, "No route to host"), TARGET),
+    (OSError(errno.ENETUNREACH, "Network is unreachable"), TARGET),
+    (OSError(errno.EMFILE, "Too many open files"), TARGET),
+    (ValueError("a bug"), TARGET),
 ]
 
 
-@pytest.mark.parametrize(("error", "kind"), ERRORS, ids=[repr(case[0]) for case in ERRORS])
-def test_every_error_has_its_words(error: BaseException, kind: str) -> None:
-    told = explain(error, "gpu-02", TARGET)
-    assert (told.kind, told.host) == (kind, "gpu-02")
-    assert "gpu-02" not in told.what
-    assert told.why
-    assert told.hint
+def test_every_error_has_its_words() -> None:
+    text = ""
+    for error, target in ERRORS:
+        told = explain(error, "gpu-02", target)
+        assert told.host == "gpu-02"
+        assert "gpu-02" not in told.what
+        text += f"{error!r}\n  {told.kind}: {told.what}\n  why: {told.why}\n  try: {told.hint}\n"
+    matches_golden("ssh/errors.txt", text)
 
 
 def test_a_silent_address_is_not_a_lossy_way() -> None:
@@ -236,19 +246,5 @@ def test_a_silent_address_is_not_a_lossy_way() -> None:
         with pytest.raises(TimeoutError) as caught:
             _tcp(target, Deadline(0.2))
     told = explain(caught.value, "gpu-02", target)
-    assert (told.kind, "MTU" in told.hint, "is the machine on" in told.hint) == ("timeout", False, True)
+    assert (told.kind, "MTU" in told.hint, "the machine is on" in told.hint) == ("timeout", False, True)
     assert "MTU" in explain(TimeoutError("timed out"), "gpu-02", target).hint
-
-
-def test_whoever_has_no_key_reads_how_to_make_one() -> None:
-    told = explain(LoginRefused([], [], ""), "gpu-02", TARGET)
-    assert "`ssh-keygen -t ed25519`" in told.hint
-    assert "`ssh-copy-id -p 2222 train@gpu-02`" in told.hint
-    assert "ssh-keygen" not in explain(LoginRefused(["id_rsa"], [], ""), "gpu-02", TARGET).hint
-
-
-def test_the_way_through_a_bastion_is_said() -> None:
-    through = Target("gpu-02", "10.0.0.2", 22, "train", jump=Target("bastion", "b.example", 22, "train"))
-    error = explain(raised.ChannelException(2, "Connection refused"), "gpu-02", through)
-    assert error.kind == "refused"
-    assert error.why.endswith("(through bastion)")

@@ -1,27 +1,38 @@
+"""The folder of a run: what its readers see, which runs are found, and what damage does to it."""
+
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from orchestrator import events as ev
 from orchestrator.cli.main import main
-from orchestrator.errors import ExitStatus, UsageError
+from orchestrator.errors import ExitStatus, OrchestrateError, UsageError
+from orchestrator.events import Noted, Stamped, TaskStarted, decode
 from orchestrator.model import Host, RunPlan
 from orchestrator.names import RunId
+from orchestrator.plainfile import open_plain
 from orchestrator.run.view import replay
 from orchestrator.store import RunFolder, RunReader, find, runs_root
 from orchestrator.store.bus import Bus, EventLog
+from orchestrator.store.folder import decode_plan, encode_plan
 from orchestrator.store.known import Validations
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.reader import events_of, last_lines
 from orchestrator.store.standing import standing
 from tests.unit import plans
+from tests.unit.plans import host, make
 
 STARTED = ev.TaskStarted("worker/0", "gpu-1", "1", 42)
 EXITED = ev.TaskExited("worker/0", "gpu-1", "1", 0, None, "", 1.0, 2.0, stopped=False)
@@ -164,8 +175,10 @@ def test_finding_a_run(tmp_path: Path) -> None:
 def test_a_view_is_what_all_events_make_of_it(folder: RunFolder) -> None:
     """Whatever was saved of it, damaged or of other events; and what was saved is not read again."""
     log = EventLog(folder)
-    for number in range(450):
+    for number in range(449):
         log(ev.Stamped(number, ev.HostConnected(f"gpu-{number % 7}", 1.0, number)))
+        if number % 7:  # the view is saved meanwhile
+            continue
         whole = replay(events_of(folder))
         assert standing(folder) == (whole, folder.events.stat().st_size)
     saved = folder.view.read_bytes()
@@ -191,7 +204,7 @@ def test_of_a_line_longer_than_what_is_looked_at_the_end_is_shown(tmp_path: Path
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "of an open umask before"])
 def test_others_can_exchange_no_run_whatever_the_umask_is(tmp_path: Path, *, there: bool) -> None:
-    """Who may rename a run's folder puts one of theirs there: its notify.json names a command."""
+    """Who may rename a run's folder puts one of theirs there: its request.json names a command."""
     runs = tmp_path / "state" / "orchestrate" / "runs"
     before = os.umask(0)
     try:
@@ -216,15 +229,15 @@ def made(run: str, *, attempts: int = 1, command: tuple[str, ...] = ("train.py",
     folder.create(plan)
     log = EventLog(folder)
     for attempt in map(str, range(1, attempts + 1)):
-        for task, (host, text) in enumerate(zip(HOSTS, (FAST, SLOW), strict=True)):
+        for task, (on, text) in enumerate(zip(HOSTS, (FAST, SLOW), strict=True)):
             lines = [b"Epoch 1/1\n", text.encode() + b"\n", b"attempt %s\n" % attempt.encode()]
             places = [sum(map(len, lines[:number])) for number in range(3)]
             began = int(attempt) * 100
             times = [(place, (began + 10 * number) * 10**9) for number, place in enumerate(places)]
             Mirror(folder, attempt, f"worker-{task}").add_log(0, b"".join(lines), times)
-            log(ev.Stamped(began - 1, ev.TaskStarted(f"worker/{task}", host.name, attempt, 1)))
-        for task, host in enumerate(HOSTS):
-            end = ev.TaskExited(f"worker/{task}", host.name, attempt, 0, None, "", 1.0, 2.0, stopped=False)
+            log(ev.Stamped(began - 1, ev.TaskStarted(f"worker/{task}", on.name, attempt, 1)))
+        for task, on in enumerate(HOSTS):
+            end = ev.TaskExited(f"worker/{task}", on.name, attempt, 0, None, "", 1.0, 2.0, stopped=False)
             log(ev.Stamped(began + 90, end))
     log(ev.Stamped(1000.0, ev.RunEnded(run, ev.Outcome.SUCCEEDED, 0, 52.0, "", "", (), "")))
     return folder
@@ -270,7 +283,7 @@ def test_a_copy_that_finds_no_room_is_no_success(
     made("20261121-010203-abcd")
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        assert main(["tail", *words]) == ExitStatus.USAGE
+        assert main(["tail", *words]) == ExitStatus.HERE
     assert "could not be written: No space left on device" in capfd.readouterr().err
 
 
@@ -310,3 +323,97 @@ def test_runs_that_are_listed(
     told = capsys.readouterr()
     assert [int(number) for number in re.findall(r"20261121-(\d{6})-abcd", told.out)] == list(shown)
     assert told.err == (f"not shown: {hidden}; `orchestrate runs --all` lists all\n" if hidden else "")
+
+
+def test_of_two_launches_with_one_id_one_has_it(tmp_path: Path) -> None:
+    first, second = (RunFolder(tmp_path / "runs", RunId("20261121-010203-abcd")) for _ in range(2))
+    assert first.claim(plan_of(first.run, "first"))
+    assert not second.claim(plan_of(second.run, "second"))
+    assert first.read_plan().name == "first"
+    with ThreadPoolExecutor(8) as pool:
+        for round_ in range(20):
+            folder = RunFolder(tmp_path / "runs", RunId(f"20261121-010203-{round_}"))
+            claims = [pool.submit(folder.claim, plan_of(folder.run, str(number))) for number in range(8)]
+            owners = [number for number, claim in enumerate(claims) if claim.result()]
+            assert [folder.read_plan().name] == [str(number) for number in owners]
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot make the run's folder"):
+        RunFolder(tmp_path / "file" / "runs", first.id).claim(plan_of(first.run, "first"))
+
+
+# --- A run's folder in which others, or a crash, have put something else ---
+
+BEGUN = TaskStarted("worker/0", "gpu-1", "1", 42)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> RunFolder:
+    plan = make(host("a"))
+    made = RunFolder(tmp_path, RunId(plan.run))
+    made.create(plan)
+    EventLog(made)(Stamped(1.0, BEGUN))
+    Mirror(made, "1", "worker-0").add_log(0, b"one\n", [])
+    return made
+
+
+ODD: dict[str, Callable[[Path], None]] = {
+    "fifo": os.mkfifo,
+    "damaged": Path.mkdir,
+    "loop": lambda path: path.symlink_to(path.name),
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_only_files_are_opened_and_nobody_is_waited_for(tmp_path: Path, kind: str) -> None:
+    ODD[kind](tmp_path / "it")
+    for flags in (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_RDWR):
+        with pytest.raises(OSError, match="not a regular file"):
+            open_plain(tmp_path / "it", flags)
+
+
+DAMAGED = [
+    b"\xff",
+    b'{"at":1.0,"event":"Noted","text":"\xff"}',
+    b'{"at":1.0,"event":"TaskStarted","task":"worker/0","host":"a","attempt":"../../x","pid":1}',
+    b'{"at":1.0,"event":"Noted","text":"' + b"x" * (17 << 20) + b'"}',
+    b"",
+]
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_line_is_left_out_and_the_others_are_read(damaged: RunFolder, line: bytes) -> None:
+    if len(line) < 1 << 24:  # longer ones are not even looked at
+        with pytest.raises(msgspec.ValidationError):
+            decode(line)
+    with damaged.events.open("ab") as file:
+        file.write(line + b"\n")
+    EventLog(damaged)(Stamped(3.0, BEGUN))
+    reader = RunReader(damaged, shows=lambda _: False)
+    events = [stamped.event for stamped in reader.poll()]
+    assert [event for event in events if not isinstance(event, Noted)] == [
+        BEGUN,
+        BEGUN,
+    ]
+    assert str(damaged.events) in reader.damage
+    assert sum(isinstance(event, Noted) for event in events) == 1
+
+
+def test_a_plan_that_makes_no_sense_is_refused(damaged: RunFolder) -> None:
+    plan = json.loads(encode_plan(damaged.read_plan()))
+    changes: tuple[dict[str, Any], ...] = (
+        {"run": "../x"},
+        {"attempt": 0},
+        {"name": "\0"},
+        {"tasks": [{**plan["tasks"][0], "argv": []}]},
+    )
+    for change in changes:
+        with pytest.raises(msgspec.ValidationError):
+            decode_plan(json.dumps({**plan, **change}).encode())
+    for data in (b"", b"\xff", b"[" * 100_000, b'{"run":' * 50_000, b"NaN", b"null"):
+        with pytest.raises(msgspec.ValidationError):
+            decode_plan(data)
+    damaged.plan.write_text(json.dumps({**plan, "run": "another"}))
+    with pytest.raises(OrchestrateError) as refused:
+        damaged.read_plan()
+    assert "it is the plan of run 'another'" in refused.value.why

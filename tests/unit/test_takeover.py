@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -14,11 +17,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from orchestrator.errors import ClusterError, UsageError
-from orchestrator.model import Admission, Host, Inventory, Job, Preparing, Recipe, Restarts, RunPlan
+from orchestrator.model import Host, Inventory, Job, Preparing, Restarts, RunPlan
 from orchestrator.phases.connect import for_nodes
 from orchestrator.planning.takeover import PLANNED, Telling, adopt, join, speaks_for
 from orchestrator.store.folder import decode_plan, encode_plan
 from orchestrator.store.key import OpenedPlan, key_path, opened, own_key, read_key, seal
+from tests.golden import matches_golden
 from tests.unit.plans import host, make
 
 OURS = Inventory(
@@ -49,29 +53,14 @@ def adopted(*tellings: Telling, answering: tuple[str, ...] = ("a", "b", "c")) ->
     return adopt(known, OURS, answering)
 
 
-def test_a_plan_without_our_seal_holds_nothing_that_could_be_executed() -> None:
-    plan = adopted(telling("a"), telling("b"))
-    assert plan.hearsay
-    assert plan.hosts == OURS.hosts[:2]
-    assert not plan.spares
-    assert not plan.secrets
-    assert plan.recipe == Recipe()
-    assert plan.admission == Admission()
-    assert plan.preparing == Preparing()
-    assert plan.restarts == Restarts(host_timeout=PLAN.restarts.host_timeout)
-    assert [(spec.argv, dict(spec.env), spec.setup) for spec in plan.tasks] == [((), {}, None)] * 2
-    assert [(spec.id, spec.host) for spec in plan.tasks] == [(spec.id, spec.host) for spec in PLAN.tasks]
-
-
-def test_our_own_plan_is_reached_as_this_machine_reaches_its_hosts() -> None:
-    plan = adopted(telling("a", authentic=True), telling("b", authentic=True))
-    assert not plan.hearsay
-    assert (plan.command, plan.secrets, plan.restarts.most) == (("evil.py",), ("TOKEN",), 3)
-    first, second = plan.hosts
-    assert (first.ssh, first.user, first.port) == ("a", "ada", 22)
-    assert (first.identity, first.ssh_config) == ("~/.ssh/ours", "ours")
-    assert (first.python, first.state) == ("/theirs/python", "/s")
-    assert second.agent_python == "python3"
+@pytest.mark.parametrize("authentic", [True, False], ids=["sealed", "hearsay"])
+def test_what_is_taken_over_of_a_plan(request: pytest.FixtureRequest, *, authentic: bool) -> None:
+    """Without our seal nothing that could be executed; with it, hosts as this machine reaches them."""
+    plan = adopted(*(telling(by, authentic=authentic) for by in "ab"))
+    assert bool(plan.hearsay) is not authentic
+    usual = msgspec.to_builtins(replace(plan, hosts=()))
+    hosts = [msgspec.to_builtins(host) for host in plan.hosts]
+    matches_golden(f"takeover/{request.node.callspec.id}.json", json.dumps([usual, hosts], indent=1) + "\n")
 
 
 def test_what_a_plan_may_say_of_a_host_is_listed() -> None:
@@ -107,14 +96,14 @@ def test_a_host_without_the_run_does_not_tell_of_it() -> None:
 def test_plans_without_a_seal_have_to_agree(other: RunPlan) -> None:
     with pytest.raises(ClusterError) as caught:
         adopted(telling("a"), telling("b", other))
-    assert "a and b tell of different" in caught.value.why
+    assert "a and b report different" in caught.value.why
     assert not adopted(telling("a", authentic=True), telling("b", other)).hearsay
     adopted(telling("a"), telling("b", replace(PLAN, attempt=2)))  # b alone heard of the next one
 
 
 def test_every_host_that_answers_has_to_know_the_run() -> None:
     own = telling("a", authentic=True)
-    assert "b does not know the run" in adopted(own).hearsay
+    assert "b has no record of it" in adopted(own).hearsay
     assert not adopted(own, answering=("a", "c")).hearsay  # b is away
 
 
@@ -144,23 +133,35 @@ def test_the_inventory_has_to_hold_every_host(hosts: tuple[Host, ...], why: str,
 
 
 FIRST, SECOND = PLAN.tasks
+A_HOST, B_HOST = PLAN.hosts
+TWICE = "a host appears twice"
+# What a node may have made of a plan, and what is said of it.
+IMPOSSIBLE: list[tuple[dict[str, object], str]] = [
+    ({"tasks": ()}, "its tasks are on other hosts"),
+    ({"tasks": (FIRST, replace(SECOND, host="c"))}, "its tasks are on other hosts"),
+    ({"tasks": (FIRST, replace(SECOND, id=FIRST.id))}, "its tasks are not distinct"),
+    ({"tasks": (FIRST, replace(SECOND, id=replace(SECOND.id, index=10**9)))}, "its tasks are not distinct"),
+    ({"tasks": (FIRST, replace(SECOND, argv=()))}, "a task has no command"),
+    ({"tasks": (FIRST, replace(SECOND, port=0))}, "a port is out of range"),
+    ({"hosts": (A_HOST, replace(B_HOST, port=99_999))}, "a port is out of range"),
+    ({"hosts": (A_HOST, replace(B_HOST, ssh="-oProxyCommand=x"))}, "a host cannot be reached"),
+    ({"hosts": (A_HOST, replace(B_HOST, tasks=0))}, "a host has no tasks"),
+    ({"hosts": (A_HOST, A_HOST)}, TWICE),
+    ({"retired": (A_HOST,)}, TWICE),
+    ({"run": "../x"}, ""),
+    ({"tree": "../x"}, "its code has no digest"),
+    ({"attempt": 0}, "it counts its attempts wrong"),
+    ({"created": -1.0}, "its launch time is unknown"),
+    ({"grace": -1.0}, "one of its times is out of range"),
+    ({"restarts": Restarts(host_timeout=1e300)}, "one of its times is out of range"),
+    ({"preparing": Preparing(stands_in={"x": "a"})}, "it prepares hosts that are not in it"),
+]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"tasks": ()},
-        {"tasks": (FIRST, replace(SECOND, id=FIRST.id))},
-        {"tasks": (FIRST, replace(SECOND, host="c"))},
-        {"tasks": (FIRST, replace(SECOND, port=0))},
-        {"hosts": (PLAN.hosts[0], PLAN.hosts[0])},
-        {"grace": -1.0},
-        {"restarts": Restarts(host_timeout=1e300)},
-    ],
-)
-def test_a_plan_that_cannot_be(changes: dict[str, object]) -> None:
+@pytest.mark.parametrize(("changes", "why"), IMPOSSIBLE)
+def test_a_plan_that_cannot_be(changes: dict[str, object], why: str) -> None:
     assert decode_plan(encode_plan(PLAN)) == PLAN
-    with pytest.raises(msgspec.ValidationError):
+    with pytest.raises(msgspec.ValidationError, match=why or None):
         decode_plan(encode_plan(replace(PLAN, **changes)))
 
 
@@ -222,6 +223,21 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config"
 
 
+def test_launches_at_one_moment_make_one_key(config: Path) -> None:
+    together = threading.Barrier(8)
+
+    def key() -> bytes | None:
+        together.wait()
+        return own_key()
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            keys = {made.result() for made in [pool.submit(key) for _ in range(8)]}
+            assert keys == {read_key()}
+            assert os.listdir(config / "orchestrate") == ["key"]
+            key_path().unlink()
+
+
 def test_a_key_is_made_once_for_its_owner_alone(config: Path) -> None:
     assert read_key() is None
     key = own_key()
@@ -245,7 +261,7 @@ def put(path: Path, make: Callable[[], None]) -> None:
     [
         (lambda path: path.chmod(0o640), "its mode is 640"),
         (lambda path: path.write_text(""), "it is damaged"),
-        (lambda path: put(path, lambda: os.mkfifo(path, 0o600)), "no regular file"),
+        (lambda path: put(path, lambda: os.mkfifo(path, 0o600)), "not a regular file"),
         (lambda path: put(path, lambda: path.symlink_to(path)), "symbolic links"),
     ],
 )

@@ -1,13 +1,26 @@
+"""What is printed of any text; gpu-[01-08] and back; text for shells and parsers."""
+
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
+import tomllib
 import unicodedata
 
 import pytest
-from hypothesis import given
+import yaml
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from orchestrator import ranges
+from orchestrator.export import kubernetes, slurm
+from orchestrator.model import Job, Kubernetes
+from orchestrator.quoting import command_line, shown, toml
 from orchestrator.text import duration, endpoint, harmless, json_safe, plain, size, utf8
+from tests.unit import plans
+from tests.unit.plans import host
 
 # What a task may print, what is left of it with colours, and without.
 SEQUENCES = [
@@ -105,3 +118,149 @@ def test_an_endpoint_has_brackets_where_its_port_could_be_a_part_of_it(
     host: str, port: int | str | None, shown: str
 ) -> None:
     assert endpoint(host, port) == shown
+
+
+# --- gpu-[01-08] and back ---
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("gpu-[1-3]", "gpu-1 gpu-2 gpu-3"),
+        ("gpu-[08-11]", "gpu-08 gpu-09 gpu-10 gpu-11"),
+        ("gpu-[1,3,5-7]", "gpu-1 gpu-3 gpu-5 gpu-6 gpu-7"),
+        ("r[1-2]-n[1-2].lab", "r1-n1.lab r1-n2.lab r2-n1.lab r2-n2.lab"),
+        ("[fe80::1]:22", "[fe80::1]:22"),
+    ],
+)
+def test_expand(pattern: str, names: str) -> None:
+    assert ranges.expand(pattern) == tuple(names.split())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("g[a]", "[a] is not a range; write [01-08] or [1,3,5-7]"),
+        ("g[10-08]", "[10-08] is not a range; write [08-10]"),
+        ("g[14-1,4-1,7]", "[14-1,4-1,7] is not a range; write [1-14,1-4,7]"),
+        ("g[4-01]", "[4-01] is not a range; write [01-08] or [1,3,5-7]"),
+        ("g[08-100]", "[08-100] is not a range; write [01-08] or [1,3,5-7]"),
+        ("g[1-5000]", "[1-5000] stands for more than 4096 hosts"),
+        ("g[1-2", 'has brackets that do not match: "g[1-2"'),
+    ],
+)
+def test_what_cannot_be_expanded(pattern: str, why: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        ranges.expand(pattern)
+    assert str(caught.value) == why
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        ("", ""),
+        ("gpu-10 gpu-9 gpu-8", "gpu-[8-10]"),
+        ("gpu-08 gpu-09 gpu-10 gpu-12", "gpu-[08-10,12]"),
+        ("gpu-99 gpu-100 gpu-101", "gpu-[99-101]"),
+        ("login gpu-2 gpu-1 nas", "gpu-[1-2],login,nas"),
+        ("r1-n1 r1-n2 r2-n1", "r1-n[1-2],r2-n1"),
+        ("gpu-1 gpu-01", "gpu-[1,01]"),
+    ],
+)
+def test_fold(names: str, folded: str) -> None:
+    assert ranges.fold(names.split()) == folded
+    assert set(ranges.expand_all(folded)) == set(names.split())
+
+
+# --- text for shells and parsers: they judge it ---
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+WORDS = st.lists(TEXT, min_size=1, max_size=4)
+NASTY = [
+    "$(touch x)",
+    "`touch x`\n",
+    "$$",
+    "$$(HOME)",
+    "a\xa0b",
+    "\x85\u2028\u2029\ufeff\r",
+    "it's \\ !",
+    "",
+    "~/x",
+    "\x7f",
+]
+FEW = settings(max_examples=40, deadline=None)
+
+
+def bash(script: str) -> list[str]:
+    """The words that the last command of a script gets; it is a function that prints them."""
+    show = "show() { printf '%s\\0' \"$@\"; }; "
+    done = subprocess.run(["bash", "-c", show + script], capture_output=True, check=True)
+    return done.stdout.decode().split("\0")[:-1]
+
+
+@FEW
+@given(WORDS)
+@example(NASTY)
+def test_a_shell_reads_the_words_back(argv: list[str]) -> None:
+    assert shlex.split(command_line(["x", *argv])) == ["x", *argv]
+    assert bash(command_line(["show", *argv])) == argv
+    line = " ".join(map(shown, argv))
+    assert line.isprintable()
+    assert bash(f"show {line}") == argv
+
+
+@given(TEXT)
+@example("".join(NASTY))
+def test_a_toml_parser_reads_the_value_back(text: str) -> None:
+    line = toml(text)
+    assert "\n" not in line
+    assert tomllib.loads(f"key = {line}") == {"key": text}
+
+
+@FEW
+@given(WORDS)
+@example(NASTY)
+def test_a_plain_batch_file_hands_on_the_words(argv: list[str]) -> None:
+    plan = plans.make(
+        host("a"), host("b"), command=("python3", *argv), job=Job(env={"VALUE": argv[0] or "x"})
+    )
+    text = slurm.plain_batch(plan, "/", [])
+    script = text.replace("exec srun", 'show "$VALUE"', 1)
+    value, *words = bash(script)
+    assert value == (argv[0] or "x")
+    assert words[words.index("--") + 1 :][-len(argv) :] == argv
+
+
+def expanded(word: str) -> str:
+    """A word as Kubernetes hands it on where no variable has the name (its syntax: $(NAME), $$)."""
+    return re.sub(r"\$(\$|\([^)]*\))?", lambda found: "$" if found[1] == "$" else found[0], word)
+
+
+@FEW
+@given(WORDS)
+@example(NASTY)
+def test_a_manifest_hands_on_the_words_and_the_files(argv: list[str]) -> None:
+    plan = plans.make(
+        host("a"), host("b"), command=("python3", *argv), job=Job(env={"VALUE": argv[0] or "x"})
+    )
+    code = {"t.py": "\n".join(argv).encode()}
+    made = kubernetes.manifests(plan, Kubernetes("image"), code, "", jobset=False)
+    config_map, *_, last = yaml.safe_load_all(kubernetes.text(made, plan, []))
+    assert config_map["data"]["t.py"] == "\n".join(argv)
+    container = last["spec"]["template"]["spec"]["containers"][0]
+    assert list(map(expanded, container["args"]))[-len(argv) :] == argv
+    assert "$(" not in "".join(container["args"]).replace("$$", "")
+    (value,) = (one["value"] for one in container["env"] if one["name"] == "VALUE")
+    assert expanded(value) == (argv[0] or "x")
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["~/bin/python", "~/x"], "~/bin/python '~/x'"),
+        (["~/my env/bin/python"], "~/'my env/bin/python'"),
+        (["~other/x"], "'~other/x'"),
+    ],
+)
+def test_how_it_looks(argv: list[str], line: str) -> None:
+    assert command_line(argv) == line

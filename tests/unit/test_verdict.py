@@ -1,9 +1,10 @@
-"""The first cause of a failure, and the words of it, as TensorFlow, Python and R print them."""
+"""The root cause of a failure as TensorFlow, Python and R print it: stories, and their verdicts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -12,245 +13,53 @@ from orchestrator.diagnosis.statement import Raised, Statement
 from orchestrator.diagnosis.tracebacks import LONGEST_LINE
 from orchestrator.diagnosis.verdict import Hear, Verdict, judge, of_hang
 from orchestrator.events import FailureKind, Loss, TaskExited
+from tests.golden import matches_golden
 
-TAILS = Path(__file__).parent / "tails"  # what TensorFlow 2.21 printed; the task to blame is worker/2
+HERE = Path(__file__).parent
+Lines: TypeAlias = tuple[str, ...]
+Report: TypeAlias = dict[str, Any]
+End: TypeAlias = tuple[TaskExited, Lines | Report]
 
 
-def tail(name: str) -> tuple[str, ...]:
-    return tuple((TAILS / f"{name}.txt").read_text().splitlines())
+def tail(name: str) -> Lines:
+    """What TensorFlow 2.21 printed."""
+    return tuple((HERE / "tails" / f"{name}.txt").read_text().splitlines())
 
 
-RAISED = tail("raised")
-SOCKET_CLOSED = tail("socket_closed")
-UNHEALTHY = tail("unhealthy")
-SHAPES = tail("shapes")
-GROUP = tail("group")
+RAISED, SOCKET_CLOSED, SHAPES = tail("raised"), tail("socket_closed"), tail("shapes")
 BARRIER = tail("barrier")  # worker/0 says that worker/1 never came
-NO_LEADER = tail("barrier_no_leader")  # worker/1 of the same, when worker/0 never came
 INCARNATION = tail("incarnation")  # worker/0 says that worker/1 came back
-LEADER_KILLED = tail("leader_killed")  # worker/1, when worker/0 was killed
 TRAINING = ("Epoch 1/3", " 3/5 [====>....] - ETA: 0s - loss: 2.3")
 KEYBOARD = ('  File "train.py", line 2, in <module>', "KeyboardInterrupt")
 
 
-def ended(
-    task: int,
-    at: float,
-    *,
-    code: int | None = None,
-    signal: int | None = None,
-    lost: str = "",
-    stopped: bool = False,
-    **more: Any,
-) -> TaskExited:
-    name, host = f"worker/{task}", f"gpu-0{task + 1}"
-    return TaskExited(name, host, "1", code, signal, lost, 41.0, 1000.0 + at, stopped=stopped, **more)
+def report(message: str = "", kind: str = "Exception", **more: Any) -> Report:
+    return {"type": kind, "message": message, **more}
 
 
-STOPPED = ended(3, 4, signal=15, stopped=True)
-HUNG = ended(2, 3, signal=9, stopped=True)
-PEER = (ended(0, 0, code=1), SOCKET_CLOSED)
-
-# (what happened, exits with their last lines, the task, the cause)
-STORIES: list[tuple[str, list[tuple[TaskExited, tuple[str, ...]]], str, str]] = [
-    (
-        "killed",
-        [(ended(2, 0, signal=9), TRAINING), (ended(0, 1.1, code=1), SOCKET_CLOSED), (STOPPED, TRAINING)],
-        "worker/2",
-        "worker/2 on gpu-03 was killed by SIGKILL after 41 s",
-    ),
-    (
-        "out of memory, on a machine that its peers share",
-        [
-            (ended(0, -0.3, code=1, oom_kills=1), SOCKET_CLOSED),
-            (ended(2, 0, signal=9, oom_kills=1), TRAINING),
-        ],
-        "worker/2",
-        "worker/2 on gpu-03 ran out of memory after 41 s: the kernel killed it",
-    ),
-    (
-        "out of memory in a process of its own, and its words are of the others",
-        [(ended(2, 0, code=1, oom_kills=1), SOCKET_CLOSED), (ended(0, 0.2, code=1), SOCKET_CLOSED)],
-        "worker/2",
-        "worker/2 on gpu-03 ran out of memory after 41 s: the kernel killed a process of it, and it exited…",
-    ),
-    (
-        "an exception whose peers went first",
-        [PEER, (ended(2, 3, code=1), RAISED)],
-        "worker/2",
-        "worker/2 on gpu-03 exited with 1 after 41 s: ValueError: a bug of the user",
-    ),
-    (
-        "an exception that hung on its way down",
-        [PEER, (HUNG, RAISED), (STOPPED, KEYBOARD)],
-        "worker/2",
-        "worker/2 on gpu-03 was stopped, by SIGKILL after 41 s",
-    ),
-    (
-        "frozen",
-        [(ended(0, 0, code=1), UNHEALTHY), (HUNG, TRAINING), (STOPPED, TRAINING)],
-        "worker/2",
-        "worker/2 on gpu-03 stopped answering, says worker/0 on gpu-01",
-    ),
-    (
-        "a task that was done before the others",
-        [(ended(0, 2, code=1), SOCKET_CLOSED), (ended(2, 0, code=0), TRAINING), (STOPPED, TRAINING)],
-        "worker/2",
-        "worker/2 on gpu-03 finished while the others still needed it, says worker/0 on gpu-01",
-    ),
-    (
-        "the program differs",
-        [(ended(1, 0, code=1), SHAPES), (ended(0, 0.2, code=1), SHAPES)],
-        "worker/1",
-        "both tasks exited with 1 after 41 s: InvalidArgumentError: Shape mismatch in the…",
-    ),
-    (
-        "a shell's exit status",
-        [(ended(2, 0, code=137), TRAINING)],
-        "worker/2",
-        "worker/2 on gpu-03 exited with 137 after 41 s (128 + 9: killed by SIGKILL)",
-    ),
-    (
-        "the machine was restarted, and the others say that it is gone",
-        [PEER, (ended(2, 90, lost="the machine was restarted at 14:02", loss=Loss.RESTARTED), TRAINING)],
-        "worker/2",
-        "gpu-03: the machine was restarted at 14:02, and worker/2 is lost with it",
-    ),
-    (
-        "a task that others waited for at the start",
-        [(ended(0, 0, code=1), BARRIER), (ended(1, 3, signal=9, stopped=True), TRAINING)],
-        "worker/1",
-        "worker/1 on gpu-02 was not ready in time, says worker/0 on gpu-01",
-    ),
-    (
-        "a task that something started again alone",
-        [(ended(0, 0, code=1), INCARNATION), (ended(1, 3, signal=9, stopped=True), TRAINING)],
-        "worker/1",
-        "worker/1 on gpu-02 was started again alone, says worker/0 on gpu-01",
-    ),
-    (
-        "the first task was killed",
-        [(ended(1, -0.2, code=1), LEADER_KILLED), (ended(0, 0, signal=9), TRAINING)],
-        "worker/0",
-        "worker/0 on gpu-01 was killed by SIGKILL after 41 s",
-    ),
-    ("nobody", [(STOPPED, TRAINING), (ended(0, 0, code=0), TRAINING)], "", "no task failed by itself"),
-    ("nothing", [], "", "no task failed by itself"),
-]
+def end(task: int, at: float, said: Lines | Report = TRAINING, **how: Any) -> End:
+    """The end of a task, and its last lines or what its own Python reported."""
+    usual = {"code": None, "signal": None, "lost": "", "attempt": "1", "stopped": False}
+    exited = TaskExited(f"worker/{task}", f"gpu-0{task + 1}", seconds=41.0, ended=at, **(usual | how))
+    return exited, said
 
 
-@pytest.mark.parametrize(
-    ("exits", "task", "cause"), [story[1:] for story in STORIES], ids=[story[0] for story in STORIES]
+def own(name: str, *frames: str, thread: str = "") -> Lines:
+    """A traceback of the program."""
+    head = (f"Exception in thread {thread}:",) if thread else ()
+    return (*head, "Traceback (most recent call last):", *(f"  File {one}, in f" for one in frames), name)
+
+
+STOPPED = end(3, 4, signal=15, stopped=True)
+HUNG: dict[str, Any] = {"signal": 9, "stopped": True}
+PEER = end(0, 0, SOCKET_CLOSED, code=1)
+FEED = own("ValueError: row 5 has no label", '"/runs/x/work/data.py", line 6', thread="feed")
+CRASHED = (
+    "step 3",
+    "2026-11-22 10:18:43.624145: F tensorflow/core/framework/tensor.cc:844] Check failed: IsAligned()",
+    "Fatal Python error: Aborted",
+    *(f'  File "/usr/lib/python3.11/deep.py", line {n} in f' for n in range(200)),
 )
-def test_the_first_cause_is_named(
-    exits: list[tuple[TaskExited, tuple[str, ...]]], task: str, cause: str
-) -> None:
-    tails = {one.task: lines for one, lines in exits}
-    verdict = judge([one for one, _ in exits], lambda name, _attempt: Statement(tails[name]))
-    assert verdict.task == task
-    assert verdict.cause.startswith(cause[:-1]) if cause.endswith("…") else verdict.cause == cause
-    assert verdict.last_lines == (lastwords.excerpt(tails[task]) if task else ())
-
-
-def test_only_the_last_attempt_counts() -> None:
-    first = TaskExited("worker/0", "gpu-01", "1", 3, None, "", 5.0, 10.0, stopped=False)
-    again = TaskExited("worker/1", "gpu-02", "2", 4, None, "", 5.0, 99.0, stopped=False)
-    assert judge([first, again], lambda _task, attempt: Statement((attempt,))).last_lines == ("2",)
-
-
-KINDS: list[tuple[TaskExited, tuple[str, ...], FailureKind]] = [
-    (ended(2, 0, signal=9), RAISED, FailureKind.SIGNAL),
-    (ended(2, 0, signal=9, oom_kills=1), TRAINING, FailureKind.OUT_OF_MEMORY),
-    (ended(2, 0, code=137), TRAINING, FailureKind.SIGNAL),
-    (ended(2, 0, code=3), TRAINING, FailureKind.EXIT),
-    (ended(2, 0, code=1), RAISED, FailureKind.EXCEPTION),
-    (ended(2, 0, code=1), tail("resources"), FailureKind.RESOURCES),
-    (ended(2, 0, code=1), SHAPES, FailureKind.MISMATCH),
-    (ended(2, 0, code=1), GROUP, FailureKind.MISMATCH),
-    (ended(2, 0, code=1), SOCKET_CLOSED, FailureKind.PEER),
-    (ended(2, 0, code=1), INCARNATION, FailureKind.INCARNATION),
-    (ended(2, 0, code=1), BARRIER, FailureKind.TIMEOUT),
-    (ended(2, 0, code=1), NO_LEADER, FailureKind.TIMEOUT),
-    (ended(2, 0, lost="its supervisor was killed by signal 9"), TRAINING, FailureKind.LOST),
-    (ended(2, 0, lost="its supervisor was killed", oom_kills=1), TRAINING, FailureKind.OUT_OF_MEMORY),
-    (ended(2, 0, lost="x", loss=Loss.RESTARTED, oom_kills=1), TRAINING, FailureKind.REBOOTED),
-    (ended(2, 0, lost="x", loss=Loss.UNREACHABLE), TRAINING, FailureKind.HOST_LOST),
-    (ended(2, 0, lost="x", loss=Loss.UNSTARTED), TRAINING, FailureKind.START),
-]
-
-
-@pytest.mark.parametrize(("exited", "lines", "kind"), KINDS)
-def test_every_cause_is_of_a_kind(exited: TaskExited, lines: tuple[str, ...], kind: FailureKind) -> None:
-    assert judge([exited], lambda _task, _attempt: Statement(lines)).kind is kind
-
-
-def test_the_last_traceback_is_shown_whole_and_a_very_long_one_without_its_middle() -> None:
-    frame = ('  File "train.py", line 7, in step', "    loss = model(x)")
-    chain = ("", "During handling of the above exception, another exception occurred:", "")
-    first = ("Traceback (most recent call last):", *frame, "KeyError: 'x'")
-    second = ("Traceback (most recent call last):", *frame * 6, "ValueError: no x")
-    log = ("Epoch 1/3",) * 100 + first + chain + second
-    shown = (*first, *chain, *second)
-    assert lastwords.excerpt(log)[-len(shown) :] == shown
-    noise = ("W0000 00:00 Unable to destroy server_ object",) * 3
-    long = ("Traceback (most recent call last):", *frame * 60, "ValueError: no x", *noise)
-    cut = lastwords.excerpt(log + long)
-    assert len(cut) == 41
-    assert cut[0] == long[0]
-    assert "[85 lines are left out]" in cut
-    assert cut[-4:] == long[-4:]
-    handled = (*first, *("Epoch 2/3",) * 100)
-    assert lastwords.excerpt(handled) == ("Epoch 2/3",) * 20
-
-
-# What a program says in words that TensorFlow uses, too, is its own.
-@pytest.mark.parametrize(
-    "line",
-    [
-        "KeyError: 'TF_CONFIG_EXTRA'",
-        "ValueError: unknown incarnation of the model zoo",
-        "ValueError: column price had NaN values",
-    ],
-)
-def test_a_rule_asks_for_more_than_words(line: str) -> None:
-    name, _, message = line.partition(": ")
-    own = ("Traceback (most recent call last):", '  File "train.py", line 3, in <module>', line)
-    for heard in (Statement(own), Statement((), Raised(name, message))):
-        verdict = judge([ended(0, 0, code=1), ended(2, 9, code=1)], hear(w0=heard, w2=Statement(TRAINING)))
-        assert (verdict.task, verdict.kind, verdict.hint) == ("worker/0", FailureKind.EXCEPTION, "")
-    assert not lastwords.blames_peer(own)
-
-
-@pytest.mark.parametrize("line", [" " * 16_000, "Error in " * 10_000])
-def test_a_long_line_is_cut_before_it_is_read(line: str) -> None:
-    heard = Statement((*RAISED, line, "ValueError: " + line))
-    assert max(map(len, heard.lines)) <= LONGEST_LINE
-    assert heard.lines[-1].rstrip().endswith(line.strip()[-8:])  # where JAX says what failed
-    assert len(judge([ended(2, 0, code=1)], hear(w2=heard)).cause) < 400
-
-
-def hear(**said: Statement) -> Hear:
-    return lambda task, _attempt: said[task.replace("worker/", "w")]
-
-
-def report(**data: Any) -> Raised:
-    return Raised.parse(data)
-
-
-def test_what_a_task_reports_is_the_verdict_whatever_its_log_says() -> None:
-    told = report(
-        type="Exception",
-        message="record 17 has no images",
-        file="/home/train/orchestrate/runs/x/work/train.py",
-        line=6,
-        chain=[{"type": "KeyError", "message": "'images'", "file": "/m/data.py", "line": 4}],
-    )
-    verdict = judge([ended(2, 0, code=1)], hear(w2=Statement(TRAINING, told)))
-    assert verdict.cause == "worker/2 on gpu-03 exited with 1 after 41 s: Exception: record 17 has no images"
-    assert verdict.why == "raised at train.py, line 6, after KeyError: 'images' (/m/data.py, line 4)"
-    assert verdict.kind is FailureKind.EXCEPTION
-
-
 IN_TENSORFLOW = """Graph execution error:
 
 Detected at node EagerPyFunc defined at (most recent call last):
@@ -276,124 +85,174 @@ Original Traceback (most recent call last):
     raise ValueError("row 3 has no label")
 ValueError: row 3 has no label
 """
-IN_A_POOL = [
-    {"type": "concurrent.futures.process._RemoteTraceback", "message": IN_A_LOADER.partition("\n")[2]}
-]
+IN_A_POOL = {
+    "type": "concurrent.futures.process._RemoteTraceback", "message": IN_A_LOADER.partition("\n")[2]
+}  # fmt: skip
+UNKNOWN = "tensorflow.python.framework.errors_impl.UnknownError"
+PLACE: dict[str, Any] = {"file": "/home/train/orchestrate/runs/x/work/train.py", "line": 6}
+CAME_FROM = [{"type": "KeyError", "message": "'images'", "file": "/m/data.py", "line": 4}]
+# What a program says in words that TensorFlow uses, too, is its own.
+OWN_WORDS = (
+    ("KeyError", "'TF_CONFIG_EXTRA'"),
+    ("ValueError", "unknown incarnation of the model zoo"),
+    ("ValueError", "column price had NaN values"),
+)
 
 
-@pytest.mark.parametrize(
-    ("kind", "message", "chain", "said", "where"),
-    [
-        (
-            "tensorflow.python.framework.errors_impl.UnknownError",
-            IN_TENSORFLOW,
-            [],
-            "KeyError: 20",
-            "train.py, line 4",
-        ),
-        ("ValueError", IN_A_LOADER, [], "ValueError: row 3 has no label", "data.py, line 7"),
-        ("ValueError", "row 3 has no label", IN_A_POOL, "ValueError: row 3 has no label", "data.py, line 7"),
+def alike(*bad: int) -> list[End]:
+    """Three tasks, of which these failed alike, with a number of their own."""
+    ports = {n: (f"ValueError: port {4 + n} is bad",) for n in bad}
+    return [end(n, n / 9, ports[n], code=1) if n in bad else end(n, 2, **HUNG) for n in range(3)]
+
+
+STORIES: dict[str, list[End]] = {
+    "killed": [end(2, 0, signal=9), end(0, 1.1, SOCKET_CLOSED, code=1), STOPPED],
+    "out of memory, on a machine that its peers share": [
+        end(0, -0.3, SOCKET_CLOSED, code=1, oom_kills=1),
+        end(2, 0, signal=9, oom_kills=1),
     ],
-)
-def test_an_exception_quoted_by_a_framework_is_the_one_that_is_named(
-    kind: str, message: str, chain: list[dict[str, str]], said: str, where: str
-) -> None:
-    told = report(type=kind, message=message, file="train.py", line=99, chain=chain)
-    verdict = judge([ended(2, 0, code=1)], hear(w2=Statement(TRAINING, told)))
-    assert verdict.cause == f"worker/2 on gpu-03 exited with 1 after 41 s: {said}"
-    assert verdict.why == f"raised at {where}"
-
-
-HELD = {"type": "RuntimeError", "message": "no data", "file": "train.py", "line": 8, "held": "thread feed"}
-OF_A_THREAD = (
-    "Exception in thread feed:",
-    "Traceback (most recent call last):",
-    '  File "/runs/x/work/data.py", line 6, in feed',
-    "ValueError: row 5 has no label",
-)
-OF_A_CHILD = ("Process SpawnProcess-1:", *OF_A_THREAD[1:])
-ENDED_THREAD = "its thread feed ended with ValueError: row 5 has no label (data.py, line 6)"
-
-
-def test_a_task_that_outlives_its_exception_is_the_cause() -> None:
-    exits = [ended(task, 0, signal=15, stopped=True) for task in (1, 2)]
-    verdict = judge(exits, hear(w1=Statement(TRAINING), w2=Statement((), report(**HELD))))
-    assert (
-        verdict.cause
-        == "worker/2 on gpu-03 raised RuntimeError: no data, and thread feed kept it from ending"
-    )
-    assert (verdict.kind, verdict.why) == (FailureKind.EXCEPTION, "raised at train.py, line 8")
-    assert "daemon" in verdict.hint
-
-
-@pytest.mark.parametrize(
-    ("odd", "lines", "cause"),
-    [
-        ("worker/2", OF_A_THREAD, f"no word for 9 s: worker/2 hangs; {ENDED_THREAD}"),
-        ("", (*OF_A_THREAD, *TRAINING), f"worker/2 on gpu-03: {ENDED_THREAD}, and then no word for 9 s"),
-        (
-            "",
-            OF_A_CHILD,
-            f"worker/2 on gpu-03: {ENDED_THREAD}, and then no word for 9 s".replace(
-                "thread feed", "process SpawnProcess-1"
-            ),
-        ),
-        (
-            "",
-            RAISED,
-            "worker/2 on gpu-03: it had raised ValueError: a bug of the user, and then no word for 9 s",
-        ),
-        ("worker/2", TRAINING, "no word for 9 s: worker/2 hangs"),
-        ("", TRAINING, "no word for 9 s: no task stands out"),
+    "out of memory in a process of its own, and its words are of the others": [
+        end(2, 0, SOCKET_CLOSED, code=1, oom_kills=1),
+        end(0, 0.2, SOCKET_CLOSED, code=1),
     ],
-)
-def test_what_was_raised_before_a_hang_is_named(odd: str, lines: tuple[str, ...], cause: str) -> None:
-    said = f"no word for 9 s: {f'{odd} hangs' if odd else 'no task stands out'}"
-    exits = [ended(task, 0, signal=15, stopped=True) for task in (1, 2)]
-    heard = hear(w1=Statement(TRAINING), w2=Statement(lines))
-    verdict = of_hang(Verdict(FailureKind.HANG, odd, "gpu-03" if odd else "", said), exits, heard)
-    assert verdict.cause == cause
+    "an exception whose peers went first": [PEER, end(2, 3, RAISED, code=1)],
+    "an exception that hung on its way down": [
+        PEER,
+        end(2, 3, RAISED, **HUNG),
+        end(3, 4, KEYBOARD, signal=15, stopped=True),
+    ],
+    "frozen": [end(0, 0, tail("unhealthy"), code=1), end(2, 3, **HUNG), STOPPED],
+    "a task that was done before the others": [end(0, 2, SOCKET_CLOSED, code=1), end(2, 0, code=0), STOPPED],
+    "the program differs": [end(1, 0, SHAPES, code=1), end(0, 0.2, SHAPES, code=1)],
+    "the program differs after a restart": [end(2, 0, SHAPES, code=1, attempt="2")],
+    "the machine was restarted, and the others say that it is gone": [
+        PEER,
+        end(2, 90, lost="the machine was restarted at 14:02", loss=Loss.RESTARTED),
+    ],
+    "a task that others waited for at the start": [end(0, 0, BARRIER, code=1), end(1, 3, **HUNG)],
+    "a task that something started again alone": [end(0, 0, INCARNATION, code=1), end(1, 3, **HUNG)],
+    "the first task was killed": [end(1, -0.2, tail("leader_killed"), code=1), end(0, 0, signal=9)],
+    "nobody": [STOPPED, end(0, 0, code=0)],
+    "only the last attempt counts": [end(0, 0, ("1",), code=3), end(1, 9, ("2",), code=4, attempt="2")],
+    "all failed alike": alike(0, 1, 2),
+    "two of three failed alike": alike(0, 1),
+    # one task
+    "a signal, whatever it had raised": [end(2, 0, RAISED, signal=9)],
+    "a shell's exit status": [end(2, 0, code=137)],
+    "an exit status": [end(2, 0, code=3)],
+    "resources": [end(2, 0, tail("resources"), code=1)],
+    "a group that differs": [end(2, 0, tail("group"), code=1)],
+    "a peer that is not ours": [PEER],
+    "a barrier without its leader": [end(2, 0, tail("barrier_no_leader"), code=1)],
+    "lost": [end(2, 0, lost="its supervisor was killed by signal 9")],
+    "lost by a kill for memory": [end(2, 0, lost="its supervisor was killed", oom_kills=1)],
+    "restarted": [end(2, 0, lost="x", loss=Loss.RESTARTED, oom_kills=1)],
+    "unreachable": [end(2, 0, lost="x", loss=Loss.UNREACHABLE)],
+    "never started": [end(2, 0, lost="x", loss=Loss.UNSTARTED)],
+    "native code of TensorFlow": [end(2, 0, CRASHED, signal=6)],
+    "native code of C++": [
+        end(2, 0, ("terminate called after throwing an instance of 'x'", "  what():  too long"), signal=6)
+    ],
+    "a thread that ended, and what it led to": [
+        end(2, 0, (*FEED, *own("_queue.Empty", '"/runs/x/work/train.py", line 9')), code=1)
+    ],
+    # what its Python reports
+    "a report": [end(2, 0, report("record 17 has no images", **PLACE, chain=CAME_FROM), code=1)],
+    "sys.exit": [end(2, 0, report("usage: train.py DIR", "SystemExit"), code=1)],
+    "quoted by TensorFlow": [end(2, 0, report(IN_TENSORFLOW, UNKNOWN, **PLACE), code=1)],
+    "quoted by a loader of PyTorch": [end(2, 0, report(IN_A_LOADER, "ValueError", **PLACE), code=1)],
+    "quoted by a pool": [
+        end(2, 0, report("row 3 has no label", "ValueError", **PLACE, chain=[IN_A_POOL]), code=1)
+    ],
+    "a task that outlives its exception": [
+        end(1, 0, signal=15, stopped=True),
+        end(2, 0, report("no data", "RuntimeError", **PLACE, held="thread feed"), signal=15, stopped=True),
+    ],
+    **{
+        f"{how}: {name}: {message}": [end(0, 0, said, code=1), end(2, 9, code=1)]
+        for name, message in OWN_WORDS
+        for how, said in (
+            ("printed", own(f"{name}: {message}", '"train.py", line 3')),
+            ("reported", report(message, name)),
+        )
+    },
+}  # fmt: skip
 
 
-def test_the_end_of_a_thread_is_told_with_what_it_led_to() -> None:
-    lines = (
-        *OF_A_THREAD,
-        "Traceback (most recent call last):",
-        '  File "/runs/x/work/train.py", line 9, in <module>',
-        "_queue.Empty",
-    )
-    verdict = judge([ended(2, 0, code=1)], hear(w2=Statement(lines)))
-    assert verdict.why == f"raised at train.py, line 9, after {ENDED_THREAD}"
+def statement(said: Lines | Report) -> Statement:
+    return Statement((), Raised.parse(said)) if isinstance(said, dict) else Statement(said)
 
 
-def test_the_message_of_sys_exit_is_the_verdict() -> None:
-    told = report(type="SystemExit", message="usage: train.py DIR")
-    verdict = judge([ended(2, 0, code=1)], hear(w2=Statement((), told)))
-    assert verdict.cause == "worker/2 on gpu-03 exited with 1 after 41 s: usage: train.py DIR"
-    assert (verdict.kind, verdict.why) == (FailureKind.EXIT, "")
+def hear(ends: Sequence[End]) -> Hear:
+    known = {(exited.task, exited.attempt): statement(said) for exited, said in ends}
+    return lambda task, attempt: known[task, attempt]
 
 
-ALIKE = [
-    ((0, 1, 2), "all 3 tasks exited with 1 after 41 s: ValueError: port 4 is bad"),
-    ((0, 1), "worker/[0-1] (2 of 3 tasks) exited with 1 after 41 s: ValueError: port 4 is bad"),
-]
+def shown(name: str, verdict: Verdict) -> str:
+    lines = verdict.last_lines
+    assert len(lines) <= 42
+    some = lines if len(lines) <= 5 else (*lines[:2], "...", *lines[-2:])
+    said = [f"{verdict.kind.value or 'none'}: {verdict.cause}", *(f"  | {line}" for line in some)]
+    why, hint = verdict.why.replace("\n", " / "), verdict.hint
+    said += [f"  {head} {text}" for head, text in (("why:", why), ("try:", hint)) if text]
+    return "\n".join([f"--- {name}: {verdict.task or 'nobody'}", *said, ""])
 
 
-@pytest.mark.parametrize(("bad", "cause"), ALIKE)
-def test_tasks_that_failed_alike_are_named_together(bad: tuple[int, ...], cause: str) -> None:
-    exits = [ended(n, n / 9, code=1) if n in bad else ended(n, 2, signal=15, stopped=True) for n in range(3)]
-    said = {
-        f"w{n}": Statement((f"ValueError: port {4 + n} is bad",) if n in bad else TRAINING) for n in range(3)
-    }
-    assert judge(exits, hear(**said)).cause == cause
+def test_the_root_cause_is_named() -> None:
+    text = ""
+    for name, ends in STORIES.items():
+        verdict = judge([exited for exited, _ in ends], hear(ends))
+        text += shown(name, verdict)
+    matches_golden("verdict/causes.txt", text)
+    assert judge([], hear([])).cause == "no task failed by itself"
 
 
-@pytest.mark.parametrize(("attempt", "advised"), [("1", False), ("2", True)])
-def test_tasks_that_differ_after_a_restart_may_lack_a_backup(attempt: str, advised: bool) -> None:
-    exited = TaskExited("worker/2", "gpu-03", attempt, 1, None, "", 5.0, 10.0, stopped=False)
-    hint = judge([exited], hear(w2=Statement(SHAPES))).hint
-    assert "make model, batch size, data and steps_per_epoch equal" in hint
-    assert ("`backup` under [job]" in hint) is advised
+HANGS: dict[str, tuple[str, Lines]] = {
+    "a thread of the one that hangs had ended": ("worker/2", FEED),
+    "a thread of one had ended, and no task differs from the others": ("", (*FEED, *TRAINING)),
+    "a process had ended": ("", ("Process SpawnProcess-1:", *FEED[1:])),
+    "one had raised": ("", RAISED),
+    "one hangs": ("worker/2", TRAINING),
+    "no task differs from the others": ("", TRAINING),
+}
+
+
+def test_what_was_raised_before_a_hang_is_named() -> None:
+    text = ""
+    for name, (odd, lines) in HANGS.items():
+        said = f"no message for 9 s: {f'{odd} hangs' if odd else 'no task differs from the others'}"
+        ends = [end(1, 0, signal=15, stopped=True), end(2, 0, lines, signal=15, stopped=True)]
+        hang = Verdict(FailureKind.HANG, odd, "gpu-03" if odd else "", said)
+        text += shown(name, of_hang(hang, [exited for exited, _ in ends], hear(ends)))
+    matches_golden("verdict/hangs.txt", text)
+
+
+def test_the_last_traceback_is_shown_whole_and_a_very_long_one_without_its_middle() -> None:
+    frame = ('  File "train.py", line 7, in step', "    loss = model(x)")
+    chain = ("", "During handling of the above exception, another exception occurred:", "")
+    first = ("Traceback (most recent call last):", *frame, "KeyError: 'x'")
+    second = ("Traceback (most recent call last):", *frame * 6, "ValueError: no x")
+    log = ("Epoch 1/3",) * 100 + first + chain + second
+    whole = (*first, *chain, *second)
+    assert lastwords.excerpt(log)[-len(whole) :] == whole
+    noise = ("W0000 00:00 Unable to destroy server_ object",) * 3
+    long = ("Traceback (most recent call last):", *frame * 60, "ValueError: no x", *noise)
+    cut = lastwords.excerpt(log + long)
+    assert len(cut) == 41
+    assert cut[0] == long[0]
+    assert "[85 lines are left out]" in cut
+    assert cut[-4:] == long[-4:]
+    handled = (*first, *("Epoch 2/3",) * 100)
+    assert lastwords.excerpt(handled) == ("Epoch 2/3",) * 20
+
+
+@pytest.mark.parametrize("line", [" " * 16_000, "Error in " * 10_000])
+def test_a_long_line_is_cut_before_it_is_read(line: str) -> None:
+    ends = [end(2, 0, (*RAISED, line, "ValueError: " + line), code=1)]
+    lines = statement(ends[0][1]).lines
+    assert max(map(len, lines)) <= LONGEST_LINE
+    assert lines[-1].rstrip().endswith(line.strip()[-8:])  # where JAX says what failed
+    assert len(judge([ends[0][0]], hear(ends)).cause) < 400
 
 
 @pytest.mark.parametrize(
@@ -405,88 +264,47 @@ def test_tasks_that_differ_after_a_restart_may_lack_a_backup(attempt: str, advis
     ],
 )
 def test_a_report_is_input_from_a_stranger(data: dict[str, Any]) -> None:
-    told = report(**data)
-    verdict = judge([ended(2, 0, code=1)], hear(w2=Statement((), told)))
+    ends = [end(2, 0, data, code=1)]
+    verdict = judge([ends[0][0]], hear(ends))
     assert len(verdict.cause + verdict.why + verdict.hint) < 2000
     assert (verdict.cause + verdict.why).isprintable()
-    assert len(told.chain) <= 6
+    assert len(Raised.parse(data).chain) <= 6
 
 
-CRASHED = (
-    "step 3",
-    "2026-11-22 10:18:43.624145: F tensorflow/core/framework/tensor.cc:844] Check failed: IsAligned()",
-    "Fatal Python error: Aborted",
-    *(f'  File "/usr/lib/python3.11/deep.py", line {n} in f' for n in range(200)),
-)
-
-
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        (CRASHED, "tensorflow/core/framework/tensor.cc:844] Check failed: IsAligned()"),
-        (
-            ("terminate called after throwing an instance of 'std::length_error'", "  what():  too long"),
-            "terminate called after throwing an instance of 'std::length_error': too long",
-        ),
-    ],
-    ids=["TensorFlow", "C++"],
-)
-def test_native_code_that_gave_up_says_why(lines: tuple[str, ...], said: str) -> None:
-    verdict = judge([ended(2, 0, signal=6)], hear(w2=Statement(lines)))
-    assert verdict.cause == f"worker/2 on gpu-03 was killed by SIGABRT after 41 s: {said}"
-    reason = said.rpartition(": ")[2]
-    assert any(reason in line for line in verdict.last_lines)
-    assert len(verdict.last_lines) <= 42
-
-
-TRACEBACKS = Path(__file__).parent / "tracebacks"
-
-# file -> (the exception in one line, where it was raised)
-SAID = {
-    "chained": ("Exception: record 17 has no images", "chained.py, line 5"),
-    "during": ("zipfile.BadZipFile: File is not a zip file", "during.py, line 5"),
-    "imports": ("SyntaxError: invalid syntax", "a_module_that_imports_badly.py, line 1"),
-    "long": ("ValueError: Layer mismatch: layer 0: shape (32, 0)", "long.py, line 1"),
-    "notes": ("ValueError: bad shard", "notes.py, line 2"),
-    "own-3.8": ("Inner: of our own", "own.py, line 5"),
-    "own-3.13": ("Outer.Inner: of our own", "own.py, line 5"),
-    "stop": ("StopIteration", "stop.py, line 1"),
-}
-FILES = sorted(TRACEBACKS.glob("*.txt"))
+TRACEBACKS = sorted((HERE / "tracebacks").glob("*.txt"))
 TEARDOWN = ("W0000 00:00:1795272237.622300   13079 local_rendezvous.cc:412] Local rendezvous aborts",) * 4
 
 
-def log(path: Path) -> tuple[str, ...]:
+def log(path: Path) -> Lines:
     """As the last lines of a log are read: without blank ones."""
     return tuple(line for line in path.read_text().split("\n") if line.strip())
 
 
-@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
-def test_a_traceback_is_read_as_python_prints_it(path: Path) -> None:
-    exception, where = SAID.get(path.stem) or SAID[path.stem.rpartition("-")[0]]
-    for lines in (log(path), (*TRAINING * 30, *log(path), *TEARDOWN)):
-        read = Statement(lines)
-        assert read.exception == exception
-        assert read.why.replace("/home/train/", "") == f"raised at {where}"
-    shown = lastwords.excerpt((*TRAINING * 30, *log(path), *TEARDOWN))
-    assert len(shown) <= 42
-    assert not any(line.startswith("W0000") for line in shown)
-    name = Statement(log(path)).exception.partition(":")[0]
-    assert any(name in line for line in shown)
+def test_a_traceback_is_read_as_python_prints_it() -> None:
+    text = ""
+    for path in TRACEBACKS:
+        read = Statement(log(path))
+        text += f"{path.stem}: {read.exception}; {read.why}\n"
+        within = (*TRAINING * 30, *log(path), *TEARDOWN)
+        assert (Statement(within).exception, Statement(within).why) == (read.exception, read.why)
+        excerpt = lastwords.excerpt(within)
+        assert len(excerpt) <= 42
+        assert not any(line.startswith("W0000") for line in excerpt)
+        assert any(read.exception.partition(":")[0] in line for line in excerpt)
+    matches_golden("verdict/tracebacks.txt", text)
 
 
-def test_an_exception_that_the_program_survived_is_not_its_end() -> None:
-    assert Statement((*log(TRACEBACKS / "stop-3.8.txt"), *TRAINING * 30)).exception == ""
+STOP = log(HERE / "tracebacks" / "stop-3.8.txt")
 
 
 @pytest.mark.parametrize(
     "aside", ["Exception in thread Thread-1 (work):", "Exception ignored in: <function Pool.__del__ at 0x7f>"]
 )
 def test_an_exception_that_ends_no_program_yields_to_one_that_does(aside: str) -> None:
-    other = ("Traceback (most recent call last):", '  File "a.py", line 1, in work', "OSError: aside")
-    lines = (*log(TRACEBACKS / "stop-3.8.txt"), aside, *other)
-    assert Statement(lines).exception == "StopIteration"
-    assert Statement((aside, *other)).exception == "OSError: aside"
+    other = (aside, *own("OSError: aside", '"a.py", line 1'))
+    assert Statement((*STOP, *other)).exception == "StopIteration"
+    assert Statement(other).exception == "OSError: aside"
+    assert Statement((*STOP, *TRAINING * 30)).exception == ""  # the program survived it
 
 
 COMPLAINTS = [
@@ -500,5 +318,5 @@ COMPLAINTS = [
 
 
 @pytest.mark.parametrize(("lines", "said"), COMPLAINTS)
-def test_programs_without_a_traceback_are_quoted_too(lines: tuple[str, ...], said: str) -> None:
+def test_programs_without_a_traceback_are_quoted_too(lines: Lines, said: str) -> None:
     assert lastwords.complaint((*TRAINING, *lines)) == said

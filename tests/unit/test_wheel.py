@@ -60,7 +60,8 @@ def test_it_holds_all_of_the_code_and_nothing_else(wheel: Path) -> None:
     digits = {f"orchestrator/_shipped/worker_entry/data/digits.{kind}" for kind in ("csv.gz", "txt")}
     pages = {f"orchestrator/{path.relative_to(ROOT)}" for path in (ROOT / "docs").iterdir()}
     tables = {"orchestrator/hosts.example.toml", "orchestrator/diagnosis/rules.toml"}
-    tables |= {"orchestrator/report/page.html", "orchestrator/report/page.css"}
+    names_of_pages = "layout.html", "live.js", "macros.html", "page.css", "page.html", "several.html"
+    tables |= {f"orchestrator/report/{name}" for name in names_of_pages}
     assert held == ours | shipped | typed | digits | pages | tables
 
 

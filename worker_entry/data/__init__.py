@@ -1,4 +1,4 @@
-"""Where examples come from: each module makes a `Source`; `pipeline` turns it into batches."""
+"""Sources of examples: each module makes a `Source`; `pipeline` turns it into batches."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Source:
     train: Callable[[], Any]
     test: Callable[[], Any]
     note: str = ""
-    files: int = 1  # how many the training data are read from
+    files: int = 1  # number of files with the training data
 
 
 def find(options: Options, reporter: Reporter) -> Source:
-    """The data that the options name; what is missing is fetched first, and `reporter` tells."""
+    """Return the data that the options name; missing data are fetched first, which `reporter` reports."""
     from worker_entry.data import arrays, prepared
 
     name = options.dataset

@@ -1,4 +1,4 @@
-"""Data that needs no download: handwritten digits that come along."""
+"""Data that needs no download: bundled handwritten digits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from worker_entry.data import Source
 
 SHAPE = (28, 28, 1)
 DIGITS_TEST = 360
-_DIGITS = Path(__file__).with_name("digits.csv.gz")  # see digits.txt beside it
+_DIGITS = Path(__file__).with_name("digits.csv.gz")  # see digits.txt next to it
 
 
 def digits() -> Source:
-    """Scikit-learn's 1,797 real handwritten digits, 8 x 8, upscaled to the shape of MNIST.
+    """Return scikit-learn's 1,797 real handwritten digits, 8 x 8, upscaled to the shape of MNIST.
 
-    From a copy of its file, whose values are 0 to 16. Without a seed of the user's: the split into 1,437 and
+    From a copy of its file, with values from 0 to 16. It ignores the user's seed: the split into 1,437 and
     360 is the same in every run and on every task.
     """
     table = np.loadtxt(_DIGITS, delimiter=",")
@@ -30,20 +30,12 @@ def digits() -> Source:
     def part(rows: slice) -> Any:
         return lambda: tf.data.Dataset.from_tensor_slices((images[rows], labels[rows]))
 
-    return Source(
-        "digits",
-        SHAPE,
-        10,
-        train,
-        DIGITS_TEST,
-        part(slice(None, train)),
-        part(slice(train, None)),
-        "scikit-learn's handwritten digits",
-    )
+    parts = part(slice(None, train)), part(slice(train, None))
+    return Source("digits", SHAPE, 10, train, DIGITS_TEST, *parts, "scikit-learn's handwritten digits")
 
 
 def _upscaled(images: Any, size: int) -> Any:
-    """Bilinear, in numpy: operations of TensorFlow's own may not come before the strategy."""
+    """Scale bilinearly in numpy: TensorFlow operations may not run before the strategy is created."""
     old = images.shape[1]
     at = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)
     weights = np.maximum(0, 1 - np.abs(at[:, np.newaxis] - np.arange(old)))

@@ -1,4 +1,4 @@
-"""Sources to batches: cached, shuffled by seed, repeated, prefetched, sharded by data."""
+"""From sources to batches: cached, shuffled by seed, repeated, prefetched, sharded by data."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SHUFFLE = 10_000  # the tutorial's buffer
 
 
 def train_batches(source: Source, global_batch: int, seed: int, *, skip: int = 0, tasks: int = 1) -> Any:
-    """Endless global batches of which each task's replicas take their own part.
+    """Return endless global batches of which each task's replicas take their own part.
 
-    The order is a function of the seed alone, so `skip` steps already done gives an interrupted run the very
-    batches it would have seen. Where there are files for all tasks, each reads its own; else each reads all
-    and takes its part of every batch, which is also what one process would see.
+    The order depends on the seed only, so skipping `skip` completed steps gives an interrupted run the
+    batches it would have seen. If there are enough files for all tasks, each reads its own; otherwise each
+    reads everything and takes its part of every batch, which equals what one process would see.
     """
     data = source.train().cache().shuffle(min(SHUFFLE, source.train_examples), seed=seed)
     batches = data.repeat().batch(global_batch, drop_remainder=True)
@@ -24,17 +24,14 @@ def train_batches(source: Source, global_batch: int, seed: int, *, skip: int = 0
 
 
 def worker_batches(source: Source, batch: int) -> Any:
-    """Endless batches in an order of its own, for a task that computes for parameter servers.
+    """Return endless batches in a separate order, for a task that computes for parameter servers.
 
-    This is traced once and runs on every worker; the clock is what makes their orders differ.
+    This is traced once and runs on every worker; the clock makes their orders differ.
     """
     data = source.train().cache()
     seed = tf.cast(tf.timestamp() * 1e6, tf.int64)
-    return (
-        data.shuffle(min(SHUFFLE, source.train_examples), seed=seed)
-        .repeat()
-        .batch(batch, drop_remainder=True)
-    )
+    shuffled = data.shuffle(min(SHUFFLE, source.train_examples), seed=seed)
+    return shuffled.repeat().batch(batch, drop_remainder=True)
 
 
 def test_batches(source: Source, global_batch: int) -> Any:

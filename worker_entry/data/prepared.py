@@ -1,6 +1,6 @@
-"""tensorflow-datasets: loaded from a prepared folder, which is made once where it is missing.
+"""tensorflow-datasets: loaded from a prepared folder, which is created once if it is missing.
 
-Fetching is refused soon where there is no way to the server.
+An unreachable server is detected early.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from worker_entry.data import Source
 from worker_entry.failure import ExpectedError
 from worker_entry.ports import OPEN, look
 
-Tell: TypeAlias = Callable[[str, int, int], None]  # what it does, and bytes of how many (0: not known)
+Tell: TypeAlias = Callable[[str, int, int], None]  # the activity, and bytes of how many (0: unknown)
 
 SMALL = ("mnist", "fashion_mnist")  # downloaded without --download
 DIGITS = "`orchestrate launch -- --dataset digits` trains on real digits that need no download"
 
 
 def load(name: str, data_dir: str | None, *, download: bool | None, tell: Tell) -> Source:
-    """An image classification set by its tensorflow-datasets name; a small one that is missing is fetched."""
+    """Return an image classification set by its tensorflow-datasets name; a small missing one is fetched."""
     tfds = _tfds(name)
     builder = _builder(tfds, name, data_dir)
     if not Path(builder.data_path).exists():
@@ -37,12 +37,12 @@ def load(name: str, data_dir: str | None, *, download: bool | None, tell: Tell) 
         if download is None and name not in SMALL:
             raise _absent(name, builder, "--download was not given")
         _fetch(tfds, name, builder, tell)
-        builder = _builder(tfds, name, data_dir)  # it reads what is prepared when it is made
+        builder = _builder(tfds, name, data_dir)  # the constructor reads what is prepared
     return _source(name, builder)
 
 
 def _tfds(name: str) -> Any:
-    # Else it looks for a metadata server, which takes seconds offline.
+    # Otherwise it searches for a metadata server, which takes seconds offline.
     os.environ.setdefault("NO_GCE_CHECK", "true")
     try:
         import tensorflow_datasets as tfds
@@ -70,9 +70,9 @@ def _builder(tfds: Any, name: str, data_dir: str | None) -> Any:
 
 
 def _fetch(tfds: Any, name: str, builder: Any, tell: Tell) -> None:
-    """Download and prepare it, once for all processes that see this disk; raise ExpectedError."""
+    """Download and prepare it, once for all processes that share this disk; raise ExpectedError."""
     folder = Path(builder.data_path)
-    # Before the lock, so that tasks without a network need not wait for each other to find out.
+    # Before the lock, so that tasks without a network do not wait for each other to find out.
     url = next(iter(builder.url_infos or ()), "https://storage.googleapis.com")
     by_hand = Path(builder._data_dir_root, "downloads", "manual")  # noqa: SLF001
     if not by_hand.is_dir() and (why := unreachable(url)):
@@ -89,7 +89,7 @@ def _fetch(tfds: Any, name: str, builder: Any, tell: Tell) -> None:
 
 
 def unreachable(url: str) -> str:
-    """Why the server of an address, or its proxy, cannot be reached; "" when it can; within 2 s."""
+    """Return why the server of an address, or its proxy, is unreachable; "" if it responds within 2 s."""
     server = urllib.parse.urlsplit(url)
     proxy = urllib.request.getproxies().get(server.scheme)
     way = server
@@ -102,7 +102,7 @@ def unreachable(url: str) -> str:
 
 @contextmanager
 def _alone(folder: Path, tell: Tell) -> Iterator[None]:
-    """Have one of several tasks on a disk prepare a set, and the others find it prepared."""
+    """Let one of several tasks on a disk prepare a set, while the others wait for it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".preparing").open("w") as lock:
         try:
@@ -115,7 +115,7 @@ def _alone(folder: Path, tell: Tell) -> Iterator[None]:
 
 def _absent(name: str, builder: Any, why: str) -> ExpectedError:
     path, home = str(builder.data_path), str(Path.home())
-    # With `~`: hosts on which only the homes differ say the same.
+    # With `~`, so that hosts whose homes differ print the same text.
     where = "~" + path.removeprefix(home) if path.startswith(f"{home}/") else path
     ways = "; --download fetches it, with internet access" if "download was not" in why else ""
     return ExpectedError(
@@ -143,18 +143,11 @@ def _source(name: str, builder: Any) -> Source:
             _scale, tf.data.AUTOTUNE, deterministic=True
         )
 
-    return Source(
-        name,
-        (shape[0], shape[1], shape[2]),
-        info.features["label"].num_classes,
-        info.splits["train"].num_examples,
-        info.splits[test].num_examples,
-        part("train"),
-        part(test),
-        f"tensorflow-datasets {info.full_name}"
-        + ("" if test != "train" else ", tested on its training part"),
-        files=info.splits["train"].num_shards,
-    )
+    classes, train = info.features["label"].num_classes, info.splits["train"]
+    note = f"tensorflow-datasets {info.full_name}"
+    note += "" if test != "train" else ", tested on its training part"
+    counts = train.num_examples, info.splits[test].num_examples
+    return Source(name, shape, classes, *counts, part("train"), part(test), note, train.num_shards)
 
 
 def _scale(image: Any, label: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""The words of the command line. Imports nothing heavy: --help must be instant."""
+"""The grammar of the command line. Imports nothing slow: --help must be instant."""
 
 from __future__ import annotations
 
@@ -15,47 +15,48 @@ from orchestrator.errors import UsageError
 from orchestrator.nearest import VERBS as OTHER_VERBS
 from orchestrator.nearest import nearest
 from orchestrator.program.invocation import SCRIPTS, as_words, with_env
+from orchestrator.requests import check_texts
 
 _DESCRIPTION = """\
 Train one model on all your machines, over SSH: TensorFlow, PyTorch or JAX, scripts unchanged.
 
-  orchestrate init gpu-01 gpu-02     write a hosts.toml of the machines you have
-  orchestrate preflight              will this cluster train? if not: what is wrong, where, and the fix
-  orchestrate launch -- train.py     sync, validate, start everywhere, stream logs, stop cleanly
-  orchestrate tail [RUN]             see any run: live or past
+  orchestrate init gpu-01 gpu-02     write a hosts.toml for your machines
+  orchestrate preflight              check that the machines can train together; each error comes with its fix
+  orchestrate launch -- train.py     send the code, validate, start everywhere, stream the logs, stop cleanly
+  orchestrate tail [RUN]             show a run, live or past
 """
 
 # Each is a file of cli/, in the order of --help.
 VERBS = {
-    "init": "look at the hosts that you have, and write a hosts.toml of them",
-    "setup": "make the environment of [env] on every host that lacks it",
-    "push": "bring the data of [data] to every host that lacks it",
+    "init": "examine your hosts, and write a hosts.toml for them",
+    "setup": "create the environment of [env], or fetch the container image, on every host",
+    "push": "copy the data of [data] to every host that lacks it",
     "preflight": "check every host and every pair of hosts",
-    "launch": "sync the code, validate, start all tasks and stream their logs",
-    "exec": "run one command on all hosts, and show what they answer: equal answers once",
-    "tail": "show the logs of a run, live or past; take over a run whose keeper is gone",
-    "status": "ask the nodes what a run's tasks are doing",
-    "runs": "list the runs this machine knows",
+    "launch": "send the code, validate, start all tasks and stream their logs",
+    "exec": "run one command on all hosts; equal output is shown once",
+    "tail": "show the logs of a run, live or past; take over a run that no process manages",
+    "status": "show what each task of a run is doing",
+    "runs": "list the runs that this machine has a record of",
     "report": "write a run as one page of HTML: verdict, curves, timeline, hosts, logs",
-    "clean": "prove that the hosts hold nothing of ended runs, and remove what is old",
-    "stacks": "show where a run's tasks stand: their Python stacks, equal ones folded, the odd one named",
+    "clean": "kill leftover processes of ended runs on the hosts, and remove old files",
+    "stacks": "show the Python stacks of a run's tasks, and which task the others wait for",
     "pull": "fetch what a run's tasks wrote: checkpoints, models, TensorBoard logs",
     "tensorboard": "show what a run's tasks write for TensorBoard, live, in your browser",
-    "stop": "end a run everywhere and prove that nothing is left",
+    "stop": "end a run everywhere and verify that nothing is left",
     "rehearse": "try it all on this machine: private SSH servers, preflight and launch",
     "export": "write the run as a batch file for Slurm, or as manifests for Kubernetes",
-    "completion": "print what makes your shell complete verbs, options and runs",
+    "completion": "print what your shell needs to complete verbs, options and runs",
 }
 _ALONE = ("-h", "--help", "-V", "--version")  # the options that need no verb
 
 
 def verb(name: str) -> ModuleType:
-    """Import the file of a verb, and with it all that the verb needs."""
+    """Import the file of a verb, and with it everything that the verb needs."""
     return importlib.import_module(f"orchestrator.cli.{name}")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises UsageError instead of leaving the process."""
+    """Raises UsageError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}", hint=f"`{self.prog} --help`")
@@ -70,15 +71,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         argv = [*argv[1:2], "--help"]
     split = list(argv).index("--") if "--" in argv else len(argv)
     ours, command = list(argv[:split]), list(argv[split + 1 :])
-    try:
-        "".join(argv).encode()
-    except UnicodeEncodeError as error:  # plans, events and nodes know texts only
-        hint = "write it as UTF-8, or have the program read it from a file"
-        raise UsageError("an argument is not UTF-8", why="tasks are given text", hint=hint) from error
+    check_texts(argv)
     if not command and split < len(argv):
-        raise UsageError("nothing follows --", hint="leave it out: launch then trains worker_entry's MNIST")
+        raise UsageError("no command follows --", hint="write a command after it, or leave -- out")
     _check_verb(ours, command)
-    # `stop "$RUN"` must not end whichever run is the only one.
+    # `stop "$RUN"` must not end the only run if RUN is empty.
     if any(
         not word or (word[:2] == "--" and word.find("=") == len(word) - 1) for word in [*ours, *command[:1]]
     ):
@@ -100,57 +97,57 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_verb(ours: Sequence[str], command: Sequence[str]) -> None:
-    """Raise UsageError for a first word that is not a verb: argparse would list them and guess nothing."""
+    """Raise UsageError for a first word that is not a verb: argparse would only list the verbs."""
     if ours and (ours[0] in VERBS or ours[0] in _ALONE):
         return
     word, why = ours[0] if ours else "", f"the verbs are {', '.join(VERBS)}"
     hint = "`orchestrate --help`"
     if word.startswith("-") and (later := next(filter(VERBS.__contains__, ours), "")):
         raise _behind(later, ours, command)
-    if command or any(one.endswith(SCRIPTS) for one in ours):
+    if command or any(argument.endswith(SCRIPTS) for argument in ours):
         hint = _launch(command or ours)
     what = f"{word!r} is not a verb of orchestrate" if ours else "orchestrate needs a verb"
     raise UsageError(what, why=why, hint=_near(word, (*VERBS, *_ALONE), hint))
 
 
 def _behind(name: str, ours: Sequence[str], command: Sequence[str]) -> UsageError:
-    """Say where options go that stand before the verb."""
+    """Return a hint on where to put options that precede the verb."""
     others = [word for word in ours if word != name]
     line = shlex.join([name, *others, *(["--", *command] if command else [])])
     hint = f"`orchestrate {line}`"
-    known = build(name)[1][name].options()
-    absent = [word for word in others if word[0] == "-" and word.partition("=")[0] not in known]
+    options_of = build(name)[1][name].options()
+    absent = [word for word in others if word[0] == "-" and word.partition("=")[0] not in options_of]
     if absent:
         hint = f"`orchestrate {name}`: it has no option {absent[0].partition('=')[0]}"
-    return UsageError(f"{ours[0]} stands before the verb {name}", why="options follow the verb", hint=hint)
+    return UsageError(f"{ours[0]} precedes the verb {name}", why="options follow the verb", hint=hint)
 
 
 def _near(word: str, choices: Sequence[str], otherwise: str) -> str:
     near = nearest(word.partition("=")[0], choices, OTHER_VERBS, 0.7)
-    return f"write {near}" if near else otherwise
+    return (f"write {near}" if near[0] == "-" else f"`orchestrate {near}`") if near else otherwise
 
 
-def _launch(words: Sequence[str], prog: str = "orchestrate launch") -> str:
-    """Write the command line that launches these words: of one text its words, variables as options."""
-    shell = ("bash", "-o", "pipefail", "-c") if len(words) == 1 and " " in words[0] else ()
-    split = as_words(tuple(words)) or (*shell, *words)
+def _launch(argv: Sequence[str], prog: str = "orchestrate launch") -> str:
+    """Return the command line that launches this: a single text is split, variables become options."""
+    shell = ("bash", "-o", "pipefail", "-c") if len(argv) == 1 and " " in argv[0] else ()
+    split = as_words(tuple(argv)) or (*shell, *argv)
     return f"`{prog} {with_env(split)}`"
 
 
-def _unexpected(words: Sequence[str], parser: _Parser, command: Sequence[str]) -> UsageError:
-    """Say what is wrong with words that the verb has no place for."""
+def _unexpected(arguments: Sequence[str], parser: _Parser, command: Sequence[str]) -> UsageError:
+    """Return the error for arguments that the verb does not take."""
     hint = f"`{parser.prog} --help`"
     if options.takes_command(parser) and not command:
-        hint = f"{_launch(words, f'{parser.prog} [options]')}: the command comes after --"
+        hint = f"{_launch(arguments, f'{parser.prog} [options]')}: the command comes after --"
     elif "--only" in parser.options() and not command:
-        hint = f"`{parser.prog} --only {shlex.quote(','.join(words))}`"
-    if words[0].startswith("-"):
-        hint = _near(words[0], parser.options(), hint)
-    return UsageError(f"{parser.prog}: unexpected argument {words[0]!r}", hint=hint)
+        hint = f"`{parser.prog} --only {shlex.quote(','.join(arguments))}`"
+    if arguments[0].startswith("-"):
+        hint = _near(arguments[0], parser.options(), hint)
+    return UsageError(f"{parser.prog}: unexpected argument {arguments[0]!r}", hint=hint)
 
 
 def build(*words: str) -> tuple[_Parser, dict[str, _Parser]]:
-    """Make the parser, and one for each verb; only those of the verbs `words` know their options."""
+    """Return the parser with one for each verb; only those of the verbs in `words` have their options."""
     parser = _Parser(
         prog="orchestrate",
         description=_DESCRIPTION,
@@ -164,6 +161,6 @@ def build(*words: str) -> tuple[_Parser, dict[str, _Parser]]:
         for name, summary in VERBS.items()
     }
     for name in verbs.keys() & words:
-        verbs[name].add_argument("--debug", action="store_true", help="show tracebacks")
+        options.flag(verbs[name], "--debug", "show tracebacks")
         verb(name).add_arguments(verbs[name])
     return parser, verbs

@@ -1,4 +1,4 @@
-"""The one door between words from elsewhere and the terminal: all that verbs print goes through here."""
+"""The only path from external text to the terminal: everything that verbs print goes through here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def say(*lines: str) -> None:
 
 
 def unchanged(text: str) -> None:
-    """Write a text that another program will read; a terminal gets it made harmless."""
+    """Write a text for another program; a terminal receives it in harmless form."""
     if sys.stdout.isatty():
         say(*text.removesuffix("\n").split("\n"))
     else:
@@ -30,15 +30,20 @@ def unchanged(text: str) -> None:
 
 
 def tell(*lines: str) -> None:
-    """Print lines about the work on stderr; no word is cut at a terminal's edge."""
+    """Print lines about the work on stderr, wrapped at word boundaries on a terminal."""
     if sys.stderr.isatty():
         lines = tuple(wrapped(lines, shutil.get_terminal_size().columns))
     show(sys.stderr, lines)
 
 
 def width() -> int | None:
-    """Return the cells of a line on stdout; None where no terminal bounds it."""
+    """Return the cells of a line on stdout; None if it is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def height() -> int | None:
+    """Return the lines that fit on stdout with a prompt below them; None if it is not a terminal."""
+    return shutil.get_terminal_size().lines - 1 if sys.stdout.isatty() else None
 
 
 def facts(*lines: str | bytes) -> None:
@@ -47,7 +52,7 @@ def facts(*lines: str | bytes) -> None:
 
 
 def show(stream: TextIO, lines: Iterable[str], *, json: bool = False) -> None:
-    """Write lines; what the stream's encoding cannot say is written as an escape."""
+    """Write lines; characters that the stream's encoding lacks are written as escapes."""
     encoding = stream.encoding or "utf-8"
     for line in lines:
         text = json_safe(line.encode("utf-8", "backslashreplace")).decode() if json else plain(line)
@@ -56,9 +61,9 @@ def show(stream: TextIO, lines: Iterable[str], *, json: bool = False) -> None:
 
 @contextlib.contextmanager
 def bars(*, json: bool) -> Iterator[Callable[[Event], None]]:
-    """While the block runs each event is a line of JSON; or hosts at the same step share a row.
+    """While the block runs, each event is a line of JSON, or hosts at the same step share a row.
 
-    What they have in the end is said behind the block: once, where several have the same.
+    Results are printed after the block, once for all hosts with the same result.
     """
     from orchestrator.events import DataPlaced, EnvironmentMade, Noted, Stepped, encode
     from orchestrator.render.progress import steps

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Person(Caller):
-    """Reads stderr, and answers where it is a terminal."""
+    """Reads stderr, and answers if it is a terminal."""
 
     def __init__(self, *, yes: bool = False) -> None:
         self._yes = yes
@@ -28,28 +28,28 @@ class Person(Caller):
         tell(*lines)
 
     def accepts(self, new: Mapping[str, HostKeyRefused], number: int) -> bool:
-        """Show new host keys, and ask whether they are to be written."""
+        """Show new host keys, and ask whether to write them."""
         from orchestrator.ssh.hostkeys import fingerprint, key_type
 
-        tell(f"{count(len(new), 'host')} with a key that no known_hosts file has:")
+        tell(f"{count(len(new), 'host')} with a key that is in no known_hosts file:")
         width, keys = max(map(len, new)), count(number, "key")
         for name, refusal in new.items():
             place = refusal.target.key_names[0]
             tell(f"  {name:{width}}  {key_type(refusal.blob)} {fingerprint(refusal.blob)}  {place}")
         if self._yes:
-            tell(f"{keys} written to known_hosts, as --yes says")
+            tell(f"{keys} written to known_hosts, because of --yes")
             return True
         if not question.can_answer():
-            tell("nobody can be asked: `--yes` accepts these keys")
+            tell("cannot prompt without a terminal: `--yes` accepts these keys")
             return False
-        tell("Compare the fingerprints with what the machines' owner says (ssh-keygen -l there).")
+        tell("Compare the fingerprints with those of the machines' owner (`ssh-keygen -l` there).")
         return question.agrees(f"Write {keys} to known_hosts and continue?", usual=False)
 
     def agrees(self, what: str) -> bool:
-        """Ask for something that is usual, or say who has answered."""
+        """Ask for confirmation, or report who has already given it."""
         if not self._yes and question.can_answer():
             return question.agrees(what, usual=True)
-        tell(f"{what} {'yes, as --yes says' if self._yes else 'nobody can be asked: `--yes` does it'}")
+        tell(f"{what} {'yes, because of --yes' if self._yes else 'no terminal to ask: `--yes` confirms'}")
         return self._yes
 
     def warn(self, error: OrchestrateError) -> None:

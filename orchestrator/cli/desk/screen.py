@@ -1,7 +1,7 @@
-"""`launch --attach`: our terminal as that of one task, which has a pseudo-terminal on its host.
+"""`launch --attach`: our terminal serves one task, which has a pseudo-terminal on its host.
 
-What it prints comes by the run's folder, as ever, and is shown as it is: a task can do with the screen what
-it likes, as over ssh. What is typed goes by its keeper.
+Its output comes through the run's folder, as always, and is shown unchanged: a task can control the screen
+as it could over ssh. Keyboard input goes through its keeper.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from orchestrator.model import Order
 from orchestrator.store import RunFolder
 
 _LEAVE = b"\x1d"  # Ctrl-], as telnet has it
-_AT_ONCE = 512  # bytes; of an order the keeper's FIFO takes all or nothing up to 4096
+_AT_ONCE = 512  # bytes; the keeper's FIFO takes all or nothing of a request up to 4096
 _MOST = 3000  # hexadecimal digits that wait for a keeper
-_LOOK = 0.02  # seconds between two looks at what the task has printed
+_LOOK = 0.02  # seconds between two checks for output of the task
 
 
 class Screen:
-    """Ours from its task's start to its end."""
+    """The terminal from the task's start to its end."""
 
     def __init__(self, folder: RunFolder, task: str) -> None:
         self.left = False  # by its user
@@ -49,23 +49,23 @@ class Screen:
             self._log = None
 
     def take(self) -> None:
-        """Take the terminal, if the task runs."""
+        """Take over the terminal if the task runs."""
         from orchestrator.clock import SYSTEM
 
         if self._log is None or self._before:
             return
         self._before = termios.tcgetattr(0)
         self._over.clear()
-        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # else of nohup
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # otherwise nohup's
             signal.signal(signal.SIGHUP, self._hang_up)
         tty.setraw(0, termios.TCSADRAIN)
         raw = termios.tcgetattr(0)
-        raw[1] = self._before[1]  # lines of our own end as ever
+        raw[1] = self._before[1]  # our own lines end as usual
         termios.tcsetattr(0, termios.TCSADRAIN, raw)
         self._thread = SYSTEM.start("screen", self._serve)
 
     def give_back(self) -> None:
-        """Show the rest, and have the terminal as it was. Idempotent."""
+        """Show the rest, and restore the terminal. Idempotent."""
         if not self._before:
             return
         self._over.set()
@@ -87,7 +87,7 @@ class Screen:
         os.kill(os.getpid(), number)
 
     def _serve(self) -> None:
-        size, order = os.terminal_size((0, 0)), dict[str, Any]()  # that no keeper has taken yet
+        size, order = os.terminal_size((0, 0)), dict[str, Any]()  # that no keeper has received yet
         try:
             while not self._over.is_set():
                 if select.select([0], [], [], _LOOK)[0]:
@@ -105,7 +105,7 @@ class Screen:
             self.left = not self._over.is_set()
 
     def _show(self) -> None:
-        """Show what the task has printed since, as it is."""
+        """Show the task's new output unchanged."""
         assert self._log is not None
         with contextlib.suppress(FileNotFoundError), self._log.open("rb") as file:
             file.seek(self._shown)

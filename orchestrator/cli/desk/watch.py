@@ -1,10 +1,11 @@
-"""Watching a run: its folder is read, the renderer draws, the user's signals become requests."""
+"""Watching a run: read its folder, let the renderer draw, turn the user's signals into requests."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -17,19 +18,20 @@ from orchestrator.cli.desk.out import tell
 from orchestrator.cli.desk.person import Person
 from orchestrator.cli.desk.screen import Screen
 from orchestrator.errors import ExitStatus
-from orchestrator.events import RunEnded, RunLeft, Stamped, StopBy, StopRequested
+from orchestrator.events import Noted, RunEnded, RunLeft, Stamped, StopBy, StopRequested
 from orchestrator.model import Order
 from orchestrator.node.base.fault import reason
+from orchestrator.node.base.paths import free_bytes
 from orchestrator.render import DisplayGoneError, Look, Plain, Renderer, choose, is_full
-from orchestrator.run.vitals import decode
 from orchestrator.store import RunFolder, RunReader
 from orchestrator.verbs import asking
 from orchestrator.verbs.watch import stream
 
-_ASK_EVERY = 5.0  # seconds between two words to the keeper that somebody looks at the tasks
-_LOOK_EVERY = 0.5  # seconds between two looks at what they use
-_STALE = 20.0  # seconds after which that tells nothing any more
-_PATIENCE = 2  # requests to stop that a keeper may leave without an effect before the viewer leaves it alone
+_ASK_EVERY = 5.0  # seconds between two messages to the keeper that a viewer shows the tasks
+_LOOK_EVERY = 0.5  # seconds between two reads of what they use
+_STALE = 20.0  # seconds after which that is outdated
+_SILENCE, _BLOCK = 2.0, 4096  # seconds without events; bytes without which none can be written
+_PATIENCE = 2  # stop requests without an effect after which the viewer leaves the keeper alone
 
 
 BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines are dropped
@@ -39,24 +41,24 @@ def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interru
     """Watch a run that was started here until it ends."""
     tasks = {str(task) for task in arguments.task}
     terminal = Screen(folder, str(arguments.attach)) if getattr(arguments, "attach", None) else None
-    look = Look(wanted=lambda task: terminal is None and (not tasks or task in tasks))
+    look = Look(shows=lambda task: terminal is None and (not tasks or task in tasks))
     reader, renderer = shown(folder, look, as_json=arguments.json, plain=terminal is not None)
     status = own(folder, reader, renderer, interrupts, terminal=terminal)
     if arguments.report is not None:
-        from orchestrator.report.page import write
+        from orchestrator.report.several import write
 
-        tell(f"report: {write(folder, Path(arguments.report) if arguments.report else None)}")
+        tell(f"report: {write([folder], Path(arguments.report) if arguments.report else None)}")
     return status
 
 
 def shown(
     folder: RunFolder, look: Look, *, as_json: bool, last: int | None = None, plain: bool = False
 ) -> tuple[RunReader, Renderer]:
-    """Return what reads a run's folder, of each log the `last` lines, and what shows it."""
+    """Return a reader of a run's folder, with the `last` lines of each log, and its renderer."""
     renderer = Plain(sys.stdout, sys.stderr, look) if plain else choose(sys.stdout, as_json, sys.stderr, look)
     behind = BEHIND if sys.stdout.isatty() and not as_json else None
     blocks = renderer.takes_blocks
-    return RunReader(folder, wanted=look.wanted, last=last, drop_behind=behind, blocks=blocks), renderer
+    return RunReader(folder, shows=look.shows, last=last, drop_behind=behind, blocks=blocks), renderer
 
 
 def own(
@@ -68,9 +70,9 @@ def own(
     *,
     terminal: Screen | None = None,
 ) -> int:
-    """Watch a run we are responsible for: Ctrl-C stops it, twice kills it; return its exit status.
+    """Watch a run as its owner: Ctrl-C stops it, a second one kills it; return its exit status.
 
-    A keeper that was killed is replaced. `stop` (STOP or KILL) is what the run was asked for already.
+    A keeper that was killed is replaced. `stop` (STOP or KILL) is what was already requested of the run.
     """
 
     def ask(count: int) -> None:
@@ -94,18 +96,20 @@ class _Watch(Struct):
     renderer: Renderer
     interrupts: Interrupts
     owned: bool  # Ctrl-C is for the run
-    stop: Order | None  # what the run was asked for before
+    stop: Order | None  # what was requested of the run before
     terminal: Screen | None = None
     _status: int = ExitStatus.BUG
     _shown: bool = True  # somebody sees what is drawn
-    _full: str = ""  # why what was to be shown could not be written
+    _full: str = ""  # why the output could not be written
     _left: Stamped | None = None
-    _stopped: bool = False  # by a user, whoever that is
-    _asked: float = -math.inf  # when the keeper was last told that somebody looks at the tasks
+    _stopped: bool = False  # by any user
+    _asked: float = -math.inf  # when the keeper was last notified that a viewer shows the tasks
     _measured: float = -math.inf
+    _last: float = -math.inf  # when the last event came
+    _room: bool = True  # the disk has room, as far as the user was notified
 
     def loop(self) -> int:
-        """The run's exit status, or the one that says why it was not watched to its end."""
+        """Return the run's exit status, or the one for why it was not watched to its end."""
         try:
             status = self._watch()
         finally:
@@ -113,23 +117,21 @@ class _Watch(Struct):
         if not self._full:
             return status
         run = self.folder.run
-        tell(
-            f"error: what was to be shown could not be written: {self._full}; `orchestrate tail {run} -n all`"
-        )
-        return status or ExitStatus.USAGE  # a copy that lacks its end is no success of ours
+        tell(f"error: the output could not be written: {self._full}; `orchestrate tail {run} -n all`")
+        return status or ExitStatus.HERE  # a copy that lacks the run's end is not a success
 
     @property
     def stopping(self) -> Order | None:
-        """Return what whoever sits here has asked of the run."""
+        """Return what the user here has requested of the run."""
         if not self.owned or not self.interrupts.count:
             return self.stop
         return Order.KILL if self.interrupts.count > 1 or self.stop is Order.KILL else Order.STOP
 
     @property
     def leave(self) -> bool:
-        """Tell whether the user wants to go."""
-        left = self.terminal is not None and self.terminal.left
-        return left or self.interrupts.count > (_PATIENCE if self.owned else 0)
+        """Return True if the user wants to leave."""
+        detached = self.terminal is not None and self.terminal.left
+        return detached or self.interrupts.count > (_PATIENCE if self.owned else 0)
 
     def _watch(self) -> int:
         for stamped in stream(self.folder, self.reader, self._adopt):
@@ -137,16 +139,14 @@ class _Watch(Struct):
                 self._take(stamped)
             else:
                 self._display(self.renderer.tick)
+                self._look_at_disk()
                 if self.renderer.has_board:
                     self._measure()
             if self.reader.ended:
                 continue
-            if self.leave:
+            if self.leave or (stamped is None and not self._shown and not self.stopping):
                 self._say_that_it_goes_on()
-                return ExitStatus.INTERRUPTED
-            if stamped is None and not self._shown and not self.stopping:
-                self._say_that_it_goes_on()
-                return ExitStatus.OK
+                return ExitStatus.INTERRUPTED if self.leave else ExitStatus.OK
         if self._left is not None and not self.reader.ended:
             self._display(self.renderer.handle, self._left)
             return ExitStatus.CLUSTER
@@ -158,9 +158,9 @@ class _Watch(Struct):
             self.terminal.give_back()
         try:
             adopted = asking.adopt(self.folder, Person(), stop=self.stopping)
-        except KeyboardInterrupt:  # where a person was asked
+        except KeyboardInterrupt:  # if a person was asked
             self._close()
-            tell(f"run {self.folder.run} has no keeper; orchestrate tail {self.folder.run} goes on with it")
+            tell(f"run {self.folder.run} has no keeper; `orchestrate tail {self.folder.run}` starts one")
             raise
         if self.terminal is not None:
             self.terminal.take()
@@ -173,7 +173,7 @@ class _Watch(Struct):
         self._shown = False
 
     def _display(self, act: Callable[..., None], *what: Stamped) -> None:
-        """Have the renderer act while somebody sees it; raise an error that is no reason for its end."""
+        """Let the renderer act while somebody sees it; raise errors with other causes."""
         if not self._shown:
             return
         try:
@@ -181,26 +181,37 @@ class _Watch(Struct):
         except OSError as error:
             if is_full(error):
                 self._full = reason(error)
-            elif not isinstance(error, DisplayGoneError):  # `| head` has seen enough
+            elif not isinstance(error, DisplayGoneError):  # `| head` has read enough
                 raise
             self._shown = False
 
     def _measure(self) -> None:
-        """Let the keeper know that somebody looks, and hand over what it finds out then."""
+        """Notify the keeper that a viewer shows the tasks, and pass on the resulting measurements."""
         now = time.monotonic()
         if now - self._asked >= _ASK_EVERY:
             self._asked = now
             self.folder.ask_keeper(Order.VITALS)
         if now - self._measured >= _LOOK_EVERY:
             self._measured = now
-            vitals = decode(self.folder.read_vitals())
+            vitals = self.folder.read_vitals()
             if vitals is not None and time.time() - vitals.at < _STALE:
                 self.renderer.measured(vitals)
 
+    def _look_at_disk(self) -> None:
+        """Report once that events find no room: the keeper waits for it, and nothing would be shown."""
+        if not self._room or time.monotonic() - self._last < _SILENCE:
+            return
+        with contextlib.suppress(OSError):
+            self._room = free_bytes(str(self.folder.path)) >= _BLOCK
+        if not self._room:
+            where = shlex.quote(str(self.folder.root))
+            text = f"no space left on this machine: nothing new can be shown; `df -h {where}`, then make room"
+            self._display(self.renderer.handle, Stamped(time.time(), Noted(text)))
+
     def _take(self, stamped: Stamped) -> None:
-        event = stamped.event
+        event, self._last = stamped.event, time.monotonic()
         if isinstance(event, RunLeft):
-            self._left = stamped  # of an earlier viewer's keeper, perhaps: only the last one is news
+            self._left = stamped  # possibly of an earlier viewer's keeper: only the last one is new
             return
         if isinstance(event, StopRequested):
             self._stopped |= event.by is StopBy.USER
@@ -211,10 +222,10 @@ class _Watch(Struct):
         self._display(self.renderer.handle, stamped)
 
     def _say_that_it_goes_on(self) -> None:
-        self._close()  # the board first: it would be taken away over our words
+        self._close()  # the display first: otherwise its removal would erase our lines
         run = self.folder.run
-        words = f"run {run} continues; orchestrate stop {run} ends it"
+        notice = f"run {run} continues; orchestrate stop {run} ends it"
         if self._stopped or self.stopping:
-            words = f"run {run} is being stopped; orchestrate tail {run} shows its end"
+            notice = f"run {run} is being stopped; orchestrate tail {run} shows its end"
         with contextlib.suppress(OSError):
-            tell(words)
+            tell(notice)

@@ -12,32 +12,41 @@ _OPEN_ELSEWHERE = "/dev/fd"  # on macOS, which a controller may run
 
 
 def close_others(kept: Collection[int]) -> None:
-    """Close every descriptor but these, so that whoever is at the far end sees it go."""
+    """Close every descriptor except these, so that the other ends notice it."""
     for fd in [int(name) for name in os.listdir(_OPEN if os.path.isdir(_OPEN) else _OPEN_ELSEWHERE)]:
         if fd not in kept:
             try:
                 os.close(fd)
             except OSError:
-                pass  # the one that listed them
+                pass  # the one used for listing them
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """A write may take less than it is given; raise OSError."""
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write all data, although a single write may take less; raise OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
-def replace_file(path: str, data: bytes) -> None:
-    """Give a file other content, for its owner alone: who reads it sees all of one. Raise OSError."""
-    beside = f"{path}.{os.urandom(4).hex()}"
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-    os.replace(beside, path)
+def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Replace a file in one step for its readers. Raise OSError.
+
+    The temporary name is hidden, and cannot be guessed: others may have put links into the folder.
+    """
+    above, name = os.path.split(path)
+    beside = os.path.join(above, f".{name.lstrip('.')}.{os.urandom(8).hex()}")
+    try:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+        os.replace(beside, path)
+    except BaseException:
+        if os.path.exists(beside):
+            os.unlink(beside)
+        raise
 
 
 def listen(port: int, backlog: int) -> socket.socket:
-    """Listen as TensorFlow does: every address, both families where the machine has both; raise OSError."""
+    """Listen as TensorFlow does: on every address, in both families if available; raise OSError."""
     if socket.has_dualstack_ipv6():
         both = socket.AF_INET6
         try:

@@ -1,10 +1,10 @@
-"""The one error that a node answers with, in the parts that the controller shows."""
+"""The error type of nodes, in the parts that the controller shows."""
 
 from __future__ import annotations
 
 
 class NodeError(Exception):
-    """An error in three parts (what happened, why, what to try) with a stable `kind` ("state", ...)."""
+    """An error in three parts (what happened, why, a fix) with a stable `kind` ("state", ...)."""
 
     def __init__(self, kind: str, what: str, why: str = "", hint: str = "") -> None:
         super().__init__(what)
@@ -18,13 +18,13 @@ class NodeError(Exception):
         return dict(vars(self))
 
 
-def reason(error: OSError) -> str:
-    """Return what the system says of it, without its number and the path."""
-    return error.strerror or str(error)
+def reason(error: BaseException) -> str:
+    """Return the system's reason, without its number and the path; otherwise its text, or its class."""
+    return str(getattr(error, "strerror", "") or error) or type(error).__name__
 
 
 def unwritable(path: str, error: OSError) -> NodeError:
-    """A working folder in which nothing can be written, or no more."""
+    """Return the error for a working folder that cannot be written."""
     return NodeError(
         "workdir",
         f"cannot write {path}",
@@ -34,6 +34,6 @@ def unwritable(path: str, error: OSError) -> NodeError:
 
 
 def no_process(kind: str, what: str, error: OSError) -> NodeError:
-    """A machine that has no room for one more process."""
+    """Return the error for a machine that cannot start another process."""
     hint = "make room there: memory is short, or this user has too many processes (`ulimit -u`)"
     return NodeError(kind, what, reason(error), hint)

@@ -1,4 +1,4 @@
-"""Questions to the machine where a failure is an answer, too."""
+"""System calls for which a failure is an answer too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is to be wr
 
 
 def listed(folder: str) -> list[str]:
-    """Return what is in a folder; nothing for one that cannot be read."""
+    """Return the names in a folder; none if it cannot be read."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -18,7 +18,7 @@ def listed(folder: str) -> list[str]:
 
 
 def link(path: str) -> str:
-    """Where a symbolic link leads; "" for none."""
+    """Return the target of a symbolic link; "" if there is none."""
     try:
         return os.readlink(path)
     except OSError:
@@ -26,7 +26,7 @@ def link(path: str) -> str:
 
 
 def size(path: str) -> int:
-    """The bytes of a file; 0 for none."""
+    """Return the bytes of a file; 0 if there is none."""
     try:
         return os.stat(path).st_size
     except OSError:
@@ -34,7 +34,7 @@ def size(path: str) -> int:
 
 
 def changed(path: str, otherwise: float) -> float:
-    """When a file was changed, links not followed; `otherwise` for one that somebody takes away just now."""
+    """Return when a file was modified, without following links; `otherwise` for one that just vanished."""
     try:
         return os.lstat(path).st_mtime
     except OSError:
@@ -42,7 +42,7 @@ def changed(path: str, otherwise: float) -> float:
 
 
 def user(uid: int) -> str:
-    """The name of a login, or its number."""
+    """Return the name of a login, or its number."""
     import pwd
 
     try:
@@ -52,7 +52,7 @@ def user(uid: int) -> str:
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL` for 9; numbers without a name stay numbers."""
+    """Return `SIGKILL` for 9; numbers without a name stay numbers."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -60,7 +60,7 @@ def signal_name(number: int) -> str:
 
 
 def touch(path: str | int) -> None:
-    """Say that something is in use, so that `clean` leaves it; what is root's stays as it is."""
+    """Mark something as in use, so that `clean` keeps it; root's files stay unchanged."""
     try:
         os.utime(path)
     except OSError:
@@ -68,7 +68,7 @@ def touch(path: str | int) -> None:
 
 
 def discard(path: str) -> None:
-    """Remove a file where that can be done; what cannot be removed does no harm where this is called."""
+    """Remove a file if possible; a file that stays does no harm to the callers."""
     try:
         os.unlink(path)
     except OSError:

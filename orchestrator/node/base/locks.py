@@ -1,4 +1,4 @@
-"""Locks on files: flock, because such a lock ends with its last holder, however that one ends."""
+"""File locks with flock, because such a lock ends with its last holder, in whatever way that ends."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Iterator
 from .fault import NodeError
 from .lenient import discard
 
-GLANCE = 0.02  # seconds; whoever only looks who holds a lock has it for less
+GLANCE = 0.02  # seconds; a mere check holds the lock for less
 
 
 def take(fd: int, patience: float = 0.0) -> bool:
-    """Take a lock within `patience` seconds; False when somebody has it."""
+    """Take a lock within `patience` seconds; return False if it is held."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -28,9 +28,9 @@ def take(fd: int, patience: float = 0.0) -> bool:
 
 
 def hold(path: str, patience: float) -> int | None:
-    """A descriptor that holds the lock of a file, which is made; None when somebody has it for too long.
+    """Return a descriptor that holds the lock of a file, which is created; None if it stays held.
 
-    A person may remove the file while nobody holds it: a lock on one that has no name any more is none.
+    A user may remove the file while it is not held: a lock on a file without a name does not count.
     """
     deadline = time.monotonic() + patience
     while True:
@@ -47,16 +47,17 @@ def hold(path: str, patience: float) -> int | None:
 
 
 def is_taken(path: str) -> bool:
-    """Return True if somebody holds the lock of a file; nobody holds that of a file that is not there.
+    """Return True if the lock of a file is held; a missing file has no holder.
 
-    Raise OSError when it cannot be told: a task is not dead because we have no descriptor left.
+    Raise OSError if that is unknown: a task is not dead because we are out of descriptors.
     """
     try:
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look do not take us for a holder
+        # Shared: two processes that check must not mistake each other for a holder.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except BlockingIOError:
         return True
@@ -78,11 +79,11 @@ def held(path: str, patience: float, what: str) -> Iterator[None]:
         raise NodeError(
             "busy",
             f"waited too long for {what}",
-            f"somebody has held {path} for {patience / 60:.0f} minutes",
-            f"`fuser {shlex.quote(path)}` shows who, on the machine that does it",
+            f"another process has held {path} for {patience / 60:.0f} minutes",
+            f"`fuser {shlex.quote(path)}` shows who, on that machine",
         )
     try:
         yield
     finally:
-        discard(path)  # while it is held: who waits for it makes another one
+        discard(path)  # while it is held: a waiting process creates another one
         os.close(fd)

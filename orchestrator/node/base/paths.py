@@ -3,8 +3,9 @@
 runs/<run>/run.json, keeper, stopped
 runs/<run>/attempts/<attempt>/<slug>/lock, control, state.json, output.log, output.idx, report.jsonl
 leases/<port>
-code: what the agent has compiled of itself
+code: the agent's compiled modules
 site/<digest>/sitecustomize.py
+standby/<key>-<random>: a task that was started ahead
 """
 
 from __future__ import annotations
@@ -16,18 +17,16 @@ from typing import NamedTuple
 
 from .fault import NodeError, reason
 
-# Locks, FIFOs and atomic renames hold on one machine only; a FUSE mount dies with its helper.
+# Locks, FIFOs and atomic renames work on one machine only; a FUSE mount ends with its helper.
 _REMOTE = (
     " 9p afs beegfs ceph cifs coda fuse fuseblk gfs2 gpfs lustre nfs nfs4 ocfs2 orangefs pvfs2 smb3 smbfs "
 )
-_NAME = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,199}", re.ASCII)  # hosts may be called by an IPv6 address
-_SHOWN = 80  # characters of what is no name
+_NAME = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,199}", re.ASCII)  # hosts may be named by an IPv6 address
+_SHOWN = 80  # characters of an invalid name
 _LOCAL_FUSE = "fuse.fuse-overlayfs"  # the root of a rootless container: layers on a local disk
 
 
 class _Inside:
-    """The path of one file inside a task's folder."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -54,19 +53,19 @@ class TaskFolder(_Task):
     idx = _Inside("output.idx")
     report = _Inside("report.jsonl")
     stacks = _Inside("stacks")  # with a dot and a pid: while a process of the task opens its dump
-    crash = _Inside("crash.txt")  # a traceback of our own processes, when there was one
+    crash = _Inside("crash.txt")  # a traceback of our own processes, if there was one
 
     def __fspath__(self) -> str:
         return self.path
 
     @property
     def task(self) -> str:
-        """`worker/1` for the slug `worker-1`."""
+        """Return `worker/1` for the slug `worker-1`."""
         return "/".join(self.slug.rsplit("-", 1))
 
 
 class Paths:
-    """The layout below a state folder; knows names, touches nothing but to list."""
+    """The layout below a state folder; builds paths and lists them, without other effects."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -84,7 +83,7 @@ class Paths:
         return os.path.join(self.run(run), "keeper")
 
     def stopped(self, run: str) -> str:
-        """Exists when a user ended the run: nothing of it is to be started any more."""
+        """Return the marker for a run that a user ended: nothing of it may be started any more."""
         return os.path.join(self.run(run), "stopped")
 
     def attempts(self, run: str) -> list[str]:
@@ -94,12 +93,12 @@ class Paths:
         return os.path.join(self.run(run), "attempts", plain_name("attempt", attempt))
 
     def task(self, run: str, attempt: str, task: str) -> TaskFolder:
-        """The folder of a task, given as `worker/1` or `worker-1`."""
+        """Return the folder of a task, given as `worker/1` or `worker-1`."""
         slug = plain_name("task", task.replace("/", "-"))
         return TaskFolder(os.path.join(self.attempt(run, attempt), slug), run, attempt, slug)
 
     def tasks(self, run: str, attempt: str | None = None) -> list[TaskFolder]:
-        """The claimed tasks of one attempt, or of all."""
+        """Return the claimed tasks of one attempt, or of all."""
         labels = self.attempts(run) if attempt is None else [attempt]
         return [self.task(run, label, slug) for label in labels for slug in _names(self.attempt(run, label))]
 
@@ -107,8 +106,13 @@ class Paths:
     def leases(self) -> str:
         return os.path.join(self.root, "leases")
 
+    @property
+    def standby(self) -> str:
+        """The folder of tasks that were started ahead."""
+        return os.path.join(self.root, "standby")
+
     def site(self, digest: str) -> str:
-        """Return what goes on the PYTHONPATH of tasks, in one version."""
+        """Return the folder for the PYTHONPATH of tasks, in one version."""
         return os.path.join(self.root, "site", digest)
 
     def lease(self, port: int) -> str:
@@ -116,23 +120,26 @@ class Paths:
 
 
 def absolute(path: str) -> str:
-    """A path as its user writes it (`~/data`), from the root on."""
-    return os.path.abspath(os.path.expanduser(path))
+    """Return a path as its user writes it (`~/data`) as an absolute path."""
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):  # it would be a folder of that name in the current one
+        raise NodeError("workdir", f"{path} names a user that this machine lacks", "", "give the full path")
+    return os.path.abspath(expanded)
 
 
 def free_bytes(folder: str) -> int:
-    """The room on the disk of a folder, which need not be there yet; raise OSError."""
+    """Return the free bytes on the disk of a folder, which need not exist yet; raise OSError."""
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
 
 
 def open_root(path: str | None = None) -> Paths:
-    """Make and check the state folder (default /var/tmp/orchestrate-<uid>); raise NodeError "state"."""
+    """Create and check the state folder (default /var/tmp/orchestrate-<uid>); raise NodeError "state"."""
     root = absolute(path or f"/var/tmp/orchestrate-{os.getuid()}")
     if path:
-        root = os.path.realpath(root)  # a user's own link is fine; in /var/tmp anybody may place one
+        root = os.path.realpath(root)  # a user's own link is fine; anybody may create one in /var/tmp
     try:
         os.makedirs(os.path.dirname(root), exist_ok=True)
         make_private(root)
@@ -146,7 +153,7 @@ def open_root(path: str | None = None) -> Paths:
 
 
 def make_private(folder: str) -> None:
-    """Make a folder and its missing parents for the owner alone (makedirs forgets the parents)."""
+    """Create a folder and its missing parents for the owner alone (makedirs ignores the mode for parents)."""
     if not os.path.isdir(folder):
         make_private(os.path.dirname(folder))
         try:
@@ -156,7 +163,7 @@ def make_private(folder: str) -> None:
 
 
 def filesystem(path: str) -> str:
-    """The type of the file system that holds an existing path, as the kernel names it."""
+    """Return the type of the file system that holds an existing path, as the kernel names it."""
     device = os.stat(path).st_dev
     mark = b"%d:%d" % (os.major(device), os.minor(device))
     with open("/proc/self/mountinfo", "rb") as file:
@@ -165,21 +172,21 @@ def filesystem(path: str) -> str:
 
 
 def is_remote(kind: str) -> bool:
-    """Return True if locks, FIFOs and renames cannot be trusted on a file system of this type."""
+    """Return True if locks, FIFOs and renames are unreliable on a file system of this type."""
     return f" {kind} " in _REMOTE or (kind.startswith("fuse.") and kind != _LOCAL_FUSE)
 
 
 def _check(root: str) -> None:
     """Raise NodeError unless the folder is ours, private, and on a disk of this machine."""
-    found, local = os.lstat(root), "set `state` to a folder of your own on a local disk"
-    if not stat.S_ISDIR(found.st_mode):
+    status, local = os.lstat(root), "set `state` to a folder of your own on a local disk"
+    if not stat.S_ISDIR(status.st_mode):
         what, why, hint = "is not a folder", "something else has its name", f"remove it, or {local}"
-    elif found.st_uid != os.getuid():
+    elif status.st_uid != os.getuid():
         what, hint = "is another user's", f"have it removed, or {local}"
-        why = f"it belongs to uid {found.st_uid}, we are uid {os.getuid()}: its owner could stop our tasks"
-    elif found.st_mode & 0o077:
+        why = f"it belongs to uid {status.st_uid}, we are uid {os.getuid()}: its owner could stop our tasks"
+    elif status.st_mode & 0o077:
         what, hint = "is open to other users", f"chmod 700 {root}"
-        why = f"its mode is {stat.S_IMODE(found.st_mode):03o}, it must be 700"
+        why = f"its mode is {stat.S_IMODE(status.st_mode):03o}, it must be 700"
     elif is_remote(kind := filesystem(root)):
         what, hint = f"is on {kind}", local
         why = "locks and pipes between processes do not hold on network and FUSE file systems"
@@ -189,7 +196,7 @@ def _check(root: str) -> None:
 
 
 def plain_name(what: str, text: object) -> str:
-    """A single, visible path component, whoever sent it; raise NodeError."""
+    """Return a single, visible path component from any sender; raise NodeError."""
     if not isinstance(text, str) or not _NAME.fullmatch(text):
         raise NodeError(
             "usage", f"not a name for a {what}: {ascii(text)[:_SHOWN]}", "it must be one plain file name"
@@ -198,7 +205,7 @@ def plain_name(what: str, text: object) -> str:
 
 
 def _names(folder: str) -> list[str]:
-    """Sorted entries that are names, not hidden ones (claims that are being made); empty for no folder."""
+    """Return sorted valid names, without hidden ones (claims in progress); none for a missing folder."""
     try:
         return sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
     except (FileNotFoundError, NotADirectoryError):

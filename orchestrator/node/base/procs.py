@@ -1,24 +1,26 @@
-"""Processes as /proc shows them: who they are, and whose children they are.
+"""Processes as /proc shows them: their identity, and their parents.
 
-A pid alone names nobody, since pids are used again: a process is its pid, its start (in clock ticks
+A pid alone identifies nothing, because pids are reused: a process is its pid, its start (in clock ticks
 since the boot) and the machine's incarnation.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
 from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 from . import lenient
+from .descriptors import close_others
 from .fault import NodeError
 
 _SETS = (b"SigPnd", b"ShdPnd", b"SigBlk", b"SigIgn", b"SigCgt")
 _SET_PDEATHSIG, _SET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 36  # of prctl(2), which Python lacks
-_PATIENCE = 5.0  # seconds until a process that cannot be killed is named
+_PATIENCE = 5.0  # seconds until a process that cannot be killed is reported
 GUARD, SUPERVISOR = "orch-guard", "orch-supervisor"  # the names of the processes above each task
-COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and all it starts
+COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and of everything it starts
 
 
 class Process(NamedTuple):
@@ -32,7 +34,7 @@ class Process(NamedTuple):
 
 
 def look(pid: int) -> Process | None:
-    """Return what /proc knows about a pid; None when there is no such process."""
+    """Return /proc's facts about a pid; None if there is no such process."""
     fields = stat(pid)
     if not fields:
         return None
@@ -41,15 +43,15 @@ def look(pid: int) -> Process | None:
 
 
 def stat(pid: int) -> list[bytes]:
-    """The fields of /proc/<pid>/stat behind its name, the state first; none when it is gone."""
-    # The name before them may hold anything, blanks and brackets too.
+    """Return the fields of /proc/<pid>/stat after its name, the state first; none if it is gone."""
+    # The name before them may contain anything, including blanks and brackets.
     return _of(pid, "stat", 1024).rpartition(b")")[2].split()
 
 
 def scan() -> list[Process]:
-    """Every process that we may see."""
-    found = (look(pid) for pid in pids())
-    return [process for process in found if process is not None]
+    """Return every process that we may see."""
+    processes = (look(pid) for pid in pids())
+    return [process for process in processes if process is not None]
 
 
 def pids() -> Iterator[int]:
@@ -57,21 +59,21 @@ def pids() -> Iterator[int]:
 
 
 def descendants(root: int, table: Iterable[Process]) -> list[Process]:
-    """All processes below `root`, parents before their children."""
+    """Return all processes below `root`, parents before their children."""
     children: dict[int, list[Process]] = {}
     for process in table:
         children.setdefault(process.ppid, []).append(process)
-    found: list[Process] = []
+    all_below: list[Process] = []
     waiting = [root]
     while waiting:
         below = children.pop(waiting.pop(), [])
-        found += below
+        all_below += below
         waiting += [process.pid for process in below]
-    return found
+    return all_below
 
 
 def incarnation() -> str:
-    """This life of the machine or container: a restarted container keeps its boot id."""
+    """Return an identifier of this boot of the machine or container, which keeps the host's boot id."""
     boot = read("/proc/sys/kernel/random/boot_id", 64).decode().strip()
     namespace = os.readlink("/proc/self/ns/pid")[5:-1]
     first = look(1)  # None where /proc hides other users' processes
@@ -79,7 +81,7 @@ def incarnation() -> str:
 
 
 def argv0(pid: int) -> str:
-    """The program's name; never more of the command line, which is the user's business."""
+    """Return the program's name, but never the rest of its command line, which is private."""
     return own_argv(pid)[0]
 
 
@@ -89,67 +91,66 @@ def own_argv(pid: int) -> "list[str]":
 
 
 def name(pid: int) -> str:
-    """The process's own short name; empty when it is gone."""
+    """Return the process's own short name; empty if it is gone."""
     return _of(pid, "comm", 64).decode("utf-8", "replace").rstrip("\n")
 
 
 def status(pid: int) -> str:
-    """The letter that /proc has for what it does: R, S, D, T (stopped), t (traced), ...; "" when gone."""
+    """Return /proc's letter for its state: R, S, D, T (stopped), t (traced), ...; "" if gone."""
     fields = stat(pid)
     return fields[0].decode("ascii", "replace") if fields else ""
 
 
 def facts(pid: int, file: str = "status") -> dict[bytes, bytes]:
-    """Return what a file of /proc/<pid> says, by name; nothing when the process is gone."""
+    """Return the fields of a file of /proc/<pid> by name; none if the process is gone."""
     lines = (line.partition(b":") for line in _of(pid, file, 1 << 16).splitlines())
     return {name: value.strip() for name, _, value in lines}
 
 
 def signals(pid: int) -> dict[str, int]:
-    """The signal sets of a process's first thread, as bits; none when it is gone."""
-    found = facts(pid)
-    return {name.decode(): int(found[name], 16) for name in _SETS if name in found}
+    """Return the signal sets of a process's first thread, as bits; none if it is gone."""
+    fields = facts(pid)
+    return {name.decode(): int(fields[name], 16) for name in _SETS if name in fields}
 
 
 def open_files(pid: int) -> Iterator[tuple[str, str]]:
-    """The files that a process holds open, each with its path below /proc; none where we may not see them."""
+    """Return a process's open files, each with its path below /proc; none without permission."""
     folder = f"/proc/{pid}/fd"
     for fd in lenient.listed(folder):
         name = lenient.link(f"{folder}/{fd}")
-        if name:  # else it was closed since it was listed: that hides no other
+        if name:  # otherwise it was closed since it was listed: that hides no other
             yield f"{folder}/{fd}", name
 
 
 def marks(pid: int) -> dict[str, str]:
-    """Return what of ours stands in a process's environment; nothing when it is not ours to see."""
+    """Return our variables in a process's environment; none without permission."""
     entries = _environ(pid).split(b"\0") if pid > 1 else []
-    found = (entry.partition(b"=") for entry in entries if entry.startswith(b"ORCHESTRATE_"))
-    return {os.fsdecode(key): os.fsdecode(value) for key, _, value in found}
+    pairs = (entry.partition(b"=") for entry in entries if entry.startswith(b"ORCHESTRATE_"))
+    return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs}
 
 
 def bearers(cookie_prefix: str) -> list[Process]:
-    """Our processes with the cookie of `run`, or `run/attempt/task`, and all their descendants.
+    """Return our processes with the cookie of `run`, or `run/attempt/task`, and all their descendants.
 
-    The entry is compared as a whole, up to a `/`: another variable that quotes the cookie, or the
-    task worker/10 for worker/1, does not match. This process and its ancestors are never in it, nor
-    another user's with a cookie that it has copied: that condemns nobody.
+    The entry is compared as a whole, up to a `/`: another variable that quotes the cookie, or the task
+    worker/10 for worker/1, does not match. This process and its ancestors are never included, nor another
+    user's with a copied cookie.
     """
-    wanted = f"{COOKIE}={cookie_prefix.rstrip('/')}/".encode()
-    kernel = _of_kernel()
-    suspects = {pid for pid in pids() if pid not in kernel and _bears(pid, wanted)}
+    cookie = f"{COOKIE}={cookie_prefix.rstrip('/')}/".encode()
+    suspects = {pid for pid in pids() if _bears(pid, cookie)}
     if not suspects:
         return []  # without the whole table, which costs as much again
     table = scan()
     spared = _ancestors(os.getpid(), table)
     first = [p for p in table if p.pid in suspects and not p.zombie and is_own(p.pid)]
-    found = {process.pid: process for process in first}
+    members = {process.pid: process for process in first}
     for process in first:
-        found.update((below.pid, below) for below in descendants(process.pid, table))
-    return [process for pid, process in found.items() if pid not in spared and not process.zombie]
+        members.update((below.pid, below) for below in descendants(process.pid, table))
+    return [process for pid, process in members.items() if pid not in spared and not process.zombie]
 
 
 def owner(pid: int) -> int:
-    """The user that a process was started as, whatever it changed later; -1 when it is gone."""
+    """Return the user that a process was started as, whatever it changed later; -1 if it is gone."""
     return int((facts(pid).get(b"Uid") or b"-1").split()[0])
 
 
@@ -157,31 +158,23 @@ def is_own(pid: int) -> bool:
     return owner(pid) == os.geteuid()
 
 
-def _of_kernel() -> set[int]:
-    """The kernel's own threads, most of what a large machine runs: 2 is above them, but in a container."""
-    fields = stat(2)
-    if fields and int(fields[6]) & 0x200000:  # PF_KTHREAD
-        return set(map(int, text("/proc/2/task/2/children").split()))
-    return set()
-
-
-def _bears(pid: int, wanted: bytes) -> bool:
+def _bears(pid: int, cookie: bytes) -> bool:
     environ = _environ(pid)
-    return environ.startswith(wanted) or b"\0" + wanted in environ
+    return environ.startswith(cookie) or b"\0" + cookie in environ
 
 
 def _environ(pid: int) -> bytes:
-    data = _of(pid, "environ", 1 << 17)
-    return data if len(data) < 1 << 17 else _of(pid, "environ", 1 << 22)  # half of the time is room for more
+    data = _of(pid, "environ", 1 << 17)  # making room for more takes as long as reading it
+    return data if len(data) < 1 << 17 else _of(pid, "environ", 1 << 22)
 
 
 def _ancestors(pid: int, table: Iterable[Process]) -> set[int]:
     parents = {process.pid: process.ppid for process in table}
-    found = {pid}
-    while parents.get(pid, 0) not in (0, *found):
+    ancestors = {pid}
+    while parents.get(pid, 0) not in (0, *ancestors):
         pid = parents[pid]
-        found.add(pid)
-    return found
+        ancestors.add(pid)
+    return ancestors
 
 
 def _of(pid: int, name: str, limit: int) -> bytes:
@@ -189,7 +182,7 @@ def _of(pid: int, name: str, limit: int) -> bytes:
 
 
 def read(path: str, limit: int) -> bytes:
-    """A file of /proc, as one call tells it; empty when the process is gone or not ours to see."""
+    """Return a file of /proc, as read by one call; empty if the process is gone or not ours to see."""
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:
@@ -203,7 +196,7 @@ def read(path: str, limit: int) -> bytes:
 
 
 def text(path: str) -> str:
-    """A file as text; empty when it is not there."""
+    """Return a file as text; empty if it does not exist."""
     try:
         with open(path, "rb") as file:
             return file.read().decode("utf-8", "replace")
@@ -211,14 +204,14 @@ def text(path: str) -> str:
         return ""
 
 
-# --- ending processes: exactly those that were meant, and until they are gone ---
+# --- ending processes: exactly the intended ones, and until they are gone ---
 #
-# Whoever loses its parent below a process that called `adopt_orphans` becomes its child, so "no children
-# left" (ECHILD) proves that nothing of a task is alive, however its processes were started.
+# A process that loses its parent below a process that called `adopt_orphans` becomes its child, so "no
+# children left" (ECHILD) proves that nothing of a task is alive, however its processes were started.
 
 
 def send(process: Process, signum: int) -> bool:
-    """Signal exactly this process; False when it is gone, or another user's."""
+    """Signal exactly this process; return False if it is gone, or another user's."""
     now = look(process.pid)
     if now is None or now.start_ticks != process.start_ticks:
         return False
@@ -230,29 +223,29 @@ def send(process: Process, signum: int) -> bool:
 
 
 def sweep(cookie_prefix: str, is_meant: Callable[[int], bool] = lambda _: True) -> list[dict[str, Any]]:
-    """Kill every bearer of a cookie until two looks in a row find none; return [{"pid", "argv0"}].
+    """Kill every bearer of a cookie until two checks in a row find none; return [{"pid", "argv0"}].
 
-    `is_meant` spares some, by their pid. Raise NodeError after some seconds with one still there.
+    `is_meant` spares some, by their pid. Raise NodeError if one is still there after some seconds.
     """
     killed: dict[int, dict[str, Any]] = {}
-    # Whoever was found once counts until it is gone: a process that is dying has no environment any
-    # more, and another user's, found as a bearer's child, is found no more without that bearer.
-    known: dict[int, Process] = {}
+    # A process that was found once counts until it is gone: a dying process has no environment any more, and
+    # another user's, found as a bearer's child, is no longer found without that bearer.
+    condemned: dict[int, Process] = {}
     deadline = time.monotonic() + _PATIENCE
     clean, pause = 0, 0.001
     while clean < 2:  # between two programs (exec) a process shows an empty environment
-        known.update((one.pid, one) for one in bearers(cookie_prefix) if is_meant(one.pid))
-        found = []
-        for process in known.values():
+        condemned.update((bearer.pid, bearer) for bearer in bearers(cookie_prefix) if is_meant(bearer.pid))
+        alive = []
+        for process in condemned.values():
             now = look(process.pid)
             if now is not None and now.start_ticks == process.start_ticks and not now.zombie:
-                found.append(process)
-        clean = 0 if found else clean + 1
-        for process in found:
+                alive.append(process)
+        clean = 0 if alive else clean + 1
+        for process in alive:
             killed.setdefault(process.pid, {"pid": process.pid, "argv0": argv0(process.pid)})
             send(process, signal.SIGKILL)
-        if found and time.monotonic() > deadline:
-            names = ", ".join(f"pid {p.pid} ({argv0(p.pid) or '?'})" for p in found[:5])
+        if alive and time.monotonic() > deadline:
+            names = ", ".join(f"pid {p.pid} ({argv0(p.pid) or '?'})" for p in alive[:5])
             raise NodeError(
                 "orphan",
                 f"processes of {cookie_prefix.strip('/')} cannot be killed: {names}",
@@ -265,7 +258,7 @@ def sweep(cookie_prefix: str, is_meant: Callable[[int], bool] = lambda _: True) 
 
 
 def reap() -> tuple[list[tuple[int, int]], bool]:
-    """The (pid, wait status) of children that ended, and whether any child is left."""
+    """Return the (pid, wait status) of children that ended, and whether any child is left."""
     ended: list[tuple[int, int]] = []
     while True:
         try:
@@ -277,32 +270,39 @@ def reap() -> tuple[list[tuple[int, int]], bool]:
         ended.append((pid, status))
 
 
-def signal_all(signum: int) -> list[Process]:
-    """One pass over all descendants; return those that were alive."""
-    me = os.getpid()
+def signal_all(signum: int, spared: int = 0) -> list[Process]:
+    """Signal all descendants once, as `alive` returns them; return those that were alive."""
     if signum == signal.SIGKILL:
-        _kill_children(me)
-    alive = [process for process in descendants(me, scan()) if not process.zombie]
-    for process in alive:
+        _kill_children(os.getpid(), spared)
+    living = alive(spared)
+    for process in living:
         send(process, signum)
-    return alive
+    return living
 
 
-def _kill_children(me: int) -> None:
-    """Kill the children and their groups at once: a group dies whole, however fast it forks.
+def alive(spared: int = 0) -> list[Process]:
+    """Return our descendants that live, without one of our children and all that is below it."""
+    table = [process for process in scan() if process.pid != spared]
+    return [process for process in descendants(os.getpid(), table) if not process.zombie]
 
-    Nobody but us reaps a child, so neither its pid nor its group's can have been used again.
+
+def _kill_children(me: int, spared: int) -> None:
+    """Kill the children and their groups at once: a group dies completely, however fast it forks.
+
+    Only we reap a child, so neither its pid nor its group's can have been reused.
     """
-    # By the kernel's own list: far faster than a scan, empty where it has none.
+    # By the kernel's own list: far faster than a scan; empty if the kernel has none.
     for pid in map(int, text(f"/proc/{me}/task/{me}/children").split()):
-        process = look(pid)
-        for kill, target in ((os.killpg, process.pgrp if process else 0), (os.kill, pid)):
+        process = None if pid == spared else look(pid)
+        if process is None:
+            continue
+        for kill, target in ((os.killpg, process.pgrp), (os.kill, pid)):
             if target in (0, os.getpgrp()):
                 continue
             try:
                 kill(target, signal.SIGKILL)
             except OSError:
-                pass  # gone, or another user's: the scan that follows says so
+                pass  # gone, or another user's: the scan that follows reports it
 
 
 # --- prctl(2) ---
@@ -319,11 +319,8 @@ def load() -> None:
 
             _libc = ctypes.CDLL(None, use_errno=True)
         except (ImportError, OSError) as error:
-            what, hint = (
-                "the agent's Python cannot call the C library",
-                "set `agent_python` to another Python",
-            )
-            raise NodeError("python", what, f"its ctypes module does not work: {error}", hint) from None
+            what, why = "the agent's Python cannot call the C library", f"its ctypes module: {error}"
+            raise NodeError("python", what, why, "set `agent_python` to another Python") from None
 
 
 def adopt_orphans() -> None:
@@ -332,12 +329,12 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent(signum: int) -> None:
-    """Get `signum` when the parent's forking thread ends; the caller must look for one that is gone."""
+    """Receive `signum` when the parent's forking thread ends; the caller checks if it already has."""
     _prctl(_SET_PDEATHSIG, int(signum))
 
 
 def set_name(name: str) -> None:
-    """Name this process in `ps -o comm`; at most 15 bytes are kept."""
+    """Set this process's name in `ps -o comm`; at most 15 bytes are kept."""
     _prctl(_SET_NAME, name.encode()[:15])
 
 
@@ -348,3 +345,37 @@ def _prctl(option: int, value: Any) -> None:
 
         errno = ctypes.get_errno()
         raise OSError(errno, f"prctl({option}): {os.strerror(errno)}")
+
+
+# --- a process that outlives us ---
+
+
+def detach(main: Callable[[], object], keep: list[int]) -> None:
+    """Run `main` in a session of its own, as no child of ours, with only `keep` open; raise OSError."""
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        between = os.fork()
+        if between == 0:
+            try:
+                os.setsid()
+                if os.fork() == 0:
+                    _let_go(keep)
+                    main()
+                os._exit(0)
+            finally:
+                os._exit(1)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+    status = os.waitpid(between, 0)[1]
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:  # killed, it may have forked before
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def _let_go(keep: list[int]) -> None:
+    """Close what the caller had open: its protocol channel would stay open with us."""
+    os.chdir("/")
+    close_others({0, 1, 2, *keep})
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)

@@ -1,4 +1,4 @@
-"""Running other programs of this machine."""
+"""Running other programs on this machine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import IO, NamedTuple
 from . import lenient
 
 SECONDS = 10.0
-_KEPT = 1 << 20  # bytes of each stream, the last ones: the answer comes behind what profiles print
-_FLOOD = 64 << 20  # bytes that no answer has; they are in memory
-_DYING = 2.0  # seconds that what is killed may take to be gone
-_PAUSE = 0.05  # seconds between two looks at how much it has printed
+_KEPT = 1 << 20  # bytes of each stream, the last ones: the answer follows the output of profiles
+_FLOOD = 64 << 20  # bytes; no answer has as many, and they are kept in memory
+_DYING = 2.0  # seconds for a killed program to be gone
+_PAUSE = 0.05  # seconds between two checks of how much it has printed
 
 
 class Said(NamedTuple):
-    """Output of a program behind a user's setup; `why` is empty where it ended by itself."""
+    """Output of a program after a user's setup; `why` is empty if it ended by itself."""
 
     out: bytes
     err: bytes
@@ -32,14 +32,14 @@ class Said(NamedTuple):
 
     @property
     def killed(self) -> str:
-        """`killed by SIGKILL`, where it was ended by a signal that is not ours; else ""."""
+        """Return `killed by SIGKILL` if it was ended by a signal that is not ours; otherwise ""."""
         return f"killed by {lenient.signal_name(-self.status)}" if self.status < 0 and not self.why else ""
 
 
 def listen(argv: list[bytes], env: dict[bytes, bytes], seconds: float, cwd: str | None = None) -> Said:
-    """Run it until it ends; raise OSError when it cannot be started.
+    """Run it until it ends; raise OSError if it cannot be started.
 
-    It prints into files: what a profile or a setup leaves in the background would hold a pipe for ever.
+    It prints to files: a background process of a profile or a setup would keep a pipe open forever.
     """
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryFile(dir=place) as out, tempfile.TemporaryFile(dir=place) as err:
@@ -57,7 +57,7 @@ def listen(argv: list[bytes], env: dict[bytes, bytes], seconds: float, cwd: str 
             process.kill()
         try:
             status = process.wait(_DYING if why else None)
-        except subprocess.TimeoutExpired:  # it waits inside the kernel, for a GPU that is gone, say
+        except subprocess.TimeoutExpired:  # it waits inside the kernel, for example for a lost GPU
             status = -signal.SIGKILL
         return Said(_last_of(out), _last_of(err), status, why)
 
@@ -68,7 +68,7 @@ def _last_of(file: IO[bytes]) -> bytes:
 
 
 def hear(argv: list[str], seconds: float = SECONDS) -> Said | None:
-    """Run a program in our own environment; None when it is missing."""
+    """Run a program in our own environment; return None if it is missing."""
     try:
         return listen([os.fsencode(word) for word in argv], dict(os.environb), seconds)
     except OSError:
@@ -76,27 +76,27 @@ def hear(argv: list[str], seconds: float = SECONDS) -> Said | None:
 
 
 def run_program(argv: list[str], seconds: float = SECONDS) -> str | None:
-    """Return a program's output; None when it is missing, fails or takes more than `seconds`."""
-    heard = hear(argv, seconds)
-    return None if heard is None or heard.why or heard.status else heard.text
+    """Return a program's output; None if it is missing, fails or takes more than `seconds`."""
+    output = hear(argv, seconds)
+    return None if output is None or output.why or output.status else output.text
 
 
 _LONG = 200  # characters of a field
-AWAKE = 40.0  # seconds; nvidia-smi wakes each GPU where the driver lets them sleep (no persistence mode)
+AWAKE = 40.0  # seconds; nvidia-smi wakes each GPU if the driver lets them sleep (no persistence mode)
 
 
 def ask_nvidia(query: str, seconds: float = SECONDS) -> tuple[list[list[str]], str]:
-    """A row of fields for each line of the answer, as many as were asked for, and what is wrong with it.
+    """Return a row of fields per line of nvidia-smi's reply, as many as requested, and the problem with it.
 
-    `query` is one of its options: `--query-gpu=index,name`. Nothing is wrong without nvidia-smi.
+    `query` is one of its options: `--query-gpu=index,name`. A missing nvidia-smi is not a problem.
     """
-    heard = hear(["nvidia-smi", query, "--format=csv,noheader,nounits"], seconds)
-    if heard is None:
+    output = hear(["nvidia-smi", query, "--format=csv,noheader,nounits"], seconds)
+    if output is None:
         return [], ""
-    most, lines = query.count(","), heard.text.splitlines()  # behind that a comma belongs to the last field
+    most, lines = query.count(","), output.text.splitlines()  # after that a comma belongs to the last field
     rows = [[field.strip()[:_LONG] for field in line.split(",", most)] for line in lines]
     words = [
-        line.strip() for line in (*heard.err.decode("utf-8", "replace").splitlines(), *lines) if line.strip()
+        line.strip() for line in (*output.err.decode("utf-8", "replace").splitlines(), *lines) if line.strip()
     ]
-    failed = heard.status and (words or [f"it ended with {heard.status}"])[-1][:_LONG]
-    return [row for row in rows if len(row) == most + 1], heard.why or heard.killed or failed or ""
+    failed = output.status and (words or [f"it ended with {output.status}"])[-1][:_LONG]
+    return [row for row in rows if len(row) == most + 1], output.why or output.killed or failed or ""

@@ -1,7 +1,7 @@
-"""Names below a folder, and the way to them: by descriptor, a component at a time, never through a link.
+"""Names below a folder, opened by descriptor, one component at a time, never through a link.
 
-Whoever names files for us may be a stranger, and whoever else writes there may exchange a folder for a
-link at any moment: no path is looked up twice, and none as a whole.
+Names may come from an untrusted sender, and other writers may replace a folder by a link at any moment: no
+path is resolved twice, and none as a whole.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Sequence
 
 from ..base.fault import NodeError
 
-MOST_LEVELS = 200  # folders in each other
+MOST_LEVELS = 200  # nesting depth of folders
 _MOST_BYTES = 4095  # PATH_MAX
 _MOST_NAME = 255
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """The components of a relative path; raise NodeError (kind "name") for anything else."""
+    """Return the components of a relative path; raise NodeError (kind "name") for anything else."""
     parts = tuple(name.split("/"))
     try:
         sizes = [len(os.fsencode(part)) for part in parts]
@@ -37,10 +37,10 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 def stays_inside(parts: Sequence[str], target: str) -> bool:
-    """Return True if a link at these parts can never lead out, whatever other such links are beside it.
+    """Return True if a link at these parts can never lead out, whatever other such links are next to it.
 
-    `..` counts only at the beginning, where each is a real folder; behind a name, which may be a link to
-    somewhere deeper or higher, nobody can tell where it leads.
+    `..` counts only at the beginning, where each component is a real folder; after a name, which may be a
+    link, it is unknown where it leads.
     """
     steps = [step for step in target.split("/") if step not in ("", ".")]
     up = next((number for number, step in enumerate(steps) if step != ".."), len(steps))
@@ -48,7 +48,7 @@ def stays_inside(parts: Sequence[str], target: str) -> bool:
 
 
 class Below:
-    """A folder that is held open. `path` may be a link, as a user's own word; one `made` by us is none."""
+    """A folder that is held open. `path` may be a link if the user named it; one `made` by us is none."""
 
     def __init__(self, path: str, *, made: bool = False) -> None:
         self.path = path
@@ -67,22 +67,22 @@ class Below:
         os.close(self.fd)
 
     def folder(self, parts: Sequence[str], *, make: bool = False) -> int:
-        """The descriptor of a folder, good until the next call; raise OSError, also where a link is."""
-        wanted = tuple(parts)
-        if wanted[: len(self._at)] != self._at:
+        """Return the descriptor of a folder, valid until the next call; raise OSError, also for a link."""
+        target = tuple(parts)
+        if target[: len(self._at)] != self._at:
             self._leave()
-        for depth in range(len(self._at), len(wanted)):
+        for depth in range(len(self._at), len(target)):
             try:
-                self._enter(wanted[depth], make=make)
+                self._enter(target[depth], make=make)
             except OSError as error:
-                error.filename = os.path.join(self.path, *wanted[: depth + 1])
+                error.filename = os.path.join(self.path, *target[: depth + 1])
                 raise
         return self._here if self._here >= 0 else self.fd
 
     def _enter(self, name: str, *, make: bool) -> None:
         above = self._here if self._here >= 0 else self.fd
         try:
-            found = os.open(name, FOLDER, dir_fd=above)
+            descriptor = os.open(name, FOLDER, dir_fd=above)
         except FileNotFoundError:
             if not make:
                 raise
@@ -90,10 +90,10 @@ class Below:
                 os.mkdir(name, dir_fd=above)
             except FileExistsError:
                 pass
-            found = os.open(name, FOLDER, dir_fd=above)
+            descriptor = os.open(name, FOLDER, dir_fd=above)
         if self._here >= 0:
             os.close(self._here)
-        self._here, self._at = found, (*self._at, name)
+        self._here, self._at = descriptor, (*self._at, name)
 
     def _leave(self) -> None:
         if self._here >= 0:
@@ -107,7 +107,7 @@ def is_no_folder(error: OSError) -> bool:
 
 
 def shortened(name: str) -> str:
-    """A stranger's name as something to print."""
+    """Return an untrusted name in printable form."""
     return ascii(name) if len(name) <= 200 else f"{name[:200]!a}..."
 
 

@@ -1,4 +1,4 @@
-"""Measures folders, and removes them, never through a link."""
+"""Measuring folders, and removing them, never through a link."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 from ..base.lenient import changed
 
+GONE = ".gone-"  # being removed
+
 
 def remove(path: str) -> OSError | None:
-    """Take away a folder, a file or a link, as far as it can be; the first error of what stays."""
-    import shutil  # its compressions take a while to load
+    """Remove a folder, a file or a link as far as possible; return the first error of what stays."""
+    import shutil  # slow to import because of its compression modules
 
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
@@ -22,7 +24,7 @@ def remove(path: str) -> OSError | None:
         _open_up(path)
         shutil.rmtree(path, ignore_errors=True)
         if os.path.lexists(path):
-            shutil.rmtree(path)  # now the error is wanted
+            shutil.rmtree(path)  # now the error is needed
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -33,31 +35,36 @@ def remove(path: str) -> OSError | None:
 
 
 def _open_up(path: str) -> None:
-    """Give folders of our own the permissions without which nothing in them can be removed."""
+    """Give our own folders the permissions that removing their content requires."""
     waiting = [path]
     while waiting:
         folder = waiting.pop()
         try:
-            found = os.lstat(folder)
-            if found.st_mode & 0o300 != 0o300 and found.st_uid == os.geteuid():
+            status = os.lstat(folder)
+            if status.st_mode & 0o300 != 0o300 and status.st_uid == os.geteuid():
                 os.chmod(folder, 0o700)
             with os.scandir(folder) as entries:
                 waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:
-            continue  # what removes it tells
+            continue  # the removal reports it
 
 
-def hide_and_remove(path: str) -> None:
-    """Remove it under another name: nobody sees half of it. Raise OSError where there is none."""
+def aside(path: str) -> str:
+    """Return a hidden name beside it: what is left under such a name is removed by `clean`."""
     above, name = os.path.split(path)
-    hidden = os.path.join(above, f".gone-{name}-{os.urandom(6).hex()}")
+    return os.path.join(above, f"{GONE}{name.lstrip('.')}-{os.urandom(6).hex()}")
+
+
+def hide_and_remove(path: str) -> OSError | None:
+    """Remove it under another name, so that nobody sees half of it. Raise OSError if there is none."""
+    hidden = aside(path)
     os.rename(path, hidden)
-    remove(hidden)
+    return remove(hidden)
 
 
 class Folder(NamedTuple):
     path: str
-    used: float  # when it was last, seconds since 1970
+    used: float  # time of the last change, seconds since 1970
     size: int  # bytes on the disk
 
     @property
@@ -66,14 +73,14 @@ class Folder(NamedTuple):
 
 
 def measure(path: str) -> Folder:
-    """Measure a folder's newest change and size; what is gone or not ours to read does not count."""
+    """Measure a folder's latest change and size; missing and unreadable parts do not count."""
     newest, total = changed(path, time.time()), 0
     for folder, folders, files in os.walk(path):
         for name in (*folders, *files):
             try:
-                found = os.lstat(os.path.join(folder, name))
+                status = os.lstat(os.path.join(folder, name))
             except OSError:
                 continue
-            newest = max(newest, found.st_mtime)
-            total += found.st_blocks * 512
+            newest = max(newest, status.st_mtime)
+            total += status.st_blocks * 512
     return Folder(path, newest, total)

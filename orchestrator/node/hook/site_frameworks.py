@@ -1,11 +1,11 @@
-"""Repair Keras, share files and place JAX in a task's Python, where the plan asks for it (docs/launch.md).
+"""Repair Keras, shard files and place JAX in a task's Python, as the plan requires (docs/task.md).
 
-ORCHESTRATE_KERAS       a list: `keras` (several workers train with Keras 3), `tf_keras` (tf.keras is Keras 2)
-ORCHESTRATE_KERAS_OF    a list of what the program imports: is it built on Keras 3, then tf.keras is that
-ORCHESTRATE_AUTO_SHARD  `data`: AutoShardPolicy.AUTO means DATA; `auto`: where AUTO cannot divide the files
-JAX_PROCESS_ID          `jax.distributed.initialize()` needs no arguments
+ORCHESTRATE_KERAS       a list: `keras` (several workers train with Keras 3), `tf_keras` (tf.keras is Keras
+2) ORCHESTRATE_KERAS_OF    modules that the program imports: if one is built on Keras 3, tf.keras becomes
+that ORCHESTRATE_AUTO_SHARD  `data`: AutoShardPolicy.AUTO means DATA; `auto`: only if AUTO cannot divide the
+files JAX_PROCESS_ID          `jax.distributed.initialize()` needs no arguments
 
-What is not as this file expects is an error before training.
+A framework that differs from what this file expects is an error before training.
 """
 
 import os
@@ -15,8 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
-# The versions of Keras 3 that the repair was proven on. Metrics of 3.8 and 3.9 count twice what others count
-# already, and 3.5 scales the loss otherwise.
+# The versions of Keras 3 for which the repair was verified. Metrics of 3.8 and 3.9 count twice what others
+# have already counted, and 3.5 scales the loss differently.
 _FIRST, _LAST = (3, 10), (3, 15)
 _SIGNATURES = {
     "reduce_per_replica": "values strategy reduction",
@@ -34,7 +34,7 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
     keras = os.environ.get("ORCHESTRATE_KERAS", "").split(",")
     policy = os.environ.get("ORCHESTRATE_AUTO_SHARD")
     made: "Dict[str, Callable[[Any], None]]" = {}
-    if "JAX_PROCESS_ID" in os.environ and "ORCHESTRATE_STACKS" in os.environ:  # off with the stacks
+    if "JAX_PROCESS_ID" in os.environ and "ORCHESTRATE_STACKS" in os.environ:  # off together with the stacks
         made.update({"jax._src.clusters": register, "jax._src.distributed": leave})
     if "tf_keras" in keras:
         made["tf_keras.api._v2.keras"] = name_version
@@ -53,24 +53,26 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
 
 
 def note_reductions(module: "Any") -> None:
-    """Leave a mark beside the report from the strategy's start to its first reduction among several workers.
+    """Keep a mark next to the report until the strategy's first reduction among several workers.
 
-    A model made outside its scope trains alone, though the strategy has connected the workers.
+    A model created outside its scope trains separately, although the strategy has connected the workers.
     """
-    launcher, mark = module.CollectiveReplicaLauncher, os.environ["ORCHESTRATE_REPORT"] + ".idle"
+    launcher = module.CollectiveReplicaLauncher
     start = launcher.__init__
+    marks: "List[str]" = []  # created only then: the report is unknown while a standby imports
     reduced: "List[bool]" = []
 
     def init(self: "Any", group_key: int, group_size: int, *more: "Any", **named: "Any") -> None:
         start(self, group_key, group_size, *more, **named)
         if group_size > 1 and not reduced:
-            os.close(os.open(mark, os.O_CREAT | os.O_WRONLY, 0o600))
+            marks[:] = [os.environ["ORCHESTRATE_REPORT"] + ".idle"]
+            os.close(os.open(marks[0], os.O_CREAT | os.O_WRONLY, 0o600))
 
     def noting(before: "Any") -> "Any":
         def reduce(self: "Any", *values: "Any", **named: "Any") -> "Any":
             if not reduced and self._group_size > 1:
                 reduced.append(True)
-                if os.path.exists(mark):
+                for mark in filter(os.path.exists, marks):
                     os.unlink(mark)
             return before(self, *values, **named)
 
@@ -82,7 +84,7 @@ def note_reductions(module: "Any") -> None:
 
 
 def choose_keras() -> None:
-    """Make tf.keras Keras 3 if a package that the program imports is built on that: both in one fail."""
+    """Make tf.keras Keras 3 if a package that the program imports is built on it: a mix of both fails."""
     names = os.environ.pop("ORCHESTRATE_KERAS_OF", "")
     for name in names.split(",") if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else ():
         if name and _built_on_keras(name):
@@ -92,7 +94,7 @@ def choose_keras() -> None:
 
 
 def _built_on_keras(name: str) -> bool:
-    """Return True if the import of a module imports `keras` itself, as far as its files show."""
+    """Return True if importing a module imports `keras` itself, as far as its files show."""
     import importlib.util
 
     top = name.split(".", maxsplit=1)[0]
@@ -102,48 +104,48 @@ def _built_on_keras(name: str) -> bool:
     read: "Set[str]" = set()
     while home and waiting and len(read) < 300:
         parts = waiting.pop().split(".")
-        for length in range(1, len(parts) + 1):  # a package is imported before what is in it
+        for length in range(1, len(parts) + 1):  # a package is imported before its modules
             path = os.path.join(home, *parts[:length])
             path = os.path.join(path, "__init__.py") if os.path.isdir(path) else path + ".py"
             if path in read or not os.path.isfile(path):
                 continue
             read.add(path)
-            found = _imports(path, parts[: length if path.endswith("__init__.py") else length - 1])
-            if "tf_keras" not in found and "keras" in found:
+            imported = _imports(path, parts[: length if path.endswith("__init__.py") else length - 1])
+            if "tf_keras" not in imported and "keras" in imported:
                 return True
-            waiting += [one for one in found if one.split(".")[0] == top]
+            waiting += [imported_name for imported_name in imported if imported_name.split(".")[0] == top]
     return False
 
 
 def _imports(path: str, package: "List[str]") -> "Set[str]":
-    """Name the modules that a file imports when it is imported, and the tops of their names."""
+    """Return the modules that a file imports when it is imported, and the top levels of their names."""
     import ast
 
-    found: "Set[str]" = set()
+    names: "Set[str]" = set()
     waiting: "List[Any]" = []
     try:
         with open(path, "rb") as file:
             waiting.append(ast.parse(file.read()))
     except (OSError, SyntaxError, ValueError):
-        pass  # of another Python: nothing is known of it
+        pass  # of another Python: it cannot be parsed
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):
-            found.update(one.name for one in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*above, *filter(None, [node.module])])
-            found.update([module, *("%s.%s" % (module, one.name) for one in node.names)])
+            names.update([module, *("%s.%s" % (module, alias.name) for alias in node.names)])
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             waiting += ast.iter_child_nodes(node)
-    return found | {one.split(".")[0] for one in found}
+    return names | {name.split(".")[0] for name in names}
 
 
 def repair(trainer: "Any") -> None:
-    """Have Keras 3 train on several workers: answer its mistakes, or refuse to train with the reason.
+    """Make Keras 3 train on several workers by correcting its errors, or refuse with the reason.
 
-    It builds the model from a batch that is spread over the workers, takes the mean of scalars along an axis,
-    and hands values of all replicas to a loop of TensorFlow where one execution makes several steps.
+    It builds the model from a batch that is spread over the workers, takes the mean of scalars along an
+    axis, and passes values of all replicas to a loop of TensorFlow if one execution makes several steps.
     """
     model = trainer.TensorFlowTrainer
     version = _version()
@@ -156,7 +158,7 @@ def repair(trainer: "Any") -> None:
 
     def reduce_per_replica(values: "Any", strategy: "Any", reduction: str) -> "Any":
         if reduction in ("auto", "mean") and several(strategy):
-            return tree.map_structure(lambda one: strategy.reduce("MEAN", one, axis=None), values)
+            return tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
         return reduce(values, strategy, reduction)
 
     def maybe_symbolic_build(self: "Any", iterator: "Any" = None, data_batch: "Any" = None) -> None:
@@ -173,7 +175,7 @@ def repair(trainer: "Any") -> None:
 
 
 def _first(iterator: "Any") -> "Any":
-    """Return a batch, or what describes it: nothing is taken from data that can be read only once."""
+    """Return a batch, or its specification: nothing is taken from data that can be read only once."""
     data = iterator._distributed_dataset  # noqa: SLF001
     tf: Any = sys.modules["tensorflow"]
     spec = data.element_spec
@@ -197,13 +199,13 @@ def _first(iterator: "Any") -> "Any":
 
 
 def _has_sizes(spec: "Any") -> bool:
-    """Return True if all sizes but that of the batch are known, or vary within a batch."""
+    """Return True if all sizes except that of the batch are known, or vary within a batch."""
     shape = spec.shape
     return hasattr(spec, "ragged_rank") or (shape.rank is not None and None not in shape.as_list()[1:])
 
 
 def _of_replica(value: "Any") -> "Any":
-    """Return the part of a value, or of its description, that the first replica of a task has."""
+    """Return the part of a value, or of its specification, that belongs to a task's first replica."""
     parts = getattr(value, "_value_specs", None) or getattr(value, "values", None)
     return parts[0] if isinstance(parts, (list, tuple)) else value
 
@@ -217,21 +219,21 @@ def several(strategy: "Any") -> bool:
 
 
 def _unexpected(trainer: "Any") -> str:
-    """Name what of Keras is not as the repair expects it; "" for nothing."""
-    for name, wanted in _SIGNATURES.items():
+    """Return the part of Keras that differs from what the repair expects; "" for none."""
+    for name, signature in _SIGNATURES.items():
         place = trainer
         for part in name.split("."):
             place = getattr(place, part, None)
         code = getattr(place, "__code__", None)
         names = code.co_varnames[: code.co_argcount] if code else ()
-        if " ".join(names[: wanted.count(" ") + 1]) != wanted:
-            return "%s(%s) is not there" % (name, wanted.replace(" ", ", "))
+        if " ".join(names[: signature.count(" ") + 1]) != signature:
+            return "%s(%s) is not there" % (name, signature.replace(" ", ", "))
     stored = trainer.TFEpochIterator.__init__.__code__.co_names
     return "" if "_distributed_dataset" in stored else "TFEpochIterator._distributed_dataset is not there"
 
 
 def _behind(first: "Any", function: "Any") -> "Any":
-    """Have a method of several workers' models do something first."""
+    """Make a method of several workers' models do something first."""
 
     def call(self: "Any", *args: "Any", **named: "Any") -> "Any":
         if several(self.distribute_strategy):
@@ -250,12 +252,12 @@ def _refuse(version: str, odd: str) -> None:
 
 
 def _step_by_step(model: "Any") -> None:
-    """Make each step an execution of its own."""
+    """Make each step a separate execution."""
     model.steps_per_execution = 1
 
 
 def agree(optimizers: "Any") -> None:
-    """Have workers agree that gradients are finite: one that skipped a step alone would be waited for."""
+    """Make workers agree on whether gradients are finite: the others would wait for one that skips a step."""
     optimizer = optimizers.LossScaleOptimizer
     check = optimizer.check_finite
 
@@ -270,34 +272,30 @@ def agree(optimizers: "Any") -> None:
 
 
 def average(layer: "Any") -> None:
-    """Have tasks average the moving statistics of layers, as Keras 2 does."""
+    """Average the moving statistics of layers across tasks, as Keras 2 does."""
     add = layer.Layer.add_weight
 
     def add_weight(self: "Any", *args: "Any", **named: "Any") -> "Any":
         trained = named.get("trainable", True) or named.get("aggregation") not in (None, "none")
         number = "float" in str(named.get("dtype") or "float")
-        if number and not trained and several(_strategy()):
+        if number and not trained and several(sys.modules["tensorflow"].distribute.get_strategy()):
             named["aggregation"] = "mean"
         return add(self, *args, **named)
 
     layer.Layer.add_weight = add_weight
 
 
-def _strategy() -> "Any":
-    return sys.modules["tensorflow"].distribute.get_strategy()
-
-
 def name_version(keras: "Any") -> None:
-    """Give Keras 2 as tf.keras the version that Keras 3 has under this name."""
+    """Give Keras 2 as tf.keras the version attribute that Keras 3 has."""
     keras.__version__ = sys.modules["tf_keras"].__version__
 
 
 def keep_home(data_utils: "Any") -> None:
-    """Have tf_keras keep its files where KERAS_HOME says, as Keras 3 does."""
+    """Make tf_keras store its files in KERAS_HOME, as Keras 3 does."""
     get_file = data_utils.get_file
 
     def get_at_home(*args: "Any", **named: "Any") -> "Any":
-        if len(args) < 10 and named.get("cache_dir") is None:  # the tenth, where it is given by its place
+        if len(args) < 10 and named.get("cache_dir") is None:  # the tenth, if it is positional
             named["cache_dir"] = os.environ["KERAS_HOME"]
         return get_file(*args, **named)
 
@@ -305,7 +303,7 @@ def keep_home(data_utils: "Any") -> None:
 
 
 def read_arrays(saving_lib: "Any") -> None:
-    """Let weights that tf_keras reads be arrays: h5py's own objects cannot be divided among replicas."""
+    """Convert weights that tf_keras reads to arrays: h5py's objects cannot be divided among replicas."""
     store = saving_lib.H5IOStore
     get = store.get
 
@@ -317,12 +315,12 @@ def read_arrays(saving_lib: "Any") -> None:
 
 
 def share(input_ops: "Any", policy: str) -> None:
-    """Let workers share data sets by their elements; a policy that a program chose itself stays.
+    """Shard data sets by element among workers; a policy that the program chose is kept.
 
-    They train on copies of what Python yields: kernels of TensorFlow reuse their inputs, and wrote into the
-    arrays of the program (2.21, two workers).
+    They train on copies of what Python yields: TensorFlow's kernels reuse their inputs, and wrote into the
+    program's arrays (2.21, two workers).
     """
-    options: Any = sys.modules["tensorflow.python.data.ops.options"]  # it came before
+    options: Any = sys.modules["tensorflow.python.data.ops.options"]  # it was imported before
     shard = input_ops.auto_shard_dataset
 
     def auto_shard_dataset(dataset: "Any", num_shards: "Any", index: "Any", *rest: "Any") -> "Any":
@@ -347,33 +345,33 @@ def share(input_ops: "Any", policy: str) -> None:
 
 
 def _parts(dataset: "Any") -> "Iterator[Tuple[Any, List[str]]]":
-    """Yield each data set that one is made of, with the names of its kind and of its operations."""
+    """Yield each data set that one consists of, with the names of its kind and its operations."""
     waiting = [dataset] if hasattr(dataset, "_inputs") else []
     while waiting:
         part = waiting.pop()
         waiting += part._inputs()  # noqa: SLF001
-        graphs = [one.function.graph.as_graph_def() for one in part._functions()]  # noqa: SLF001
+        graphs = [function.function.graph.as_graph_def() for function in part._functions()]  # noqa: SLF001
         nodes = [node.op for graph in graphs for node in graph.node]
         nodes += [node.op for graph in graphs for f in graph.library.function for node in f.node_def]
         yield part, [*nodes, type(part).__name__]
 
 
 def _files(dataset: "Any") -> int:
-    """Count the files that a data set reads, which are the elements of its smallest source; 0 for none."""
+    """Return the number of files that a data set reads, the elements of its smallest source; 0 for none."""
     parts = list(_parts(dataset))
     if not any(op.startswith(_READERS) for _, names in parts for op in names):
         return 0
     try:
         counts = [int(part.cardinality()) for part, _ in parts if not part._inputs()]  # noqa: SLF001
     except TypeError:
-        return 0  # inside of a tf.function, as with parameter servers, it is not known yet
+        return 0  # inside a tf.function, as with parameter servers, it is not known yet
     return max(0, min(counts)) if counts else 0
 
 
 def _copy(*batch: "Any") -> "Any":
     tf: Any = sys.modules["tensorflow"]
-    one = batch if len(batch) > 1 else batch[0]
-    return tf.nest.map_structure(lambda x: tf.raw_ops.DeepCopy(x=x), one, expand_composites=True)
+    inputs = batch if len(batch) > 1 else batch[0]
+    return tf.nest.map_structure(lambda x: tf.raw_ops.DeepCopy(x=x), inputs, expand_composites=True)
 
 
 def _version() -> str:
@@ -403,27 +401,27 @@ def _say(text: str) -> None:
 
 
 def leave(distributed: "Any") -> None:
-    """Let a process go that an exception ends: JAX would wait for its peers, which still train, for 300 s."""
+    """End a process after an exception: JAX would wait 300 s for its peers, which are still training."""
     shutdown = distributed.shutdown
 
     def shut_down() -> None:
-        if hasattr(sys, "last_type"):  # set where Python prints an exception that nobody caught
+        if hasattr(sys, "last_type"):  # set where Python prints an uncaught exception
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(1)  # the coordinator's own end would wait, too
+            os._exit(1)  # the coordinator's own shutdown would wait too
         shutdown()
 
     distributed.shutdown = shut_down
 
 
 def register(clusters: "Any") -> None:
-    """Answer for the task's place: of its three variables JAX reads the coordinator's address alone.
+    """Provide the task's rank: of the three variables, JAX itself reads only the coordinator's address.
 
     For the others it asks the subclasses of ClusterEnv, one for each kind of cluster.
     """
     kinds = getattr(getattr(clusters, "ClusterEnv", None), "_cluster_types", None)
     if not isinstance(kinds, list):
-        return  # another JAX, which may read all three by itself
+        return  # another JAX, which may read all three itself
     place = {
         "name": "orchestrate",
         "is_env_present": classmethod(lambda _: "JAX_NUM_PROCESSES" in os.environ),
@@ -431,7 +429,7 @@ def register(clusters: "Any") -> None:
         "get_process_count": classmethod(lambda _: int(os.environ["JAX_NUM_PROCESSES"])),
         "get_process_id": classmethod(lambda _: int(os.environ["JAX_PROCESS_ID"])),
     }
-    type("Orchestrate", (clusters.ClusterEnv,), place)  # a subclass is known once it is defined
-    kinds.insert(0, kinds.pop())  # before Slurm and the like, which a task may be inside of
-    if any(name.lower() in ("http_proxy", "https_proxy") for name in os.environ):  # JAX warns of any
-        os.environ.setdefault("grpc_proxy", "")  # tasks do not look for each other through it
+    type("Orchestrate", (clusters.ClusterEnv,), place)  # defining a subclass registers it
+    kinds.insert(0, kinds.pop())  # before Slurm and others, in which a task may run
+    if any(name.lower() in ("http_proxy", "https_proxy") for name in os.environ):  # JAX warns about any
+        os.environ.setdefault("grpc_proxy", "")  # tasks do not find each other through it

@@ -1,8 +1,8 @@
-"""Prepares every Python of a task, before its program: found first on the PYTHONPATH.
+"""Prepares every Python of a task before its program: found first on the PYTHONPATH.
 
-It steps aside for the `sitecustomize` that would have been found without it, whose mistakes stay its own, and
-says nothing of itself. Stacks and the error record are all that a task gets without being asked; each stands
-alone: where one cannot be had, the task goes on without it.
+It first imports the `sitecustomize` that would have been found without it, whose errors stay its own, and
+prints nothing itself. Stacks and the error record are the only defaults. Each part is independent: if one is
+unavailable, the task continues without it.
 """
 
 import os
@@ -16,7 +16,7 @@ HERE = os.path.dirname(__file__)
 
 
 def step_aside() -> None:
-    """Import the one that comes after us; `site` judges its exceptions as ever."""
+    """Import the next one on the path; `site` handles its exceptions as usual."""
     sys.path[:] = [folder for folder in sys.path if folder != HERE]
     del sys.modules["sitecustomize"]
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
@@ -26,14 +26,14 @@ def step_aside() -> None:
 
 
 def install_stacks() -> None:
-    """Write the stacks on a signal, to a file without a name that this process alone holds.
+    """Write the stacks on a signal, to an unnamed file that only this process holds open.
 
-    Whoever finds it open (/proc/PID/fd) knows that the signal is expected here, and kills nobody with it.
+    If /proc/PID/fd lists it, the signal is handled here and kills nothing.
     """
     import faulthandler
 
     signum, _, path = os.environ["ORCHESTRATE_STACKS"].partition(":")
-    with open("/proc/self/status") as status:  # `signal` would not tell of handlers in C
+    with open("/proc/self/status") as status:  # `signal` would not show handlers installed by C code
         lines = [line.split() for line in status if line.startswith(("SigIgn:", "SigCgt:"))]
     if not any(int(words[1], 16) >> (int(signum) - 1) & 1 for words in lines):
         path = "%s.%d" % (path, os.getpid())
@@ -46,8 +46,8 @@ def install_stacks() -> None:
 
 
 def install_lines() -> None:
-    """Have a line leave as a whole, as on a terminal; unbuffered, each part of a `print` is a write."""
-    # Not in a child of the program: the two may talk to each other.
+    """Write lines as a whole, as on a terminal; unbuffered, each part of a `print` is a separate write."""
+    # Not in a child of the program: the two may communicate through it.
     if os.environ.get("PYTHONUNBUFFERED") and os.environ.get(_SPEAKER) == str(os.getpid()):
         sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
 
@@ -61,20 +61,20 @@ _LONGEST_CHAIN = 6
 
 
 def install_errors() -> None:
-    """Have the program say which exception ended it, as one record of the task's report.
+    """Report the exception that ended the program, as one record of the task's report.
 
-    {"kind": "error", "type", "message", "file", "line", "note", "chain": [{...}]}
+        {"kind": "error", "type", "message", "file", "line", "note", "chain": [{...}]}
 
-    `chain` holds what it was raised from, the nearest first (`how` is "cause" or "context"). The hook that
-    was there before is called as ever. Only the first Python of a task speaks for it: a child that a program
-    starts reports nothing, and neither does a process that was forked.
+    `chain` holds the exceptions it was raised from, the nearest first (`how` is "cause" or "context"). The
+    previous hook is called as usual. Only the first Python of a task reports: children that a program starts
+    do not, nor do forks.
     """
     if "ORCHESTRATE_STACKS" not in os.environ:
-        return  # off, with the stacks
+        return  # off together with the stacks
     with open("/proc/self/cmdline", "rb") as file:
         words = file.read().split(b"\0")[:4]
     if any(word.endswith(b"/torchrun") or word == b"torch.distributed.run" for word in words):
-        return  # its workers speak, the first of them that fails
+        return  # its workers report, and the first failed one counts
     pid, path = os.getpid(), os.environ["ORCHESTRATE_REPORT"]
     if os.environ.setdefault(_SPEAKER, str(pid)) != str(pid):
         return
@@ -85,7 +85,7 @@ def install_errors() -> None:
             if os.getpid() == pid and not _is_late(path):
                 _write(path, _record(kind, value, trace))
         except Exception:
-            pass  # what Python itself prints matters more
+            pass  # what Python itself prints is more important
         before(kind, value, trace)
 
     sys.excepthook = excepthook
@@ -93,7 +93,7 @@ def install_errors() -> None:
 
 
 def _watch_the_end(pid: int, path: str) -> None:
-    """Report an exception again, and what keeps the program alive after it.
+    """Report an exception again, with what keeps the program alive after it.
 
     `threading._shutdown` begins the end of a program: threads are waited for, then processes.
     """
@@ -103,7 +103,7 @@ def _watch_the_end(pid: int, path: str) -> None:
 
     def shut_down() -> None:
         try:
-            value: "Any" = getattr(sys, "last_value", None)  # set where Python prints what nobody caught
+            value: "Any" = getattr(sys, "last_value", None)  # set where Python prints an uncaught exception
             holders = _holders(threading) if value is not None and os.getpid() == pid else []
             if holders and not _is_late(path):
                 held = ", ".join(holders)[:_PLACE]
@@ -117,10 +117,10 @@ def _watch_the_end(pid: int, path: str) -> None:
 
 def _holders(threading: "Any") -> "List[str]":
     own = threading.current_thread()
-    threads = ["thread " + one.name for one in threading.enumerate() if one is not own and not one.daemon]
+    workers = [("thread", thread) for thread in threading.enumerate() if thread is not own]
     processes = sys.modules.get("multiprocessing.process")
-    children = processes.active_children() if processes else []
-    return threads + ["process " + one.name for one in children if not one.daemon]
+    workers += [("process", child) for child in processes.active_children()] if processes else []
+    return ["%s %s" % (kind, worker.name) for kind, worker in workers if not worker.daemon]
 
 
 def _is_late(path: str) -> bool:
@@ -163,7 +163,7 @@ def _described(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":
 
 
 def _place(value: "Any", trace: "Any") -> "Tuple[str, int]":
-    """The innermost line of the program's own where it was raised, else the innermost of all."""
+    """Return the innermost line of the program where it was raised, otherwise the innermost of all."""
     if isinstance(value, SyntaxError) and value.filename:
         return value.filename, value.lineno or 0
     places = []
@@ -175,14 +175,14 @@ def _place(value: "Any", trace: "Any") -> "Tuple[str, int]":
 
 
 def _is_library(file: str) -> bool:
-    """Return True for packages, for what TensorFlow makes of a function for a graph, and for this folder."""
+    """Return True for packages, for code that TensorFlow generates for a graph, and for this folder."""
     made = "-packages/" in file or "__autograph_generated_file" in file
     return made or file.startswith(("<frozen", os.path.dirname(os.__file__) + "/", HERE + "/"))
 
 
 def _write(path: str, record: "Dict[str, Any]") -> None:
     """Append a record in one write, so that no reader sees half of it."""
-    import json  # not before: a program may have a module of this name
+    import json  # not earlier: a program may have a module with this name
 
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -191,7 +191,7 @@ def _write(path: str, record: "Dict[str, Any]") -> None:
         os.close(file)
 
 
-# --- breakpoints where nobody can type ---
+# --- breakpoints without a terminal ---
 
 
 def install_breakpoints() -> None:
@@ -215,12 +215,12 @@ def install_breakpoints() -> None:
 
 
 def _change_bdb(bdb: "Any") -> None:
-    """Change what pdb, ipdb and torch.distributed.breakpoint have in common."""
+    """Change the common base of pdb, ipdb and torch.distributed.breakpoint."""
     before = bdb.Bdb.set_trace
 
     def set_trace(self: "Any", frame: "Any" = None) -> None:
         frame = frame or sys._getframe(1)  # noqa: SLF001
-        if _is_null(getattr(self, "stdin", None) or sys.stdin):  # else it is fed, or talks over a socket
+        if _is_null(getattr(self, "stdin", None) or sys.stdin):  # otherwise it has input, or uses a socket
             skip(frame)
         else:
             before(self, frame)
@@ -243,13 +243,13 @@ def skip(frame: "Any", noted: "List[int]" = []) -> None:  # noqa: B006 - one not
         print("orchestrate: skipped the breakpoint in %s: %s" % (place, way), file=sys.stderr, flush=True)
 
 
-# --- what the plan asks for ---
+# --- what the plan requires ---
 
 
 def install_changes() -> None:
-    """Change modules of the frameworks right after their import, where the plan asks for it."""
-    asked = ("ORCHESTRATE_KERAS", "ORCHESTRATE_KERAS_OF", "ORCHESTRATE_AUTO_SHARD", "JAX_PROCESS_ID")
-    if any(name in os.environ for name in asked):
+    """Change modules of the frameworks right after their import, where the plan requires it."""
+    variables = ("ORCHESTRATE_KERAS", "ORCHESTRATE_KERAS_OF", "ORCHESTRATE_AUTO_SHARD", "JAX_PROCESS_ID")
+    if any(name in os.environ for name in variables):
         import site_frameworks  # type: ignore[import-not-found]
 
         del sys.modules["site_frameworks"]
@@ -259,7 +259,7 @@ def install_changes() -> None:
 
 
 class Watch:
-    """A finder that has modules changed after their import, and goes when all are."""
+    """A finder that changes modules after their import, and removes itself after the last one."""
 
     def __init__(self, changes: "Dict[str, Callable[[Any], None]]") -> None:
         self._changes = changes
@@ -288,14 +288,41 @@ class Watch:
 
 
 def install() -> None:
-    for part in (install_stacks, install_errors, install_lines, install_breakpoints, install_changes):
+    standby = os.environ.pop("ORCHESTRATE_STANDBY", "")
+    for part in (install_breakpoints, install_changes):
+        _try(part)
+    run = _hold(standby) if standby else None
+    for part in (install_stacks, install_errors, install_lines):
+        _try(part)
+    if run:
+        run()
+
+
+def _try(part: "Callable[[], None]") -> None:
+    sys.path.insert(0, HERE)
+    try:
+        part()
+    except Exception:
+        pass  # a full disk, a Python without the module: the task continues without this part
+    finally:
+        sys.path[:] = [folder for folder in sys.path if folder != HERE]
+
+
+def _hold(standby: str) -> "Callable[[], None] | None":
+    """Wait for the task with its framework imported; the script must not run before it has started."""
+    try:
         sys.path.insert(0, HERE)
-        try:
-            part()
-        except Exception:
-            pass  # a full disk, a Python without the module: the task goes on without this part
-        finally:
-            sys.path[:] = [folder for folder in sys.path if folder != HERE]
+        import site_standby  # type: ignore[import-not-found]
+
+        sys.path.remove(HERE)
+        del sys.modules["site_standby"]
+        other = getattr(sys.modules.get("sitecustomize"), "__file__", None) or os.__file__
+        if os.path.dirname(other) != os.path.dirname(os.__file__):  # a user's own may depend on the task
+            raise ImportError("another sitecustomize")
+        run: "Callable[[], None] | None" = site_standby.hold(standby)
+        return run
+    except BaseException:
+        os._exit(0)
 
 
 if __name__ == "sitecustomize":

@@ -1,6 +1,6 @@
 """Facts of this machine for preflight, and whether what trains can be imported; runs in a child.
 
-The controller's own programs (`ask` of its checks) are run here, too, and their output goes back as it is.
+The controller's own programs (`ask` of its checks) run here too, and their output is returned unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from ..base import network, procs
-from ..base.fault import NodeError, reason
+from ..base.fault import reason
 from ..base.lenient import listed
 from ..base.paths import absolute, free_bytes
 from ..base.program import listen, run_program
@@ -23,18 +23,28 @@ from . import gpus
 _OUTPUT = 20_000  # characters of one program
 _IMPORTING = 170.0  # seconds; a first import from a network file system takes a minute
 
-# Any Python can run it, so that an old one can be named. It reads the names of the folders that pip
-# leaves beside each package: importlib.metadata would cost four times the rest of the question.
+# Any Python can run it, so that an old one can be reported. It reads the names of the folders that pip
+# creates next to each package: importlib.metadata would take four times as long as everything else. The
+# state that it prints after the versions changes with each installation, because installers rewrite RECORD.
 _PYTHON = """
 import os, sys
 def plain(name):
     return name.lower().replace("-", "_").replace(".", "_")
 versions = dict((plain(name), "") for name in sys.argv[2:])
+state = [os.path.realpath(sys.executable), sys.version]
 for folder in sys.path:
     try:
-        entries = os.listdir(folder or ".")
+        entries = sorted(os.listdir(folder or "."))
     except OSError:
         continue
+    state.append(folder)
+    for entry in entries if folder else ():
+        if entry.endswith(("-info", ".pth")):
+            try:
+                about = os.stat(os.path.join(folder, entry, "RECORD"))
+                state.append("%s %s %s" % (entry, about.st_size, about.st_mtime))
+            except OSError:
+                state.append(entry)
     for entry in entries:
         stem, _, kind = entry.rpartition(".")
         name, _, version = stem.partition("-")
@@ -44,11 +54,15 @@ stays = getattr(sys, "base_prefix", sys.prefix) == sys.prefix and os.path.exists
     os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")
 )
 words = [sys.executable, sys.version.split()[0], "1" if stays else ""]
-words += [versions[plain(name)] for name in sys.argv[2:]]
+words += [versions[plain(name)] for name in sys.argv[2:]] + state
+for name in sorted(os.environ) if sys.version_info > (3,) else ():
+    own = name.startswith(("SSH_", "XDG_", "DBUS_", "JOURNAL_", "ORCHESTRATE_"))
+    if not own and name not in ("_", "PWD", "OLDPWD", "SHLVL", "KRB5CCNAME", "INVOCATION_ID"):
+        words.append(name + "=" + os.environ[name])
 os.write(1, (sys.argv[1] + "\\0".join(words) + sys.argv[1]).encode("utf-8", "surrogateescape"))
 """
-# A file that is there proves nothing: modules are imported as by a task. Each answer is written at once: what
-# ends the process (an instruction that this processor lacks, say) is known by what came before.
+# An existing file proves nothing: modules are imported as by a task. Each result is written at once: if the
+# process dies (of an unsupported instruction, for example), the earlier results show where.
 _IMPORT = """
 import gc, importlib, json, os, sys
 gc.disable()  # it takes a fifth of an import, for nothing: the process ends soon
@@ -72,12 +86,12 @@ cat(mark, paste(getRversion(), version("reticulate"), version("jsonlite")), mark
 """
 
 
-# --- asking a program, in the job's own environment, for its answer among whatever else it prints ---
+# --- running a program in the job's own environment, and finding its answer in its output ---
 
 _SECONDS = 45.0  # a cold network file system, and a user's setup
-_WORDS, _LINES = 2000, 3  # characters of what is printed as errors, and its last lines
+_WORDS, _LINES = 2000, 3  # characters of error output, from its last lines
 
-# Not in this process: a file system that hangs must not keep it.
+# Not in this process: a hanging file system must not block it.
 _HAVE = """
 mark=$1 program=$2; shift 2; printf %s "$mark"; place=0
 file() { [ -f "$1" ] && [ -x "$1" ]; }
@@ -92,22 +106,24 @@ printf %s "$mark"
 
 
 class Answer(NamedTuple):
-    """Parts of what a program printed, and how it ended."""
+    """Parts of a program's output, and how it ended."""
 
     parts: List[str]  # between marks
-    ended: str  # why it came to no good end; "" when it did
+    ended: str  # why it failed; "" if it did not
     signal: Optional[int] = None  # that ended it, and was not ours
-    setup: Optional[Dict[str, Any]] = None  # {"status", "words"}: how the user's setup ended, and its errors
+    setup: Optional[Dict[str, Any]] = (
+        None  # {"status", "words"}: how the user's setup ended, and its error output
+    )
 
     @property
     def fields(self) -> list[str] | None:
-        """The fields, separated by NUL, of an answer of one part; None where there is none."""
+        """Return the fields, separated by NUL, of an answer of one part; None if there is none."""
         return self.parts[0].split("\0") if len(self.parts) == 1 else None
 
     @property
     def why(self) -> str:
-        """The reason why an answer has no fields; "" where it has."""
-        return "" if self.fields is not None else self.ended or "it said nothing"
+        """Return why an answer has no fields; "" if it has some."""
+        return "" if self.fields is not None else self.ended or "it printed nothing"
 
 
 def ask(
@@ -117,23 +133,23 @@ def ask(
     env: dict[str, str] | None = None,
     seconds: float = _SECONDS,
 ) -> Answer:
-    """Run a program; its answer is what it prints between two marks: a setup and profiles print, too.
+    """Run a program; its answer is its output between two marks, because a setup and profiles print too.
 
-    `argv` makes its command line from the mark.
+    `argv` builds its command line from the mark.
     """
     mark = os.urandom(8).hex()
     marked = f"{setup}\nprintf {mark}$?{mark} >&2" if setup else None
     spec = {"argv": argv(mark), "python": python, "setup": marked, "env": env or {}}
     command, whole = environ.of_task(spec, {})
-    whole[b"PYTHONDONTWRITEBYTECODE"] = b"1"  # a look changes nothing
+    whole[b"PYTHONDONTWRITEBYTECODE"] = b"1"  # a check changes nothing
     home = os.path.expanduser("~")
     try:
         output = listen(command, whole, seconds, home if os.access(home, os.X_OK) else "/")
     except OSError as error:
         return Answer([], f"{os.fsdecode(command[0])}: {error.strerror or error}")
     errors = output.err.decode("utf-8", "replace").split(mark)
-    words = "".join(errors[::2]).strip()[-_WORDS:]
-    last = " / ".join([line.strip() for line in words.split("\n") if line.strip()][-_LINES:])
+    messages = "".join(errors[::2]).strip()[-_WORDS:]
+    last = " / ".join([line.strip() for line in messages.split("\n") if line.strip()][-_LINES:])
     ended = output.why or output.killed
     if output.status and not ended:
         ended = last or f"it ended with {output.status}"
@@ -145,10 +161,10 @@ def ask(
 
 
 def have(needs: dict[str, Any]) -> dict[str, Any]:
-    """Return {"program": it is there, "paths": those that are not there}; what cannot be asked is there."""
-    words = [needs["program"] or "", *map(os.path.expanduser, needs["paths"])]
+    """Return {"program": it exists, "paths": missing ones}; uncheckable paths count as existing."""
+    arguments = [needs["program"] or "", *map(os.path.expanduser, needs["paths"])]
     answer = ask(
-        lambda mark: ["/bin/sh", "-c", _HAVE, "sh", mark, *words], needs["python"], needs.get("setup")
+        lambda mark: ["/bin/sh", "-c", _HAVE, "sh", mark, *arguments], needs["python"], needs.get("setup")
     )
     missing = (answer.fields or [""])[0].split()
     return {
@@ -163,7 +179,7 @@ def have(needs: dict[str, Any]) -> dict[str, Any]:
 def facts(agent: Agent, request: Request) -> dict[str, Any]:
     python, setup, state = request["python"], request.get("setup"), agent.state
     return {
-        **_python(python, setup, list(request.get("packages") or ())),
+        **_python(python, setup, list(request.get("packages") or ()), request.get("env") or {}),
         "r": _r(python, setup) if request.get("r") else None,
         "disk": {
             "state": free_bytes(state) if state else None,
@@ -179,7 +195,7 @@ def facts(agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def imports(_agent: Agent, request: Request) -> dict[str, Any]:
-    """Import the modules up to the first that fails; `ended` is "" where the process came to a good end."""
+    """Import the modules up to the first that fails; `ended` is "" if the process finished normally."""
     gpus, probe = "gpus" if request.get("gpus") else "-", str(request.get("probe") or "")
     python, modules = str(request["python"]), list(map(str, request["modules"]))
     answer = ask(
@@ -207,10 +223,17 @@ def imports(_agent: Agent, request: Request) -> dict[str, Any]:
     return reply
 
 
-def _python(python: str, setup: str | None, packages: list[str]) -> dict[str, Any]:
-    """Ask the training Python what it is and what is installed in it; nothing big is imported."""
-    answer = ask(lambda mark: [python, "-c", _PYTHON, mark, *packages], python, setup)
+def _python(python: str, setup: str | None, packages: list[str], env: dict[str, str]) -> dict[str, Any]:
+    """Ask the training Python for its version, its state, and what is installed in it, without slow imports.
+
+    Equal digests mean that nothing relevant has changed; what `env` sets does not count.
+    """
+    answer = ask(lambda mark: [python, "-c", _PYTHON, mark, *packages], python, setup, env)
     path, version, managed, *versions = answer.fields or ["", "", "", *packages]
+    given = {f"{name}={value}" for name, value in env.items()}
+    lines = [line for line in (path, *versions[len(packages) :]) if line not in given]
+    lines += [procs.incarnation(), *os.uname(), *_devices(), procs.text("/sys/fs/cgroup/memory.max")]
+    lines += [str(os.getuid()), str(sorted(os.sched_getaffinity(0)))]
     return {
         "python": {
             "path": path or None,
@@ -220,6 +243,7 @@ def _python(python: str, setup: str | None, packages: list[str]) -> dict[str, An
             "managed": bool(managed),
         },
         "setup": answer.setup,
+        "digest": hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest(),
         "packages": {
             name: version if answer.fields and version else None
             for name, version in zip(packages, versions)  # noqa: B905
@@ -241,7 +265,7 @@ def _r(python: str, setup: str | None) -> dict[str, Any]:
 
 
 def _workdir(path: str) -> dict[str, Any]:
-    """Make the working folder if that can be done; writable is what a written file proves."""
+    """Create the working folder if possible; it is writable if a file could be written."""
     path, error = absolute(path), ""
     try:
         os.makedirs(path, exist_ok=True)
@@ -252,45 +276,8 @@ def _workdir(path: str) -> dict[str, Any]:
     return {"path": path, "writable": not error, "error": error, "free": free_bytes(path)}
 
 
-# Run by the training Python in the job's own environment; an installer writes RECORD anew.
-_QUESTION = """
-import hashlib, os, sys
-lines = [sys.executable, os.path.realpath(sys.executable), sys.version]
-for folder in filter(os.path.isdir, sys.path):
-    lines.append(folder)
-    for name in sorted(os.listdir(folder)):
-        try:
-            about = os.stat(os.path.join(folder, name, "RECORD"))
-            lines.append("%s %d %d" % (name, about.st_size, about.st_mtime_ns))
-        except OSError:
-            lines += [name] if name.endswith(("-info", ".pth")) else []
-for name in sorted(os.environ):
-    own = name.startswith(("SSH_", "XDG_", "DBUS_", "JOURNAL_", "ORCHESTRATE_"))
-    if not own and name not in ("_", "PWD", "OLDPWD", "SHLVL", "KRB5CCNAME", "INVOCATION_ID"):
-        lines.append(name + "=" + os.environ[name])
-digest = hashlib.sha256("\\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
-os.write(1, (sys.argv[1] + digest + sys.argv[1]).encode())
-"""
-
-
-def fingerprint(_agent: Agent, request: Request) -> dict[str, Any]:
-    """Digest this host's state; two equal answers mean that nothing has changed that we look at.
-
-    Raise NodeError when the training Python does not answer.
-    """
-    python = request["python"]
-    answer = ask(
-        lambda mark: [python, "-c", _QUESTION, mark], python, request.get("setup"), request.get("env")
-    )
-    if answer.fields is None:
-        raise NodeError("python", "the training Python does not answer", answer.why)
-    lines = [*answer.fields, procs.incarnation(), *os.uname(), *_devices()]
-    lines += [str(os.getuid()), str(sorted(os.sched_getaffinity(0))), procs.text("/sys/fs/cgroup/memory.max")]
-    return {"digest": hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()}
-
-
 def _devices() -> Iterator[str]:
-    """List the accelerators, and their driver, as the kernel shows them."""
+    """Return the accelerators and their driver, as the kernel shows them."""
     for folder in ("/dev", "/dev/dri", "/dev/accel", "/dev/vfio", "/proc/driver/nvidia/gpus"):
         for name in sorted(listed(folder)):
             if folder != "/dev" or name.startswith(("nvidia", "kfd", "accel", "apex", "tpu")):

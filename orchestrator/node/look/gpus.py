@@ -1,16 +1,16 @@
-"""GPUs of this machine: what nvidia-smi shows, who uses them, and what the kernel's log says of them."""
+"""GPUs of this machine: nvidia-smi's data, their users, and the kernel's messages about them."""
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from typing import Any
 
 from ..base import lenient, procs, program
 from ..serve.agent import Agent, Request
+from ..task import leases
 
-# The name comes last: it may have a comma. A driver refuses the whole question for a field it does not know.
+# The name comes last, as it may contain a comma. A driver rejects a query with an unknown field completely.
 _FIELDS = (
     "index,uuid,pci.bus_id,driver_version,memory.total,memory.used,persistence_mode,temperature.gpu,pstate,"
     "utilization.gpu,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,"
@@ -22,11 +22,11 @@ _XID = re.compile(
     r"\[ *([0-9]+\.[0-9]+)\].{,20}NVRM: Xid \((?:PCI:)?([\w:]+)[^)]*\): ([0-9]{1,6})[, ]*(.{,200})"
 )
 _MOST = 64  # GPUs, processes and messages
-_IDLE = 300  # MiB that a display takes, or the driver itself
+_IDLE = 300  # MiB that a display uses, or the driver itself
 
 
 def look(agent: Agent, request: Request) -> dict[str, Any]:
-    """Ask nvidia-smi once, and again only without what its driver does not know."""
+    """Query nvidia-smi once, and again only without fields that its driver does not support."""
     ends, fields, unknown = time.monotonic() + request.get("seconds", program.AWAKE), _FIELDS.split(","), ""
     while True:
         fields = [field for field in fields if field.partition(".")[0] != unknown]
@@ -48,36 +48,21 @@ def look(agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def _user(pid: int) -> str:
-    """Name a process that computes on a GPU, and whose it is, as far as that can be seen from here."""
-    run = procs.marks(pid).get(procs.COOKIE, "").partition("/")[0]
-    return (
-        f"pid {pid} {procs.name(pid)} ({'run ' + run + ', ' if run else ''}user {_owner(pid) or 'unknown'})"
-    )
+    """Return a process that computes on a GPU, and its owner, as far as they are visible."""
+    run, uid = procs.marks(pid).get(procs.COOKIE, "").partition("/")[0], procs.owner(pid)
+    owner = lenient.user(uid) if uid >= 0 else "unknown"
+    return f"pid {pid} {procs.name(pid)} ({'run ' + run + ', ' if run else ''}user {owner})"
 
 
-def _owner(pid: int) -> str:
-    uid = procs.owner(pid)
-    return lenient.user(uid) if uid >= 0 else ""
-
-
-def _others(agent: Agent) -> list[tuple[str, str, str, int]]:
-    """Tasks that are not in our state folder: whose, of which run, which, and since when (ns)."""
-    table, known, found = procs.scan(), agent.paths.runs(), []
-    started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    for one in (one for one in table if procs.name(one.pid) == procs.SUPERVISOR):
-        cookies = [procs.marks(child.pid).get(procs.COOKIE, "") for child in table if child.ppid == one.pid]
-        run, *names = max(cookies, default="").split("/")[:-1] or [""]
-        if run not in known if run else not procs.is_own(one.pid):
-            since = started + one.start_ticks / os.sysconf("SC_CLK_TCK")
-            found.append((_owner(one.pid), run, "/".join(names[1:]), int(since * 1e9)))
-    return found[:_MOST]
+def _others(agent: Agent) -> list[tuple[str, str, int]]:
+    """Return the runs that use this machine from other state folders: whose, which, since when (ns)."""
+    own, places = agent.paths.runs(), [place for place in leases.places() if place.runs]
+    others = {(place.owner, place.run, int(place.since * 1e9)) for place in places if place.run not in own}
+    return sorted(others)[:_MOST]
 
 
 def _xids() -> list[tuple[int, str, int, str]]:
-    """Errors of GPUs in the kernel's log, the last ones: when (ns), which GPU, code, words.
-
-    There are none where this user may not read it.
-    """
+    """Return the last GPU errors in the kernel's log, if readable: when (ns), which GPU, code, text."""
     booted = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC_RAW)  # as the log's clock, not slewed
-    found = _XID.findall(program.run_program(["dmesg"]) or "")[-_MOST:]
-    return [(int((booted + float(at)) * 1e9), bus, int(code), text) for at, bus, code, text in found]
+    messages = _XID.findall(program.run_program(["dmesg"]) or "")[-_MOST:]
+    return [(int((booted + float(at)) * 1e9), bus, int(code), text) for at, bus, code, text in messages]

@@ -1,10 +1,10 @@
-"""Listen on the task ports for the peers' agents and connect to theirs: what TensorFlow will meet, measured.
+"""Listening on the task ports for the peers' agents and connecting to theirs, as TensorFlow will do later.
 
-Whoever says the nonce gets it back with this host's name, in a small packet, and so many bytes behind it:
-what is lost in large packets only shows then. Without the nonce nothing is said. Then the peer hangs up. It
-closes first, so that TIME_WAIT stays on its side and not on the port that the task needs next.
-Whatever does not answer a connection at all is pinged, by the program `ping` where there is one: that tells
-a closed port from a cut network.
+Whoever sends the nonce receives it back with this host's name in a small packet, followed by a number of
+bytes, so that lost large packets show. Without the nonce nothing is sent. Then the peer hangs up. It closes
+first, so that TIME_WAIT stays on its side and not on the port that the task needs next. A target that does
+not respond to a connection at all is pinged, with the program `ping` if it exists: that distinguishes a
+closed port from a cut network.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..base.fault import reason
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ
 from ..task import leases
+from ..task.meeting import LISTEN, tables
 
-_PEERS = 512  # connections at a time; more than that are no peers
+_PEERS = 512  # connections at a time; more than that are not peers
 _PATIENCE = 30.0  # seconds for one of them
-_MOST = 1 << 16  # bytes of large packets: a buffer of the kernel takes them at once
-_LISTEN = "0A"
+_MOST = 1 << 16  # bytes of large packets: a kernel buffer takes them at once
 
 
 class Mesh:
@@ -35,15 +35,12 @@ class Mesh:
         self._loop = agent.loop
         self._question = f"{nonce}\n".encode()
         self._answer = f"{nonce} {host}\n".encode()
-        self._payload = os.urandom(large)  # no VPN on the way can compress it
+        self._payload = os.urandom(large)  # random, so that no VPN can compress it
         self._listeners: list[socket.socket] = []
         self._peers: dict[int, socket.socket] = {}
 
     def listen(self, port: int) -> int | None:
-        """Listen on a port, with 0 on one that the kernel chooses, as NCCL and others take theirs.
-
-        Return None when somebody has it, or this user may not have it.
-        """
+        """Listen on a port, 0 for any; return None if it is taken, or not permitted for this user."""
         try:
             listener = descriptors.listen(port, _PEERS)
         except OSError:
@@ -72,18 +69,18 @@ class Mesh:
             return
         peer.setblocking(False)
         self._peers[peer.fileno()] = peer
-        heard = bytearray()
-        self._loop.watch(peer.fileno(), READ, lambda: self._hear(peer, heard))
+        received = bytearray()
+        self._loop.watch(peer.fileno(), READ, lambda: self._hear(peer, received))
         self._loop.after(_PATIENCE, lambda: self._hang_up(peer))
 
-    def _hear(self, peer: socket.socket, heard: bytearray) -> None:
-        """Answer the question; hang up on any other when it is as long, and on who has hung up."""
+    def _hear(self, peer: socket.socket, received: bytearray) -> None:
+        """Reply to the nonce; hang up on any other message of that length, and on a peer that has hung up."""
         try:
             data = peer.recv(len(self._question))
-            heard += data
-            if data and heard == self._question:
+            received += data
+            if data and received == self._question:
                 self._send(peer)
-            if data and (len(heard) < len(self._question) or heard == self._question):
+            if data and (len(received) < len(self._question) or received == self._question):
                 return
         except BlockingIOError:
             return
@@ -92,10 +89,9 @@ class Mesh:
         self._hang_up(peer)
 
     def _send(self, peer: socket.socket) -> None:
-        """Send all of the answer, which the kernel's buffer holds."""
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _MOST)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer.send(self._answer)  # in a packet of its own, which gets through anyway
+        peer.send(self._answer)  # in a separate packet, which gets through in any case
         if self._payload:
             peer.send(self._payload)
 
@@ -106,9 +102,9 @@ class Mesh:
 
 
 def listen(agent: Agent, request: Request) -> dict[str, Any]:
-    """Take every free port; say who has the others. A second call replaces the first.
+    """Take every free port; return the holders of the others. A second call replaces the first.
 
-    A port that is leased to another run is left alone: its task may be about to listen there.
+    A port leased to another run is left alone: its task may be about to listen there.
     """
     unlisten(agent, request)
     large = min(int(request.get("large") or 0), _MOST)
@@ -132,17 +128,8 @@ def unlisten(agent: Agent, _request: Request) -> dict[str, Any]:
 
 
 def _holder(port: int) -> str:
-    """Name the holder of a port, as /proc tells."""
-    rows = [
-        line.split()
-        for table in ("/proc/net/tcp", "/proc/net/tcp6")
-        for line in procs.text(table).splitlines()[1:]
-    ]
-    sockets = sorted(
-        (row[3] != _LISTEN, row[9], int(row[7]))
-        for row in rows
-        if row[1].endswith(f":{port:04X}") and row[9] != "0"
-    )
+    rows = (row for row in tables(os.getpid()) if row.local[1] == f"{port:04X}" and row.inode != "0")
+    sockets = sorted((row.state != LISTEN, row.inode, row.uid) for row in rows)
     if not sockets:
         return "a process that is gone by now, or in another network namespace"
     _, inode, uid = sockets[0]
@@ -157,15 +144,15 @@ _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.E
 _TIMED_OUT, _CUT, _UNRESOLVED = "timed out", "no route", "does not resolve"
 _FOREIGN = "answered by something else"
 _LINE = 1024
-_PIECE = 1 << 16  # bytes; the kernel would have to map and clear a larger buffer anew each time
-_LARGE_SECONDS = 3.0  # for the large packets of one pair; a kernel has sent them again four times by then
+_PIECE = 1 << 16  # bytes; the kernel would have to map and clear a larger buffer each time
+_LARGE_SECONDS = 3.0  # for the large packets of one pair; a kernel has retransmitted them four times by then
 _PING_SECONDS = 2.0
 _THREADS = 64
 
 
 def probe(_agent: Agent, request: Request) -> dict[str, Any]:
-    """Ask every target, many at once; runs in a child, whose threads may be left behind."""
-    from concurrent.futures import ThreadPoolExecutor, wait  # not in the loop, which listens alone
+    """Connect to every target, many at once; runs in a child, whose threads may be left behind."""
+    from concurrent.futures import ThreadPoolExecutor, wait  # not in the loop, which also has to listen
 
     nonce, timeout, large = request["nonce"], float(request["timeout"]), int(request.get("large") or 0)
     targets = request["targets"]
@@ -179,22 +166,22 @@ def probe(_agent: Agent, request: Request) -> dict[str, Any]:
     wait(calls, (timeout + _LARGE_SECONDS) * rounds)
     silent = {answer["resolved"] for answer in answers if answer["why"] in (_TIMED_OUT, _CUT)}
     seconds = min(timeout, _PING_SECONDS)
-    with ThreadPoolExecutor(_THREADS) as pool:  # of its own: in the other one names may still be looked up
+    with ThreadPoolExecutor(_THREADS) as pool:  # a separate one: names may still be resolving in the other
         pings = dict(zip(silent, pool.map(lambda address: _ping(address, seconds), silent)))  # noqa: B905
     return {"results": [{**answer, "icmp": pings.get(answer["resolved"])} for answer in answers]}
 
 
 def _silence(target: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of a target whose name was not even resolved."""
+    """Return the result for a target whose name was not even resolved."""
     unknown = dict.fromkeys(("tcp_ms", "large", "large_ms"))
     return {"host": target["host"], "tcp": False, "why": _UNRESOLVED, "resolved": "", **unknown}
 
 
 def _call(target: dict[str, Any], answer: dict[str, Any], nonce: str, large: int, timeout: float) -> None:
-    """Try the addresses of one target in turn until one is connected; then hear the nonce and what follows.
+    """Try the addresses of one target until one connects; then read the nonce and what follows.
 
-    What is lost in large packets alone (an MTU that is too big for the way) shows as a connection that opens,
-    answers, and then stands still. A name server that does not answer holds up only its own name.
+    If only large packets are lost (an MTU too large for the path), a connection opens, replies, and then
+    stalls. A name server that does not respond delays only its own name.
     """
     deadline = time.monotonic() + timeout
     try:
@@ -217,13 +204,13 @@ def _call(target: dict[str, Any], answer: dict[str, Any], nonce: str, large: int
             try:
                 _hear(peer, answer, nonce, large, timeout)
             except OSError:
-                pass  # what is known by now stands
+                pass  # what is known by now remains valid
             answer["tcp"] = not answer["why"]
             return
 
 
 def _hear(peer: socket.socket, answer: dict[str, Any], nonce: str, large: int, timeout: float) -> None:
-    """Say the nonce; read the line that only a peer's agent has, and the bytes behind it. Raise OSError."""
+    """Send the nonce; read the line that only a peer's agent sends, and the bytes after it. Raise OSError."""
     peer.sendall(f"{nonce}\n".encode())
     data = b""
     while b"\n" not in data and len(data) < _LINE:
@@ -252,7 +239,7 @@ def _since(began: float) -> float:
 
 
 def _rtt(peer: socket.socket) -> float:
-    """Milliseconds as the kernel measured them, without our own work in their way; 0 where it tells none."""
+    """Return milliseconds as measured by the kernel, without our own work; 0 if unavailable."""
     try:
         info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT + 4)
         return float(struct.unpack_from("I", info, _RTT)[0] / 1000)
@@ -269,12 +256,12 @@ def _reason(error: OSError) -> str:
 
 
 def _ping(address: str, seconds: float) -> bool | None:
-    """Tell whether an address answers a ping; None where that cannot be measured."""
+    """Return whether an address answers a ping; None if that cannot be measured."""
     argv = ["ping", "-n", "-q", "-c", "2", "-i", "0.3", "-W", str(max(1, round(seconds))), address]
     try:
-        said = program.listen(list(map(os.fsencode, argv)), {**os.environb, b"LC_ALL": b"C"}, seconds + 1.0)
+        output = program.listen(list(map(os.fsencode, argv)), {**os.environb, b"LC_ALL": b"C"}, seconds + 1.0)
     except OSError:
         return None
-    # A ping without the right to do so, or of other options, ends with 1, too.
-    measured = said.status == 0 or (said.status == 1 and b"transmitted" in said.out)
-    return said.status == 0 if measured else None
+    # A ping without the required permission, or with other options, also ends with 1.
+    measured = output.status == 0 or (output.status == 1 and b"transmitted" in output.out)
+    return output.status == 0 if measured else None

@@ -1,7 +1,7 @@
-"""Where the tasks of a run stand, and what they use: processes as the kernel sees them, and Python stacks.
+"""Where the tasks of a run are, and what they use: processes as the kernel shows them, and Python stacks.
 
-A process is asked by a signal, and writes its stacks as faulthandler does: innermost frame first, the main
-thread last.
+A process is asked by a signal, and writes its stacks in faulthandler's format: innermost frame first, the
+main thread last.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ..serve.agent import Agent, Request
 from ..task import state
 from ..task.environ import SIGNAL
 
-_SECONDS = 20.0  # for all tasks of a machine; whoever comes too late is told so
-_PATIENCE = 3.0  # seconds that one process has to answer
-_STEADY = 0.02  # seconds without a further byte, after which a dump is over
+_SECONDS = 20.0  # for all tasks of a machine; later ones are marked as too late
+_PATIENCE = 3.0  # seconds that one process has to respond
+_STEADY = 0.02  # seconds without another byte after which a dump is complete
 _MOST = 16  # Python processes of one task: a pool of data loaders may have hundreds
 _LIMIT = 1 << 20  # bytes of one dump
 _BIT = 1 << (SIGNAL - 1)
 
 
 def stacks(agent: Agent, request: Request) -> dict[str, Any]:
-    """The living tasks of a run (of one attempt), each with its processes."""
+    """Return the living tasks of a run (of one attempt), each with its processes."""
     of_run = agent.paths.tasks(request["run"], request.get("attempt"))
     folders = [folder for folder in of_run if state.is_locked(folder)]
     deadline = time.monotonic() + _SECONDS
@@ -35,12 +35,12 @@ def stacks(agent: Agent, request: Request) -> dict[str, Any]:
 
 def _task(folder: TaskFolder, deadline: float) -> dict[str, Any]:
     leader = state.read(folder)["pid"]
-    found = procs.bearers(f"{folder.run}/{folder.attempt}/{folder.task}")
+    processes = procs.bearers(f"{folder.run}/{folder.attempt}/{folder.task}")
     pythons = sorted(
-        (process for process in found if _is_python(process.pid, folder)),
+        (process for process in processes if _is_python(process.pid, folder)),
         key=lambda process: (process.pid != leader, process.start_ticks, process.pid),
     )
-    others = [process for process in found if process not in pythons]
+    others = [process for process in processes if process not in pythons]
     shown = [_shown(process, folder, deadline) for process in pythons[:_MOST]]
     return {
         "attempt": folder.attempt,
@@ -51,21 +51,20 @@ def _task(folder: TaskFolder, deadline: float) -> dict[str, Any]:
 
 
 def _is_python(pid: int, folder: TaskFolder) -> bool:
-    """Tell Python by a process's program, or by what it holds open: Python may live in R."""
+    """Detect Python by a process's program, or by its open files: Python may run inside R."""
     program = os.path.basename(lenient.link(f"/proc/{pid}/exe"))
     return program.startswith(("python", "pypy")) or _dump_file(pid, folder) is not None
 
 
 def _shown(process: procs.Process, folder: TaskFolder, deadline: float) -> dict[str, Any]:
     seconds = min(_PATIENCE, deadline - time.monotonic())
-    text, why = "", "the other processes took all the time"
+    text, why = "", "the other processes used up the time"
     if seconds > 0:
         text, why = _ask(process, folder, seconds)
     return {**_facts(process.pid), "python": True, "text": text, "why": why}
 
 
 def _facts(pid: int) -> dict[str, Any]:
-    """Return what every process shows, be it Python or not."""
     fields = procs.stat(pid)
     ticks = sum(int(field) for field in fields[11:13])
     return {
@@ -82,17 +81,17 @@ def _facts(pid: int) -> dict[str, Any]:
 
 
 def _ask(process: procs.Process, folder: TaskFolder, seconds: float) -> tuple[str, str]:
-    """(text, "") or ("", why not). Nothing is sent unless the process itself has made ready for it."""
+    """Return (text, "") or ("", reason). Nothing is sent unless the process itself has prepared for it."""
     place = _dump_file(process.pid, folder)
     if place is None:
-        return "", "it has not made ready for the signal"
+        return "", "it has not prepared for the signal"
     signals = procs.signals(process.pid)
     if procs.status(process.pid) in ("T", "t"):
         return "", "it is stopped, and answers no signal"
     if not signals.get("SigCgt", 0) & _BIT:
         return "", f"it no longer handles signal {SIGNAL}"
     if (signals.get("ShdPnd", 0) | signals.get("SigPnd", 0)) & _BIT:
-        return "", "it has not answered the last time yet"
+        return "", "it has not answered the previous request yet"
     deadline = time.monotonic() + seconds
     try:
         fd = os.open(place, os.O_RDWR)
@@ -100,7 +99,7 @@ def _ask(process: procs.Process, folder: TaskFolder, seconds: float) -> tuple[st
         return "", reason(error)
     try:
         if not locks.take(fd, seconds):
-            return "", "somebody else is taking its stacks"
+            return "", "another request is collecting its stacks"
         os.ftruncate(fd, 0)
         if not procs.send(process, SIGNAL):
             return "", "it has ended"
@@ -110,9 +109,9 @@ def _ask(process: procs.Process, folder: TaskFolder, seconds: float) -> tuple[st
 
 
 def _dump_file(pid: int, folder: TaskFolder) -> str | None:
-    """The path under /proc of the dump file that a process holds open, if it does.
+    """Return the path under /proc of the dump file that a process holds open, if it does.
 
-    A child that was forked holds its parent's, and its handler too.
+    A forked child holds its parent's, and its handler too.
     """
     for path, link in procs.open_files(pid):
         if link.startswith(folder.stacks + ".") and link.endswith(" (deleted)"):
@@ -121,7 +120,7 @@ def _dump_file(pid: int, folder: TaskFolder) -> str | None:
 
 
 def _answer(fd: int, pid: int, deadline: float) -> tuple[str, str]:
-    """Wait for a dump to be whole: while it is written, its thread blocks the signal."""
+    """Wait for a dump to be complete: while it is written, its thread blocks the signal."""
     size, since = 0, time.monotonic()
     while time.monotonic() < deadline:
         now = os.fstat(fd).st_size
@@ -136,7 +135,7 @@ def _answer(fd: int, pid: int, deadline: float) -> tuple[str, str]:
 
 
 def vitals(agent: Agent, request: Request) -> dict[str, Any]:
-    """Each living task of an attempt: CPU time, memory, GPUs."""
+    """Return for each living task of an attempt: CPU time, memory, GPUs."""
     table = procs.scan()
     gpus = _gpus()
     folders = agent.paths.tasks(request["run"], request["attempt"])
@@ -149,7 +148,7 @@ def _use(
 ) -> dict[str, Any]:
     leader: int | None = state.read(folder)["pid"]
     above = procs.look(leader) if leader else None
-    # All that the task started is below its supervisor, whatever became of the first process.
+    # Everything that the task started is below its supervisor, whatever became of the first process.
     processes = procs.descendants(above.ppid, table) if above is not None else []
     pids = [process.pid for process in processes if not process.zombie]
     ticks, anonymous, files, shared = 0, 0, [0], [0]
@@ -178,8 +177,8 @@ def _kilobytes(fields: dict[bytes, bytes], name: bytes) -> int:
 
 
 def _gpus() -> list[tuple[int, int, int]] | None:
-    """Return (pid, bytes, percent) of each process on a GPU and the load of that; None without an answer."""
-    from ..base import program  # it brings `subprocess`
+    """Return (pid, bytes, percent) of each process on a GPU and the GPU's load; None without a reply."""
+    from ..base import program  # it imports `subprocess`
 
     busy, _ = program.ask_nvidia("--query-gpu=uuid,utilization.gpu")
     if not busy:

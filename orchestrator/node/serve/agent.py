@@ -1,15 +1,16 @@
 """Serves one controller over two descriptors, in one thread that never blocks.
 
-It owns nothing that outlives it but the tasks: they run under guards of their own.
+It owns nothing that outlives it except the tasks, which run under guards of their own.
 
-Long work is done in a forked child, and the reply comes back over a pipe. A child leads a process group of
-its own. It is ended, with all that it started, when its reply is here, when its time is over, and (by
-PDEATHSIG) when the agent is gone for any reason. What is interrupted gets a moment between TERM and KILL: a
+Slow work is done in a forked child, and the reply comes back over a pipe. A child leads a process group of
+its own. It is ended, with everything that it started, when its reply has arrived, when its time is over, and
+(by PDEATHSIG) when the agent is gone for any reason. Interrupted work gets a moment between TERM and KILL: a
 user's setup may hold a lock that it removes.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -29,34 +30,20 @@ Reply = Tuple[Dict[str, object], bytes]
 Work = Callable[[], Reply]  # its exceptions are replies too
 Done = Callable[[Reply], None]
 
-IDLE = 120.0  # seconds without a byte from the controller, after which it is gone
+IDLE = 120.0  # seconds without a byte from the controller after which that counts as gone
 READ_SIZE = 1 << 20
 
 
-class Request:
-    """One message of the controller; a missing field is the controller's bug and said so."""
+class Request(Dict[str, Any]):
+    """One message of the controller: its fields, and its payload."""
 
     def __init__(self, fields: dict[str, Any], payload: bytes) -> None:
-        self.id = fields.get("id")
-        self.op = str(fields.get("op"))
-        self.payload = payload
-        self._fields = fields
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return self._fields[name]
-        except KeyError:
-            raise NodeError("protocol", f"`{self.op}` without {name!r}") from None
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self._fields.get(name, default)
+        super().__init__(fields)
+        self.id, self.op, self.payload = fields.get("id"), fields.get("op", ""), payload
 
 
 class Agent:
-    """The loop, the way back, the state folder, and each room's own things, as operations see them.
-
-    `answer` replies to a request, now or later.
-    """
+    """The loop, the connection, the state folder, and each room's own data, as operations see them."""
 
     def __init__(
         self, config: dict[str, Any], stdin: int, stdout: int, answer: Callable[[Agent, Request], None]
@@ -66,14 +53,14 @@ class Agent:
         self.jobs = Jobs(self.loop)
         self.leases: dict[int, int] = {}  # port -> its lock, a descriptor
         self.rooms: dict[str, Any] = {}  # what an operation keeps between requests
-        self.words: dict[str, int] = {}  # run -> the file of its keeper, who is our controller
+        self.words: dict[str, int] = {}  # run -> the file of its keeper, which is our controller
         self._stdin = stdin
         self._answer = answer
         self._idle = float(config.get("idle") or IDLE)
-        self._heard = time.monotonic()
+        self._last_message = time.monotonic()
         self._decoder = frames.Decoder()
         self._running = True
-        self.failed = False  # what came was not from a controller of ours
+        self.failed = False  # the input was not from a controller of ours
         self._paths: Paths | None = None
         self.state_error: NodeError | None = None
         try:
@@ -83,14 +70,14 @@ class Agent:
 
     @property
     def paths(self) -> Paths:
-        """The state folder; raise the error that hello told when there is none to be used."""
+        """Return the state folder; raise the error that hello reported if it is unusable."""
         if self._paths is None:
             raise self.state_error or NodeError("state", "there is no state folder")
         return self._paths
 
     @property
     def state(self) -> str | None:
-        """The path of the state folder; None when there is none to be used."""
+        """Return the path of the state folder; None if it is unusable."""
         return None if self._paths is None else self._paths.root
 
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
@@ -118,20 +105,21 @@ class Agent:
     def leave(self) -> None:
         self._running = False
 
-    def serve(self) -> None:
+    def serve(self, requests: bytes = b"") -> None:
         """Serve until the controller closes our stdin, cannot be written to, or is silent for too long."""
         os.set_blocking(self._stdin, False)
         self.loop.watch(self._stdin, READ, self._hear)
         self._look_whether_idle()
+        self._take(requests)
         while self._running:
             self.loop.step()
 
     def _look_whether_idle(self) -> None:
-        left = self._heard + self._idle - time.monotonic()
-        if left <= 0:
+        remaining = self._last_message + self._idle - time.monotonic()
+        if remaining <= 0:
             self.leave()
         else:
-            self.loop.after(left, self._look_whether_idle)
+            self.loop.after(remaining, self._look_whether_idle)
 
     def _hear(self) -> None:
         try:
@@ -143,29 +131,29 @@ class Agent:
         if not data:
             self.leave()
             return
-        self._heard = time.monotonic()
+        self._last_message = time.monotonic()
         for fd in self.words.values():
-            lenient.touch(fd)  # the lifelines of the tasks look at its time
+            lenient.touch(fd)  # the lifelines of the tasks check its time
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
         try:
             requests = list(self._decoder.feed(data))
         except ValueError as error:
-            print(f"the agent leaves: its controller does not speak our protocol: {error}", file=sys.stderr)
+            print(f"the agent exits: its controller does not speak our protocol: {error}", file=sys.stderr)
             self.failed = True
             self.leave()
             return
-        for fields, payload in requests:
-            self.serve_one(Request(fields, payload))
-
-    def serve_one(self, request: Request) -> None:
-        try:
-            self._answer(self, request)
-        except Exception as error:  # one bad request must not end the others
-            self.fail(request, error)
+        for request in (Request(*frame) for frame in requests):
+            try:
+                self._answer(self, request)
+            except Exception as error:  # one bad request must not end the others
+                self.fail(request, error)
 
 
 # --- its children ---
 
-_MOMENT = 0.5  # seconds to clean up in
+_MOMENT = 0.5  # seconds for cleaning up
 
 
 class Job:
@@ -187,7 +175,7 @@ class Jobs:
         self._dying: list[int] = []
 
     def run(self, name: str, work: Work, done: Done, *, seconds: float, keep: Iterable[int] = ()) -> int:
-        """Do `work` in a child, hand its reply to `done`; it keeps only the descriptors `keep`. Its pid."""
+        """Do `work` in a child with only the descriptors `keep`, pass its reply to `done`; return its pid."""
         self._reap()
         procs.load()
         reader, writer = os.pipe()
@@ -207,7 +195,7 @@ class Jobs:
         data = os.read(job.pipe, 1 << 20)
         replies = list(job.answer.feed(data))
         if replies or not data:
-            why = "something killed it: often the kernel, when memory is short"
+            why = "it was killed, often by the kernel when memory is short"
             lost = NodeError("agent", f"the agent's helper for `{job.name}` vanished", why)
             _kill(job.pid)
             self._finish(job, replies[0] if replies else failure(lost))
@@ -217,7 +205,7 @@ class Jobs:
             os.kill(job.pid, signal.SIGTERM)  # it ends its group; it is our child, so the pid is its own
             self._loop.after(4 * _MOMENT, lambda: _kill(job.pid) if job.pid in self._dying else None)
             what = f"`{job.name}` did not end within {seconds:g} s"
-            error = NodeError("timeout", what, "a disk, a file system or a program does not answer")
+            error = NodeError("timeout", what, "a disk, a file system or a program does not respond")
             self._finish(job, failure(error))
 
     def _finish(self, job: Job, reply: Reply) -> None:
@@ -233,7 +221,9 @@ class Jobs:
 
 
 def failure(error: BaseException) -> Reply:
-    """The reply that carries an error; one that is neither ours nor the system's is a bug."""
+    """Return the reply for an error; one that is neither ours nor the system's is a bug."""
+    if isinstance(error, MemoryError) or "start new thread" in str(error):  # Python has no type for that
+        error = OSError(errno.ENOMEM, str(error) or "no memory is left")
     if isinstance(error, OSError):
         full = "make room where `state` and `workdir` of this host are: df -h, orchestrate clean"
         hint = full if error.errno in lenient.FULL else ""
@@ -266,16 +256,20 @@ def _fork(work: Work, writer: int, keep: set[int]) -> int:
         procs.die_with_parent(signal.SIGTERM)
         if os.getppid() != agent:
             os._exit(0)
-        # Nothing of the agent's is held: neither the way to the controller nor another task's port.
-        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-        close_others({0, 1, 2, *keep})
-        _answer(writer, work)
+        _answer(writer, lambda: _alone(work, keep))
     finally:
         os._exit(0)
 
 
+def _alone(work: Work, keep: set[int]) -> Reply:
+    """Work without anything of the agent's: the connection to the controller, another task's port."""
+    close_others({0, 1, 2, *keep})
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    return work()
+
+
 def _own_group(pid: int) -> None:
-    """Set a child's group, on both sides of the fork, so that neither has to wait for the other."""
+    """Set a child's group on both sides of the fork, so that neither has to wait for the other."""
     try:
         os.setpgid(pid, 0)
     except OSError:
@@ -292,11 +286,11 @@ def _end_group(*_: object) -> None:
 def _answer(writer: int, work: Work) -> None:
     try:
         header, payload = work()
-    except BaseException as error:  # every end of a child is an answer
+    except BaseException as error:  # every end of a child is a reply
         header, payload = failure(error)
     try:
         answer = frames.encode(header, payload)
     except ValueError:
         why = f"{len(payload) or len(json.dumps(header)):,} bytes"
-        answer = frames.encode(*failure(NodeError("agent", "has more to say than a message can hold", why)))
+        answer = frames.encode(*failure(NodeError("agent", "has a reply that exceeds a message", why)))
     write_all(writer, answer)

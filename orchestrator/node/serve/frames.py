@@ -11,33 +11,35 @@ from typing import Any, Dict, Iterator, Tuple
 
 Frame = Tuple[Dict[str, Any], bytes]
 
-READY = b"\x00orchestrate-ready\x00"  # sent by our command line: whatever is written now is read by Python
-MARKER = b"\x00orchestrate-agent\x00"  # sent before the first frame; what comes earlier is login noise
+READY = (
+    b"\x00orchestrate-ready\x00"  # sent by our command line: what is written from now on is read by Python
+)
+MARKER = b"\x00orchestrate-agent\x00"  # sent before the first frame; earlier bytes are login output
 MAX_HEADER = 16 << 20  # the manifest of a tree of 100,000 files
 MAX_PAYLOAD = 64 << 20
 SIZES = struct.Struct(">II")
 
 
 def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
-    """One frame; raise ValueError for one that `Decoder` would refuse."""
+    """Return one frame; raise ValueError for one that `Decoder` would refuse."""
     return pack(json.dumps(header, separators=(",", ":")).encode(), payload)
 
 
 def pack(head: bytes, payload: bytes) -> bytes:
-    """Return a frame whose header is JSON already; raise ValueError as `encode` does."""
+    """Return a frame whose header is already JSON; raise ValueError as `encode` does."""
     Decoder().check(len(head), len(payload))
     return SIZES.pack(len(head), len(payload)) + head + payload
 
 
 class Decoder:
-    """Cuts a byte stream into frames, however it was split on its way."""
+    """Splits a byte stream into frames, however it was divided in transit."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._need = SIZES.size  # bytes before there is more to see
+        self._need = SIZES.size  # bytes needed to continue
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that `data` completes; raise ValueError for what is not a frame."""
+        """Return the frames that `data` completes; raise ValueError for what is not a frame."""
         self._buffer += data
         start = 0
         try:
@@ -56,12 +58,12 @@ class Decoder:
             del self._buffer[:start]
 
     def check(self, head: int, body: int) -> None:
-        """Raise ValueError for a frame of sizes that may not come; no header is empty."""
+        """Raise ValueError for a frame of forbidden sizes; no header is empty."""
         if not 0 < head <= MAX_HEADER or body > MAX_PAYLOAD:
             raise ValueError(f"not a frame: header of {head} bytes, payload of {body} bytes")
 
     def parse(self, data: bytes, body: int) -> dict[str, Any]:
-        """Read a header, before a payload of `body` bytes is taken; raise ValueError."""
+        """Parse a header before a payload of `body` bytes is read; raise ValueError."""
         del body
         try:
             header = json.loads(data, parse_constant=_no_number)

@@ -1,10 +1,10 @@
-"""The first code of ours at the far end: makes the package importable from memory and runs the agent.
+"""Our first code on the host: makes the package importable from memory and runs the agent.
 
-Sent as text by `bootstrap`, so it imports nothing of ours, and it must be readable for a Python
-so old that all it can do is to say so. stdin goes on behind this text with a line (two sizes),
-the settings (JSON) and the bundle ({module: source} as JSON, compressed).
+Sent as text by `bootstrap`, so it imports nothing of ours, and it must be readable for a Python so old that
+all it can do is to report that. stdin continues after this text with a line (two sizes), the settings (JSON),
+the bundle ({module: source} as JSON, compressed), and the first requests.
 
-What was compiled stays in the state folder: it is half of an agent's start.
+Compiled code is stored in the state folder: compiling is half of an agent's start.
 """
 
 import sys
@@ -23,8 +23,8 @@ import stat
 import zlib
 from importlib.machinery import ModuleSpec
 
-INIT = ".__init__"  # behind the name of a package: its own code
-OBJECTS = 50_000  # between two looks for garbage: what is imported is none, and each look costs
+INIT = ".__init__"  # after the name of a package: its own code
+OBJECTS = 50_000  # between two garbage collections: imports create no garbage, and each takes time
 
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ class Bundle:
         return ModuleSpec(name, self, is_package=name not in names)  # type: ignore[arg-type] # a loader by its methods
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """The usual kind of module will do."""
+        """Use the default kind of module."""
 
     def exec_module(self, module: "ModuleType") -> None:
         room = module.__spec__.submodule_search_locations is not None  # type: ignore[union-attr]
@@ -67,7 +67,7 @@ class Bundle:
         return self._unpacked()[name]
 
     def get_data(self, path: str) -> bytes:
-        """Return a source as it was sent, and keep it: a launch asks for it, and unpacking takes 4 ms."""
+        """Return a source as it was sent, and keep it: a launch requests it, and unpacking takes 4 ms."""
         if path not in self._codes:
             self._codes[path] = self.get_source(path[:-3].replace("/", ".")).encode()
         return self._codes[path]
@@ -85,7 +85,7 @@ class Bundle:
         return marshal.loads(data) if kept == self._checksum(data) else {}  # noqa: S302
 
     def save(self) -> None:
-        """Keep what was compiled; who reads half of it, or what two have written, compiles it again."""
+        """Store the compiled code; a reader of a partial or mixed file compiles it again."""
         try:
             if len(self._codes) > self._read_in:
                 data = marshal.dumps(self._codes)
@@ -95,18 +95,17 @@ class Bundle:
             pass  # on a full disk the next start is a little slower
 
     def _open(self, flags: int, mode: str) -> "Any":
-        """Open the file where nobody else can write, nor could: what is there will be executed."""
+        """Open the file if nobody else can or could write there: its content will be executed."""
         folder = os.lstat(self._state)
         if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != os.getuid() or folder.st_mode & 0o077:
             raise OSError
         fd = os.open(self._path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        if os.fstat(fd).st_uid != os.getuid():  # the folder was exchanged
+        if os.fstat(fd).st_uid != os.getuid():  # the folder was replaced
             os.close(fd)
             raise OSError
         return open(fd, mode)
 
     def _checksum(self, data: bytes) -> bytes:
-        """Return the sum of the code and all that it was made from and with."""
         return zlib.crc32(data, zlib.crc32(self._packed + sys.version.encode())).to_bytes(4, "big")
 
 
@@ -117,12 +116,14 @@ def run() -> None:
     config = json.loads(stdin.read(int(settings)))
     state = config.get("state") or "/var/tmp/orchestrate-%d" % os.getuid()
     bundle = Bundle(stdin.read(int(packed)), state)
+    os.set_blocking(0, False)
+    requests = stdin.peek()  # type: ignore[union-attr]  # buffered along with the bundle
     sys.meta_path.insert(0, bundle)
     from orchestrate_node.serve import ops  # type: ignore[import-not-found]
 
-    status = ops.main(config)
+    status = ops.main(config, requests)
     bundle.save()
-    os._exit(status)  # nothing of an interpreter's orderly end is of use here
+    os._exit(status)  # an interpreter's orderly shutdown is not needed here
 
 
 run()

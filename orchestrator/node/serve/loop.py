@@ -1,4 +1,4 @@
-"""One thread that waits for many descriptors and clocks; and the bounded way out of it."""
+"""One thread that waits for many descriptors and timers; and the bounded output queue."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Loop:
         self._poll = select.poll()
         self._calls: dict[int, Callable[[], None]] = {}
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._timed = 0  # of two for the same moment the earlier comes first
+        self._timed = 0  # of two for the same moment the earlier one comes first
 
     def watch(self, fd: int, what: int, call: Callable[[], None]) -> None:
-        """Call when `fd` is ready for READ or WRITE, or broken; again and again until `unwatch`."""
+        """Call when `fd` is ready for READ or WRITE, or broken; repeatedly until `unwatch`."""
         self._calls[fd] = call
         self._poll.register(fd, what)
 
@@ -39,13 +39,13 @@ class Loop:
         heapq.heappush(self._timers, (time.monotonic() + seconds, self._timed, call))
 
     def step(self, most: float = 86_400.0) -> None:
-        """Wait for the next thing to happen, `most` seconds at most, and serve all that has happened."""
+        """Wait for the next event, at most `most` seconds, and handle everything that has happened."""
         if self._timers:
             most = min(most, self._timers[0][0] - time.monotonic())
         # Rounded up, so that waking early is no busy loop.
         ready = [(fd, self._calls.get(fd)) for fd, _ in self._poll.poll(max(0, int(most * 1000) + 1))]
         for fd, call in ready:
-            # An earlier callback may have let go of it, and another descriptor may have its number by now.
+            # An earlier callback may have closed it, and another descriptor may have its number by now.
             if call is not None and self._calls.get(fd) == call:
                 call()
         now = time.monotonic()
@@ -54,7 +54,7 @@ class Loop:
 
 
 def wake_on(*signals: int) -> int:
-    """Unblock these signals; each puts its number into the pipe that is returned."""
+    """Unblock these signals; each writes its number to the pipe that is returned."""
     read, write = os.pipe()
     for fd in (read, write):
         os.set_blocking(fd, False)
@@ -68,8 +68,8 @@ def wake_on(*signals: int) -> int:
 class Outbox:
     """Bytes on their way to a non-blocking descriptor, in order.
 
-    Whoever has much to say asks for `room` first; `on_room` is called when there is room again. `broken` is
-    called when the reader is gone; by default what is still to be said is then given up silently.
+    Callers with much data ask for `room` first. `broken` is called when the reader is gone; by default the
+    rest is then dropped silently.
     """
 
     LIMIT = 256 << 10
@@ -80,23 +80,27 @@ class Outbox:
         self._broken = broken or self.close
         self._queue: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
         self._size = 0
-        self.on_room: Callable[[], None] = lambda: None
+        self._waiting: dict[Callable[[], None], None] = {}
         os.set_blocking(fd, False)
-        loop.watch(fd, 0, self._flush)  # 0: only to learn that the reader is gone
+        loop.watch(fd, 0, self._flush)  # 0: only to notice that the reader is gone
 
     @property
     def room(self) -> bool:
         return self._size < self.LIMIT
 
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Call once, when there is room again."""
+        self._waiting[call] = None
+
     def put(self, data: bytes, taken: Callable[[], None] | None = None) -> None:
-        """`taken` is called when the descriptor has all of it."""
+        """Queue bytes; `taken` is called when the descriptor has accepted all of them."""
         if self._fd >= 0:
             self._queue.append((memoryview(data), taken))
             self._size += len(data)
             self._loop.watch(self._fd, WRITE, self._flush)
 
     def close(self) -> None:
-        """The end of what the reader gets. Idempotent; what was put before must have been taken."""
+        """Signal the end to the reader. Idempotent; everything queued before must have been accepted."""
         if self._fd >= 0:
             self._loop.unwatch(self._fd)
             os.close(self._fd)
@@ -104,10 +108,9 @@ class Outbox:
             self._queue.clear()
 
     def _flush(self) -> None:
-        if not self._queue:  # woken with nothing to say: the reader is gone
+        if not self._queue:  # woken with nothing to send: the reader is gone
             self._broken()
             return
-        had_room = self.room
         try:
             while self._queue:
                 rest, taken = self._queue[0]
@@ -125,5 +128,6 @@ class Outbox:
             return
         if not self._queue and self._fd >= 0:
             self._loop.watch(self._fd, 0, self._flush)
-        if self.room and not had_room:
-            self.on_room()
+        calls, self._waiting = (self._waiting, {}) if self.room else ({}, self._waiting)
+        for call in calls:
+            call()

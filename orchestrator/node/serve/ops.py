@@ -1,7 +1,7 @@
-"""The agent's process, and its table of operations: which file serves which, in the loop or in a child.
+"""The agent's process, and its table of operations: the file for each, in the loop or in a child.
 
-A function gets (agent, request). In the loop it returns the result, or None when it replies later;
-in a child it returns a result, or a result and a payload.
+A function receives (agent, request). In the loop it returns the result, or None if it replies later; in a
+child it returns a result, or a result and a payload.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ import time
 from typing import Any
 
 from ..base import lenient, procs, trust
-from ..base.fault import NodeError
 from . import frames
 from .agent import IDLE, Agent, Request
-
-PROTOCOL = 1
 
 HERE = None  # in the loop: must return at once
 
@@ -29,7 +26,6 @@ _NODE = __name__.rpartition("serve.")[0]
 OPS = {
     "ping": ("serve.ops", "ping", HERE),
     "facts": ("look.facts", "facts", 85.0),
-    "fingerprint": ("look.facts", "fingerprint", 60.0),
     "imports": ("look.facts", "imports", 180.0),
     "gpus": ("look.gpus", "look", 60.0),
     "share": ("stock.work", "share", 30.0),
@@ -51,6 +47,9 @@ OPS = {
     "env_make": ("stock.envs", "make", HERE),
     "env_progress": ("stock.envs", "progress", HERE),
     "work_make": ("stock.work", "make", 600.0),
+    "work_look": ("stock.work", "look", 600.0),
+    "standby": ("task.standby", "prepare", HERE),
+    "standby_keep": ("task.standby", "keep", HERE),
     "start": ("task.tasks", "start", HERE),
     "type": ("task.follow", "type_in", HERE),
     "stop": ("task.tasks", "stop", HERE),
@@ -70,8 +69,6 @@ OPS = {
 
 def serve(agent: Agent, request: Request) -> None:
     """Reply to a request, now or later."""
-    if request.op not in OPS:
-        raise NodeError("protocol", f"the agent knows no operation {request.op!r}")
     module, name, seconds = OPS[request.op]
     function = getattr(importlib.import_module(_NODE + module), name)
     if seconds is not HERE:
@@ -87,24 +84,27 @@ def ping(_agent: Agent, _request: Request) -> dict[str, Any]:
 
 
 def beat(agent: Agent, every: float) -> None:
-    """Send a sign of life every `every` seconds, from now on."""
+    """Send a sign of life every `every` seconds from now on."""
 
     def once() -> None:
-        if agent.outbox.room:  # a stalled reader needs no pile of them
-            agent.send({"beat": time.time_ns()})
+        if agent.outbox.room:  # a stalled reader needs only one of them
+            agent.send({"beat": True})
         agent.loop.after(every, once)
 
     agent.loop.after(every, once)
 
 
-def main(config: dict[str, Any]) -> int:
-    """Serve until the controller is gone; return the process's exit status.
+def main(config: dict[str, Any], requests: bytes = b"") -> int:
+    """Serve until the controller is gone, first the buffered `requests`; return the exit status.
 
-    stdin and stdout are for the protocol alone; whatever prints, prints to stderr.
+    stdin and stdout are reserved for the protocol; everything else prints to stderr.
     """
+    if "container" in config:
+        return int(importlib.import_module(_NODE + "serve.container").main(config))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by our parent, it would reap for us
-    if "SLURM_STEP_ID" in os.environ:  # the tasks get these too; somebody has to tell how they end
+    # If our parent ignored it, the kernel would reap our children.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if "SLURM_STEP_ID" in os.environ:  # the tasks get these too; this process has to report how they end
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     trust.tighten_umask()
@@ -115,8 +115,10 @@ def main(config: dict[str, Any]) -> int:
         agent = Agent(config, stdin, stdout, serve)
         agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
         beat(agent, config.get("beat", IDLE))
-        agent.serve()
-    except BaseException:  # told to whoever reads stderr
+        agent.serve(requests)
+        if agent.words:
+            importlib.import_module(_NODE + "task.tasks").leave(agent)
+    except BaseException:  # shown to whoever reads stderr
         sys.excepthook(*sys.exc_info())
         return 1
     return int(agent.failed)
@@ -126,7 +128,6 @@ def hello(agent: Agent) -> dict[str, Any]:
     error = agent.state_error
     place = None if error else os.stat(agent.paths.root)
     return {
-        "protocol": PROTOCOL,
         "python": sys.version.split()[0],
         "user": lenient.user(os.getuid()),
         "boot_id": procs.text("/proc/sys/kernel/random/boot_id").strip(),

@@ -1,9 +1,9 @@
-"""`clean`: proves that a machine holds nothing of ended runs, and removes what is old.
+"""`clean`: verifies that a machine holds nothing of ended runs, and removes old files.
 
-Ended runs leave states that are not true, and processes. Dry, it changes nothing and tells what it would do.
-`workdir` and `state` may lie where a user keeps `data` or `runs` of his own: a folder counts as ours by its
-name or by what is in it. Whatever goes is renamed to a hidden name first: nobody sees half of it, and when
-several machines that share a folder clean at once, one of them has it.
+Ended runs leave outdated states, and processes. A dry run changes nothing and reports what would be done.
+`workdir` and `state` may be in places where a user keeps `data` or `runs` of their own: a folder counts as
+ours by its name or by its content. It is first renamed to a hidden name, so that nobody sees half of it, and
+of several machines that clean a shared folder at once, one gets it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from ..base import locks, procs
 from ..base.fault import NodeError
 from ..base.lenient import changed, link, listed
 from ..base.paths import Paths, TaskFolder, absolute
-from ..disk.removing import Folder, measure, remove
+from ..disk.removing import GONE, Folder, hide_and_remove, measure
+from ..serve import container
 from ..serve.agent import Agent, Request
 from ..task import state
 from .envs import LOCK, MAKING
@@ -26,47 +27,56 @@ _LISTED = 20  # of each kind
 
 
 def look(agent: Agent, _request: Request) -> dict[str, Any]:
-    """The runs that are alive here, and all that have a state."""
+    """Return the runs that are alive here, and all that have a state."""
     return {"alive": sorted(alive(agent.paths)), "known": agent.paths.runs()}
 
 
 def clean(agent: Agent, request: Request) -> dict[str, Any]:
-    """Look, or look and remove, in a child of the agent.
+    """Inspect, or inspect and remove, in a child of the agent.
 
-    `alive` are runs that are alive anywhere, as far as the controller can know; `known` those of which some
-    machine that was asked holds a state. With `shared` also that goes what other machines may see, since all
-    of them were asked; with `work` also what tasks wrote.
+    `alive` are runs that are alive anywhere, as far as the controller knows; `known` those of which a
+    machine that was asked has a state. With `shared`, what other machines may see is removed too, because
+    all of them were asked; with `work` also what tasks wrote.
     """
-    return {**find(agent.paths, bool(request["dry"])), "folders": prune(agent.paths, request)}
+    from ..task import standby
+
+    paths, dry = agent.paths, bool(request["dry"])
+    standbys = len(standby.look(paths)) if dry else standby.end_all(paths)
+    processes = find(paths, dry, request["alive"])
+    return {**processes, "folders": prune(paths, request), "standbys": standbys}
 
 
 def alive(paths: Paths) -> frozenset[str]:
-    """The runs with a task that lives here, or with a living keeper."""
-    return frozenset(
-        run
-        for run in paths.runs()
-        if locks.is_taken(paths.keeper(run)) or any(map(state.is_locked, paths.tasks(run)))
-    )
+    """Return the runs with a task that lives here, or with a living keeper."""
+
+    def lives(run: str) -> bool:
+        return locks.is_taken(paths.keeper(run)) or any(map(state.is_locked, paths.tasks(run)))
+
+    return frozenset(filter(lives, paths.runs()))
 
 
-def find(paths: Paths, dry: bool) -> dict[str, Any]:
-    """Settle what is not true, and kill what an ended task left; `dry`: tell it only."""
+def find(paths: Paths, dry: bool, elsewhere: Iterable[str] = ()) -> dict[str, Any]:
+    """Correct outdated states, and kill what an ended task left; `dry`: only report it."""
     trouble = [] if dry else _settle(paths)
-    left: list[dict[str, Any]] = []
+    orphaned: list[dict[str, Any]] = []
     killed: list[dict[str, Any]] = []
     for cookie, orphans in _orphans(paths, dry).items():
         try:
             if not dry:
                 procs.sweep(cookie, is_meant=_sees_our_files)
-            (left if dry else killed).extend(orphans)
+            (orphaned if dry else killed).extend(orphans)
         except NodeError as error:
             trouble.append(error.as_dict())
-            left += orphans
-    return {"orphans": left[:_LISTED], "killed": killed[:_LISTED], "trouble": trouble[:_LISTED]}
+            orphaned += orphans
+    for engine, name, facts in container.leftover(paths.runs(), {*alive(paths), *elsewhere}):
+        if not dry:
+            container.end(engine, name)
+        (orphaned if dry else killed).append(facts)
+    return {"orphans": orphaned[:_LISTED], "killed": killed[:_LISTED], "trouble": trouble[:_LISTED]}
 
 
 def _settle(paths: Paths) -> list[dict[str, str]]:
-    """Make the states true of tasks that are said to run and do not; return what could not be ended."""
+    """Correct the states of tasks that supposedly run and do not; return what could not be ended."""
     trouble: list[dict[str, str]] = []
     for folder in (folder for run in paths.runs() for folder in paths.tasks(run)):
         try:
@@ -79,11 +89,11 @@ def _settle(paths: Paths) -> list[dict[str, str]]:
 
 
 def _orphans(paths: Paths, dry: bool) -> dict[str, list[dict[str, Any]]]:
-    """Processes of ours whose marks are all of one task of this state folder that is over, by its cookie.
+    """Return our processes whose cookie names a task of this state folder that is over.
 
-    A cookie alone condemns nobody. Where there is no folder of the task any more it was removed, by hand or
-    with age, and nobody can guard what is left. With `dry` a task counts as over whose end is not written
-    yet: nobody settles it then.
+    A cookie alone is not enough. If the folder of the task no longer exists, it was removed by hand or
+    because of its age, and nobody can guard what is left. With `dry` a task counts as over even if its end
+    is not written yet, because nobody corrects that.
     """
     orphans: dict[str, list[dict[str, Any]]] = {}
     for process in procs.scan():
@@ -96,7 +106,7 @@ def _orphans(paths: Paths, dry: bool) -> dict[str, list[dict[str, Any]]]:
 
 
 def _folder_of(paths: Paths, marks: dict[str, str]) -> TaskFolder | None:
-    """The folder of the task that a process says it belongs to; None unless all that it says is of one."""
+    """Return the folder of the task that a process belongs to; None unless all its marks agree on one."""
     cookie = marks.get(procs.COOKIE, "").split("/")
     if len(cookie) != 5:
         return None
@@ -104,9 +114,9 @@ def _folder_of(paths: Paths, marks: dict[str, str]) -> TaskFolder | None:
     try:
         folder = paths.task(run, attempt, f"{role}-{index}")
     except NodeError:
-        return None  # a cookie that is none of ours
-    told = [marks.get(f"ORCHESTRATE_{name}") for name in ("RUN", "ATTEMPT", "REPORT")]
-    return folder if told == [run, attempt, folder.report] else None
+        return None  # a cookie that is not ours
+    variables = [marks.get(f"ORCHESTRATE_{name}") for name in ("RUN", "ATTEMPT", "REPORT")]
+    return folder if variables == [run, attempt, folder.report] else None
 
 
 def _is_over(folder: TaskFolder, *, dry: bool) -> bool:
@@ -119,13 +129,12 @@ def _is_over(folder: TaskFolder, *, dry: bool) -> bool:
 
 
 def _sees_our_files(pid: int) -> bool:
-    """Return False for what runs in a container: the folder of its task is elsewhere."""
+    """Return False for a process in a container: the folder of its task is elsewhere."""
     return all(link(f"/proc/{pid}/ns/{kind}") == link(f"/proc/self/ns/{kind}") for kind in ("mnt", "pid"))
 
 
-GONE = ".gone-"  # being removed
 _DAY = 24 * 3600.0
-# Younger than this (seconds), a launch may be about to use it. A run's state is held by its keeper besides.
+# A launch may be about to use younger ones (seconds). A run's state is also held by its keeper.
 _FRESH = {"state": 10.0, "scraps": _DAY}
 _OTHERS = 600.0
 _SCRAPS = (".incoming-", ".share-", ".orchestrate-", MAKING, GONE)
@@ -134,14 +143,19 @@ _OF_A_STATE = frozenset(("attempts", "keeper", "run.json", "stopped"))
 
 
 def prune(paths: Paths, request: Request) -> dict[str, Any]:
-    """Return for each kind of folder how many there are, what went (or would), what could not."""
+    """Return for each kind of folder how many exist, what was (or would be) removed, what could not."""
     living, shared, older = frozenset(request["alive"]) | alive(paths), request["shared"], request["older"]
     workdir, states = absolute(request["workdir"]), os.path.join(paths.root, "runs")
     works, trees, data, envs = (os.path.join(workdir, name) for name in ("runs", "trees", "data", "envs"))
     working = [measure(path) for path in _plain(works, _is_work)]
-    # Read before the working folders go; one that was used lately may be of a run that is alive elsewhere.
-    in_use = [one for one in working if one.name in living or time.time() - one.used < older]
-    needed = {tree for one in in_use for tree in procs.text(os.path.join(one.path, "trees")).split()}
+
+    def in_hands(run: Folder) -> bool:
+        """Return True for the folder of a living run, or one in which a living run continues."""
+        return not living.isdisjoint((run.name, *procs.text(os.path.join(run.path, "users")).split()))
+
+    # Read before the working folders are removed; a recently used one may belong to a run alive elsewhere.
+    in_use = [item for item in working if in_hands(item) or time.time() - item.used < older]
+    needed = {tree for item in in_use for tree in procs.text(os.path.join(item.path, "trees")).split()}
 
     def is_known(run: Folder) -> bool:
         """Keep unknown runs for a week: they may be alive elsewhere."""
@@ -152,14 +166,14 @@ def prune(paths: Paths, request: Request) -> dict[str, Any]:
         hidden += [path for folder in (workdir, works, trees, data, envs) for path in _hidden(folder)]
 
     kinds: dict[str, tuple[Iterable[Folder], Callable[[Folder], bool]]] = {
-        "state": (map(measure, _plain(states, _is_state)), lambda one: one.name not in living),
+        "state": (map(measure, _plain(states, _is_state)), lambda item: item.name not in living),
         "work": (
             working,
-            lambda one: shared and request["work"] and one.name not in living and is_known(one),
+            lambda item: shared and request["work"] and not in_hands(item) and is_known(item),
         ),
-        "code": (map(_by_its_top, _plain(trees, _is_stock)), lambda one: shared and one.name not in needed),
-        "data": (map(_by_its_top, _plain(data, _is_stock)), lambda one: shared and one.name not in needed),
-        # A run that is alive may use any of them.
+        "code": (map(_by_its_top, _plain(trees, _is_stock)), lambda item: shared and item.name not in needed),
+        "data": (map(_by_its_top, _plain(data, _is_stock)), lambda item: shared and item.name not in needed),
+        # A living run may use any of them.
         "envs": (map(_by_its_top, _plain(envs, _is_environment)), lambda _: shared and not living),
         "scraps": (map(measure, hidden), lambda _: True),
     }
@@ -167,18 +181,18 @@ def prune(paths: Paths, request: Request) -> dict[str, Any]:
 
 
 def _is_state(path: str) -> bool:
-    """Return True for the state of a run that is no working folder too; an empty one is left of a crash."""
+    """Return True for a run's state that is not a working folder too; a crash leaves an empty one."""
     names = set(listed(path))
     return not names or (not names.isdisjoint(_OF_A_STATE) and "work" not in names)
 
 
 def _is_work(path: str) -> bool:
-    """The folder that a run works in is noted with the trees that it was made from."""
+    """Return True for a run's working folder, which has a note of the trees that it was made from."""
     return os.path.isfile(os.path.join(path, "trees")) or not listed(path)
 
 
 def _is_stock(path: str) -> bool:
-    """A tree or data: their name is the digest of what they hold."""
+    """Return True for a tree or data: their name is the digest of their content."""
     return _DIGEST.fullmatch(os.path.basename(path)) is not None
 
 
@@ -187,17 +201,17 @@ def _is_environment(path: str) -> bool:
 
 
 def _by_its_top(path: str) -> Folder:
-    """The files of a tree have the times of their sources: whoever uses one touches its top."""
+    """Return the last use: files of a tree have the times of their sources, but each use touches its top."""
     return measure(path)._replace(used=changed(path, time.time()))
 
 
 def _prune(
     kind: str, folders: Iterable[Folder], request: Request, may_go: Callable[[Folder], bool]
 ) -> dict[str, Any]:
-    """Remove the old ones that may go, the oldest first."""
+    """Remove the old ones that may be removed, the oldest first."""
     ordered = sorted(folders, key=lambda folder: folder.used)
     older = _DAY if kind == "scraps" else max(request["older"], _FRESH.get(kind, _OTHERS))
-    gone: list[dict[str, Any]] = []
+    removed: list[dict[str, Any]] = []
     failed: list[str] = []
     for folder in ordered:
         if time.time() - folder.used < older or not may_go(folder):
@@ -205,36 +219,29 @@ def _prune(
         if not request["dry"]:
             try:
                 if not _unused(folder):
-                    continue  # somebody has just begun to use it, or was faster
+                    continue  # another process has just begun to use it, or was faster
             except OSError as error:
                 failed.append(f"{error.filename or folder.path}: {error.strerror}")
                 continue
-        gone.append({"name": folder.name, "bytes": folder.size})
+        removed.append({"name": folder.name, "bytes": folder.size})
     total = sum(folder.size for folder in ordered)
-    return {"count": len(ordered), "bytes": total, "gone": gone, "failed": failed}
+    return {"count": len(ordered), "bytes": total, "gone": removed, "failed": failed}
 
 
 def _unused(folder: Folder) -> bool:
-    """Remove it, unless it was used since we looked: whoever uses a tree touches it first."""
-    parent, name = os.path.split(folder.path)
-    hidden = os.path.join(parent, f"{GONE}{name.lstrip('.')}-{os.urandom(4).hex()}")
+    """Remove it unless it was used since the check: each use of a tree touches it first."""
+    if changed(folder.path, time.time()) > folder.used:
+        return False  # one that needs it at this moment finds it missing, and it is sent again
     try:
-        os.rename(folder.path, hidden)
+        error = hide_and_remove(folder.path)
     except FileNotFoundError:
         return False
-    if changed(hidden, time.time()) > folder.used:
-        try:
-            os.rename(hidden, folder.path)
-            return False
-        except OSError:
-            pass  # it was made again meanwhile
-    error = remove(hidden)
     if error is not None:
         raise error
     return True
 
 
-def _plain(folder: str, is_ours: Callable[[str], bool] = os.path.lexists) -> list[str]:
+def _plain(folder: str, is_ours: Callable[[str], bool]) -> list[str]:
     return [path for path in _entries(folder) if not os.path.basename(path).startswith(".") and is_ours(path)]
 
 

@@ -1,8 +1,8 @@
-"""Training environments on a node: made by uv from a complete lock, and complete when they have their name.
+"""Training environments on a node, created by uv from a complete lock; the final name marks a complete one.
 
-<workdir>/envs/<name>                   an environment; its lock.txt is what it was made from
-<workdir>/envs/.making-<name>-<id>      one that is being made
-<workdir>/envs/.lock-<name>             held by whoever makes it; machines that share the folder wait for it
+<workdir>/envs/<name>                 an environment; its lock.txt is what it was created from
+<workdir>/envs/.making-<name>-<id>    one in progress
+<workdir>/envs/.lock-<name>           held by its creator: machines that share the folder wait for it
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..serve.agent import Agent, Request
 from . import uv
 
 MAKING = ".making-"
-_CACHE = ".cache"  # in it, of wheels that were sent
+_CACHE = ".cache"  # in it, from wheels that were sent
 LOCK = "lock.txt"
 _SECONDS = 30.0  # for a Python to start, from a cold disk
-_WAIT = 1800.0  # seconds for another machine, or another launch, that makes the same environment
-# What is imported before an environment counts as made, by the distribution that brings it.
+_WAIT = 1800.0  # seconds for another machine, or another launch, that creates the same environment
+# What is imported before an environment counts as complete, by the distribution that provides it.
 _IMPORTS = {
     "tensorflow": "tensorflow",
     "tensorflow-cpu": "tensorflow",
@@ -37,7 +37,7 @@ _IMPORTS = {
     "torch": "torch",
     "jax": "jax",
 }
-# What Keras 3 runs on, the first that is there; it asks a variable and not what is installed.
+# Backends of Keras 3, in order of preference; it reads a variable instead of checking what is installed.
 _BACKENDS = ("tensorflow", "tensorflow-cpu", "jax", "torch")
 _CHECK = """
 import importlib, json, sys
@@ -49,7 +49,7 @@ print("\\n" + json.dumps(versions))
 
 
 def look(_agent: Agent, request: Request) -> dict[str, Any]:
-    """Look whether the environment is there and still runs, and what this machine is."""
+    """Check whether the environment exists and still runs, and describe this machine."""
     path = _path(request)
     trust.check_way(*os.path.split(os.path.dirname(path)))
     ready = _whole(path)
@@ -69,9 +69,9 @@ def find(_agent: Agent, request: Request) -> dict[str, Any]:
     """Find the interpreter that fits `python` (a version or a program), by uv's own search."""
     python = str(request["python"])
     done = uv.call(request, ["python", "find", os.path.expanduser(python)])
-    if done.returncode:
-        raise uv.no_python(request, python, done.stderr)
-    path = done.stdout.decode("utf-8", "surrogateescape").strip()
+    if done.status:
+        raise uv.no_python(request, python, done.err)
+    path = os.fsdecode(done.out).strip()
     code = "import sys; print(*sys.version_info[:3])"
     answer = (run_program([path, "-I", "-S", "-c", code], _SECONDS) or "").split()
     if len(answer) != 3:
@@ -80,14 +80,14 @@ def find(_agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def make(agent: Agent, request: Request) -> None:
-    """Make the environment from the lock in the payload; at once where it is there."""
+    """Create the environment from the lock in the payload; return at once if it exists."""
     path = _path(request)
     making = os.path.join(os.path.dirname(path), f"{MAKING}{os.path.basename(path)}-{os.urandom(6).hex()}")
     agent.in_child(request, lambda: _make(path, making, request), seconds=2 * 3600.0)
 
 
 def progress(_agent: Agent, request: Request) -> dict[str, Any]:
-    """Say how far `make` has come, by the program of it that runs: its step, and its bytes or packages."""
+    """Return the progress of `make`, by its running program: its step, and its bytes or packages."""
     sign = MAKING + os.path.basename(_path(request)) + "-"
     for pid in procs.pids():
         argv = procs.own_argv(pid)
@@ -110,7 +110,7 @@ def _make(path: str, making: str, request: Request) -> dict[str, Any]:
         trust.check_way(*os.path.split(folder))
         lock = os.path.join(folder, ".lock-" + os.path.basename(path))
         with locks.held(lock, _WAIT, "an environment that is being made"):
-            for entry in os.listdir(folder):  # what an interrupted build left: nobody is at it
+            for entry in os.listdir(folder):  # left by an interrupted build: nobody works on it
                 if entry.startswith(f"{MAKING}{os.path.basename(path)}-"):
                     remove(os.path.join(folder, entry))
             return {"versions": {} if _whole(path) else _build(path, making, request)}
@@ -129,19 +129,19 @@ def _build(path: str, making: str, request: Request) -> dict[str, str]:
         install = ["pip", "install", "--no-deps", "--python", _python(making), "--requirement", lock]
         wheels, index = request.get("wheels"), request.get("index")
         if wheels:
-            # Hashes were checked at the download; what was built of a source has another. The cache is on the
-            # same file system: files are linked and not copied twice. uv takes `~` for a name.
+            # Hashes were checked at the download; packages built here have others. The cache is on the same
+            # file system, so that files are linked and not copied. uv takes `~` literally.
             install += ["--no-verify-hashes", "--no-index", "--find-links", absolute(wheels)]
             install += ["--cache-dir", os.path.join(making, _CACHE)]
         elif index:
             install += ["--default-index", str(index)]
-        # Where there is another way, a dead index is asked once, and not for a minute.
+        # If there is another way, a dead index is tried once, and not for a minute.
         settings = {"UV_HTTP_RETRIES": "0"} if request.get("ask_first") else {}
         _step(request, install, **settings)
         versions = _check(making, request.payload, path)
         remove(os.path.join(making, _CACHE))
         os.rename(lock, os.path.join(making, LOCK))
-        if os.path.lexists(path):  # it does not run any more: its interpreter was replaced, say
+        if os.path.lexists(path):  # it no longer runs, for example because its interpreter was replaced
             os.rename(path, f"{making}.old")
             remove(f"{making}.old")
         os.rename(making, path)
@@ -152,14 +152,14 @@ def _build(path: str, making: str, request: Request) -> dict[str, str]:
 
 def _step(request: Request, arguments: list[str], **settings: str) -> None:
     done = uv.call(request, arguments, **settings)
-    if done.returncode:
-        raise uv.failed(arguments, done.stderr.decode("utf-8", "replace"))
+    if done.status:
+        raise uv.failed(arguments, done.err.decode("utf-8", "replace"))
 
 
 def _check(making: str, lock: bytes, path: str) -> dict[str, str]:
-    """Import what was installed, and so compile it: a file that is there proves nothing.
+    """Import what was installed, which also compiles it: existing files prove nothing.
 
-    Files are named as they would lie in `path`: equal errors of several hosts are shown once.
+    Files are reported as they would be in `path`, so that equal errors of several hosts fold.
     """
     names = {line.partition("==")[0].strip().lower() for line in lock.decode("utf-8", "replace").split("\n")}
     modules = sorted({module for name, module in _IMPORTS.items() if name in names})
@@ -167,30 +167,30 @@ def _check(making: str, lock: bytes, path: str) -> dict[str, str]:
     env = {**uv.compiling(os.environ), "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
     backend = next((name for name in _BACKENDS if name in names), "numpy")
     env["KERAS_BACKEND"] = "tensorflow" if backend.startswith("tensorflow") else backend
-    done = uv.run("the import of what was installed", argv, env)
-    if done.returncode:
+    done = uv.run("the import of the installed packages", argv, env)
+    if done.status:
         raise NodeError(
             "env",
-            "cannot import what was installed",
-            uv.tail(done.stderr.decode("utf-8", "replace").replace(making, path)),
+            "cannot import the installed packages",
+            uv.tail(done.err.decode("utf-8", "replace").replace(making, path)),
             "change the packages under [env], then run `orchestrate setup`",
         )
-    return dict(json.loads(done.stdout.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]))
+    return dict(json.loads(done.text.strip().rsplit("\n", 1)[-1]))
 
 
 def _whole(path: str) -> bool:
-    """Start its Python; raise NodeError when it does not answer: a slow disk condemns no environment."""
+    """Start its Python; raise NodeError if it does not respond: a slow disk does not make it invalid."""
     python = _python(path)
     is_there = os.path.isfile(os.path.join(path, LOCK))
-    heard = hear([python, "-I", "-S", "-c", "print(1)"], _SECONDS) if is_there else None
-    if heard is not None and heard.why:
+    output = hear([python, "-I", "-S", "-c", "print(1)"], _SECONDS) if is_there else None
+    if output is not None and output.why:
         raise NodeError(
             "env",
             "has an environment whose Python does not answer",
             f"{python} did not start within {_SECONDS:g} s: its disk hangs, or the machine is very busy",
             "look at the load of that machine and at its disk, then try again",
         )
-    return heard is not None and not heard.status and heard.text.strip() == "1"
+    return output is not None and not output.status and output.text.strip() == "1"
 
 
 def _python(environment: str) -> str:

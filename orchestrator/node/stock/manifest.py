@@ -1,8 +1,8 @@
-"""Manifests: what a folder consists of. Both ends of a connection read them by this code.
+"""Manifests: what a folder consists of. Both ends of a connection read them with this code.
 
-A row is [path, mode, size, digests] of a file, or [path, target] of a symbolic link, in the order of paths. A
-file is cut into blobs of BLOB bytes; `digests` are their sha256 as hexadecimal digits, one after the other.
-Pieces are what crosses: runs of blobs, so that small files cross together.
+A row is [path, mode, size, digests] for a file, or [path, target] for a symbolic link, ordered by path. A
+file is cut into blobs of BLOB bytes; `digests` are their sha256 as hexadecimal digits, concatenated. Pieces
+are the unit of transfer: runs of blobs, so that small files travel together.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Sequence
 from ..base.fault import NodeError
 from ..disk.below import parts_of
 
-BLOB = 4 << 20
+BLOB = 1 << 20
 _HEX = 64  # digits of a digest
 _LEAST = 16 << 10  # bytes up to which blobs share a piece of a small folder
-_PIECES = 256  # into which folders of middle size are cut
+_PIECES = 256  # number of pieces of a medium-sized folder
 
 
 class File(NamedTuple):
@@ -35,7 +35,7 @@ class Blob(NamedTuple):
 
 
 class Manifest:
-    """The files and links of a folder; folders are where files are."""
+    """The files and links of a folder; folders follow from their paths."""
 
     def __init__(self, rows: Sequence[Sequence[Any]]) -> None:
         self.rows = rows
@@ -58,7 +58,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Read what `encode` wrote; raise NodeError for names that do not lie below a folder."""
+        """Read what `encode` wrote; raise NodeError for names that are not below a folder."""
         rows = json.loads(data)
         for row in rows:
             parts_of(row[0])
@@ -72,11 +72,11 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """Name the folder: the same content, modes and paths have the same digest."""
+        """Return the folder's name: the same content, modes and paths have the same digest."""
         return hashlib.sha256(self.encode()).hexdigest()[:32]
 
     def blobs(self, number: int) -> list[Blob]:
-        """The blobs of a file."""
+        """Return the blobs of a file."""
         size = self.files[number].size
         return [Blob(number, at, min(BLOB, size - at)) for at in blobs_of(size)]
 
@@ -89,10 +89,10 @@ class Manifest:
 
 
 def digits(size: int) -> int:
-    """How many digits the digests of a file have."""
+    """Return how many digits the digests of a file have."""
     return len(blobs_of(size)) * _HEX
 
 
 def blobs_of(size: int) -> range:
-    """The offsets of a file's blobs."""
+    """Return the offsets of a file's blobs."""
     return range(0, size, BLOB)

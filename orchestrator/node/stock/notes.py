@@ -1,8 +1,8 @@
-"""Notes of verified files and how they looked then, so that they need not be read again, or sent.
+"""Notes of verified files with their size and time, so that they need not be read or sent again.
 
 <state>/stock/<trees or data>/<digest>    its path; a manifest, and inode, size and time of each of its files
 
-A file counts as verified while it is the one that was: the same inode, size and time.
+A file stays verified as long as it has the same inode, size and time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..base.descriptors import replace_file
 from ..base.lenient import discard
 from .manifest import File, Manifest
 
-_MOST = 64  # folders that are looked through, the newest first
-_FEW = 16  # files that may be looked for in the text of notes
+_MOST = 64  # folders that are searched, the newest first
+_FEW = 16  # files that may be searched for in the text of notes
 
 
 def write(state: str | None, path: str, manifest: Manifest) -> None:
-    """Remember a folder that was just verified; a disk that is full is no reason to fail."""
+    """Store a note of a folder that was just verified; a full disk is not an error."""
     place = _place(state, path)
     try:
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
@@ -39,19 +39,21 @@ def forget(state: str | None, path: str) -> None:
 
 
 def is_unchanged(state: str | None, path: str) -> bool | None:
-    """Tell whether a folder is as it was verified here; None where it was not."""
+    """Return whether a folder is as it was verified here; None if it was not."""
     noted, text = _open(_place(state, path))
     manifest, marks = _decode(text)
     if noted != path or not marks:
         return None
-    paths = (os.path.join(path, file.path) for file in manifest.files)
-    return all(map(_is_same, paths, marks))
+    try:
+        return marks == [_mark(os.lstat(os.path.join(path, file.path))) for file in manifest.files]
+    except OSError:
+        return False
 
 
 def fill(state: str | None, path: str, incoming: str, manifest: Manifest) -> tuple[set[int], str | None]:
-    """Link into `incoming` the files that other folders beside `path` have.
+    """Link into `incoming` the files that other folders next to `path` have.
 
-    Return their places, and the newest folder that has earlier versions of files that are missing.
+    Return their positions, and the newest folder with earlier versions of missing files.
     """
     lacking: dict[tuple[str, int], list[int]] = {}
     for number, file in enumerate(manifest.files):
@@ -63,7 +65,7 @@ def fill(state: str | None, path: str, incoming: str, manifest: Manifest) -> tup
         if not lacking:
             break
         if folders and len(lacking) <= _FEW and not any(digests in text for digests, _ in lacking):
-            continue  # the newest ones are what is edited: the others are read for what they have alone
+            continue  # the newest ones are being edited: the others are read for what only they have
         other, marks = _decode(text)
         folders.append((folder, other.files))
         for place, file in enumerate(other.files):
@@ -72,18 +74,18 @@ def fill(state: str | None, path: str, incoming: str, manifest: Manifest) -> tup
                 if _link(os.path.join(folder, file.path), marks[place], target, file.mode):
                     linked.add(number)
     paths = {manifest.files[number].path for numbers in lacking.values() for number in numbers}
-    base = next((one for one, files in folders if any(file.path in paths for file in files)), None)
+    base = next((folder for folder, files in folders if any(file.path in paths for file in files)), None)
     return linked, base
 
 
 def _place(state: str | None, path: str) -> str:
-    """Return where the note of a folder is; without a state folder where none can be."""
+    """Return the path of a folder's note; without a state folder it cannot exist."""
     above, name = os.path.split(path)
     return os.path.join(state or os.devnull, "stock", os.path.basename(above), name)
 
 
 def _open(place: str) -> tuple[str, str]:
-    """Read a note: a path, and what is known of it, not decoded yet."""
+    """Open a note: a path, and an undecoded record."""
     try:
         with open(place, encoding="ascii") as file:
             return str(json.loads(file.readline())), file.read()
@@ -92,7 +94,7 @@ def _open(place: str) -> tuple[str, str]:
 
 
 def _decode(text: str) -> tuple[Manifest, list[list[int]]]:
-    """Return a manifest and the mark of each file; nothing of a note that is damaged."""
+    """Return a manifest and the mark of each file; nothing for a damaged note."""
     try:
         note = json.loads(text)
         manifest, marks = Manifest(note["rows"]), list(note["marks"])
@@ -102,7 +104,7 @@ def _decode(text: str) -> tuple[Manifest, list[list[int]]]:
 
 
 def _beside(state: str | None, path: str) -> Iterator[tuple[str, str]]:
-    """Yield notes of folders beside `path`, the newest first; notes of folders that are gone go too."""
+    """Yield notes of folders next to `path`, the newest first; remove notes of missing folders."""
     try:
         places = _newest_first(os.path.dirname(_place(state, path)))
     except OSError:
@@ -117,27 +119,19 @@ def _beside(state: str | None, path: str) -> Iterator[tuple[str, str]]:
 
 def _newest_first(folder: str) -> list[str]:
     with os.scandir(folder) as entries:
-        return [
-            path for _, path in sorted(((one.stat().st_mtime, one.path) for one in entries), reverse=True)
-        ]
+        timed = sorted(((entry.stat().st_mtime, entry.path) for entry in entries), reverse=True)
+    return [path for _, path in timed]
 
 
-def _mark(found: os.stat_result) -> list[int]:
-    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
-
-
-def _is_same(path: str, mark: list[int]) -> bool:
-    try:
-        return _mark(os.lstat(path)) == mark
-    except OSError:
-        return False
+def _mark(status: os.stat_result) -> list[int]:
+    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
 
 
 def _link(source: str, mark: list[int], target: str, mode: int) -> bool:
-    """Link a file that nobody wrote to since; on a disk without links it is sent."""
+    """Link a file that has not been written since; on a disk without links it is sent."""
     try:
-        found = os.lstat(source)
-        if _mark(found) != mark or stat.S_IMODE(found.st_mode) != mode or found.st_uid != os.geteuid():
+        status = os.lstat(source)
+        if _mark(status) != mark or stat.S_IMODE(status.st_mode) != mode or status.st_uid != os.geteuid():
             return False
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.link(source, target, follow_symlinks=False)

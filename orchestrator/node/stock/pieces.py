@@ -1,7 +1,7 @@
-"""A folder that is filled with the pieces of its manifest, by several threads.
+"""A folder that several threads fill with the pieces of its manifest.
 
-A blob is compared with its digest before a byte of it is written, and what was there before this process is
-read and compared once: so what is here is right, whoever sent it.
+A blob is compared with its digest before a byte of it is written, and existing content is read and compared
+once: so everything here is correct, whoever sent it.
 """
 
 from __future__ import annotations
@@ -21,47 +21,58 @@ from .manifest import Blob, Manifest, blobs_of
 
 
 class Pieces:
-    """The pieces of a manifest that have come."""
+    """The pieces of a manifest that have arrived."""
 
     def __init__(
         self, folder: str, manifest: Manifest, held: Collection[int] = (), *, whole: bool = False
     ) -> None:
-        """`held` are files that are right, and have other names: they are never written to."""
+        """`held` are correct files that have other names too: they are never written to."""
         self.manifest = manifest
         self.on_piece: Callable[[int], None] = lambda _: None
         self._folder = Below(folder, made=True)
         self._held = set(held)
-        self._made: set[int] = set()  # files that are there, in their size and mode
+        self._made: set[int] = set()  # existing files of the right size and mode
         self._opening = threading.Lock()
         self._changed = threading.Condition()
+        self.arriving: dict[int, bytearray] = {}  # from one sender each
         self._have = bytearray(b"\1" if whole else b"\0") * len(manifest.pieces)
         if not whole:
             self._look()
 
     def has(self, piece: int) -> bool:
-        return 0 <= piece < len(self._have) and self._have[piece] == 1
+        return self._have[piece] == 1
 
     def bits(self) -> str:
-        """A bit for each piece that is here, as hexadecimal digits; the first piece is the lowest bit."""
+        """Return a bit for each existing piece, as hexadecimal digits; the first piece is the lowest bit."""
         return f"{int(''.join(map(str, reversed(self._have))) or '0', 2):x}"
 
-    def read(self, piece: int) -> bytes:
-        return b"".join(self._read(blob) for blob in self.manifest.pieces[piece])
+    def part(self, piece: int, start: int, seconds: float) -> bytes:
+        """Return what is here of a piece from `start` on, also unverified; b"" if nothing arrives in time."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.has(piece) or len(self.arriving.get(piece, b"")) > start, seconds
+            )
+            if not self.has(piece):
+                return bytes(self.arriving.get(piece, b"")[start:])
+        return b"".join(self._read(blob) for blob in self.manifest.pieces[piece])[start:]
 
-    def write(self, piece: int, data: bytes) -> None:
-        """Take a piece; raise NodeError when it is not what the manifest says."""
-        if not 0 <= piece < len(self._have):
-            raise NodeError("piece", f"there is no piece {piece}")
-        if self.has(piece):
-            return
-        start = 0
+    def add(self, piece: int, arrived: bytearray, part: bytes) -> None:
+        """Add a part to what has arrived of a piece; store a whole one, or raise NodeError."""
+        with self._changed:
+            arrived += part
+            self._changed.notify_all()
+        if len(arrived) == self.manifest.length(piece):
+            try:
+                if not self.has(piece):
+                    self._store(piece, memoryview(arrived))
+            finally:
+                self.arriving.pop(piece, None)
+
+    def _store(self, piece: int, data: memoryview) -> None:
         for blob in self.manifest.pieces[piece]:
-            part = data[start : start + blob.size]
-            start += blob.size
+            part, data = data[: blob.size], data[blob.size :]
             if hashlib.sha256(part).hexdigest() != self.manifest.sha256(blob):
-                raise NodeError(
-                    "piece", f"piece {piece} is not what it should be", "its digest is another one"
-                )
+                raise NodeError("piece", f"piece {piece} is not what it should be", "its digest differs")
             if blob.file not in self._held:
                 self._write(blob, part)
         with self._changed:
@@ -69,13 +80,8 @@ class Pieces:
             self._changed.notify_all()
         self.on_piece(piece)
 
-    def wait(self, piece: int, seconds: float) -> bool:
-        """Tell whether a piece is here by then."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.has(piece), seconds)
-
     def finish(self) -> int:
-        """Look for what rsync brought, make what has no content, and return how many pieces are missing."""
+        """Check what rsync brought, create entries without content; return the number of missing pieces."""
         if 0 in self._have:
             self._look()
         missing = self._have.count(0)
@@ -87,18 +93,18 @@ class Pieces:
             try:
                 os.symlink(target, name, dir_fd=self._folder.folder(above, make=True))
             except FileExistsError:
-                pass  # `tidy` has left what is right
+                pass  # `tidy` has kept what is correct
         return missing
 
     def _look(self) -> None:
-        """Find out what is there."""
+        """Determine what exists."""
         self._made.clear()
         right = [self._right(number) for number in range(len(self.manifest.files))]
         for piece, blobs in enumerate(self.manifest.pieces):
             self._have[piece] = all(blob.at in right[blob.file] for blob in blobs)
 
     def _right(self, number: int) -> Collection[int]:
-        """The offsets of a file's blobs that are right; what cannot become the file is removed."""
+        """Return the offsets of a file's correct blobs; unusable entries are removed."""
         file, blobs = self.manifest.files[number], self.manifest.blobs(number)
         if number in self._held or not blobs:
             return blobs_of(file.size)
@@ -109,12 +115,12 @@ class Pieces:
                 return ()
             raise
         with open(fd, "rb", buffering=0) as stream:
-            found, right = os.fstat(fd), set()
-            if stat.S_ISREG(found.st_mode) and found.st_size == file.size and found.st_uid == os.geteuid():
+            status, right = os.fstat(fd), set()
+            if stat.S_ISREG(status.st_mode) and status.st_size == file.size and status.st_uid == os.geteuid():
                 right = {blob.at for blob in blobs if _sha256(stream, blob) == self.manifest.sha256(blob)}
-            if found.st_nlink > 1 and len(right) == len(blobs) and stat.S_IMODE(found.st_mode) == file.mode:
+            if status.st_nlink > 1 and len(right) == len(blobs) and stat.S_IMODE(status.st_mode) == file.mode:
                 self._held.add(number)
-            elif right and found.st_nlink == 1:
+            elif right and status.st_nlink == 1:
                 os.fchmod(fd, file.mode)
                 self._made.add(number)
             else:
@@ -127,11 +133,14 @@ class Pieces:
     def _read(self, blob: Blob) -> bytes:
         fd = self._open(blob.file, os.O_RDONLY)
         try:
-            return os.pread(fd, blob.size, blob.at)
+            data = os.pread(fd, blob.size, blob.at)
         finally:
             os.close(fd)
+        if len(data) < blob.size:
+            raise EOFError(f"{self.manifest.files[blob.file].path} has become shorter")
+        return data
 
-    def _write(self, blob: Blob, data: bytes) -> None:
+    def _write(self, blob: Blob, data: memoryview) -> None:
         fd = self._open(blob.file, os.O_WRONLY) if blob.file in self._made else self._make(blob.file)
         try:
             os.lseek(fd, blob.at, os.SEEK_SET)
@@ -140,7 +149,6 @@ class Pieces:
             os.close(fd)
 
     def _make(self, number: int) -> int:
-        """Have a file of the right size and mode; return its descriptor."""
         file = self.manifest.files[number]
         fd = self._open(number, os.O_WRONLY | os.O_CREAT)
         if os.fstat(fd).st_size != file.size:
@@ -173,34 +181,34 @@ def tidy(folder: str, manifest: Manifest) -> None:
 
 
 def is_exactly(folder: str, manifest: Manifest) -> bool:
-    """Tell whether a folder holds what a manifest says and no other files; read all of it.
+    """Return True if a folder contains exactly what a manifest lists; reads all of it.
 
-    What is never part of a manifest (devices, pipes, other links, folders named .git) may be there.
+    What is never part of a manifest (devices, pipes, other links, folders named .git) may exist.
     """
     paths = {file.path: number for number, file in enumerate(manifest.files)}
-    seen = 0
+    count = 0
     try:
         for path, entry in walk(folder, lambda path: os.path.basename(path).lower() != ".git"):
             if entry.is_file(follow_symlinks=False):
                 if path not in paths or not is_right(entry.path, manifest, paths[path]):
                     return False
-                seen += 1
+                count += 1
             elif entry.is_symlink():
-                seen += manifest.links.get(path) == os.readlink(entry.path)
+                count += manifest.links.get(path) == os.readlink(entry.path)
     except OSError:
         return False
-    return seen == len(manifest.rows)
+    return count == len(manifest.rows)
 
 
 def is_right(path: str, manifest: Manifest, number: int) -> bool:
-    """Tell whether a file has the content that a manifest says."""
+    """Return True if a file has the content that a manifest lists."""
     file = manifest.files[number]
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", 0) as stream:
-            found = os.fstat(stream.fileno())
+            status = os.fstat(stream.fileno())
             return (
-                stat.S_ISREG(found.st_mode)
-                and found.st_size == file.size
+                stat.S_ISREG(status.st_mode)
+                and status.st_size == file.size
                 and all(_sha256(stream, blob) == manifest.sha256(blob) for blob in manifest.blobs(number))
             )
     except OSError:

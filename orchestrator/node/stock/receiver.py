@@ -1,8 +1,8 @@
-"""The child that fills one folder: from what is here already, what the controller sends, and what peers give.
+"""The child that fills one folder, from existing files, the controller and peers.
 
-    <above>/<name>                what is made, complete when it has its name
-    <above>/.incoming-<name>      what has come of it; an interrupted transfer is resumed there
-    <above>/.lock-<name>          held by whoever fills it: machines that share the folder wait for each other
+    <above>/<name>                the result; the name marks a complete one
+    <above>/.incoming-<name>      what has arrived; an interrupted transfer is resumed there
+    <above>/.lock-<name>          held by its writer: machines that share the folder wait for each other
 
 A folder that is named by its digest never changes. One that tasks write (`mutable`) is replaced as a whole,
 at the end.
@@ -19,7 +19,7 @@ from ..base import locks, trust
 from ..base.descriptors import write_all
 from ..base.fault import NodeError, unwritable
 from ..base.paths import free_bytes
-from ..disk.removing import hide_and_remove, measure, remove
+from ..disk.removing import aside, hide_and_remove, measure, remove
 from ..serve import frames
 from . import notes
 from .manifest import Manifest
@@ -31,14 +31,14 @@ _INCOMING = ".incoming-"
 
 
 class Order(NamedTuple):
-    """A folder to be filled, and its sources."""
+    """A folder to fill, and its sources."""
 
     path: str
     mutable: bool
-    state: str | None  # the state folder, with the notes of what was verified
+    state: str | None  # the state folder, with the notes of verified files
     manifest: Manifest
-    pem: str  # key and certificate of the transfer; "" to have no peers
-    serve: bool  # give to others what is here
+    pem: str  # key and certificate of the transfer; "" for no peers
+    serve: bool  # serve others with what is here
     ports: list[int]
 
     @property
@@ -48,17 +48,17 @@ class Order(NamedTuple):
 
 
 def receive(order: Order, reader: int, tell: int) -> tuple[dict[str, Any], bytes]:
-    """Fill the folder; the reply is the last word about it."""
+    """Fill the folder; the reply is the final result."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of a peer that hangs up
     above, name = os.path.split(order.path)
     try:
         os.makedirs(above, exist_ok=True)
         if not order.mutable:
             trust.check_way(*os.path.split(above))
-        if order.serve and trust.is_ours(order.path):  # whoever asks compares what we give
+        if order.serve and trust.is_ours(order.path):  # the receiver compares what we send
             _fill(order, Pieces(order.path, order.manifest, whole=True), None, reader, tell)
             return {"ok": True, "result": {}}, b""
-        with locks.held(os.path.join(above, f".lock-{name}"), _WAIT, "what somebody else sends"):
+        with locks.held(os.path.join(above, f".lock-{name}"), _WAIT, "a transfer by another process"):
             if _is_there(order):
                 return {"ok": True, "result": {"present": True, "path": order.path}}, b""
             held, base = _begin(order)
@@ -71,7 +71,7 @@ def receive(order: Order, reader: int, tell: int) -> tuple[dict[str, Any], bytes
 
 
 def _is_there(order: Order) -> bool:
-    """Tell whether it is here and right: by its note, or read as a whole."""
+    """Return True if it exists and is correct: by its note, or read completely."""
     if order.mutable:
         return is_exactly(order.path, order.manifest)
     if not trust.is_ours(order.path):
@@ -86,15 +86,15 @@ def _is_there(order: Order) -> bool:
 
 
 def _begin(order: Order) -> tuple[set[int], str | None]:
-    """Have the folder that is filled, with what is here; return the files that are right, and the base."""
+    """Prepare the folder to fill with what exists; return the correct files, and the base."""
     path, incoming, manifest = order.path, order.incoming, order.manifest
     above = os.path.dirname(path)
     if os.path.lexists(path) and not order.mutable:
-        if trust.is_ours(path):  # damaged: what is right of it stays
+        if trust.is_ours(path):  # damaged: its correct parts stay
             remove(incoming)
             os.rename(path, incoming)
             notes.forget(order.state, path)
-        else:  # others could write there: nothing of it can be believed
+        else:  # others could write there: none of it is trusted
             hide_and_remove(path)
     if os.path.lexists(incoming) and not trust.is_ours(incoming):
         remove(incoming)
@@ -106,16 +106,15 @@ def _begin(order: Order) -> tuple[set[int], str | None]:
     if missing + _SPARE > room:
         raise NodeError(
             "data",
-            f"has no room for {missing / 1e6:,.1f} MB",
-            f"{max(0, room) / 1e6:,.1f} MB are free at {above}"
-            + (f", {_SPARE / 1e6:.0f} MB of it in reserve" if room > _SPARE else ""),
+            f"lacks disk space: it needs {missing / 1e6:,.1f} MB",
+            f"{room / 1e6:,.1f} MB are free at {above}; {_SPARE / 1e6:.0f} MB have to remain",
             "make room there (`orchestrate clean`), or set `workdir` to another disk",
         )
     return linked, base
 
 
 def _fill(order: Order, pieces: Pieces, base: str | None, reader: int, tell: int) -> None:
-    """Take pieces, and give them to peers, until the controller says that it is enough."""
+    """Receive pieces, and serve them to peers, until the controller says that it is enough."""
     lock = threading.Lock()
 
     def say(word: dict[str, Any]) -> None:
@@ -134,14 +133,17 @@ def _fill(order: Order, pieces: Pieces, base: str | None, reader: int, tell: int
     pieces.on_piece = lambda number: say({"piece": number})
     ready = {"present": False, "path": order.path, "incoming": order.incoming, "port": port}
     say({**ready, "bits": pieces.bits(), **({} if base is None else {"base": base})})
-    decoder = frames.Decoder()
+    decoder, arrived = frames.Decoder(), bytearray()
     while data := os.read(reader, 1 << 20):
         for word, payload in decoder.feed(data):
             if "pieces" in word:
-                start = 0
+                at = 0
                 for number in word["pieces"]:
-                    pieces.write(number, payload[start : start + order.manifest.length(number)])
-                    start += order.manifest.length(number)
+                    if not word["start"]:
+                        arrived = pieces.arriving[number] = bytearray()
+                    part = payload[at : at + order.manifest.length(number)]
+                    pieces.add(number, arrived, part)
+                    at += len(part)
             elif "peer" not in word:
                 return
             elif port:
@@ -149,21 +151,20 @@ def _fill(order: Order, pieces: Pieces, base: str | None, reader: int, tell: int
                 stopped = threading.Event()
                 peers.pull(pieces, order.pem, word["peer"], stopped, lambda why: say({"idle": why[:300]}))
             else:
-                say({"idle": "this machine speaks no TLS"})
+                say({"idle": "this machine has no TLS"})
     raise NodeError("store", "the transfer was given up")
 
 
 def _seal(order: Order, pieces: Pieces) -> None:
-    """Give what is complete its name."""
     path, incoming = order.path, order.incoming
     missing = pieces.finish()
     if missing:
         raise NodeError("incomplete", f"{missing} of {len(order.manifest.pieces)} pieces are missing")
-    gone = os.path.join(os.path.dirname(path), f".gone-{os.path.basename(path)}-{os.urandom(6).hex()}")
+    discarded = aside(path)
     os.utime(incoming)
     if order.mutable and os.path.lexists(path):
-        os.rename(path, gone)
+        os.rename(path, discarded)
     os.rename(incoming, path)
-    remove(gone)
+    remove(discarded)
     if not order.mutable:
         notes.write(order.state, path, order.manifest)

@@ -22,10 +22,7 @@ _SECONDS = 24 * 3600.0  # a large set on a slow line takes hours
 
 
 def look(agent: Agent, request: Request) -> dict[str, Any]:
-    """Tell whether a folder is here: "whole", "absent" (damaged, too), or "unsure" where nobody verified it.
-
-    By size and time of each file. What is in use is touched.
-    """
+    """Return whether a folder is complete, by the size and time of each file; this counts as a use."""
     path = absolute(request["path"])
     trust.check_way(*os.path.split(os.path.dirname(path)))
     if not trust.is_ours(path):
@@ -41,27 +38,21 @@ def look(agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def begin(agent: Agent, request: Request) -> None:
-    """Have a child fill a folder; the reply names what it has already, or that all is there.
-
-    The payload is the manifest.
-    """
+    """Have a child fill a folder; the reply names what it already has, or that it is complete."""
     path = absolute(request["path"])
     running = agent.rooms.setdefault("store", {})
     if path in running and running[path].outcome is None:
-        raise NodeError("busy", "is receiving this already, over this connection")
+        raise NodeError("busy", "is already receiving this over this connection")
     running[path] = _Transfer(agent, request, path)
 
 
 def put(agent: Agent, request: Request) -> None:
-    """Take pieces from the controller; answered when the child's pipe has taken them."""
+    """Take pieces from the controller; the reply is sent when the child's pipe has taken them."""
     _running(agent, request).put(request)
 
 
 def have(agent: Agent, request: Request) -> dict[str, Any]:
-    """Tell what has come so far, and whether a peer still gives, or what was wrong with it.
-
-    With a `source` pieces are taken from that peer from now on, and from no earlier one.
-    """
+    """Return what has arrived, and whether a peer still serves, or its problem."""
     transfer = _running(agent, request)
     if request.get("source") is not None:
         transfer.idle, transfer.trouble = False, ""
@@ -70,17 +61,14 @@ def have(agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def seal(agent: Agent, request: Request) -> None:
-    """Give what is complete its name; the reply is the child's last word."""
+    """Rename a complete folder to its final name; the reply is the child's result."""
     transfer = _running(agent, request)
     transfer.waiting = request
     transfer.feed.put(frames.encode({"seal": True}))
 
 
 def drop(agent: Agent, request: Request) -> None:
-    """End a transfer, of which what has come stays; with `remove` take the folder away.
-
-    With a manifest as payload only if it is exactly that.
-    """
+    """End a transfer, whose data stays; with `remove` remove the folder."""
     path = absolute(request["path"])
     transfer = agent.rooms.setdefault("store", {}).pop(path, None)
     if transfer is not None:
@@ -102,12 +90,12 @@ def drop(agent: Agent, request: Request) -> None:
 
 
 def _running(agent: Agent, request: Request) -> _Transfer:
-    found: _Transfer | None = agent.rooms.setdefault("store", {}).get(absolute(request["path"]))
-    if found is None:
+    transfer: _Transfer | None = agent.rooms.setdefault("store", {}).get(absolute(request["path"]))
+    if transfer is None:
         raise NodeError("store", "does not receive this")
-    if found.outcome is not None:
-        raise found.outcome
-    return found
+    if transfer.outcome is not None:
+        raise transfer.outcome
+    return transfer
 
 
 class _Transfer:
@@ -115,9 +103,9 @@ class _Transfer:
 
     def __init__(self, agent: Agent, request: Request, path: str) -> None:
         self.bits = 0
-        self.idle = True  # it takes nothing from a peer
+        self.idle = True  # it fetches nothing from a peer
         self.trouble = ""  # of the last peer
-        self.waiting: Request | None = request  # for the child's next word
+        self.waiting: Request | None = request  # for the child's next message
         self.outcome: NodeError | None = None
         self._agent = agent
         self._path = path
@@ -125,7 +113,7 @@ class _Transfer:
         self._decoder = frames.Decoder()
         order = _order(agent, request, path)
         reader, writer = os.pipe()
-        self._told, tell = os.pipe()
+        self._updates, tell = os.pipe()
         self.feed = Outbox(agent.loop, writer)
         try:
             agent.jobs.run(
@@ -137,16 +125,16 @@ class _Transfer:
             )
         except NodeError:
             self.feed.close()
-            os.close(self._told)
+            os.close(self._updates)
             raise
         finally:
             os.close(reader)
             os.close(tell)
-        os.set_blocking(self._told, False)
-        agent.loop.watch(self._told, READ, self._hear)
+        os.set_blocking(self._updates, False)
+        agent.loop.watch(self._updates, READ, self._hear)
 
     def put(self, request: Request) -> None:
-        """Hand pieces on to the child; answered when that has taken them, or is gone."""
+        """Pass pieces on to the child; reply when it has taken them, or is gone."""
         self._untaken[id(request)] = request
 
         def taken() -> None:
@@ -154,16 +142,17 @@ class _Transfer:
                 self._agent.reply(request, {})
 
         pieces = list(map(int, request["pieces"]))
-        self.feed.put(frames.encode({"pieces": pieces}, request.payload), taken)
+        word = {"pieces": pieces, "start": int(request.get("start", 0))}
+        self.feed.put(frames.encode(word, request.payload), taken)
 
     def _hear(self) -> None:
         try:
-            data = os.read(self._told, 1 << 18)
+            data = os.read(self._updates, 1 << 18)
         except BlockingIOError:
             return
         if not data:
-            self._agent.loop.unwatch(self._told)
-            os.close(self._told)
+            self._agent.loop.unwatch(self._updates)
+            os.close(self._updates)
         for word, _ in self._decoder.feed(data):
             if "piece" in word:
                 self.bits |= 1 << int(word["piece"])
@@ -175,7 +164,7 @@ class _Transfer:
                 self._agent.reply(request, word)
 
     def _ended(self, outcome: tuple[dict[str, Any], bytes]) -> None:
-        """The child has sealed, found the folder whole at the start, or failed."""
+        """The child has sealed, found the folder complete at the start, or failed."""
         self.feed.close()
         reply = outcome[0]
         request, self.waiting = self.waiting, None

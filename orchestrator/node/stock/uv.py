@@ -1,22 +1,22 @@
-"""uv on a node: how it is called, and what to do about what it says.
+"""uv on a node: how it is called, and the errors it reports.
 
-People have a pip.conf, and environments are made by uv: what pip was told is passed on in variables of uv's,
-where uv was told nothing itself.
+Users have a pip.conf, but environments are created by uv: pip's settings are passed on in uv's variables
+unless uv has settings of its own.
 """
 
 from __future__ import annotations
 
 import configparser
 import os
-import subprocess
 from typing import Any, Mapping
 
 from ..base.fault import NodeError
-from ..base.lenient import signal_name
+from ..base.program import Said, listen
 from ..serve.agent import Request
 
-NO_INDEX = "no-index"  # the kind of an error: packages have to come another way
-_LINES = 12  # of uv's words in an error
+NO_INDEX = "no-index"  # the kind of an error: packages must come another way
+_LINES = 12  # of uv's output in an error
+_SECONDS = 2 * 3600.0
 _OF_PIP = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -26,38 +26,32 @@ _OF_PIP = {
 }
 _UNREACHED = ("error sending request", "failed to fetch", "dns error", "client error (connect)", "timed out")
 _NO_WHEEL = ("no wheels with a matching", "no source distribution", "only has wheels")
-# An index that answers and lacks what was resolved elsewhere: the controller's is a private one, say.
+# An index that responds but lacks what was resolved elsewhere: the controller's may be a private one.
 _LACKING = ("not found in the package registry", "there is no version of", "network was disabled")
 
 
-def call(request: Request, arguments: list[str], **settings: str) -> subprocess.CompletedProcess[bytes]:
+def call(request: Request, arguments: list[str], **settings: str) -> Said:
     argv = [os.path.expanduser(str(request["uv"])), *arguments]
     return run("uv", argv, {**environment(os.environ), **settings})
 
 
-def run(what: str, argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
-    """Run a program; raise NodeError when something killed it."""
-    done = subprocess.run(
-        argv,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        cwd="/",  # uv reads the configuration of the project that it is called in
-        check=False,
-    )
-    if done.returncode < 0:
-        name = signal_name(-done.returncode)
+def run(what: str, argv: list[str], env: dict[str, str]) -> Said:
+    """Run a program; raise NodeError if something killed it."""
+    made = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+    # uv reads the configuration of the project in its working folder.
+    done = listen([os.fsencode(word) for word in argv], made, _SECONDS, "/")
+    if done.status < 0:
         raise NodeError(
             "env",
-            f"cannot make the environment: {what} was killed by {name}",
-            "SIGKILL is `kill -9` or the kernel's out-of-memory killer" if name == "SIGKILL" else "",
+            f"cannot create the environment: {what} was {done.killed or 'ended'}",
+            done.why or "SIGKILL is `kill -9` or the kernel's out-of-memory killer",
             "`dmesg -T | grep -i oom` there; then run `orchestrate setup` again",
         )
     return done
 
 
 def environment(login: Mapping[str, str]) -> "dict[str, str]":
-    """Return the login's environment, with what pip knows where uv was told nothing itself."""
+    """Return the login's environment, with pip's settings where uv has none."""
     made = {**_of_pip(login), **compiling(login)}
     made.update(UV_NO_PROGRESS="1", UV_PYTHON_DOWNLOADS="never", NO_COLOR="1")
     made.pop("VIRTUAL_ENV", None)
@@ -77,7 +71,7 @@ def _of_pip(login: Mapping[str, str]) -> "dict[str, str]":
                 parser.read(path, encoding="utf-8")
                 values.update(parser.items("global"))
             except (OSError, UnicodeError, configparser.Error):
-                pass  # pip itself says what is wrong with it
+                pass  # pip itself reports what is wrong with it
     values.update(
         (name[4:].lower().replace("_", "-"), value) for name, value in login.items() if name[:4] == "PIP_"
     )
@@ -85,36 +79,29 @@ def _of_pip(login: Mapping[str, str]) -> "dict[str, str]":
 
 
 def compiling(login: Any) -> dict[str, str]:
-    """Return the login's environment without what keeps bytecode from its place beside the source."""
-    return {
-        name: value
-        for name, value in login.items()
-        if name not in {"PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
-    }
+    """Return the login's environment without settings that put bytecode elsewhere than next to its source."""
+    elsewhere = {"PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
+    return {name: value for name, value in login.items() if name not in elsewhere}
 
 
 def failed(arguments: list[str], log: str) -> NodeError:
-    what = f"cannot make the environment: `uv {arguments[0]}` failed"
-    kind, hint = "env", "mend what uv says, then run `orchestrate setup`"
-    if any(words in log.lower() for words in _NO_WHEEL):
+    what = f"cannot create the environment: `uv {arguments[0]}` failed"
+    kind, hint = "env", "fix what uv reports, then run `orchestrate setup`"
+    if any(message in log.lower() for message in _NO_WHEEL):
         hint = 'set `python = "3.12"` under [env], or other versions of the packages'
-    elif any(words in log.lower() for words in (*_UNREACHED, *_LACKING)):
+    elif any(message in log.lower() for message in (*_UNREACHED, *_LACKING)):
         kind, hint = NO_INDEX, 'set `via = "controller"` under [env]: this machine then sends the packages'
-    # The folder in uv's first line is another one on each host; without it equal errors are shown once.
-    words = "\n".join(line for line in log.split("\n") if not line.startswith("Using Python "))
-    return NodeError(kind, what, tail(words), hint)
+    # The folder in uv's first line differs between hosts; without it equal errors fold.
+    message = "\n".join(line for line in log.split("\n") if not line.startswith("Using Python "))
+    return NodeError(kind, what, tail(message), hint)
 
 
 def no_python(request: Request, python: str, stderr: bytes) -> NodeError:
     hint = "set `python` under [env] to one that is there; or install it (`apt install python3`)"
     if python[:1] in "3<>=~!":
         hint += f"; or let uv do it there: `{request['uv']} python install '{python}'`"
-    return NodeError(
-        "no-python",
-        f"has no Python that fits {python!r}",
-        tail(stderr.decode("utf-8", "replace"), 2),
-        hint,
-    )
+    why = tail(stderr.decode("utf-8", "replace"), 2)
+    return NodeError("no-python", f"has no Python that fits {python!r}", why, hint)
 
 
 def tail(text: str, lines: int = _LINES) -> str:

@@ -1,16 +1,18 @@
-"""A run's own working folder, made from its tree: nothing that a script writes there is ever deleted.
+"""A run's own working folder, created from its tree: nothing that a script writes there is ever deleted.
 
-<workdir>/runs/<run>/work, and trees: the digests that it was made from, and of its data
-<workdir>/.share-<nonce>/<host>: hosts that see the same working folder each leave their name, then all look
+<workdir>/runs/<run>/work, and trees: the digests that it was created from, and of its data; and users: the
+    runs that have continued in it
+<workdir>/.share-<nonce>/<host>: hosts with the same working folder each write their name, then all look
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from typing import Any
 
-from ..base import lenient, trust
+from ..base import lenient, procs, trust
 from ..base.fault import unwritable
 from ..base.paths import absolute, plain_name
 from ..disk.removing import remove
@@ -19,11 +21,7 @@ from ..task import environ
 
 
 def make(_agent: Agent, request: Request) -> dict[str, Any]:
-    """Copy a tree, once per run, also when hosts that share the folder all ask.
-
-    Nothing is made while the tree is missing, or one of `also`: the reply then names what is. With `needs`
-    the reply says what of it the machine has.
-    """
+    """Copy a tree once per run, even if all hosts that share the folder ask; report what is missing."""
     workdir, run = absolute(request["workdir"]), run_folder(request["workdir"], request["run"])
     work = os.path.join(run, "work")
     digests = [request["digest"], *request.get("also", ())]
@@ -34,25 +32,33 @@ def make(_agent: Agent, request: Request) -> dict[str, Any]:
             return reply
     trust.check_way(workdir, "trees")
     trust.check_way(workdir, "runs", os.path.basename(run), "work")
-    there = os.path.isdir(work)  # and nothing of a tree is needed for it any more
+    user = plain_name("run", request["user"]) if request.get("user") else ""
+    exists = os.path.isdir(work)
+    existing = exists and (not user or user in users(run))  # and it no longer depends on a tree
     trees = {digest: os.path.join(workdir, "trees", digest) for digest in digests}
     for tree in trees.values():
-        lenient.touch(tree)  # what was used just now is not cleaned away
+        lenient.touch(tree)  # a recently used tree is not cleaned
     reply["missing"] = [digest for digest in digests if not trust.is_ours(trees[digest])]
-    if reply["missing"] or there:
+    if reply["missing"] or existing:
         return reply
     made = f"{work}.{os.uname().nodename}.{os.urandom(6).hex()}"
     try:
         os.makedirs(run, exist_ok=True)
-        with open(os.path.join(run, "trees"), "w", encoding="utf-8") as file:
+        with open(os.path.join(run, "trees"), "a" if exists else "w", encoding="utf-8") as file:
             file.write("".join(f"{digest}\n" for digest in [*digests, *request.get("data", ())]))
-        shutil.copytree(trees[digests[0]], made, symlinks=True)
-        os.rename(made, work)
-        reply["made"] = True
+        if exists:
+            _lay(trees[digests[0]], work)
+        else:
+            shutil.copytree(trees[digests[0]], made, symlinks=True)
+            os.rename(made, work)
+            reply["made"] = True
+        if user:
+            with open(os.path.join(run, "users"), "a", encoding="utf-8") as file:
+                file.write(user + "\n")
     except OSError as error:
         remove(made)
-        reply["missing"] = [one for one in digests if not os.path.isdir(trees[one])]
-        if not reply["missing"] and not os.path.isdir(work):
+        reply["missing"] = [digest for digest in digests if not os.path.isdir(trees[digest])]
+        if not reply["missing"] and (exists or not os.path.isdir(work)):
             if isinstance(error, shutil.Error):  # a list with every file that could not be copied
                 first = str(error.args[0][0][2])  # "[Errno 28] No space left on device: ..."
                 error = OSError(0, first.partition("] ")[2].partition(": ")[0] or first)
@@ -60,17 +66,67 @@ def make(_agent: Agent, request: Request) -> dict[str, Any]:
     return reply
 
 
+def _lay(tree: str, work: str) -> None:
+    """Put the files of a tree into a folder, each at once: hosts that share it may do so side by side."""
+    for folder, folders, files in os.walk(tree):
+        to = os.path.normpath(os.path.join(work, os.path.relpath(folder, tree)))
+        os.makedirs(to, exist_ok=True)  # where a task made it a link, that is where its files are
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        for name in (*files, *links):
+            made = os.path.join(to, f".orchestrate-{os.urandom(6).hex()}")
+            shutil.copy2(os.path.join(folder, name), made, follow_symlinks=False)
+            try:
+                os.replace(made, os.path.join(to, name))
+            except OSError:
+                os.unlink(made)
+                raise
+
+
+def users(folder: str) -> list[str]:
+    """Return the runs that have continued in a run's folder."""
+    return procs.text(os.path.join(folder, "users")).split()
+
+
+# Names of what belongs to one task: rank_0, worker-1, __0_0.distcp. Logs are read by nobody who trains.
+_OWNED = r"(?i)(^|[-_.])(rank|worker|task|replica|shard|node|proc(ess)?)[-_.=]?\d+($|[-_.])|^__\d+_\d+\."
+_LOG = r"(?i)log|tensorboard|tfevents|profil|\.orchestrate"
+_SHOWN, _MOST = 3, 200_000  # names that are reported, and that are read
+
+
+def look(agent: Agent, request: Request) -> dict[str, Any]:
+    """Tell whether a folder is there, which living runs use it, and some files of single tasks in it."""
+    from . import clean  # only here: it imports a fifth of what an agent imports for a launch
+
+    workdir, folder = absolute(request["workdir"]), run_folder(request["workdir"], request["run"])
+    trust.check_way(workdir, "runs", os.path.basename(folder), "work")
+    others = {os.path.basename(folder), *users(folder)} - {request["user"]}
+    work = os.path.join(folder, "work")
+    digests = procs.text(os.path.join(folder, "trees")).split()
+    owned: list[str] = []
+    remaining = _MOST
+    for path, folders, files in os.walk(work):
+        below = os.path.relpath(path, work)
+        folders[:] = [name for name in folders if not re.search(_LOG, name)]
+        for name in (*folders, *files):
+            item, remaining = os.path.normpath(os.path.join(below, name)), remaining - 1
+            sent = any(os.path.lexists(os.path.join(workdir, "trees", digest, item)) for digest in digests)
+            if re.search(_OWNED, name) and not re.search(_LOG, name) and not sent:
+                owned.append(item)
+        if len(owned) >= _SHOWN or remaining < 0:
+            break
+    using = sorted(others & clean.alive(agent.paths))
+    return {"there": os.path.isdir(work), "alive": using, "owned": owned[:_SHOWN]}
+
+
 def _have(needs: dict[str, Any]) -> dict[str, Any]:
-    """Say what of a job's needs is here; without a setup and paths PATH alone decides."""
+    """Return which of a job's needs exist here; without a setup and paths, PATH alone decides."""
     if needs.get("setup") or needs["paths"]:
-        from ..look import facts  # it brings `subprocess`, which most jobs do not need
+        from ..look import facts  # it imports `subprocess`, which most jobs do not need
 
         return facts.have(needs)
     command, env = environ.of_task({"argv": [needs["program"]], "python": needs["python"]}, {})
-    return {
-        "program": shutil.which(os.fsdecode(command[0]), path=os.fsdecode(env[b"PATH"])) is not None,
-        "paths": [],
-    }
+    program = shutil.which(os.fsdecode(command[0]), path=os.fsdecode(env[b"PATH"]))
+    return {"program": program is not None, "paths": []}
 
 
 def run_folder(workdir: str, run: str) -> str:
@@ -78,7 +134,7 @@ def run_folder(workdir: str, run: str) -> str:
 
 
 def share(_agent: Agent, request: Request) -> dict[str, Any]:
-    """Take one step: `write` our name, `read` the names that this host sees, or `clean` up."""
+    """Do one step: `write` our name, `read` the names that this host sees, or `clean` up."""
     workdir = absolute(request["workdir"])
     folder = os.path.join(workdir, ".share-" + plain_name("nonce", request["nonce"]))
     hosts: list[str] = []
@@ -86,12 +142,14 @@ def share(_agent: Agent, request: Request) -> dict[str, Any]:
         if request["step"] == "write":
             _write(workdir, folder, plain_name("host", request["host"]))
         elif request["step"] == "read" and os.path.isdir(folder):
-            # Changing the folder ourselves makes an NFS client forget its stale listing.
+            # Changing the folder ourselves makes an NFS client drop its stale listing.
             mark = os.path.join(folder, f".{os.uname().nodename}-{os.getpid()}")
             with open(mark, "wb"):
                 pass
             os.unlink(mark)
             hosts = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+            if hosts == [request["host"]]:  # most clusters share nothing: no third step is needed
+                remove(folder)
         elif request["step"] == "clean":
             remove(folder)
     except OSError as error:
@@ -100,7 +158,7 @@ def share(_agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def _write(workdir: str, folder: str, host: str) -> None:
-    """Leave a name. A working folder whose code we would not run is refused here already."""
+    """Write a name. A working folder whose code we would not run is refused here already."""
     trust.check_way(workdir, "trees")
     trust.check_way(workdir, "runs")
     os.makedirs(folder, exist_ok=True)

@@ -1,8 +1,8 @@
-"""One command of the user's, outside any run: its output is sent as it comes, and nothing of it stays.
+"""One user command outside any run: its output is sent as it arrives, and nothing of it remains.
 
-It runs below a child of the agent that adopts whatever the command starts, in the background or in
-sessions of their own. When the command ends, is told to end, or the agent is gone for any reason,
-that child ends what is left and only then answers.
+It runs below a child of the agent that adopts whatever the command starts, in the background or in sessions
+of their own. When the command ends, is ended, or the agent is gone for any reason, that child ends the
+remaining processes and only then replies.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..serve.loop import READ
 
 _LONGEST = 7 * 86_400.0  # seconds
 _MOMENT = 0.5  # seconds from TERM to KILL
-_PATIENCE = 10.0  # seconds until a process that cannot be ended is named
+_PATIENCE = 3.0  # seconds until a process that cannot be ended is reported
 _PIECE = 1 << 16
-_PAUSE = 0.02  # seconds until a controller that reads slowly is tried again
+_ENDS = (signal.SIGTERM, signal.SIGHUP)  # HUP: the kernel's, where the login of a stopped agent ends
 
 
 class _EndIt(Exception):  # noqa: N818 - no error: it was asked for
-    """TERM has arrived: from the agent, or because it is gone."""
+    """TERM has arrived, from the agent or because the agent is gone; or HUP, with its login."""
 
 
 def start(agent: Agent, request: Request) -> None:
@@ -54,7 +54,7 @@ def start(agent: Agent, request: Request) -> None:
 
 
 def end(agent: Agent, _request: Request) -> dict[str, Any]:
-    """Tell the command to end; the reply to its start says when nothing is left."""
+    """End the command; the reply to its start reports when nothing is left."""
     pid = agent.rooms.get("exec")
     if pid is not None:
         os.kill(pid, signal.SIGTERM)  # our own child, which is not collected before its reply
@@ -72,7 +72,7 @@ class _Stream:
         self._watch()
 
     def drain(self) -> None:
-        """Send what still stands in the pipe; whoever holds its other end now cannot be ended."""
+        """Send what is still in the pipe; a process that holds its other end now cannot be ended."""
         while self._forward():
             pass
         self._close()
@@ -84,9 +84,9 @@ class _Stream:
     def _hear(self) -> None:
         if self._agent.outbox.room:
             self._forward()
-        else:  # the command waits at its pipe until the controller has read
+        else:  # the command blocks at its pipe until the controller has read
             self._agent.loop.unwatch(self._end)
-            self._agent.loop.after(_PAUSE, self._watch)
+            self._agent.outbox.when_room(self._watch)
 
     def _forward(self) -> bool:
         try:
@@ -110,53 +110,60 @@ class _Stream:
 
 
 def _run(argv: list[bytes], out: int, err: int) -> dict[str, Any]:
-    """How the command ended, once nothing of it is left."""
+    """Return how the command ended, once nothing of it is left."""
     procs.adopt_orphans()
-    signal.signal(signal.SIGTERM, _told_to_end)
+    _expect(_on_end)
     result: dict[str, Any] = {"status": 128 + signal.SIGTERM, "stopped": False}
     try:
-        result["status"] = _status(os.waitpid(_spawn(argv, out, err), 0)[1])
+        try:
+            result["status"] = _status(os.waitpid(_spawn(argv, out, err), 0)[1])
+        except OSError as error:
+            missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+            result.update(status=127 if missing else 126, error=f"{os.fsdecode(argv[0])}: {error.strerror}")
+        _expect(signal.SIG_IGN)
     except _EndIt:
         result["stopped"] = True
-    except OSError as error:
-        missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
-        result.update(status=127 if missing else 126, error=f"{os.fsdecode(argv[0])}: {error.strerror}")
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     result["ended"], result["left"] = _end_all()
     return result
 
 
-def _told_to_end(*_: object) -> None:
+def _on_end(*_: object) -> None:
+    """Raise once: a second signal, as the agent ends, must not keep us from ending the command."""
+    _expect(signal.SIG_IGN)
     raise _EndIt
 
 
+def _expect(handler: Any) -> None:
+    for signum in _ENDS:
+        signal.signal(signum, handler)
+
+
 def _spawn(argv: list[bytes], out: int, err: int) -> int:
-    """Start the command; raise the OSError with which its program could not be run."""
+    """Start the command; raise the OSError for a program that cannot be executed."""
     try:
         os.chdir(os.path.expanduser("~"))
     except OSError:
-        pass  # it may be gone, or not ours to enter: then from where we are
+        pass  # the folder may be missing or not accessible: then from the current one
     streams = [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
-    ours = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE)
+    ours = (*_ENDS, signal.SIGINT, signal.SIGPIPE)
     return os.posix_spawnp(argv[0], argv, os.environ, file_actions=streams, setpgroup=0, setsigdef=ours)
 
 
 def _end_all() -> tuple[int, list[str]]:
-    """End every descendant; how many there were, and the names of those that stay."""
+    """End every descendant; return how many there were, and the names of those that stay."""
     began = time.monotonic()
-    seen = {process.pid for process in procs.signal_all(signal.SIGTERM)}
-    while procs.reap()[1]:  # all that lost their parent are ours
+    signaled = {process.pid for process in procs.signal_all(signal.SIGTERM)}
+    while procs.reap()[1]:  # orphans below us are our children
         late = time.monotonic() - began
-        left = procs.signal_all(signal.SIGKILL) if late > _MOMENT else []
-        seen.update(process.pid for process in left)
-        if left and late > _PATIENCE:  # another user's, by sudo, or stuck in the kernel
-            return len(seen), [procs.name(process.pid) for process in left]
+        remaining = procs.signal_all(signal.SIGKILL) if late > _MOMENT else []
+        signaled.update(process.pid for process in remaining)
+        if remaining and late > _PATIENCE:  # another user's, through sudo, or stuck in the kernel
+            return len(signaled), [procs.name(process.pid) for process in remaining]
         time.sleep(0.005)
-    return len(seen), []
+    return len(signaled), []
 
 
 def _status(wait_status: int) -> int:
-    """Return an exit status as a shell counts: 128 and the signal."""
     if os.WIFSIGNALED(wait_status):
         return 128 + os.WTERMSIG(wait_status)
     return os.WEXITSTATUS(wait_status)

@@ -1,4 +1,4 @@
-"""The environment and the command line of a task, as bytes: nothing of them passes through a shell.
+"""The environment and the command line of a task, as bytes that no shell interprets.
 
 Bytes, because the agent's locale may be anything while the values must arrive exactly.
 """
@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import socket
 import struct
 import termios
 import zlib
 from typing import Any, Dict, Mapping, NamedTuple
 
-from ..base import network
+from ..base import network, procs
 from ..base.descriptors import replace_file
 from ..base.paths import Paths, TaskFolder, make_private
 
 Environ = Dict[bytes, bytes]
 
-# Of the login, or of the step of a Slurm job, that our agent is: of a task it would not be true. JAX,
-# Lightning, mpi4py and TensorFlow's SlurmClusterResolver would take themselves for process 0 of 1.
-_OF_AGENT = re.compile(
-    rb"SSH_|PMIX?\d?_|SRUN_|SLURM_(STEP|SRUN_|PROCID$|LOCALID$|NODEID$|GTIDS$|NTASKS|NPROCS$|NNODES$|TASK"
-    rb"|CPU_BIND|MEM_BIND|LAUNCH_NODE|DISTRIBUTION$|MPI_TYPE$|PMI|PRIO_PROCESS$|UMASK$|WORKING_CLUSTER$)"
+# Variables of the login, or of the agent's Slurm step, that are wrong for a task. With them JAX, Lightning,
+# mpi4py and TensorFlow's SlurmClusterResolver would take themselves for process 0 of 1.
+_OF_AGENT = tuple(
+    b"SSH_ PMI_ PMI2_ PMIX_ SRUN_ SLURM_STEP SLURM_SRUN_ SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_GTIDS"
+    b" SLURM_NTASKS SLURM_NPROCS SLURM_NNODES SLURM_TASK SLURM_DISTRIBUTION SLURM_MEM_BIND SLURM_LAUNCH_NODE"
+    b" SLURM_CPU_BIND SLURM_MPI_TYPE SLURM_PMI SLURM_PRIO_PROCESS SLURM_UMASK SLURM_WORKING_CLUSTER".split()
 )
 
 # A newline first: the setup may end in a comment. PATH again: a login shell's profile may reset it.
@@ -32,15 +32,15 @@ _RUN_AFTER_SETUP = '\nPATH="$1${1:+:}$PATH"; shift; exec "$@"'
 
 
 def encode(text: str) -> bytes:
-    """The bytes of a value that came as JSON."""
+    """Return the bytes of a value that came as JSON."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def build(
     base: Mapping[bytes, bytes], interpreter: str | None, env: Mapping[str, str], marks: Mapping[str, str]
 ) -> Environ:
-    """The task's environment: the login's, our defaults, the job's own (wins), and the marks (always)."""
-    made = {name: value for name, value in base.items() if not _OF_AGENT.match(name)}
+    """Return the task's environment: the login's, our defaults, the job's own, and always the marks."""
+    made = {name: value for name, value in base.items() if not name.startswith(_OF_AGENT)}
     _set_utf8(made)
     made[b"PYTHONUNBUFFERED"] = b"1"
     if interpreter is not None:
@@ -51,7 +51,7 @@ def build(
 
 
 def command(argv: list[str], setup: str | None, interpreter: str | None) -> list[bytes]:
-    """Return what to exec; the user's setup text is one argument of a login bash, the command its others."""
+    """Return the argv to exec; with a setup, a login bash runs that text before the command."""
     made = [encode(os.path.expanduser(argv[0])), *(encode(argument) for argument in argv[1:])]
     if not setup:
         return made
@@ -60,26 +60,26 @@ def command(argv: list[str], setup: str | None, interpreter: str | None) -> list
 
 
 def of_task(spec: Mapping[str, Any], marked: Mapping[str, str]) -> tuple[list[bytes], Environ]:
-    """The command line and the environment for a task's spec on this machine."""
-    import shutil  # its compressions take a while to load
+    """Return the command line and the environment for a task's spec on this machine."""
+    import shutil  # slow to import because of its compression modules
 
-    setup, python, found = spec.get("setup"), spec.get("python"), None
-    # A bare name is the setup's to find: `conda activate` decides what `python` means after it.
+    setup, python, program = spec.get("setup"), spec.get("python"), None
+    # The setup resolves a bare name: `conda activate` decides what `python` means after it.
     if python and ("/" in python or not setup):
-        found = shutil.which(os.path.expanduser(python), path=os.environ.get("PATH", os.defpath))
-    interpreter = found and os.path.abspath(found)  # a venv's link is not resolved
+        program = shutil.which(os.path.expanduser(python), path=os.environ.get("PATH", os.defpath))
+    interpreter = program and os.path.abspath(program)  # the link of a venv is not resolved
     made = build(os.environb, interpreter, {**_interfaces(spec), **(spec.get("env") or {})}, marked)
     return command(spec["argv"], setup, interpreter), made
 
 
 def _interfaces(spec: Mapping[str, Any]) -> dict[str, str]:
-    """The variables that lead libraries to the network of the task's address, where the login has none."""
+    """Return variables that select the network of the task's address, unless the login has them."""
     names = [name for name in spec.get("interfaces") or () if encode(name) not in os.environb]
     carrier = network.carrier(spec["address"]) if names else None
     if carrier is None:
         return {}
     longer = any(name.startswith(carrier) and name != carrier for _, name in socket.if_nameindex())
-    # NCCL takes a name for the beginning of names, unless it is told not to.
+    # NCCL treats a name as a prefix by default.
     return {name: "=" * (longer and name.startswith("NCCL_")) + carrier for name in names}
 
 
@@ -93,14 +93,14 @@ def _put_first(env: Environ, interpreter: str) -> None:
 
 
 def _set_utf8(env: Environ) -> None:
-    """A UTF-8 locale, set where it decides, unless there is one."""
+    """Set a UTF-8 locale in the deciding variable, unless there is one."""
     deciding = next((name for name in (b"LC_ALL", b"LC_CTYPE", b"LANG") if env.get(name)), b"LANG")
     if b"utf-8" not in env.get(deciding, b"").lower().replace(b"utf8", b"utf-8"):
         env[deciding] = b"C.UTF-8"
 
 
 class Launch(NamedTuple):
-    """The task as data. It holds secrets: it is inherited through fork and never written down."""
+    """The task as data. It contains secrets: it is inherited through fork and never written to disk."""
 
     paths: Paths
     folder: TaskFolder
@@ -108,25 +108,25 @@ class Launch(NamedTuple):
     env: dict[bytes, bytes]
     cwd: str
     grace: float
-    endless: bool  # ends only when a keeper says so: without one, when its lifeline is over
-    lifeline: float | None  # None: lives without a keeper for ever
+    endless: bool  # ends only on a keeper's request, or without one when its lifeline is over
+    lifeline: float | None  # None: lives without a keeper indefinitely
     log_cap: int | None
-    fence: float | None  # ends when neither it nor a keeper was heard for so long; None: never
-    terminal: list[int] | None  # rows and columns, of a task that has one
+    fence: float | None  # ends when neither it nor a keeper was active for so long; None: never
+    terminal: list[int] | None  # rows and columns, for a task with a terminal
 
 
 class Handles(NamedTuple):
-    """Open descriptors, none of them inherited by the task."""
+    """Open descriptors, none of which the task inherits."""
 
     lock: int  # locked: the task is not over. One open file shared by guard and supervisor
-    control: int  # the FIFO, open for both ways so that it never ends
+    control: int  # the FIFO, opened read-write so that it never ends
     log_read: int  # a pipe, or the two ends of a terminal
     log_write: int
-    answer: int  # where `start` waits for how it went
+    answer: int  # where `start` waits for the result
 
 
 def type_in(terminal: int, request: Mapping[str, Any]) -> None:
-    """Type into a terminal and give it its size; what is no request of ours, or finds no room, is lost."""
+    """Send input to a terminal and set its size; invalid requests, and those without room, are dropped."""
     try:
         if request["terminal"]:
             resize(terminal, request["terminal"])
@@ -139,33 +139,70 @@ def resize(terminal: int, size: list[int]) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size[0], size[1], 0, 0))
 
 
-# --- the Pythons of a task: our `sitecustomize` and its part come first on their PYTHONPATH ---
+# --- the Pythons of a task: our `sitecustomize` and its parts come first on their PYTHONPATH ---
 
-# SIGRTMIN+15 of glibc. Programs use USR1, USR2 and ALRM, and R, Java and Slurm scripts do too; in the
-# middle of the real-time signals nobody has been met.
+# SIGRTMIN+15 of glibc. Programs use USR1, USR2 and ALRM, as do R, Java and Slurm scripts; no known program
+# uses the middle of the real-time signals.
 SIGNAL = 49
-# Written in this order: with the last one both are there.
-_PARTS = ("site_frameworks.py", "sitecustomize.py")
+# Written in this order: if the last one exists, all do.
+_PARTS = ("site_frameworks.py", "site_standby.py", "sitecustomize.py")
 _HOOK = os.path.join(os.path.dirname(os.path.dirname(__file__)), "hook")
 
 
 def install_site(paths: Paths, spec: Mapping[str, Any]) -> str | None:
-    """Make the folder with our `sitecustomize`, named by its version; None where none is wanted.
+    """Create the folder with our `sitecustomize`, named by its version; None if none is requested.
 
-    Nor where it cannot be made: a task that cannot show its stacks is still a task.
+    Also None if it cannot be created: a task that cannot show its stacks is still a task.
     """
     env = spec.get("env") or {}
     if not (spec.get("stacks", True) or "ORCHESTRATE_KERAS" in env or "ORCHESTRATE_AUTO_SHARD" in env):
         return None
-    try:  # as this package brought them along, on disk or in memory
+    try:  # as this package contains them, on disk or in memory
         read = __spec__.loader.get_data  # type: ignore[union-attr]
         sources = {name: read(os.path.join(_HOOK, name)) for name in _PARTS}
-        # hashlib's libcrypto would take 4 ms of each start
+        # hashlib's libcrypto would add 4 ms to each start
         folder = paths.site(f"{zlib.crc32(b''.join(sources.values())):08x}")
         if not os.path.exists(os.path.join(folder, _PARTS[-1])):
             make_private(folder)
             for name, source in sources.items():
                 replace_file(os.path.join(folder, name), source)
-    except OSError:  # no room; no longer readable where it came from
+    except OSError:  # no room; or no longer readable where it came from
         return None
     return folder
+
+
+def make(spec: Mapping[str, Any], site: str | None, marks: Mapping[str, str]) -> tuple[list[bytes], Environ]:
+    """The command line and the whole environment of a task with these marks, our `sitecustomize` in it."""
+    argv, env = of_task(spec, marks)
+    if not spec.get("terminal") and "PYTHONBREAKPOINT" not in (spec.get("env") or {}):
+        env[b"PYTHONBREAKPOINT"] = b"0"  # at a prompt it would read the end of /dev/null, and end
+    if site is not None:
+        rest = env.get(b"PYTHONPATH")  # an empty piece of it would mean the working folder
+        env[b"PYTHONPATH"] = os.fsencode(site) + (b":" + rest if rest else b"")
+    return argv, env
+
+
+def launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any], site: str | None) -> Launch:
+    """The task as data, with a new cookie."""
+    marks = {
+        procs.COOKIE: f"{folder.run}/{folder.attempt}/{folder.task}/{os.urandom(8).hex()}",
+        "ORCHESTRATE_RUN": folder.run,
+        "ORCHESTRATE_ATTEMPT": folder.attempt,
+        "ORCHESTRATE_REPORT": folder.report,
+    }
+    if site is not None and spec.get("stacks", True):
+        marks["ORCHESTRATE_STACKS"] = f"{SIGNAL}:{folder.stacks}"
+    argv, env = make(spec, site, marks)
+    return Launch(
+        paths=paths,
+        folder=folder,
+        argv=argv,
+        env=env,
+        cwd=os.path.join(os.path.expanduser("~"), os.path.expanduser(spec.get("cwd") or "~")),
+        grace=float(spec.get("grace") or 0.0),
+        endless=bool(spec.get("endless")),
+        lifeline=spec.get("lifeline") or None,
+        fence=spec.get("fence") or None,
+        log_cap=spec.get("log_cap") or None,
+        terminal=spec.get("terminal"),
+    )

@@ -1,7 +1,7 @@
 """Following tasks: their log, their report and their state as stream frames, from any offset.
 
-All tails are looked at again and again, and take turns, one frame each, for as long as the outbox has room.
-A final state goes out only behind the last byte of log and report.
+All tails are checked repeatedly and take turns, one frame each, while the outbox has room. A final state is
+sent only after the last byte of log and report.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .output import RECORD
 CHUNK = 64 << 10
 TIMES = 2048  # in one frame; a log of single bytes has one for each
 
-_QUICK, _SLOW = 0.02, 0.2  # seconds between two looks: behind news, and after some without any
-_LOCKS_EVERY = 1.0  # seconds between two looks for tasks whose guard and supervisor were killed
+_QUICK, _SLOW = 0.02, 0.2  # seconds between two checks: after new data, and after some without any
+_LOCKS_EVERY = 1.0  # seconds between two checks for tasks whose guard and supervisor were killed
 _SETTLE_SECONDS = 30.0
 
 
@@ -35,7 +35,6 @@ class Follower:
         self._settling: set[Tail] = set()
         self._pause = _QUICK
         agent.rooms["follower"] = self
-        agent.outbox.on_room = self._pump
         self._look()
         self._look_at_locks()
 
@@ -66,6 +65,8 @@ class Follower:
                 self._pause = _QUICK
             if tail.over:
                 self._forget(tail)
+        if self._due:
+            self._agent.outbox.when_room(self._pump)
 
     def _forget(self, tail: Tail) -> None:
         self._tails.remove(tail)
@@ -74,7 +75,7 @@ class Follower:
         tail.close()
 
     def _look_at_locks(self) -> None:
-        """Settle tasks whose lock is free though they have not ended, in a child: it takes a moment."""
+        """In a child, because it is slow: settle tasks whose lock is free although they have not ended."""
         self._agent.loop.after(_LOCKS_EVERY, self._look_at_locks)
         for tail in self._tails:
             try:
@@ -85,14 +86,14 @@ class Follower:
                 ):
                     self._settle(tail)
             except (OSError, NodeError):
-                pass  # no descriptor or process is left for it, or its disk fails: the next look tells
+                pass  # no descriptor or process is available, or its disk fails: the next check decides
 
     def _settle(self, tail: Tail) -> None:
         def work() -> Any:
             return {"ok": True, "state": state.settle(tail.folder)}, b""
 
         def done(reply: Any) -> None:
-            pause = 0.0 if reply[0]["ok"] else _SETTLE_SECONDS  # something cannot be killed: later again
+            pause = 0.0 if reply[0]["ok"] else _SETTLE_SECONDS  # something cannot be killed: retry later
             self._agent.loop.after(pause, lambda: self._settling.discard(tail))
 
         self._agent.jobs.run("settle", work, done, seconds=_SETTLE_SECONDS)
@@ -100,20 +101,20 @@ class Follower:
 
 
 def follow(agent: Agent, request: Request) -> dict[str, Any]:
-    """Start a stream with the request's id; return the tasks that are not here."""
+    """Start a stream with the request's id; return the tasks that do not exist here."""
     missing = []
-    for wanted in request["tasks"]:
-        folder = agent.paths.task(request["run"], request["attempt"], wanted["task"])
-        log, report = int(wanted.get("log") or 0), int(wanted.get("report") or 0)
+    for position in request["tasks"]:
+        folder = agent.paths.task(request["run"], request["attempt"], position["task"])
+        log, report = int(position.get("log") or 0), int(position.get("report") or 0)
         try:
             _follower(agent).add(Tail(int(request["id"]), folder, log, report))
         except FileNotFoundError:
-            missing.append(wanted["task"])
+            missing.append(position["task"])
     return {"missing": missing}
 
 
 def type_in(agent: Agent, request: Request) -> dict[str, Any]:
-    """Type into the terminal of a task, and look at once for what it answers."""
+    """Send input to the terminal of a task, and check at once for its output."""
     folder = agent.paths.task(request["run"], request["attempt"], request["task"])
     state.tell(folder, {"want": "type", "typed": request["typed"], "terminal": request["terminal"]})
     _follower(agent).hurry()
@@ -131,7 +132,7 @@ def _follower(agent: Agent) -> Follower:
 
 
 class Tail:
-    """Makes frames, one at a time; holds the files open so that nothing can take them away."""
+    """Yields frames, one at a time; keeps the files open so that nothing can remove them."""
 
     def __init__(self, stream: int, folder: TaskFolder, log: int, report: int) -> None:
         self.stream = stream
@@ -142,45 +143,45 @@ class Tail:
         self._report = _File(folder.report, report)
         self._times = Times(folder.idx, log)
         self._seen: dict[str, Any] | None = None
-        self._state: dict[str, Any] | None = None  # not yet told
+        self._state: dict[str, Any] | None = None  # not reported yet
 
     def close(self) -> None:
         for file in (self._log, self._report, self._times.file):
             file.close()
 
     def next_frame(self) -> Frame | None:
-        """Return what is to be told next; None when there is nothing now. `over` behind the final state.
+        """Return the next frame; None if there is nothing new. `over` after the final state.
 
-        The state is read before the files: with a final state they can grow no more.
+        The state is read before the files: after a final state they cannot grow any more.
         """
         try:
-            found = state.read(self.folder)
-            if found != self._seen:
-                self._seen = self._state = found
+            record = state.read(self.folder)
+            if record != self._seen:
+                self._seen = self._state = record
         except FileNotFoundError:
-            pass  # the run was dropped; the files that are open can still be read
+            pass  # the run was removed; the open files can still be read
         if self._state is not None and not state.is_final(self._state):
             return self._tell_state()
         return self._next_log() or self._next_report() or self._tell_state()
 
     def bury(self, message: str) -> None:
-        """Take the task for lost: its folder is gone, and its supervisor ends it."""
-        known = self._seen or state.new(self.folder, "", 0)
-        if not state.is_final(known):
-            self._seen = self._state = state.ended(known, state.LOST, message)
+        """Treat the task as lost: its folder is gone, and its supervisor ends it."""
+        record = self._seen or state.new(self.folder, "", 0)
+        if not state.is_final(record):
+            self._seen = self._state = state.ended(record, state.LOST, message)
 
     def _tell_state(self) -> Frame | None:
-        told, self._state = self._state, None
-        if told is None:
+        record, self._state = self._state, None
+        if record is None:
             return None
-        self.over = state.is_final(told)
-        return self._frame("state", state=told), b""
+        self.over = state.is_final(record)
+        return self._frame("state", state=record), b""
 
     def _next_log(self) -> Frame | None:
         offset = self._log.offset
         data = self._log.read(CHUNK)
         if not data and offset == self._began:
-            return None  # the record that covers the first byte comes with it
+            return None  # the record that covers the first byte is sent with it
         times, end = self._times.until(offset + len(data))
         if not data and not times:
             return None
@@ -200,7 +201,7 @@ class Tail:
 
 
 class _File:
-    """A file that grows, from an offset on."""
+    """A growing file, from an offset on."""
 
     def __init__(self, path: str, offset: int) -> None:
         self.offset = offset
@@ -214,28 +215,28 @@ class _File:
 
 
 class Times:
-    """The index of a log, read along with it: each record is told once, with or after its bytes.
+    """The index of a log, read along with it: each record is sent once, with or after its bytes.
 
-    Only the record in which a stream begins may have been told before.
+    Only the record in which a stream begins may have been sent before.
     """
 
     def __init__(self, path: str, log: int) -> None:
         self.file = _File(path, 0)
         self._log = log  # where the stream begins
-        self._ahead: deque[tuple[int, int]] = deque()  # read from the file, not yet told
+        self._ahead: deque[tuple[int, int]] = deque()  # read from the file, not yet sent
 
     def until(self, end: int) -> tuple[list[tuple[int, int]], int]:
-        """The untold records before `end`, and how far they reach: nearer when there are too many."""
-        told: list[tuple[int, int]] = []
+        """Return the unsent records before `end`, and how far they reach: less if there are too many."""
+        marks: list[tuple[int, int]] = []
         while self._fill() and self._ahead[0][0] < end:
             record = self._ahead.popleft()
             if self._fill() and self._ahead[0][0] <= self._log:
                 continue  # the stream begins in a later one
-            if len(told) == TIMES:
+            if len(marks) == TIMES:
                 self._ahead.appendleft(record)
-                return told, record[0]
-            told.append(record)
-        return told, end
+                return marks, record[0]
+            marks.append(record)
+        return marks, end
 
     def _fill(self) -> bool:
         if not self._ahead:

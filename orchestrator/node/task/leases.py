@@ -1,22 +1,20 @@
-"""The leases of ports, which keep two runs of a user apart, and the line of a machine that users share.
+"""The leases of ports, which keep two runs of a user apart, and the queue of a machine that users share.
 
-A lease is a flock on leases/<port>. The agent holds it, and so do the guards of tasks started for that
-port: it lasts as long as the last of them. The text in the file counts only while it is locked.
+A lease is a flock on leases/<port>. The agent holds it, and so do the guards of tasks started for that port:
+it lasts as long as the last of them. The text in the file counts only while it is locked.
 
-A place in line is a socket in the abstract namespace, whose name says whose it is. It needs no folder that
-all users may write to, everybody can read the names in /proc/net/unix, and it is gone with its last holder:
-the agent, and the guards of the tasks that it has started. A user who lies there keeps others waiting, and
-no more.
+A place in the queue is a socket in the abstract namespace, whose name identifies its owner. It needs no
+folder that all users may write to, everybody can read the names in /proc/net/unix, and it vanishes with its
+last holder: the agent, and the guards of the tasks that it has started. A user with a false name only keeps
+others waiting.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import socket
-import time
 import zlib
 from typing import Any, NamedTuple
 
@@ -28,14 +26,14 @@ _ROOM = "line"
 
 
 def lease(agent: Agent, request: Request) -> dict[str, Any]:
-    """Take all ports for a run, or none and say who has them.
+    """Take all ports for a run, or none and return who has them.
 
-    One that an earlier agent of the same run still holds, or a task that it has started, is no conflict.
+    A port that an earlier agent of the same run still holds, or one of its tasks, is not a conflict.
     """
-    wanted = {int(port): task for port, task in request["ports"].items()}
+    tasks = {int(port): task for port, task in request["ports"].items()}
     taken: list[int] = []
     conflicts: list[dict[str, Any]] = []
-    for port in wanted:
+    for port in tasks:
         if port not in agent.leases:
             fd = os.open(agent.paths.lease(port), os.O_RDWR | os.O_CREAT, 0o600)
             if locks.take(fd, locks.GLANCE):
@@ -50,8 +48,10 @@ def lease(agent: Agent, request: Request) -> dict[str, Any]:
         for port in taken:
             os.close(agent.leases.pop(port))
         return {"conflicts": conflicts}
-    use(agent, request)
-    for port, task in ((port, task) for port, task in wanted.items() if port in agent.leases):
+    held = agent.rooms.get(_ROOM)
+    if held is None or not held[0].runs:  # it has not waited: runs in the queue wait for it
+        stand(agent, _spot(request)._replace(runs=True))
+    for port, task in ((port, task) for port, task in tasks.items() if port in agent.leases):
         data = json.dumps({"run": request["run"], "task": task, "owner": request["owner"]}).encode()
         os.pwrite(agent.leases[port], data, 0)
         os.ftruncate(agent.leases[port], len(data))
@@ -59,7 +59,7 @@ def lease(agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def leased(agent: Agent, port: int, asker: str) -> dict[str, Any] | None:
-    """The lease of another run than the asking one; None for a free port."""
+    """Return the lease of a different run than the requesting one; None for a free port."""
     if agent.state_error is not None:
         return None
     path = agent.paths.lease(port)
@@ -74,7 +74,7 @@ def leased(agent: Agent, port: int, asker: str) -> dict[str, Any] | None:
 
 
 def _text(fd: int) -> dict[str, Any]:
-    """Return what a lease says; unknown where its holder has not written yet."""
+    """Return the text of a lease; unknown if its holder has not written it yet."""
     unknown = {"run": None, "task": None, "owner": None}
     try:
         return {**unknown, **json.loads(os.pread(fd, 1 << 16, 0))}
@@ -82,72 +82,61 @@ def _text(fd: int) -> dict[str, Any]:
         return unknown
 
 
-# --- the line ---
+# --- the queue ---
 
 
 class Spot(NamedTuple):
-    machine: str  # short for a loopback address, which is taken for a machine of its own, or for nothing
-    since: float  # seconds since the epoch, by the clock of who launched it
+    machine: str  # abbreviates a loopback address, which counts as a separate machine; otherwise empty
+    since: float  # when it was launched, seconds since the epoch, by the launching machine's clock
     run: str
-    runs: bool  # it has the machine; else it waits for it
+    runs: bool  # it uses the machine; otherwise it waits for it
     owner: str
 
 
 def stand_in_line(agent: Agent, request: Request) -> dict[str, Any]:
-    """Stand in line, or with `go` leave it for the machine where nobody is ahead; return who is.
-
-    Whoever has the machine is ahead, and whoever has waited for longer.
-    """
-    mine = _spot(request, float(request["since"]))
+    """Enter the queue, or with `go` leave it for the machine if nobody is ahead; return who is ahead."""
+    mine = _spot(request)
     if not request["go"]:
         stand(agent, mine)
         return {"ahead": [], "granted": False}
     with socket.socket(socket.AF_UNIX) as turn:
         try:
             turn.bind("\0orchestrate-turn/" + mine.machine)
-        except OSError:  # somebody else looks and decides just now
+        except OSError:  # another run is deciding right now
             return {"ahead": [], "granted": False}
-        others = [one for one in _places() if one.machine == mine.machine and one.run != mine.run]
-        ahead = [one for one in others if one.runs or (one.since, one.run) < (mine.since, mine.run)]
+        others = [place for place in places() if place.machine == mine.machine and place.run != mine.run]
+        ahead = [place for place in others if place.runs or (place.since, place.run) < (mine.since, mine.run)]
         if not ahead:
             stand(agent, mine._replace(runs=True))
-    told = [{"since": one.since, "run": one.run, "owner": one.owner} for one in ahead]
-    return {"ahead": told[:20], "granted": not ahead}
+    queue = [{"since": place.since, "run": place.run, "owner": place.owner} for place in ahead]
+    return {"ahead": queue[:20], "granted": not ahead}
 
 
-def use(agent: Agent, request: Request) -> None:
-    """Have the machine without a wait: those who stand in line wait for it."""
-    held = agent.rooms.get(_ROOM)
-    if held is None or not held[0].runs:
-        stand(agent, _spot(request, time.time())._replace(runs=True))
+def _spot(request: Request) -> Spot:
+    # As precise as in its name: two runs have to agree which of them is ahead.
+    machine, since = short(str(request["machine"])), round(float(request["since"]), 3)
+    return Spot(machine, since, str(request["run"]), False, str(request["owner"]))
 
 
-def _spot(request: Request, since: float) -> Spot:
-    return Spot(
-        _short(str(request.get("machine", ""))), since, str(request["run"]), False, str(request["owner"])
-    )
+def plain(owner: str) -> str:
+    """Return an owner as a place shows it."""
+    return re.sub(r"[^A-Za-z0-9@.-]", "_", owner)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     return f"{zlib.crc32(os.fsencode(text)):08x}"
 
 
 def stand(agent: Agent, place: Spot) -> None:
-    """Have this place in line, and no other; an earlier agent of the run may still hold it."""
+    """Hold this place in the queue and no other."""
     held = agent.rooms.get(_ROOM)
     if held is not None and held[0] == place:
         return
-    # Several entries of hosts.toml may be the same machine: each has a place of its own.
-    how, entry = "r" if place.runs else "w", _short(agent.paths.root)
-    name = f"{_OURS}{place.machine}/{place.since:.3f}/{place.run}/{how}/{entry}/"
+    # Several agents of a run may be on a machine: its entries in hosts.toml, or an earlier one.
+    how, unique = "r" if place.runs else "w", os.urandom(4).hex()
+    name = f"{_OURS}{place.machine}/{place.since:.3f}/{place.run}/{how}/{unique}/"
     made = socket.socket(socket.AF_UNIX)
-    try:
-        owner = re.sub(r"[^A-Za-z0-9@.-]", "_", place.owner)
-        made.bind("\0" + name + owner[: 107 - len(name)])  # the most
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        return  # it is held until that one has left; we are asked again
+    made.bind("\0" + name + plain(place.owner)[: 107 - len(name)])  # the most
     agent.rooms[_ROOM] = place, made
     if held is not None:
         held[1].close()
@@ -159,10 +148,10 @@ def descriptors(agent: Agent) -> list[int]:
     return [] if held is None else [held[1].fileno()]
 
 
-def _places() -> list[Spot]:
+def places() -> list[Spot]:
     with open("/proc/net/unix", encoding="ascii", errors="replace") as file:
         text = file.read(4 << 20)  # bytes
-    found = set()
+    spots = set()
     for row in text.splitlines():
         machine, since, run, how, _, owner = (row.partition(" @" + _OURS)[2].split("/") + [""] * 6)[:6]
         try:
@@ -170,5 +159,5 @@ def _places() -> list[Spot]:
         except ValueError:  # another program's name
             continue
         if 0 < place.since < 1e11:
-            found.add(place)
-    return sorted(found)
+            spots.add(place)
+    return sorted(spots)

@@ -1,4 +1,4 @@
-"""Looks for a connection of a task to another task of its run, in the kernel's tables."""
+"""Detects a connection of a task to another task of its run in the kernel's tables."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 import socket
 import sys
 import time
-from typing import AbstractSet, Iterable, Iterator, Mapping, NamedTuple
+from typing import AbstractSet, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from ..base import lenient, procs
 
-UNKNOWN = ""  # it is alone by plan, or nothing was looked at yet
+UNKNOWN = ""  # it has no peers by plan, or was not checked yet
 NONE = "none"  # no connection to another task so far
 IDLE = "idle"  # connected, by a strategy that has reduced nothing so far
 MET = "met"
 
-_OFTEN, _SELDOM = 0.1, 2.0  # seconds between two looks: at first, and after some minutes
-_SHARE = 20.0  # times what a look costs, where that is more
+_OFTEN, _SELDOM = 0.1, 2.0  # seconds between two checks: at first, and after some minutes
+_SHARE = 20.0  # times the duration of a check, if that is longer
 _HALF_OPEN = ("02", "03", "0C")  # SYN_SENT, SYN_RECV, NEW_SYN_RECV
-_CLOSED, _LISTEN = "07", "0A"
-_PRIVILEGED = 1024  # logins and file systems connect hosts, too
+_CLOSED, LISTEN = "07", "0A"
+_PRIVILEGED = 1024  # logins and file systems also connect hosts
 _MAPPED = "00000000" * 2 + "%08X" % int.from_bytes(b"\0\0\xff\xff", sys.byteorder)  # IPv4 in a table of IPv6
 
 
@@ -30,36 +30,29 @@ class Row(NamedTuple):
     remote: tuple[str, str]
     state: str
     inode: str  # "0" once the process has closed it
-
-
-class Places(NamedTuple):
-    """Where the other tasks are."""
-
-    addresses: AbstractSet[str]
-    ports: AbstractSet[str]  # of all tasks
+    uid: int
 
 
 class Meeting:
-    """Looks until there was a connection; later only for what the hook notes beside the report."""
+    """Checks until there was a connection; later only for the hook's marks next to the report."""
 
     def __init__(self, env: Mapping[bytes, bytes], run: str, report: str) -> None:
-        ends = [_split(one) for one in env.get(b"ORCHESTRATE_HOSTS", b"").decode().split(",") if one]
+        ends = [_split(end) for end in env.get(b"ORCHESTRATE_HOSTS", b"").decode().split(",") if end]
         rank = env.get(b"ORCHESTRATE_RANK", b"0").decode()
         own = int(rank) if rank.isdigit() else 0
         self._mark = report + ".idle"
         self._run = run
         self._names = [] if len(ends) < 2 else [name for i, (name, _) in enumerate(ends) if i != own]
-        self._addresses: set[str] = set()
-        self._places = Places(self._addresses, {"%04X" % int(port) for _, port in ends if port.isdigit()})
-        self._foreign: set[str] = set()  # inodes of ends on this machine that are no task's
+        self._addresses: set[str] = set()  # of the other tasks
+        self._ports = {"%04X" % int(port) for _, port in ends if port.isdigit()}
         self.state = NONE if self._names else UNKNOWN
         self._began = time.monotonic()
-        self.due = self._began if self._names else 0.0
-        # What is there before the task is not its own: logins, and what preflight has just closed.
-        self._before = {row[:2] for row in _tables(os.getpid())} if self._names else set()
+        self.due = self._began + _OFTEN if self._names else 0.0
+        # Existing connections are not the task's own: logins, and those that preflight has just closed.
+        self._before = {row[:2] for row in tables(os.getpid())} if self._names else set()
 
     def resolve(self) -> None:
-        """Find the addresses of peers; names in a thread, since a resolver may take long."""
+        """Find the addresses of peers; names in a thread, because a resolver may be slow."""
         names = []
         for name in set(self._names):
             packed = list(_packed(name))
@@ -74,14 +67,14 @@ class Meeting:
     def _look_up(self, names: Iterable[str]) -> None:
         for name in names:
             try:
-                found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+                addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError):
                 continue
-            numbers = (str(end[0]).partition("%")[0] for _, _, _, _, end in found)
-            self._addresses.update(hexadecimal(packed) for one in numbers for packed in _packed(one))
+            numbers = (str(end[0]).partition("%")[0] for _, _, _, _, end in addresses)
+            self._addresses.update(hexadecimal(packed) for number in numbers for packed in _packed(number))
 
     def look(self, now: float) -> bool:
-        """Look if it is time to; return True if there is news."""
+        """Check if it is time to; return True if something changed."""
         if self.state == UNKNOWN or now < self.due:
             return False
         before = self.state
@@ -95,45 +88,45 @@ class Meeting:
         table = procs.scan()
         family = {process.pid for process in procs.descendants(os.getpid(), table)}
         networks = {lenient.link("/proc/%d/ns/net" % pid): pid for pid in family}
-        rows = [row for pid in networks.values() for row in _tables(pid) if row[:2] not in self._before]
+        rows = [row for pid in networks.values() for row in tables(pid) if row[:2] not in self._before]
         own = set(_sockets(family))
-        met, unsure = far(rows, own, self._places)
-        if unsure and not met:
-            runs = ((p.pid, procs.marks(p.pid).get("ORCHESTRATE_RUN", self._run)) for p in table)
-            met = not unsure.issubset(_sockets(pid for pid, run in runs if run != self._run))
-        beside = near(rows, own) - self._foreign
-        if beside and not met:
-            others = (process.pid for process in procs.bearers(self._run) if process.pid not in family)
-            met = not beside.isdisjoint(_sockets(others))
-            self._foreign |= beside
-        return met
+        if far(rows, own, self._addresses, self._ports):
+            return True
+        beside = near(rows, own)
+        # At a task's port nobody else listens; its process is out of sight in another container.
+        ends = {end for row in rows if row.inode in beside for end in (row.local[1], row.remote[1])}
+        if not ends.isdisjoint(self._ports):
+            return True
+        others = (process.pid for process in procs.bearers(self._run) if process.pid not in family)
+        return bool(beside) and not beside.isdisjoint(_sockets(others))
 
 
-def far(rows: Iterable[Row], own: AbstractSet[str], places: Places) -> tuple[bool, set[str]]:
-    """Return whether there is a connection with another machine's task, and inodes of what else may be one.
+def far(
+    rows: Sequence[Row], own: AbstractSet[str], addresses: AbstractSet[str], ports: AbstractSet[str]
+) -> bool:
+    """Return whether there is a connection to another machine's task.
 
-    Their process may be out of sight, below a container's daemon, or have closed them by now ("0").
+    Its process may be hidden, below a container's daemon, or have closed it: any connection to the machine
+    of another task counts, unless a port is one of logins and file systems.
     """
-    rows = list(rows)
-    served = {row.local[1] for row in rows if row.state == _LISTEN and row.inode in own}
+    served = {row.local[1] for row in rows if row.state == LISTEN and row.inode in own}
     ends = {row[:2] for row in rows}
-    unsure = set()
     for row in rows:
         (here, port), (there, other) = row.local, row.remote
         local = (row.remote, row.local) in ends or here == there or (_is_loop(here) and _is_loop(there))
-        if local or row.state in (*_HALF_OPEN, _LISTEN):
+        if local or row.state in (*_HALF_OPEN, LISTEN):
             continue
-        known = there in places.addresses
-        if port in served or (row.inode in own and (known or not places.ports.isdisjoint((port, other)))):
-            return True, set()
-        if known and min(int(port, 16), int(other, 16)) >= _PRIVILEGED:
-            unsure.add(row.inode)
-    return False, unsure
+        if port in served or (row.inode in own and not ports.isdisjoint((port, other))):
+            return True
+        unprivileged = min(int(port, 16), int(other, 16)) >= _PRIVILEGED
+        if there in addresses and (row.inode in own or unprivileged):
+            return True
+    return False
 
 
 def near(rows: Iterable[Row], own: AbstractSet[str]) -> set[str]:
-    """Return the inodes of what the task is connected to on its machine, outside of itself."""
-    ends = {row[:2]: row.inode for row in rows if row.state not in (_CLOSED, _LISTEN, *_HALF_OPEN)}
+    """Return the inodes of the task's connections on its machine to processes outside itself."""
+    ends = {row[:2]: row.inode for row in rows if row.state not in (_CLOSED, LISTEN, *_HALF_OPEN)}
     others = {ends.get((remote, local), "0") for (local, remote), inode in ends.items() if inode in own}
     return others - own - {"0"}
 
@@ -143,13 +136,13 @@ def _is_loop(address: str) -> bool:
 
 
 def _split(end: str) -> tuple[str, str]:
-    """The address and the port of `a:1` and `[::1]:1`."""
+    """Return the address and the port of `a:1` and `[::1]:1`."""
     address, _, port = end.rpartition(":")
     return address.strip("[]"), port
 
 
 def _packed(address: str) -> Iterator[bytes]:
-    """The bytes of an address; none for a name."""
+    """Return the bytes of an address; none for a name."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             yield socket.inet_pton(family, address)
@@ -158,23 +151,23 @@ def _packed(address: str) -> Iterator[bytes]:
 
 
 def hexadecimal(packed: bytes) -> str:
-    """An address as /proc/net/tcp has it: words of 32 bits in the machine's own order."""
+    """Return an address as in /proc/net/tcp: words of 32 bits in the machine's own order."""
     words = (packed[i : i + 4] for i in range(0, len(packed), 4))
     return "".join("%08X" % int.from_bytes(word, sys.byteorder) for word in words)
 
 
 def parse(table: str) -> Iterator[Row]:
-    """The lines of /proc/net/tcp, or of tcp6."""
+    """Return the lines of /proc/net/tcp, or of tcp6."""
     for line in table.splitlines()[1:]:
         fields = line.split()
         if len(fields) > 9:
             ends = (end[24:] if end.startswith(_MAPPED) else end for end in fields[1:3])
             local, remote = ((end[:-5], end[-4:]) for end in ends)
-            yield Row(local, remote, fields[3], fields[9])
+            yield Row(local, remote, fields[3], fields[9], int(fields[7]))
 
 
-def _tables(pid: int) -> Iterator[Row]:
-    """The connections of a process's network."""
+def tables(pid: int) -> Iterator[Row]:
+    """Return the connections in a process's network namespace."""
     for table in ("tcp", "tcp6"):
         yield from parse(procs.text("/proc/%d/net/%s" % (pid, table)))
 

@@ -1,4 +1,4 @@
-"""The pipe that the task writes to, read into its log."""
+"""The pipe that the task writes to, copied into its log."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .environ import Launch
 
 CHUNK = 256 << 10
 
-Gap = Dict[str, Any]  # {"offset", "bytes", "ns", "why"}: what is missing at that offset
+Gap = Dict[str, Any]  # {"offset", "bytes", "ns", "why"}: bytes missing at that offset
 
-RECORD = struct.Struct("<QQ")  # of idx, here and in the copy of the controller
+RECORD = struct.Struct("<QQ")  # of idx, here and in the controller's copy
 RECORD_EVERY_NS = 50_000_000
 RETRY_EVERY_NS = 200_000_000
-ROOM_TO_RESUME = 64 << 10  # less would be full again at once, a gap per line
-MAX_GAPS = 64  # as many as a state has room for
+ROOM_TO_RESUME = 64 << 10  # less would be full again at once, with a gap per line
+MAX_GAPS = 64  # as many as a state can hold
 
 
 class Output:
-    """Reads without ever waiting, and appends to the log; `gaps` is what is missing, `changed` if it grew."""
+    """Reads without blocking, and appends to the log; `gaps` is what is missing, `changed` if it grew."""
 
     def __init__(self, launch: Launch, pipe: int, gaps: list[Gap]) -> None:
         os.set_blocking(pipe, False)
@@ -32,42 +32,50 @@ class Output:
         self._log = os.open(launch.folder.log, flags, 0o600)
         self._index = os.open(launch.folder.idx, flags, 0o600)
         self._cap = launch.log_cap
-        # The clock may be set while the task runs: the times of its lines go on, never back.
+        # The clock may be set while the task runs: the times of its lines never go back.
         self._epoch = time.time_ns() - time.monotonic_ns()
         self._indexed_ns = self._tried_ns = 0
-        self._missing: Gap | None = None  # the gap that is being made
+        self._missing: Gap | None = None  # the current gap
         self._size = os.fstat(self._log).st_size
         self.gaps = gaps
         self.changed = False
         self.taken = 0  # bytes
 
     def take(self) -> int | None:
-        """Keep what is there now, up to a chunk: how many bytes; 0 at the end, None for nothing now."""
+        """Store what is available, up to a chunk; return the bytes, 0 at the end, None for nothing now."""
         try:
             data = os.read(self._pipe, CHUNK)
         except BlockingIOError:
             return None
-        except OSError:  # of a terminal that nobody holds any more
+        except OSError:  # from a terminal that nobody holds open any more
             return 0
+        self.put(data)
+        return len(data)
+
+    def put(self, data: bytes) -> None:
+        """Keep what was read elsewhere."""
         if data:
             self.taken += len(data)
             self._append(data, time.monotonic_ns() + self._epoch)
-        return len(data)
 
     def drain(self) -> None:
-        """Keep all that is there, to the end."""
+        """Store everything available, to the end."""
         while self.take():
             pass
 
+    def close(self) -> None:
+        os.close(self._log)
+        os.close(self._index)
+
     def _append(self, data: bytes, now_ns: int) -> None:
-        """Keep the bytes if there is room, else count them as missing; never raises for a full disk."""
+        """Store the bytes if there is room, otherwise count them as missing; never raises for a full disk."""
         if self._missing is not None and not self._may_resume(now_ns):
             self._lose(len(data), now_ns, "")
             return
         allowed = data if self._cap is None else data[: max(0, self._cap - self._size)]
         start, why = self._size, ""
         if allowed:
-            self._stamp(start, now_ns)  # first: who reads the bytes finds their time
+            self._stamp(start, now_ns)  # first, so that a reader of the bytes finds their time
             try:
                 write_all(self._log, allowed)
                 self._size += len(allowed)
@@ -101,7 +109,7 @@ class Output:
         self.changed = True
 
     def _stamp(self, offset: int, now_ns: int) -> None:
-        """Note when the bytes from an offset on came, unless it was just done."""
+        """Record when the bytes from an offset on arrived, unless that was just done."""
         if now_ns - self._indexed_ns < RECORD_EVERY_NS:
             return
         self._indexed_ns = now_ns
@@ -110,4 +118,4 @@ class Output:
                 size = os.fstat(self._index).st_size
                 os.ftruncate(self._index, size - size % RECORD.size)
         except OSError:
-            pass  # a time is missing, no byte
+            pass  # only a time is missing, not a byte

@@ -1,7 +1,7 @@
-"""The facts about one task, and what any process of the same user may do about it: ask, settle, stop.
+"""The facts about one task, and the operations on it for any process of the same user: ask, settle, stop.
 
-state.json is always of one size: there is room for the end of a task on a full disk, too. Only the holder of
-the task's lock writes it. Exit code and signal are two fields; unknown stays None.
+state.json always has the same size, so that the end of a task can be written on a full disk. Only the holder
+of the task's lock writes it. Exit code and signal are two fields; unknown stays None.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ State = Dict[str, Any]
 
 STARTING = "starting"  # claimed; the program has not been reached
 RUNNING = "running"
-STOPPING = "stopping"  # told to end, or its leader ended and its other processes are being ended
+STOPPING = "stopping"  # being stopped, or its leader ended and its other processes are being ended
 EXITED = "exited"  # code or signal is known
 LOST = "lost"  # its supervisor vanished: how it ended is unknown
-UNSTARTED = "unstarted"  # the program could not be started; `message` says why
+UNSTARTED = "unstarted"  # the program could not be started; `message` gives the reason
 FINAL = frozenset((EXITED, LOST, UNSTARTED))  # nothing of the task is alive
 
 WANT_RUN = "run"
 WANT_STOP = "stop"
 WANT_KILL = "kill"
 
+CONTAINER_ENDED = "its container ended (killed, out of memory, or its engine was restarted)"
 REMOVED = "its folder on this machine was removed while it ran, and the task was ended"
 
-_SIZE = 16_384  # bytes: `MAX_GAPS` gaps, and a message of letters that take twelve bytes each
+_SIZE = 16_384  # bytes: `MAX_GAPS` gaps, and a message of characters that take twelve bytes each
 _MESSAGE = 500  # characters
 _LOOKS = 5  # at a state that is just being written
-_PATIENCE = 600.0  # seconds for room on a disk that writes in other places what it overwrites
+_PATIENCE = 600.0  # seconds for room on a disk that writes overwritten data to new places
 
 
 def new(folder: TaskFolder, incarnation: str, now_ns: int) -> State:
-    """The state of a task that was just claimed."""
+    """Return the state of a task that was just claimed."""
     return {
         "run": folder.run,
         "attempt": folder.attempt,
@@ -55,15 +56,15 @@ def new(folder: TaskFolder, incarnation: str, now_ns: int) -> State:
         "started_ns": now_ns,
         "ended_ns": None,
         "gaps": [],
-        "oom_kills": 0,  # by the kernel, for want of memory
-        "peers": "",  # whether it has met them, as meeting.py has it
-        "restarted": False,  # the machine or container was, under a task that is lost by it
+        "oom_kills": 0,  # by the kernel because memory ran out
+        "peers": "",  # its contact with other tasks, from meeting.py
+        "restarted": False,  # the machine or container was restarted, so the task is lost
         "message": "",
     }
 
 
 def read(folder: TaskFolder) -> State:
-    """The state as last written; raise FileNotFoundError for a task that was never claimed."""
+    """Return the last written state; raise FileNotFoundError for a task that was never claimed."""
     for _ in range(_LOOKS):
         with open(folder.state, "rb") as file:
             data = file.read()
@@ -74,7 +75,7 @@ def read(folder: TaskFolder) -> State:
         except (ValueError, KeyError):
             pass
         time.sleep(0.001)
-    return new(folder, "", 0)  # a power failure cut it short: to be settled
+    return new(folder, "", 0)  # a power failure truncated it: to be settled
 
 
 def is_final(state: State) -> bool:
@@ -82,7 +83,7 @@ def is_final(state: State) -> bool:
 
 
 def write(folder: TaskFolder, state: State, flags: int = 0) -> None:
-    """Overwrite state.json in its place; raise OSError. `read` sees whether it has all of it."""
+    """Overwrite state.json in place; raise OSError. `read` detects an incomplete one."""
     short = {**state, "message": state["message"][:_MESSAGE]}
     data = json.dumps({**short, "check": _check(short)}).encode()
     fd = os.open(folder.state, os.O_WRONLY | flags, 0o600)
@@ -93,7 +94,7 @@ def write(folder: TaskFolder, state: State, flags: int = 0) -> None:
 
 
 def conclude(folder: TaskFolder, state: State) -> None:
-    """Write the final state, waiting for room; the lock is held for so long: it is not told yet."""
+    """Write the final state, waiting for room; the lock is held meanwhile, so it is not reported yet."""
     deadline = time.monotonic() + _PATIENCE
     while os.path.isdir(folder.path) and time.monotonic() < deadline:
         try:
@@ -104,9 +105,9 @@ def conclude(folder: TaskFolder, state: State) -> None:
 
 
 def ended(state: State, status: str, message: str) -> State:
-    """The final state; `lost` never hides an exit that is known."""
-    known = state["exit_code"] is not None or state["exit_signal"] is not None
-    if status == LOST and known:
+    """Return the final state; `lost` never hides a known exit."""
+    is_known = state["exit_code"] is not None or state["exit_signal"] is not None
+    if status == LOST and is_known:
         status = EXITED
     return {**state, "state": status, "ended_ns": time.time_ns(), "message": message}
 
@@ -119,12 +120,12 @@ def _check(state: State) -> int:
 
 
 def is_locked(folder: TaskFolder) -> bool:
-    """Return True if a guard or supervisor holds the task's lock; a pid file could lie."""
+    """Return True if a guard or supervisor holds the task's lock; a pid file could be wrong."""
     return locks.is_taken(folder.lock)
 
 
 def is_gone(folder: TaskFolder) -> bool:
-    """Return True if somebody removed it: what a task's processes write into it is nobody's any more."""
+    """Return True if it was removed: what a task's processes write into it no longer matters."""
     try:
         os.stat(folder.lock)
     except FileNotFoundError:
@@ -135,7 +136,7 @@ def is_gone(folder: TaskFolder) -> bool:
 
 
 def has_ended(folder: TaskFolder, look: Callable[[TaskFolder], State] = read) -> bool:
-    """Return True if it has its final state, or none any more."""
+    """Return True if it has its final state, or no state any more."""
     try:
         return is_final(look(folder))
     except FileNotFoundError:
@@ -143,21 +144,21 @@ def has_ended(folder: TaskFolder, look: Callable[[TaskFolder], State] = read) ->
 
 
 def settle(folder: TaskFolder) -> State:
-    """The state, made true first: with the lock free and no final state, both our processes were killed.
+    """Return the state, corrected first: with a free lock and no final state, our processes were killed.
 
-    Then what is left of the task is killed by its cookie and `lost` is written. Raise FileNotFoundError
-    for a task that is not here, or not any more; NodeError for what cannot be killed.
+    In that case the rest of the task is killed by its cookie and `lost` is written. Raise FileNotFoundError
+    for a task that does not exist here any more; NodeError for what cannot be killed.
     """
-    found = read(folder)
-    while not is_final(found):
+    record = read(folder)
+    while not is_final(record):
         if is_locked(folder):
             return read(folder)
-        found = _bury(folder)
-    return found
+        record = _bury(folder)
+    return record
 
 
 def stop(folder: TaskFolder, grace: float, kill: bool) -> bool:
-    """Ask a task to end; False when it has ended already, or nobody is there to hear it."""
+    """Ask a task to end; return False if it has already ended, or nothing is there to receive it."""
     if has_ended(folder) or not is_locked(folder):
         return False
     tell(folder, {"want": WANT_KILL} if kill else {"want": WANT_STOP, "grace": grace})
@@ -171,7 +172,7 @@ def tell(folder: TaskFolder, request: dict[str, Any]) -> None:
     except OSError as error:
         if error.errno not in (errno.ENXIO, errno.ENOENT):
             raise
-        return  # without a reader the guard is ending the task already
+        return  # without a reader the guard is already ending the task
     try:
         os.write(fd, json.dumps(request).encode() + b"\n")
     except (BlockingIOError, BrokenPipeError):
@@ -181,11 +182,11 @@ def tell(folder: TaskFolder, request: dict[str, Any]) -> None:
 
 
 def requests(data: bytes) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """(want, grace, all of it) of each line that is a request; anybody may have written the others."""
+    """Yield (want, grace, all of it) of each line that is a request; anybody may have written the others."""
     for line in data.split(b"\n"):
         try:
-            asked = json.loads(line)
-            yield str(asked["want"]), float(asked.get("grace", 0.0)), asked
+            order = json.loads(line)
+            yield str(order["want"]), float(order.get("grace", 0.0)), order
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
 
@@ -195,20 +196,22 @@ def _bury(folder: TaskFolder) -> State:
     fd = os.open(folder.lock, os.O_RDWR)
     try:
         if not locks.take(fd):
-            time.sleep(0.005)  # another one looks, or settles it
+            time.sleep(0.005)  # another process checks, or settles it
             return read(folder)
-        found = read(folder)
-        if not is_final(found):
+        record = read(folder)
+        if not is_final(record):
             procs.sweep(f"{folder.run}/{folder.attempt}/{folder.task}")
             why = "its supervisor and its guard were killed together"
-            found["restarted"] = found["incarnation"] != procs.incarnation()  # another life of this machine
-            if found["restarted"]:
+            record["restarted"] = record["incarnation"] != procs.incarnation()  # another boot of this machine
+            if record["restarted"]:
                 why = "the machine or its container was restarted"
-            found = ended(found, LOST, why)
+                if record["incarnation"].partition("/")[0] == procs.incarnation().partition("/")[0]:
+                    why = CONTAINER_ENDED
+            record = ended(record, LOST, why)
             try:
-                write(folder, found)
+                write(folder, record)
             except OSError:
-                pass  # no room: whoever looks next finds the same
-        return found
+                pass  # no room: the next check finds the same
+        return record
     finally:
         os.close(fd)

@@ -1,9 +1,9 @@
 """Guard and supervisor of one task.
 
-The supervisor keeps its output, obeys the control FIFO, and ends with nothing of it alive. It has one thread
-and one loop; signals only wake it. Its final state.json is the last thing that it does.
+The supervisor stores its output, obeys the control FIFO, and ends when nothing of the task is alive. It has
+one thread and one loop; signals only wake it. Writing the final state.json is its last action.
 
-The guard waits for the supervisor; when that is gone before its time, it ends what is left and says so.
+The guard waits for the supervisor; if that ends too early, it ends the remaining processes and records it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import signal
 import termios
 import time
-from typing import Any, Iterator, NoReturn
+from typing import Any, Callable, Iterator, NoReturn
 
 from ..base import lenient, procs, trust
 from ..base.fault import NodeError, no_process, reason
@@ -23,17 +23,19 @@ from ..serve.loop import READ, Loop, wake_on
 from . import environ, meeting, state
 from .environ import Handles, Launch
 from .output import Output
+from .waiting import Waiting
 
-_REST = 0.01  # after a read that brought little: lines come in groups, not one by one
+_REST = 0.01  # after a short read: lines come in groups, not one by one
 _LITTLE = 32 << 10
-_LINE = 1 << 10  # a terminal has no more than 4 KB at once
+_LINE = 1 << 10  # a terminal never has more than 4 KB at once
 _FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.5  # between two passes of killing
-NO_PROCESS = "no process could be made for it"
-_SAVE_EVERY = 0.5  # seconds, of how far a gap grew
+NO_PROCESS = "no process could be created for it"
+_SAVE_EVERY = 0.5  # seconds between two records of how far a gap grew
+_BUG = 255  # the exit status of a supervisor that failed by itself; others are the system's error numbers
 
 
 def guard(launch: Launch, handles: Handles) -> None:
-    """The guard's life after its fork (all signals blocked, for good); ends the process."""
+    """The guard's life after its fork (all signals blocked, permanently); ends the process."""
     try:
         procs.set_name(procs.GUARD)
         procs.adopt_orphans()
@@ -44,70 +46,78 @@ def guard(launch: Launch, handles: Handles) -> None:
             _tell_start(handles.answer, {"error": refusal.as_dict()})
             return
         if child == 0:
-            _supervise(launch, handles)
+            supervise(lambda: Supervisor(launch, handles).run(), lambda: launch.folder.crash)
         for fd in (handles.control, handles.log_write, handles.answer):
             os.close(fd)
         status = os.waitpid(child, 0)[1]
         if status != 0:
-            _bury(launch, handles, status)
+            bury(launch, handles, status)
     except BaseException:
-        _record_crash(launch)
+        record_crash(launch.folder.crash)
     finally:
         os._exit(0)
 
 
-def _bury(launch: Launch, handles: Handles, status: int) -> None:
-    """Kill until there is no child left, which proves that there is no descendant left; then conclude."""
+def outlive() -> None:
+    """Kill until no child is left, which proves that no descendant is; SIGCHLD must be blocked."""
     pause = _FIRST_PAUSE
     while procs.reap()[1]:
         procs.signal_all(signal.SIGKILL)
         signal.sigtimedwait([signal.SIGCHLD], pause)
         pause = min(pause * 2, _LAST_PAUSE)
-    found = state.read(launch.folder)
-    Output(launch, handles.log_read, found["gaps"]).drain()
-    why = "its supervisor failed: a bug in orchestrate, described in crash.txt beside the log"
+
+
+def bury(launch: Launch, handles: Handles, status: int) -> None:
+    """End the rest of a task, then conclude it."""
+    outlive()
+    record = state.read(launch.folder)
+    Output(launch, handles.log_read, record["gaps"]).drain()
+    code = os.WEXITSTATUS(status)
+    bug = "a bug in orchestrate, described in crash.txt beside the log"
+    why = f"its supervisor failed: {bug if code == _BUG else os.strerror(code)}"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         why = f"its supervisor was killed by signal {number}, and the task was ended with it"
-    if not state.is_final(found):
-        state.conclude(launch.folder, state.ended(found, state.LOST, why))
+    if not state.is_final(record):
+        state.conclude(launch.folder, state.ended(record, state.LOST, why))
 
 
 def refuse(folder: TaskFolder, error: NodeError, want: str = state.WANT_RUN) -> NodeError:
     """Conclude a task that was claimed and not started; return the error."""
     message = ": ".join(part for part in (error.what, error.why) if part)
-    found = {**state.read(folder), "want": want}
-    state.conclude(folder, state.ended(found, state.UNSTARTED, message))
+    record = {**state.read(folder), "want": want}
+    state.conclude(folder, state.ended(record, state.UNSTARTED, message))
     return error
 
 
-def _supervise(launch: Launch, handles: Handles) -> NoReturn:
-    """The supervisor's life after its fork (all signals blocked)."""
-    status = 70
+def supervise(work: Callable[[], object], crash: Callable[[], str]) -> NoReturn:
+    """The supervisor's life after its fork (all signals blocked); `crash` names the file for a traceback."""
+    status = _BUG
     try:
         procs.set_name(procs.SUPERVISOR)
         procs.adopt_orphans()
-        Supervisor(launch, handles).run()
+        work()
         status = 0
-    except BaseException:
-        _record_crash(launch)
+    except BaseException as error:
+        status = getattr(error, "errno", None) or _BUG  # an OSError is usually a failure of this machine
+        record_crash(crash())
     finally:
         os._exit(status)
 
 
-def _record_crash(launch: Launch) -> None:
-    """Keep the traceback of a bug of ours; the guard ends the task."""
+def record_crash(path: str) -> None:
+    """Store the traceback of a bug of ours; the guard ends the task."""
     import traceback
 
     try:
-        with open(launch.folder.crash, "a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8") as file:
             traceback.print_exc(file=file)
     except OSError:
         pass
 
 
 def _tell_start(fd: int, answer: dict[str, Any]) -> None:
-    """Tell the waiting `start` how it went, and hang up; nobody may be listening any more."""
+    """Send the result to the waiting `start`, and close; it may be gone."""
     try:
         os.write(fd, json.dumps(answer).encode())
     except OSError:
@@ -116,11 +126,18 @@ def _tell_start(fd: int, answer: dict[str, Any]) -> None:
 
 
 class Supervisor:
-    """The loop and what it knows."""
+    """The loop and its state."""
 
-    def __init__(self, launch: Launch, handles: Handles) -> None:
+    def __init__(
+        self, launch: Launch, handles: Handles, waiting: Waiting | None = None, *, lends: bool = False
+    ) -> None:
         self._launch = launch
         self._handles = handles
+        self._waiting = waiting
+        # The pid of the standby, if the task is a fork of it: it goes on waiting.
+        self._spared = waiting.pid if waiting is not None and lends else 0
+        self._cold = ""  # why a standby could not be used
+        self._begun = False  # `start` has its reply
         self._facts = state.read(launch.folder)
         self._unsaved = False
         self._save_again = 0.0
@@ -132,24 +149,24 @@ class Supervisor:
         self._ending = Ending()
         self._loop = Loop()
         self._leader_alive = True
-        self._asked = state.WANT_RUN  # what a keeper wanted of the leader; not what we came to want ourselves
-        self._reason = ""  # why it was ended, when nobody asked
+        self._asked = state.WANT_RUN  # a keeper's order for the leader, as opposed to our own decision
+        self._reason = ""  # why it was ended without a request
         self._pause = _FIRST_PAUSE
         self._left_behind = 0
         self._next_look = 0.0
 
-    def run(self) -> None:
+    def run(self) -> bool:
+        """Return True if a standby that lent the task a fork still waits."""
         error = self._spawn()
         if error is not None:
             while procs.reap()[1]:
                 time.sleep(_FIRST_PAUSE)
             self._output.drain()
             refuse(self._launch.folder, error)
-            _tell_start(self._handles.answer, {"error": error.as_dict()})
-            return
-        self._update(state=state.RUNNING, peers=self._meeting.state)
-        self._save()
-        _tell_start(self._handles.answer, {"state": self._facts})
+            if not self._begun:
+                _tell_start(self._handles.answer, {"error": error.as_dict()})
+            return False
+        self._begin()
         self._meeting.resolve()
         wakeup = wake_on(signal.SIGCHLD, signal.SIGTERM)
         self._loop.watch(wakeup, READ, lambda: self._on_signal(wakeup))
@@ -160,28 +177,60 @@ class Supervisor:
         self._output.drain()
         self._facts["want"] = self._asked
         state.conclude(self._launch.folder, self._final())
+        if self._spared:  # this process goes on
+            self._output.close()
+            for fd in (wakeup, signal.set_wakeup_fd(-1)):
+                os.close(fd)
+        return bool(self._spared)
+
+    def _begin(self) -> None:
+        """Reply to `start`, once: a program that is still being imported counts as started."""
+        self._update(state=state.RUNNING, peers=self._meeting.state)
+        self._save()
+        if not self._begun:
+            self._begun = True
+            warm = self._waiting is not None and not self._cold
+            _tell_start(self._handles.answer, {"state": self._facts, "warm": warm, "cold": self._cold})
 
     def _spawn(self) -> NodeError | None:
         """Start the task's first process, the leader; return why it did not become the program."""
-        heard, said = os.pipe()  # it ends empty when exec worked
+        if self._waiting is not None:
+            self._lead_by(self._waiting.pid)
+            lends, control = bool(self._spared), self._handles.control
+            outcome = self._waiting.become(self._launch, control, self._begin, lends=lends)
+            if isinstance(outcome, int):
+                self._lead_by(outcome)
+                if not lends:
+                    self._output.put(self._waiting.noise)
+                    os.close(self._handles.log_write)
+                    self._waiting.close()
+                return None
+            self._cold, self._spared = outcome, 0
+            outlive()
+            self._waiting.drop()
+            self._waiting.close()
+        reading, writing = os.pipe()  # an empty end means that exec worked
         try:
             parent = os.getpid()
             pid = os.fork()
             if pid == 0:
-                _lead(self._launch, self._handles.log_write, parent, said)
+                lead(self._launch, self._handles.log_write, parent, writing)
         except OSError as error:
             return no_process("start", NO_PROCESS, error)
         finally:
-            os.close(said)
-            os.close(self._handles.log_write)  # the task's side of the pipe is the task's alone
-        process = procs.look(pid)
-        self._facts.update(pid=pid, start_ticks=process.start_ticks if process else None)
-        with open(heard, "rb") as stream:
+            os.close(writing)
+            os.close(self._handles.log_write)  # only the task keeps its side of the pipe
+        self._lead_by(pid)
+        with open(reading, "rb") as stream:
             refusal = stream.read()
         return NodeError(**json.loads(refusal)) if refusal else None
 
+    def _lead_by(self, pid: int) -> None:
+        process = procs.look(pid)
+        self._facts.update(pid=pid, start_ticks=process.start_ticks if process else None)
+
     def _turn(self) -> bool:
-        """Wait, take what came, act on it; False when nothing of the task is alive."""
+        """Wait, read what arrived, act on it; return False when nothing of the task is alive."""
         self._loop.step(self._patience())
         any_alive = self._reap()
         now = time.monotonic()
@@ -197,7 +246,7 @@ class Supervisor:
         return action != OVER
 
     def _patience(self) -> float:
-        """How long there is nothing to do unless something happens."""
+        """Return how long there is nothing to do unless something happens."""
         if self._ending.stage == KILLING:
             return self._pause
         due = (self._ending.deadline, self._ending.patience, self._meeting.due)
@@ -209,14 +258,16 @@ class Supervisor:
             if self._leader_alive and pid == self._facts["pid"]:
                 self._leader_alive = False
                 if self._ending.stage == RUNNING:
-                    self._asked = state.WANT_RUN  # it ended before it was told to
+                    self._asked = state.WANT_RUN  # it ended before the stop
                 signalled = os.WIFSIGNALED(status)
                 self._facts["exit_code"] = None if signalled else os.WEXITSTATUS(status)
                 self._facts["exit_signal"] = os.WTERMSIG(status) if signalled else None
+        if self._spared and any_alive and not self._leader_alive:
+            return bool(procs.alive(self._spared))
         return any_alive
 
     def _look_around(self, now: float) -> None:
-        """Look for what sends no message: a keeper gone for too long, a folder that somebody removed."""
+        """Check what sends no message: a keeper gone for too long, a removed folder."""
         cut = self._lifeline.cut(self._output.taken)
         if cut is not None:
             self._reason, grace = cut
@@ -228,11 +279,11 @@ class Supervisor:
     def _act(self, action: str) -> None:
         if action == TERM_GROUP:
             self._signal_group(signal.SIGTERM)
-            self._signal_group(signal.SIGCONT)  # a stopped task could not hear it
+            self._signal_group(signal.SIGCONT)  # a stopped task could not receive it
             self._stopping()
         elif action == TERM_ALL:
-            self._left_behind = len(procs.signal_all(signal.SIGTERM))
-            procs.signal_all(signal.SIGCONT)
+            self._left_behind = len(procs.signal_all(signal.SIGTERM, self._spared))
+            procs.signal_all(signal.SIGCONT, self._spared)
             self._stopping()
         elif action == KILL:
             if self._pause == _FIRST_PAUSE:
@@ -242,10 +293,10 @@ class Supervisor:
     def _kill(self) -> None:
         if self._leader_alive:
             self._signal_group(signal.SIGKILL)
-        left = procs.signal_all(signal.SIGKILL)
+        remaining = procs.signal_all(signal.SIGKILL, self._spared)
         self._pause = min(self._pause * 2, _LAST_PAUSE)
-        if self._pause == _LAST_PAUSE and left:
-            names = ", ".join(f"pid {p.pid} ({procs.argv0(p.pid) or '?'})" for p in left[:5])
+        if self._pause == _LAST_PAUSE and remaining:
+            names = ", ".join(f"pid {p.pid} ({procs.argv0(p.pid) or '?'})" for p in remaining[:5])
             message = f"KILL does not end {names}: another user's, or stuck in the kernel"
             if message != self._facts["message"]:
                 self._update(message=message)
@@ -255,7 +306,7 @@ class Supervisor:
         try:
             os.killpg(self._facts["pid"], signum)
         except (ProcessLookupError, PermissionError):
-            pass  # the pass over all descendants tells
+            pass  # the pass over all descendants reports it
 
     def _stopping(self) -> None:
         self._update(state=state.STOPPING, want=self._asked)
@@ -267,7 +318,7 @@ class Supervisor:
         size = self._output.take()
         if size is not None and size < (_LINE if self._launch.terminal else _LITTLE):
             self._loop.unwatch(self._handles.log_read)
-            if size > 0:  # else the task has closed it
+            if size > 0:  # otherwise the task has closed it
                 self._loop.after(_REST, self._listen)
 
     def _on_control(self) -> None:
@@ -279,8 +330,8 @@ class Supervisor:
                 self._asked = self._ending.want
 
     def _on_signal(self, wakeup: int) -> None:
-        if signal.SIGTERM in os.read(wakeup, 4096):  # bytes are numbers of signals: the machine shuts down
-            self._reason = "its supervisor was told to end (TERM)"
+        if signal.SIGTERM in os.read(wakeup, 4096):  # bytes are signal numbers: the machine shuts down
+            self._reason = "its supervisor received TERM"
             self._ending.ask(state.WANT_STOP, self._launch.grace, time.monotonic())
 
     def _final(self) -> state.State:
@@ -289,8 +340,8 @@ class Supervisor:
         facts["seconds"] = time.monotonic() - self._began  # the clock may have been set meanwhile
         if self._left_behind and unasked:
             number = self._left_behind
-            left = "1 process behind, which was" if number == 1 else f"{number} processes behind, which were"
-            self._reason = f"left {left} ended"
+            leftover = "process behind, which was" if number == 1 else "processes behind, which were"
+            self._reason = f"left {number} {leftover} ended"
         return state.ended(facts, state.EXITED, self._reason)
 
     def _update(self, **facts: Any) -> None:
@@ -311,8 +362,8 @@ class Supervisor:
 # --- the task's first process ---
 
 
-def _lead(launch: Launch, output: int, parent: int, said: int) -> NoReturn:
-    """Become the program, or say why not."""
+def lead(launch: Launch, output: int, parent: int, errors: int) -> NoReturn:
+    """Become the program, or report why not."""
     try:
         os.setsid()
         procs.die_with_parent(signal.SIGKILL)
@@ -324,7 +375,7 @@ def _lead(launch: Launch, output: int, parent: int, said: int) -> NoReturn:
         os.dup2(output, 1)
         os.dup2(output, 2)
         _enter(launch.cwd)
-        for signum in signal.valid_signals():  # nothing is blocked and nothing ignored: exec would keep both
+        for signum in signal.valid_signals():  # nothing is blocked or ignored: exec would keep both
             if signum not in (signal.SIGKILL, signal.SIGSTOP):
                 signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -334,8 +385,8 @@ def _lead(launch: Launch, output: int, parent: int, said: int) -> NoReturn:
         except (OSError, ValueError) as error:
             raise _explained(error, launch) from None
     except BaseException as bug:
-        told = bug if isinstance(bug, NodeError) else NodeError("start", "could not be prepared", repr(bug))
-        os.write(said, json.dumps(told.as_dict()).encode())
+        reason = bug if isinstance(bug, NodeError) else NodeError("start", "could not be prepared", repr(bug))
+        os.write(errors, json.dumps(reason.as_dict()).encode())
     finally:
         os._exit(127)
 
@@ -350,14 +401,13 @@ def _enter(folder: str) -> None:
 
 
 def _explained(error: Exception, launch: Launch) -> NodeError:
-    """Say why a program could not be executed."""
     program = os.fsdecode(launch.argv[0])[:500]
     why = reason(error) if isinstance(error, OSError) else str(error)
-    hint = "look whether it is in the synced tree, or ignored; or correct `python` in hosts.toml"
+    hint = "check that it is in the synced tree and not ignored; or correct `python` in hosts.toml"
     if "/" not in program:
-        hint = "give its path, or install it: what has no slash is looked for on PATH"
+        hint = "give its path, or install it: a name without a slash is searched on PATH"
     elif os.path.exists(program):
-        hint = f"`chmod +x {program}`; a script begins with a line like #!/bin/sh, of a program that is there"
+        hint = f"`chmod +x {program}`; a script begins with a line such as #!/bin/sh, a program that exists"
     return NodeError("start", f"{program} could not be started", why, hint)
 
 
@@ -367,8 +417,8 @@ def _explained(error: Exception, launch: Launch) -> NodeError:
 # run --leader ended--> settle --> linger     trackers of multiprocessing end with its pipe
 # term --leader ended--> linger --> kill      TERM goes to every process that it left behind
 
-SETTLE = 1.0  # seconds in which processes may end by themselves after their leader
-LINGER = 2.0  # seconds that they have after TERM
+SETTLE = 1.0  # seconds for processes to end by themselves after their leader
+LINGER = 2.0  # seconds for them after TERM
 
 NOTHING = "nothing"
 TERM_GROUP = "term group"
@@ -381,12 +431,12 @@ SETTLING, LINGERING = "settling", "lingering"
 
 
 class Ending:
-    """Ask for an end, then do what `step` says until it says OVER."""
+    """Request an end, then do what `step` returns until it returns OVER."""
 
     def __init__(self) -> None:
         self.want = state.WANT_RUN
         self.deadline: float | None = None  # then comes KILL
-        self.patience: float | None = None  # then comes TERM for what the leader left behind
+        self.patience: float | None = None  # then comes TERM for the remaining processes of the leader
         self.stage = RUNNING
 
     def ask(self, want: str, grace: float, now: float) -> None:
@@ -398,7 +448,7 @@ class Ending:
             self._due(now + max(0.0, grace))
 
     def step(self, now: float, leader_alive: bool, any_alive: bool) -> str:
-        """Return what to do now; KILL comes again until nothing is alive."""
+        """Return what to do now; KILL is repeated until nothing is alive."""
         if not any_alive:
             return OVER
         late = self.deadline is not None and now >= self.deadline
@@ -422,30 +472,30 @@ class Ending:
         self.deadline = when if self.deadline is None else min(self.deadline, when)
 
 
-# --- kills of the kernel for want of memory: its counter, before a task and after it ---
+# --- kills by the kernel because of memory: its counter, before a task and after it ---
 # cgroup v2   <group>/memory.events: oom_kill N, of the group that the task is in
 # cgroup v1   <group>/memory.oom_control, the same; in a container its own group is the top
-# machine     /proc/vmstat: oom_kill N, whoever was killed, where no group counts
+# machine     /proc/vmstat: oom_kill N, whichever process was killed, if no group counts
 
-_COUNT_EVERY = 15.0  # seconds between two looks; a kill is told for one to two of these
+_COUNT_EVERY = 15.0  # seconds between two checks; a kill is reported for one to two of these
 
 
 class Memory:
-    """The counter for this process, from now on. `root` is `/` but in tests."""
+    """The counter for this process, from now on. `root` is `/` except in tests."""
 
     def __init__(self, root: str = "/") -> None:
         self._file = next(filter(os.path.exists, _counters(root)), os.path.join(root, "proc/vmstat"))
-        self._before = self._last = self._count()  # two looks ago, one look ago
+        self._before = self._last = self._count()  # two checks ago, one check ago
         self._due = 0.0
 
     def look(self, now: float) -> None:
-        """Now and then, so that only those kills are told that came shortly before the end."""
+        """Check at intervals, so that only kills shortly before the end are reported."""
         if now >= self._due:
             self._due = now + _COUNT_EVERY
             self._before, self._last = self._last, self._count()
 
     def kills(self) -> int:
-        """How many were killed shortly before now."""
+        """Return how many were killed shortly before now."""
         return max(0, self._count() - self._before)
 
     def _count(self) -> int:
@@ -467,33 +517,33 @@ def _counters(root: str) -> Iterator[str]:
 
 
 class Lifeline:
-    """Looks at the mtime of the keeper's file, and at what the task prints and reports.
+    """Checks the mtime of the keeper's file, and what the task prints and reports.
 
-    By a clock that does not jump, and that also counts the time in which the machine was suspended.
+    By a monotonic clock that also counts the time in which the machine was suspended.
     """
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
-        self._keeper = launch.paths.keeper(launch.folder.run)  # its mtime is a keeper's last word
+        self._keeper = launch.paths.keeper(launch.folder.run)  # its mtime is the keeper's last message
         self._word = lenient.changed(self._keeper, 0.0)
         self._own: tuple[int, int] = (0, 0)  # bytes that the task has printed, and reported
-        self._heard = self._spoke = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._last_contact = self._last_output = time.clock_gettime(time.CLOCK_BOOTTIME)
         limits = [limit for limit in (launch.lifeline, launch.fence) if limit]
-        self.tick = min(1.0, min(limits, default=4.0) / 4)  # seconds between two looks
+        self.tick = min(1.0, min(limits, default=4.0) / 4)  # seconds between two checks
 
     def cut(self, printed: int) -> tuple[str, float] | None:
-        """Why a task may not go on, and its grace; None while it may. `printed` is its bytes so far."""
+        """Return why a task must end, and its grace period; None while it may run."""
         lifeline, fence = self._launch.lifeline, self._launch.fence
         clock = time.clock_gettime(time.CLOCK_BOOTTIME)
         word, own = lenient.changed(self._keeper, 0.0), (printed, lenient.size(self._launch.folder.report))
         if word != self._word:
-            self._word, self._heard = word, clock
+            self._word, self._last_contact = word, clock
         if own != self._own:
-            self._own, self._spoke = own, clock
-        if fence and clock - max(self._heard, self._spoke) >= fence:
+            self._own, self._last_output = own, clock
+        if fence and clock - max(self._last_contact, self._last_output) >= fence:
             why = f"no keeper, and nothing printed, for {fence:g} s: its host may have been replaced"
-            return why, 0.0  # its peers are gone: there is nothing that it could still save
-        if lifeline and clock - self._heard >= lifeline:
+            return why, 0.0  # its peers are gone: it could not save anything any more
+        if lifeline and clock - self._last_contact >= lifeline:
             siblings = self._launch.paths.tasks(self._launch.folder.run, self._launch.folder.attempt)
             if self._launch.endless or any(map(_has_failed, siblings)):
                 return f"no keeper for {lifeline:g} s", self._launch.grace
@@ -502,7 +552,7 @@ class Lifeline:
 
 def _has_failed(folder: TaskFolder) -> bool:
     try:
-        found = state.read(folder)
+        record = state.read(folder)
     except OSError:
         return False
-    return state.is_final(found) and found["exit_code"] != 0
+    return state.is_final(record) and record["exit_code"] != 0

@@ -1,4 +1,4 @@
-"""Hosts that were lost on the way: tried again until they are back, whatever the run does meanwhile."""
+"""Lost hosts: retried until they are back, whatever the run does meanwhile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.events import HostLost, HostRecovered, Loss
 from orchestrator.fleet import Lost, Session, problems
 from orchestrator.model import Host
 from orchestrator.phases import connect
-from orchestrator.phases.context import Run, log
+from orchestrator.phases.context import Run, log, unforeseen
 from orchestrator.phases.loop import Reconnected, ViewerRequest
 from orchestrator.text import duration
 
@@ -28,13 +28,13 @@ _BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
 
 
 def lose(run: Run, name: str, why: str, *, pause: float = 0.0) -> None:
-    """Let go of a host's session and try to open another one.
+    """Drop a host's session and try to open another one.
 
     The result is a `Reconnected` in the run's loop.
     """
-    if name in run.losses.since:
+    if name in run.since_lost:
         return
-    run.losses.since[name] = run.clock.now()
+    run.since_lost[name] = run.clock.now()
     log.warning("lost %s: %s", name, why)
     run.fleet.let_go(name)
     run.emit(HostLost(name, why))
@@ -42,9 +42,9 @@ def lose(run: Run, name: str, why: str, *, pause: float = 0.0) -> None:
 
 
 def _try_again(run: Run, host: Host, attempt: int, shown: str) -> None:
-    """Open another session, in a thread, unless the host is back; `shown` is what users were told of it."""
+    """Open another session in a thread, unless the host is back; `shown` is what users have seen about it."""
     again = partial(_try_again, run, host)
-    if host.name not in run.losses.since:
+    if host.name not in run.since_lost:
         return
     try:
         run.clock.start(
@@ -56,13 +56,13 @@ def _try_again(run: Run, host: Host, attempt: int, shown: str) -> None:
 
 
 def _open(run: Run, host: Host, failed: Callable[[HostError | None], None]) -> None:
-    """Send the loop what became of it; a bug must not end this: the host would never be tried again."""
+    """Send the result to the loop; a bug must not end this, or the host would never be retried."""
     try:
         run.loop.put(Reconnected(run.fleet.open(host)))
     except HostError as error:
         run.loop.post(partial(failed, error))
-    except Exception:
-        log.exception("still lost: %s", host.name)
+    except Exception as error:
+        unforeseen(f"still lost: {host.name}", error)
         run.loop.post(partial(failed, None))
 
 
@@ -78,9 +78,9 @@ def _failed(
 
 
 def regain(run: Run, session: Session) -> bool:
-    """Take a new session with a lost host into the fleet; False when it is not wanted any more."""
+    """Take a new session with a lost host into the fleet; return False if it is no longer needed."""
     name = session.host.name
-    since = run.losses.since.pop(name, None)
+    since = run.since_lost.pop(name, None)
     if since is None:
         session.close()
         return False
@@ -94,13 +94,13 @@ def regain(run: Run, session: Session) -> bool:
 
 
 def reason(error: HostError) -> str:
-    """Why a host is lost, in a line."""
+    """Return why a host is lost, on one line."""
     return error.why if error.kind == Trouble.LOST else f"it {error.in_one_line}"
 
 
 def silence(run: Run, name: str) -> tuple[str, Loss]:
-    """Since when a host is lost, in words; nothing when it answers."""
-    since = run.losses.since.get(name)
+    """Return since when a host is lost, as text; "" if it responds."""
+    since = run.since_lost.get(name)
     if since is None:
         return "", Loss.NONE
     seconds = run.clock.now() - since
@@ -109,20 +109,20 @@ def silence(run: Run, name: str) -> tuple[str, Loss]:
 
 
 def losses(run: Run) -> dict[str, HostError]:
-    """Return what is wrong with the hosts that are lost and have tasks yet to be started."""
+    """Return the errors of lost hosts whose tasks are yet to be started."""
     what = "was lost before its tasks were started"
     return {name: loss(run, name, what) for name in run.lost}
 
 
 def loss(run: Run, name: str, what: str) -> HostError:
-    why = f"no connection could be made for {run.clock.now() - run.losses.since[name]:.0f} s"
+    why = f"no connection could be made for {run.clock.now() - run.since_lost[name]:.0f} s"
     return problems.lost(run.plan.host(name), why, what)
 
 
 def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _: None) -> None:
-    """Take in what became of sessions while nobody looked; wait for the lost ones until `patience` is over.
+    """Process sessions that opened or failed meanwhile; wait for lost hosts until `patience` is over.
 
-    `back` is called for each that comes back. Ends early when a viewer asks for something.
+    `back` is called for each one that comes back. Ends early when a viewer requests something.
     """
     for host in (*run.hosts, *run.plan.retired):
         if host.name not in run.fleet.sessions:
@@ -131,7 +131,7 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
         if (error := session.error) is not None:
             lose(run, name, reason(error))
     deadline = run.clock.now() + patience
-    while True:  # hosts that were replaced are not waited for, but they may be back
+    while True:  # replaced hosts are not waited for, but they may be back
         awaited = bool(run.lost)
         try:
             item = run.loop.get(timeout=max(0.0, deadline - run.clock.now()) if awaited else 0.0)

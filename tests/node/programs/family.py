@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-SLEEP = "import time; time.sleep(600)"
+SLEEP = "import os, time; open(f'pids/{os.getpid()}', 'w').close(); time.sleep(600)"
 
 
 def born() -> None:
@@ -47,8 +47,8 @@ def again() -> None:
 
 
 def bare() -> None:
-    """The same life in a process without the cookie."""
-    born()
+    """The same life in a process without the cookie, which says that it is there when it has lost that."""
+    Path("pids").mkdir(exist_ok=True)
     os.execve(sys.executable, [sys.executable, "-c", SLEEP], {})
 
 

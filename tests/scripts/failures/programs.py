@@ -57,6 +57,7 @@ import torch.distributed as dist
     "no_name": "from math import tau2\n",
     "relative": "from . import data\n",
     "stdin": "input('Continue? ')\n",
+    "exported": "get_ipython().run_line_magic('matplotlib', 'inline')\n",
     "matmul": TF + "tf.ones((2, 3)) @ tf.ones((2, 3))\n",
     "fit_shapes": COMPILED + "m.fit(np.ones((8, 5)), y, verbose=0)\n",
     "labels": TF

@@ -212,7 +212,7 @@ class Soak:
                         enough.touch()
                     _is_one_of(there, *followed, ExitStatus.USAGE, ExitStatus.CLUSTER)
                 if there.process.returncode not in followed:  # no node had heard of it, or not each
-                    assert re.search("there is no run|do(es)? not know the run", there.stderr), there.stderr
+                    assert re.search("there is no run|ha(s|ve) no record of it", there.stderr), there.stderr
                     assert not desk.task_pids(run), "alive, and not to be found from elsewhere"
                 # At home it is still to be seen to its end.
                 _is_one_of(desk.start("tail", run), *followed, ExitStatus.INTERRUPTED)

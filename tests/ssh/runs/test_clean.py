@@ -131,7 +131,7 @@ def test_with_a_silent_host_the_others_are_cleaned_and_what_it_may_share_is_not(
     desk.kill_sshd(desk.cluster.servers[1])
     done = clean(desk)
     assert done.process.returncode == ExitStatus.CLUSTER
-    assert f"{second.name} cannot be asked" in done.stdout
+    assert f"{second.name} cannot be reached" in done.stdout
     assert f"error: {second.name}" in done.stderr
     assert not (Path(first.state or "") / "runs" / run).exists()
     assert list((Path(first.workdir) / "trees").iterdir())

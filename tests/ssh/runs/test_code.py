@@ -82,8 +82,8 @@ def test_a_killed_rsync_ends_the_run_and_lets_go(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("words", "what", "more"),
     [
-        (("trainer", "--fast"), ": has no program trainer", "the job is `trainer --fast`"),
-        (("python", "/no/train.py", "0 1"), ": has no /no/train.py", "try: write train.py if it lies"),
+        (("trainer", "--fast"), " have no program trainer", "the job is `trainer --fast`"),
+        (("python", "/no/train.py", "0 1"), " have no /no/train.py", "try: write train.py if it lies"),
     ],
 )
 def test_a_program_that_no_host_has(desk: Desk, words: tuple[str, ...], what: str, more: str) -> None:
@@ -113,5 +113,5 @@ def test_a_path_that_only_this_machine_has_is_noted(desk: Desk) -> None:
     viewer = desk.launch("--", "true", "--data", str(here), f"--more={there}", "--out", str(here))
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     assert viewer.stderr.count("note: O203") == 1
-    assert f"the argument {here} exists on the machine of the launch, and not on " in viewer.stderr
+    assert f"the argument {here} exists where you launched, but not on " in viewer.stderr
     assert "$ORCHESTRATE_DATA/here (docs/lint.md#o203)" in viewer.stderr

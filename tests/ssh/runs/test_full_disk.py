@@ -54,7 +54,7 @@ def test_with_room_again_the_rest_is_fetched_and_the_run_ends(desk: Desk, disk: 
     assert not desk.named("HostLost", run)
     subprocess.run(["mount", "-o", "remount,size=40m", str(disk)], check=True)
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert "there is room again" in viewer.stderr
+    assert "there is space again" in viewer.stderr
     assert len(desk.named("RunEnded", run)) == 1
     assert len(desk.named("RunAdopted", run)) == 0
     desk.logs_are_identical(run)
@@ -63,6 +63,7 @@ def test_with_room_again_the_rest_is_fetched_and_the_run_ends(desk: Desk, disk: 
 @pytest.mark.usefixtures("disk")
 def test_a_stop_ends_the_run_whatever_waits(desk: Desk) -> None:
     """Its tasks were done before: it has succeeded."""
+    desk.timings = {"catch_up": 0.5}
     desk.script("loud.py", LOUD)
     viewer = desk.launch("--", "loud.py")
     viewer.shows("the logs wait on their hosts")
@@ -76,3 +77,18 @@ def test_a_stop_ends_the_run_whatever_waits(desk: Desk) -> None:
     assert ended == {"worker/0": 0, "worker/1": 0}
     assert [event["outcome"] for event in desk.named("RunEnded", run)] == ["succeeded"]
     assert "of its log are not here" in stop.stderr
+
+
+def test_a_viewer_reports_a_disk_on_which_no_event_finds_room(desk: Desk, disk: Path) -> None:
+    desk.script("long.py", "import time\nprint('up', flush=True)\ntime.sleep(3600)\n")
+    assert desk.launch("--detach", "--", "long.py").wait() == ExitStatus.OK
+    run = desk.run_id()
+    until("both live", lambda: len(desk.task_pids(run)) == 2)
+    filled = subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'rest'}"], check=False, capture_output=True)
+    assert b"No space left" in filled.stderr
+    viewer = desk.start("tail", run)
+    viewer.shows("no space left on this machine: nothing new can be shown")
+    (disk / "rest").unlink()
+    assert desk.start("stop", "--now", run).wait() == ExitStatus.OK
+    assert viewer.wait() == ExitStatus.INTERRUPTED
+    desk.nothing_is_left(run)

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-import pytest
-
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
 from tests.ssh.runs.phases import hold, traceback_free
@@ -53,17 +51,32 @@ def test_a_host_that_fails_before_the_tasks_were_started_is_named(desk: Desk) ->
     desk.hosts_are_quiet(run)
 
 
-@pytest.mark.parametrize("how", ["agent killed", "session hangs"])
-def test_a_host_that_fails_while_it_trains_is_found_again(desk: Desk, how: str) -> None:
+def test_a_connection_lost_in_a_validation_is_found_again(desk: Desk) -> None:
+    enough = desk.folder / "enough"
+    wait = f"while not os.path.exists({str(enough)!r}): time.sleep(0.05)\n"
+    desk.script("wait.py", f"import os, time\nprint('up', flush=True)\n{wait}")
+    desk.write_hosts(desk.cluster.hosts, job="[job]\nvalidate = 'python3 wait.py'\n")
+    viewer = desk.launch("--skip-preflight", "--", "true", fast=False)
+    run = desk.run_id()
+    log = desk.run_folder(run) / "logs" / "validate" / "worker-1.log"
+    until("it validates", lambda: log.exists() and log.read_text() == "up\n")
+    os.kill(desk.agents_of(1)[0], signal.SIGKILL)
+    until("it is found again", lambda: desk.named("HostRecovered", run))
+    enough.touch()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert {event["host"] for event in desk.named("HostValidated", run)} == {
+        host.name for host in desk.cluster.hosts
+    }
+    desk.hosts_are_quiet(run)
+
+
+def test_a_host_that_hangs_while_it_trains_is_found_again(desk: Desk) -> None:
     desk.timings = IMPATIENT
     desk.script("t.py", COUNTING)
     viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
     viewer.shows("line 5")
     run = desk.run_id()
-    victims = desk.agents_of(1) if how.startswith("agent") else desk.sessions_of(1)
-    with stopped(victims):
-        if how == "agent killed":
-            os.kill(victims[0], signal.SIGKILL)
+    with stopped(desk.sessions_of(1)):
         until("the loss is told", lambda: desk.named("HostLost", run))
         (lost,) = desk.named("HostLost", run)
         assert lost["host"] == desk.cluster.hosts[1].name
@@ -78,7 +91,7 @@ def test_a_host_that_fails_while_it_trains_is_found_again(desk: Desk, how: str) 
 
 
 def test_all_hosts_lost_a_stop_ends_in_time_and_says_what_it_does_not_know(desk: Desk) -> None:
-    desk.timings = {"stop_unreachable": 3.0, "stop_impatient": 3.0}
+    desk.timings = {"stop_unreachable": 0.5, "stop_impatient": 0.5, "last_try": 0.5}
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1")
     desk.script("t.py", FAMILY)
     viewer = desk.launch("--", "t.py")
@@ -166,7 +179,7 @@ def test_a_machine_that_was_restarted_is_the_cause(desk: Desk) -> None:
 
 
 def test_a_host_that_stays_silent_is_the_cause_when_the_others_fail_of_it(desk: Desk) -> None:
-    desk.timings = {"stop_unreachable": 2.0}
+    desk.timings = {"stop_unreachable": 0.5, "last_try": 0.5}
     text = "tensorflow.python.framework.errors_impl.UnavailableError: failed to connect to all addresses"
     desk.script(
         "t.py",

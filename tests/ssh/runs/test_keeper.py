@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 from orchestrator.errors import ExitStatus
@@ -67,40 +66,6 @@ def test_two_runs_at_once_on_the_same_hosts(desk: Desk) -> None:
     assert f":{desk.cluster.hosts[0].task_port}" not in third.stdout
     let_it_end(desk)
     assert first.wait() == ExitStatus.OK, first.stderr
-
-
-# --- a keeper killed while it stops tasks for a reason of its own ---
-
-# The first fails in the first attempt; the other swallows TERM.
-DEAF = """
-import json, os, signal, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.environ["ORCHESTRATE_ATTEMPT"] != "1":
-    sys.exit()
-print("up", flush=True)
-if json.loads(os.environ["TF_CONFIG"])["task"]["index"]:
-    time.sleep(600)
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.01)
-sys.exit(7)
-"""
-
-
-def test_a_keeper_killed_in_the_stop_after_a_failure(desk: Desk) -> None:
-    """Nobody asked for the end: the restarts go on, and the failure is still the cause."""
-    desk.timings = {"pauses": [0.05]}
-    desk.script("t.py", DEAF)
-    desk.write_hosts(desk.cluster.hosts, job="[job]\nfailure_grace = 3\n")
-    viewer = desk.launch("--max-restarts", "1", "--", "t.py", str(desk.folder / "enough"))
-    until("both are up", lambda: viewer.stdout.count("up") == 2)
-    let_it_end(desk)
-    run = desk.run_id()
-    until("it stops the tasks", lambda: desk.named("StopRequested", run))
-    os.kill(desk.keeper(run), signal.SIGKILL)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert desk.named("RunAdopted", run)
-    assert desk.named("AttemptFailed", run)[-1]["cause_task"] == "worker/0"
-    assert "user" not in {event["by"] for event in desk.named("StopRequested", run)}
 
 
 def test_what_a_task_has_said_is_here_though_its_keeper_died_in_the_launch(desk: Desk) -> None:

@@ -71,7 +71,7 @@ def test_first_come_first_served_all_hosts_or_none(four: Desk, others: list[Desk
     until("the second waits for the first", lambda: waits_behind(second, four.run_id()))
     third_ends = train(third, 2, 3)
     until("the third waits for the second", lambda: waits_behind(third, second.run_id()))
-    words = rf"in line: waits on rehearsal-03 for run {second.run_id()} of \S+@\S+ \(since .{{9}}\)"
+    words = rf"in the queue behind run {second.run_id()} of \S+@\S+ \(since .{{9}}\), on rehearsal-03"
     # Then more, while a test beside this one has the machine that only the third asks for.
     assert any(re.match(words + "(;|$)", event["text"]) for event in third.named("Noted"))
     assert not runs(second)
@@ -98,7 +98,7 @@ def test_a_process_that_holds_the_turn_is_reported(four: Desk) -> None:
 
         until("the turn is ours", taken)
         train(four, 0).touch()
-        until("the wait is reported", lambda: waits_behind(four, "rehearsal-01 for a process there"))
+        until("the wait is reported", lambda: waits_behind(four, "behind a process that holds the turn"))
         assert not runs(four)
     assert ended(four)["outcome"] == "succeeded"
 

@@ -1,6 +1,7 @@
 """Programs whose tasks never connect to each other succeed with a warning; those that do, without one.
 
-The programs are small ones with sockets, in the shape of what people write; tests/tf has TensorFlow's.
+The programs are small ones with sockets, in the shape of what people write; tests/tf has TensorFlow's, one of
+them with tasks that are connected.
 """
 
 from __future__ import annotations
@@ -8,21 +9,47 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import ExitStatus
+from orchestrator.node.base.procs import COOKIE
+from tests.ports import free_ports
 from tests.ssh.runs.desk import Desk, until
 
 STEPS = """
-import os, socket, sys, time
+import os, sys, time
+for step in range(1, 13):
+    print(f"{step}/12 - 0s - loss: 0.5 - 10ms/epoch - 5ms/step", flush=True)
+"""
+
+# Stands in for a supervisor: starts the program, looks when it is told to, and says what it sees.
+NODE = """
+import os, subprocess, sys, time
+from orchestrator.node.task.meeting import Meeting
+meeting = Meeting(os.environb, sys.argv[1], "/no report")
+meeting.resolve()
+cookie = {sys.argv[2]: f"{sys.argv[1]}/1/worker/{os.environ['ORCHESTRATE_RANK']}/1"}
+with subprocess.Popen([sys.executable, "-c", sys.argv[3]], env={**os.environ, **cookie}) as program:
+    sys.stdin.readline()
+    meeting.look(meeting.due)
+    print(meeting.state, flush=True)
+    sys.stdin.readline()
+    program.kill()
+"""
+TASK = """
+import os, socket, time
 HOSTS = [one.rpartition(":") for one in os.environ["ORCHESTRATE_HOSTS"].split(",")]
 RANK = int(os.environ["ORCHESTRATE_RANK"])
 def train():
-    for step in range(1, 13):
-        print(f"{step}/12 - 0s - loss: 0.5 - 10ms/epoch - 5ms/step", flush=True)
-        time.sleep(0.5)
+    print("up", flush=True)
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.05)
 def serve(port, host=""):
     return socket.create_server((host, port))
 def join(host, port):
@@ -64,61 +91,58 @@ TOGETHER = {
     ),
 }
 WORDS = "worker/[0-1] run separately: no task has opened a connection to another"
+ROOT = str(Path(__file__).parents[3])
 
 
-@pytest.mark.parametrize("name", APART)
-def test_tasks_that_are_apart_are_reported(desk: Desk, name: str) -> None:
-    desk.script("t.py", STEPS + APART[name])
-    viewer = desk.launch("--", "t.py")
-    viewer.shows(WORDS)
-    assert not desk.named("RunEnded")  # while they train
-    status = desk.start("status", desk.run_id())
-    assert status.wait() == ExitStatus.OK
-    assert f"warning: {WORDS}" in status.stdout
-    assert viewer.wait() == ExitStatus.OK
-    (ended,) = desk.named("RunEnded")
-    assert ended["warnings"][0].startswith(WORDS)
-    (told,) = desk.named("PeersReported")
-    assert (told["apart"], told["connected"]) == (["worker/0", "worker/1"], False)
-    as_json = desk.start("status", "--json", desk.run_id())
-    as_json.wait()
-    assert json.loads(as_json.stdout)["apart"] == ["worker/0", "worker/1"]
+@pytest.mark.parametrize("name", [*APART, *TOGETHER])
+def test_a_node_sees_whether_its_task_meets_another(name: str) -> None:
+    *ports, other = free_ports(3)
+    program = TASK + {**APART, **TOGETHER}[name].replace("{port}", str(other))
+    hosts = ",".join(f"127.0.0.{number}:{port}" for number, port in enumerate(ports, 2))
+    with ExitStack() as stack:
+        nodes = []
+        for rank in ("0", "1"):
+            env = {**os.environ, "ORCHESTRATE_HOSTS": hosts, "ORCHESTRATE_RANK": rank, "PYTHONPATH": ROOT}
+            argv = [sys.executable, "-c", NODE, f"peers-{other}", COOKIE, program]
+            process = subprocess.Popen(
+                argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            )
+            stack.enter_context(process)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            nodes.append((process.stdin, process.stdout))
+        for _, said in nodes:
+            assert said.readline() == "up\n"
+        for ask, _ in nodes:
+            ask.write("look\n")
+        states = [said.readline().strip() for _, said in nodes]
+        for ask, _ in nodes:
+            ask.write("end\n")
+    assert states == (["none"] * 2 if name in APART else ["met"] * 2)
 
 
-@pytest.mark.parametrize("name", TOGETHER)
-def test_tasks_that_meet_are_not(desk: Desk, free_port: int, name: str) -> None:
-    desk.script("t.py", STEPS + TOGETHER[name].replace("{port}", str(free_port)))
-    viewer = desk.launch("--", "t.py")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert not desk.named("PeersReported")
-
-
-def test_a_keeper_that_takes_over_reports_them_no_second_time(desk: Desk) -> None:
-    desk.script("t.py", STEPS + "train()\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.1)")
+def test_tasks_that_are_apart_are_reported_once(desk: Desk) -> None:
+    desk.script("t.py", STEPS + "while not os.path.exists(sys.argv[1]): time.sleep(0.05)")
     viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
     viewer.shows(WORDS)
     run = desk.run_id()
+    status, as_json = desk.start("status", run), desk.start("status", "--json", run)
+    assert (status.wait(), as_json.wait()) == (ExitStatus.OK, ExitStatus.OK)
+    assert f"warning: {WORDS}" in status.stdout
+    assert json.loads(as_json.stdout)["apart"] == ["worker/0", "worker/1"]
     os.kill(desk.keeper(run), signal.SIGKILL)
     until("another keeper", lambda: desk.named("RunAdopted", run))
     (desk.folder / "enough").touch()
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert [told["apart"] for told in desk.named("PeersReported", run)] == [["worker/0", "worker/1"]]
+    (told,) = desk.named("PeersReported", run)
+    assert (told["apart"], told["connected"]) == (["worker/0", "worker/1"], False)
     (ended,) = desk.named("RunEnded", run)
-    assert WORDS in "".join(ended["warnings"])
+    assert ended["warnings"][0].startswith(WORDS)
 
 
-def test_what_needs_no_peers_says_so_or_is_short(desk: Desk) -> None:
-    desk.script("t.py", "print('done')")
+@pytest.mark.parametrize("framework", ["none", "tensorflow"])
+def test_what_needs_no_peers_says_so_or_does_not_train(desk: Desk, framework: str) -> None:
+    desk.script("t.py", STEPS if framework == "none" else "print('done')")
+    desk.write_hosts(desk.cluster.hosts, job=f'[job]\nframework = "{framework}"\n')
     assert desk.launch("--", "t.py").wait() == ExitStatus.OK
     assert not desk.named("PeersReported")
-    desk.script("t.py", STEPS + "train()")
-    desk.hosts.write_text(desk.hosts.read_text() + '\n[job]\nframework = "none"\n')
-    assert desk.launch("--", "t.py").wait() == ExitStatus.OK
-    assert not desk.named("PeersReported")
-
-
-@pytest.fixture
-def free_port() -> int:
-
-    with socket.create_server(("", 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -107,7 +107,7 @@ def test_a_launch_without_its_data_touches_nothing(four: Desk, data: Path) -> No
     write(four, data / "nowhere")
     viewer = four.launch("--", four.script("read.py", READ))
     assert viewer.wait() == 2
-    assert "which is not there" in viewer.stderr
+    assert "which does not exist" in viewer.stderr
     assert not (four.state / "orchestrate" / "runs").exists()
 
 

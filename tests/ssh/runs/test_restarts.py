@@ -14,7 +14,14 @@ from msgspec.structs import replace
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, kill_all, until
 
-FAST = {"pauses": [0.05], "host_return": 1.0, "silence": 3.0, "beat": 0.5, "stop_unreachable": 1.0}
+FAST = {
+    "pauses": [0.05],
+    "host_return": 1.0,
+    "silence": 3.0,
+    "beat": 0.5,
+    "stop_unreachable": 0.5,
+    "last_try": 0.5,
+}
 LONG_PAUSE = {"pauses": [600.0]}
 
 # Takes 20 steps, reports each, goes on where the file in its own folder says; argv decides how it fails.
@@ -165,22 +172,6 @@ def _ports(plan: dict[str, Any]) -> set[int]:
     return {task["port"] for task in plan["tasks"]}
 
 
-def test_with_min_hosts_a_run_goes_on_with_fewer(four: Desk) -> None:
-    four.timings = FAST
-    four.write_hosts(four.cluster.hosts, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
-    how = WAIT + "\nif attempt > 1: print(os.environ['TF_CONFIG'], flush=True)"
-    viewer = four.launch("--max-restarts", "1", "--min-hosts", "3", "--", trainer(four), how)
-    run = four.run_id()
-    half_way(four, run, 4)
-    power_off(four, run, 1)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert f"{four.cluster.hosts[1].name}: cannot be reached; the others continue without it" in viewer.stderr
-    seen = [json.loads(log(four, run, 2, f"worker-{n}").splitlines()[1]) for n in range(3)]
-    assert [one["task"]["index"] for one in seen] == [0, 1, 2]
-    assert all(len(one["cluster"]["worker"]) == 3 for one in seen)
-    assert not (four.run_folder(run) / "logs" / "2" / "worker-3.log").exists()
-
-
 def test_a_host_that_comes_back_in_time_keeps_its_place(four: Desk) -> None:
     four.timings = {**FAST, "host_return": 60.0}
     spares(four, 3, job="[job]\nhost_timeout = 60\nfailure_grace = 0.1\n")
@@ -188,7 +179,7 @@ def test_a_host_that_comes_back_in_time_keeps_its_place(four: Desk) -> None:
     run = four.run_id()
     half_way(four, run, 3)
     power_off(four, run, 1)
-    viewer.shows("no word from it")
+    viewer.shows("no response")
     four.start_sshd(four.cluster.servers[1])
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     assert not four.named("HostReplaced", run)
@@ -277,7 +268,7 @@ def test_a_spare_that_is_no_use_is_left_out(four: Desk) -> None:
     half_way(four, run, 2)
     power_off(four, run, 1)
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert f"{names[2]} cannot stand in for another host (validate: fails in its local" in viewer.stderr
+    assert f"{names[2]} cannot stand in for another host (validate: failed local" in viewer.stderr
     assert f"{names[1]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
     assert ended(four, run)["attempts"] == 2
     assert log(four, run, 2, "worker-1").startswith("attempt 2 begins at 0")
@@ -308,7 +299,7 @@ def test_no_attempt_starts_beside_a_task_that_cannot_be_ended(desk: Desk) -> Non
         finally:
             holder.kill()
     name = desk.cluster.hosts[1].name
-    assert f"{name} still runs worker/1 of the last attempt" in viewer.stderr
+    assert f"{name} has live tasks of the last attempt: worker/1" in viewer.stderr
     assert not [event for event in desk.named("TaskStarted", run) if event["attempt"] == 2]
     stop = desk.start("stop", run)
     assert stop.wait() == ExitStatus.OK, stop.stderr

@@ -166,7 +166,7 @@ def test_the_header_of_a_script_is_its_environment(desk: Desk, wheels: Path) -> 
     """Without a hosts.toml that says another; `uv run` of it is the same launch."""
     desk.write_hosts(desk.cluster.hosts, python="")
     desk.script("use.py", HEADER)
-    for command in (["use.py", "7"], ["uv", "run", "--script", "use.py", "7"], ["python", "use.py", "7"]):
+    for command in (["python", "use.py", "7"], ["uv", "run", "--script", "use.py", "7"]):
         viewer = desk.start(*LAUNCH, str(desk.hosts), "--", *command, **offline(desk, wheels))
         assert viewer.wait(LIMIT) == 0, viewer.stderr
         assert viewer.stdout.count("answer 42") == viewer.stdout.count(" 7\n") == 2

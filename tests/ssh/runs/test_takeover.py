@@ -154,5 +154,5 @@ def test_an_old_plan_that_is_played_back_starts_nothing(desk: Desk) -> None:
     with desk.elsewhere():
         status, text = verb(desk, "tail", run)
         assert status == ExitStatus.CLUSTER, text
-        assert f"{second.name} does not know the run" in text
+        assert f"{second.name} has no record of it" in text
         assert not desk.task_pids(run)

@@ -64,9 +64,9 @@ def writing(desk: Desk, tmp_path: Path) -> Path:
     return tmp_path / "go"
 
 
-def board(desk: Desk) -> tuple[Viewer, str]:
-    """TensorBoard of the newest run, and where it answers."""
-    path = f"{Path(training_python()).parent}:{os.environ['PATH']}"
+def board(desk: Desk, programs: Path) -> tuple[Viewer, str]:
+    """The folder's TensorBoard of the newest run, and where it answers."""
+    path = f"{programs}:{os.environ['PATH']}"
     viewer = desk.start(
         "tensorboard", "--json", "--hosts", str(desk.hosts), PATH=path, TMPDIR=str(desk.folder)
     )
@@ -94,7 +94,7 @@ def boards(desk: Desk) -> list[int]:
 
 
 def test_all_tasks_are_seen_while_they_write_and_it_ends_with_the_command(desk: Desk, writing: Path) -> None:
-    viewer, url = board(desk)
+    viewer, url = board(desk, Path(training_python()).parent)
     hosts = [host.name for host in desk.cluster.hosts]
     until("all hosts are there", lambda: sorted(ask(url, "runs")) == [f"{host}/logs/train" for host in hosts])
     until("some steps are there", lambda: all(steps(url, host) for host in hosts))
@@ -109,7 +109,9 @@ def test_all_tasks_are_seen_while_they_write_and_it_ends_with_the_command(desk: 
     assert not list(desk.folder.glob("orchestrate-tensorboard-*"))
     for host in desk.cluster.hosts:
         assert not list(Path(host.workdir).rglob("*orchestrate-tensorboard*"))
-    killed, _ = board(desk)
+    desk.program("tensorboard", "#!/bin/sh\necho http://127.0.0.1:1/ answers\nwhile :; do sleep 1; done\n")
+    killed, _ = board(desk, desk.folder)
+    assert boards(desk)
     killed.signal(signal.SIGKILL)
     killed.wait()
     until("TensorBoard is gone", lambda: not boards(desk))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, Viewer, until
 from tests.ssh.runs.phases import traceback_free
@@ -20,11 +22,12 @@ def counting(desk: Desk, *words: str) -> Viewer:
 
 def test_a_run_that_is_kept_elsewhere_is_shown_and_stopped_and_not_taken_over(desk: Desk) -> None:
     launch = counting(desk)
+    desk.timings = {"handover": 0.5}
     run, keeper = desk.run_id(), desk.keeper()
     with desk.elsewhere():
         tail = desk.start("tail", run, "--hosts", str(desk.hosts))
         assert tail.wait() == ExitStatus.CLUSTER, tail.stdout + tail.stderr
-        assert f"pid {keeper} keeps it" in tail.stderr
+        assert f"pid {keeper}, as " in tail.stderr
         assert tail.stderr.count("error:") == 1, tail.stderr
         assert not desk.named("RunEnded", run)
         status = desk.start("status", run, "--hosts", str(desk.hosts))
@@ -55,7 +58,7 @@ def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
     assert status.wait() == ExitStatus.OK, status.stderr  # what was seen to its end needs no machine
     assert "unknown" not in status.stdout
     gone.rename(desk.cluster.ssh_config)
-    assert "is over already" in again.stderr
+    assert "has already ended" in again.stderr
     told = desk.start("stop", run, "--json")
     assert told.wait() == ExitStatus.OK
     assert json.loads(told.stdout) == desk.named("RunEnded", run)[-1]
@@ -74,3 +77,13 @@ def test_a_reader_that_has_seen_enough(desk: Desk) -> None:
     let_it_end(desk)
     tail = desk.start("tail", run)
     assert tail.wait() == ExitStatus.OK
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_reader_that_is_gone_while_nothing_is_printed(desk: Desk, words: tuple[str, ...]) -> None:
+    desk.script("t.py", "import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    viewer = desk.launch(*words, "--", "t.py", shell='"$@" | grep -m 2 ready')
+    assert viewer.wait() == ExitStatus.OK
+    run = desk.run_id()
+    assert len(desk.task_pids(run)) == 2
+    assert desk.start("stop", "--now", run).wait() == ExitStatus.OK

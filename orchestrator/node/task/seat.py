@@ -1,0 +1,302 @@
+"""The processes of a standby: a guard, a supervisor, and the user's Python.
+
+It waits in our `sitecustomize` (hook/site_standby.py), before it opens its script. Meanwhile it may lend a
+fork to another task, a validation: the supervisor then serves that one, and waits again.
+
+standby/<key>-<random>/about.json, socket    until it is taken; only connections of our own user are served
+standby/<key>-<random>/lock, leader, ready, cwd/, report
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from contextlib import contextmanager
+from typing import Any, Iterator, NamedTuple, NoReturn, Sequence
+
+from ..base import lenient, procs
+from ..base.descriptors import replace_file
+from ..base.paths import Paths, TaskFolder
+from ..disk.removing import remove
+from ..serve.loop import READ
+from . import leases, supervisor
+from .environ import Handles, Launch
+from .waiting import Waiting
+
+# Python stores the absolute path of its script before our hook runs, which replaces it by a shorter one.
+CWD = "/".join(("cwd", "_" * 250, "_" * 250))
+_ROOM = 4096  # bytes for the marks of the task
+MOMENT = 3.0
+_LOOK = 2.0
+_LEAST = 0.1  # of the memory: with less that is free, none waits
+_LAG = 1.0
+_LENT = b"+"  # before a task that gets a fork; alone, when it is over
+
+
+class Seat(NamedTuple):
+    """A standby as data, before it has a task."""
+
+    paths: Paths
+    folder: str
+    argv: list[bytes]
+    env: dict[bytes, bytes]
+    imports: str
+    owner: int  # a pipe: its lines are orders of the agent, its end is ours
+
+
+@contextmanager
+def near(folder: str) -> Iterator[str]:
+    """Give the path of a socket in a folder, short enough for any folder: the kernel takes 107 bytes."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield "/proc/self/fd/%d/socket" % fd
+    finally:
+        os.close(fd)
+
+
+# --- memory ---
+
+
+def memory() -> tuple[int, int]:
+    """The bytes of this machine's memory, or of the container's, and those that are free."""
+    rows = (line.split() for line in procs.text("/proc/meminfo").splitlines())
+    fields = {row[0]: int(row[1]) << 10 for row in rows if len(row) > 1}
+    total, free = fields.get("MemTotal:", 1), fields.get("MemAvailable:", 0)
+    group = procs.text("/proc/self/cgroup").rpartition("::")[2].strip()
+    limit = procs.text("/sys/fs/cgroup%s/memory.max" % group).strip()
+    if limit.isdigit() and int(limit) < total:
+        used = procs.text("/sys/fs/cgroup%s/memory.current" % group).strip()
+        total, free = int(limit), min(free, int(limit) - int(used or 0))
+    return total, free
+
+
+def free() -> float:
+    total, free = memory()
+    return free / total
+
+
+# --- the guard's side ---
+
+
+def guard(seat: Seat, listener: socket.socket, log: tuple[int, int]) -> NoReturn:
+    """Wait for a task, or for the end; all signals but TERM are blocked."""
+    try:
+        procs.set_name(procs.GUARD)
+        procs.adopt_orphans()
+        ours, theirs = socket.socketpair()
+        child = os.fork()
+        if child == 0:
+            ours.close()
+            listener.close()
+            os.close(seat.owner)
+            place = [seat.folder]
+            supervisor.supervise(
+                lambda: _live(seat, theirs, log, place), lambda: os.path.join(place[-1], "crash.txt")
+            )
+        theirs.close()
+        os.close(log[1])
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        task = _await(seat, listener, ours)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        listener.close()
+        os.close(seat.owner)
+        if task is None:
+            ours.close()
+            supervisor.outlive()
+            remove(seat.folder)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        if status != 0:
+            supervisor.bury(task.launch, Handles(task.held[0], -1, log[0], -1, -1), status)
+        remove(seat.folder)
+    except BaseException:
+        supervisor.record_crash(os.path.join(seat.folder, "crash.txt"))
+    finally:
+        os._exit(0)
+
+
+class _Task(NamedTuple):
+    """A task that the supervisor has."""
+
+    launch: Launch
+    held: list[int]  # its lock first, and its leases
+
+
+def _pass_on(data: bytes, fds: list[int], ours: socket.socket) -> _Task:
+    lock, control, answer, *leases = fds
+    send(ours, data, fds)
+    for fd in (control, answer):
+        os.close(fd)
+    return _Task(_launch(data), [lock, *leases])
+
+
+def _await(seat: Seat, listener: socket.socket, ours: socket.socket) -> _Task | None:
+    """Return the task, or one with a fork at whose end nothing waits any more; None for no task at all."""
+    poll = select.poll()
+    for fd in (listener.fileno(), seat.owner, ours.fileno()):
+        poll.register(fd, READ)
+    order, deadline, owner, machine, next_look = b"", 0.0, "", "", 0.0
+    is_alone, lent = False, None  # whether the agent has gone; a task with a fork
+    while True:
+        # A task is ended by its supervisor, also where the machine shuts down.
+        signal.pthread_sigmask(signal.SIG_BLOCK if lent else signal.SIG_UNBLOCK, [signal.SIGTERM])
+        ready = {fd for fd, _ in poll.poll(_LOOK * 1000)}
+        now = time.monotonic()
+        # A request may come before we know that the fork is over, as its final state is written first.
+        if lent and listener.fileno() in ready and select.select([ours], [], [], _LAG)[0]:
+            ready.add(ours.fileno())
+        if ours.fileno() in ready:
+            if lent is None or ours.recv(1) != _LENT:
+                return lent  # the Python has ended
+            for fd in lent.held:
+                os.close(fd)
+            lent = None
+        if listener.fileno() in ready:
+            message = _serve(seat, listener, busy=lent is not None)
+            if message is None:
+                return None
+            if message:
+                data, fds = message
+                task = _pass_on(data, fds, ours)
+                if not data.startswith(_LENT):
+                    return task
+                lent = task
+        if seat.owner in ready:
+            piece = os.read(seat.owner, 4096)
+            order += piece
+            if not piece:
+                poll.unregister(seat.owner)
+                is_alone = not order.endswith(b"\n")
+                if not is_alone:
+                    kept = json.loads(order)
+                    deadline, owner, machine = now + kept["seconds"], kept["owner"], kept["machine"]
+        if is_alone and lent is None:
+            return None
+        if now >= next_look and lent is None:
+            next_look = now + _LOOK
+            over = (deadline and now >= deadline) or (owner and _others(owner, machine))
+            if over or free() < _LEAST or not os.path.exists(seat.folder):
+                return None
+
+
+def _others(owner: str, machine: str) -> bool:
+    """Return True if somebody else's run has this machine, or waits for it."""
+    places = (place for place in leases.places() if place.machine == leases.short(machine))
+    return any(not leases.plain(owner).startswith(place.owner) for place in places)
+
+
+def _serve(seat: Seat, listener: socket.socket, *, busy: bool) -> Any:
+    """Serve one connection: the task and its descriptors, None for the end, () for neither."""
+    sock, _ = listener.accept()
+    with sock:
+        sock.settimeout(MOMENT)
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        if struct.unpack("3i", credentials)[1] != os.geteuid():
+            return ()
+        try:
+            want = json.loads(_receive(sock)[0] or b"{}").get("want")
+            if busy or want not in ("take", "lend", "end"):
+                return ()
+            for name in ("about.json", "socket") if want != "lend" else ():
+                lenient.discard(os.path.join(seat.folder, name))
+            if want == "end":
+                return None
+            sock.sendall(b"\n")
+            sock.settimeout(2 * MOMENT)
+            data, fds = _receive(sock)
+        except (OSError, ValueError):
+            return ()
+        if not data.endswith(b"\n") or len(fds) < 3:
+            return () if want == "lend" else None
+        return (data if want == "take" else _LENT + data), fds
+
+
+def send(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+    sent = sock.sendmsg([data], rights)
+    if sent < len(data):  # else the other end may be closed by now
+        sock.sendall(data[sent:])
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """Receive one line, and the descriptors that come with it."""
+    data, fds = b"", array.array("i")
+    while not data.endswith(b"\n"):
+        piece, rights, _, _ = sock.recvmsg(1 << 16, socket.CMSG_SPACE(64 * fds.itemsize))
+        for level, kind, packed in rights:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds.frombytes(packed[: len(packed) - len(packed) % fds.itemsize])
+        if not piece:
+            break
+        data += piece
+    return data, list(fds)
+
+
+def _launch(data: bytes) -> Launch:
+    fields = Launch(**json.loads(data.lstrip(_LENT)))
+    return fields._replace(
+        paths=Paths(str(fields.paths)),
+        folder=TaskFolder(*fields.folder),
+        argv=[str(word).encode("latin-1") for word in fields.argv],
+        env={str(name).encode("latin-1"): str(value).encode("latin-1") for name, value in fields.env.items()},
+    )
+
+
+# --- the supervisor's side ---
+
+
+def _live(seat: Seat, channel: socket.socket, log: tuple[int, int], place: list[str]) -> None:
+    """Wait until there is a task, and supervise it: `place` is then its folder. After a fork, go on."""
+    waiting = _start(seat, log)
+    lends = True
+    while lends:
+        while not select.select([channel], [], [], 0)[0]:
+            if waiting.ready:
+                os.close(os.open(os.path.join(seat.folder, "ready"), os.O_WRONLY | os.O_CREAT, 0o600))
+            try:
+                waiting.ready = bool(waiting.listen(channel.fileno())) or waiting.ready
+            except EOFError:  # so ends the guard, but for a task that has just come
+                channel.sendall(b"\n")
+                break
+        data, fds = _receive(channel)
+        if not data.endswith(b"\n"):
+            supervisor.outlive()
+            return
+        launch = _launch(data)
+        place.append(launch.folder.path)
+        handles, lends = Handles(fds[0], fds[1], *log, fds[2]), data.startswith(_LENT)
+        lends = supervisor.Supervisor(launch, handles, waiting, lends=lends).run()
+        if lends:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            for fd in (*fds[:2], *fds[3:]):
+                os.close(fd)
+            try:
+                channel.sendall(_LENT)
+            except OSError:
+                pass  # its guard has gone: nothing will come
+
+
+def _start(seat: Seat, log: tuple[int, int]) -> Waiting:
+    ours, theirs = socket.socketpair()
+    os.set_inheritable(theirs.fileno(), True)
+    mark = "%d:%s:" % (theirs.fileno(), seat.imports)
+    env = {**seat.env, b"ORCHESTRATE_STANDBY": mark.encode().ljust(_ROOM, b".")}  # the last: its marks win
+    cwd = os.path.join(seat.folder, CWD)
+    folder = TaskFolder(seat.folder, "", "", "")
+    launch = Launch(seat.paths, folder, seat.argv, env, cwd, 0.0, False, None, None, None, None)
+    heard, answer = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        supervisor.lead(launch, log[1], parent, answer)
+    theirs.close()
+    os.close(answer)
+    os.close(heard)
+    replace_file(os.path.join(seat.folder, "leader"), b"%d" % pid)
+    return Waiting(seat.folder, pid, ours, log[0])

@@ -1,0 +1,367 @@
+"""Tasks that are started ahead: their framework is imported before their attempt begins.
+
+A standby (seat.py) holds no port, lease or device. It ends with the agent that prepared it or, kept warm,
+after its time: sooner where memory is short or another user's run has the machine.
+
+`start` gives it the task's environment, folder and locks if everything that an import may depend on is the
+same: the key. One that turns out to be of no use is ended, and its supervisor starts the task as any other.
+A validation gets a fork of a task's standby, before that has any device or server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import socket
+import time
+import zlib
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+from ..base import lenient, locks, procs, trust
+from ..base.descriptors import replace_file
+from ..base.paths import Paths, make_private
+from ..disk.removing import remove
+from ..serve.agent import Agent, Request
+from ..serve.loop import READ
+from . import environ
+from .environ import Launch
+from .seat import CWD, MOMENT, Seat, free, guard, memory, near, send
+
+# Variables of the task's place: no import reads them. JAX's must be set or not as at the import.
+_OF_PLACE = re.compile(
+    rb"ORCHESTRATE_(?!KERAS|AUTO_SHARD)|(TF_CONFIG|XDG_SESSION_\w+|KRB5CCNAME|MASTER_ADDR|MASTER_PORT"
+    rb"|(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|COORDINATOR_(ADDRESS|PORT)|NUM_PROCESSES|PROCESS_ID"
+    rb"|(KERASTUNER|PET|DTENSOR|KERAS_DISTRIBUTION)_\w+)$"
+)
+_OF_JAX = re.compile(rb"JAX_(COORDINATOR_ADDRESS|NUM_PROCESSES|PROCESS_ID)$")
+_READ_BY_IMPORTS = re.compile(
+    rb"(PYTHON|LD_|LC_|LANG|OMP_|MKL_|KMP_|OPENBLAS|GOTO|MALLOC|TF_|XLA|CUDA|NVIDIA|KERAS|TORCH|PYTORCH|JAX|GRPC|HDF5|PATH$"
+    rb"|HOME$)"
+)
+_OF_GUEST = frozenset(
+    ("PYTHONDONTWRITEBYTECODE", "TF_CPP_MIN_LOG_LEVEL", "grpc_proxy")
+)  # it sets them itself
+_COVERAGE = re.compile(rb"COV(ERAGE)?_")  # read by a .pth file, with paths below the working folder
+_OPTIONS = frozenset((b"-u", b"-B", b"-O", b"-OO", b"-s", b"-q"))  # with which Python runs `sitecustomize`
+_NEEDED = 600 << 20  # bytes of one
+_SPARE = 0.2  # of the memory that must be free beside a new one
+
+
+# --- what must be the same ---
+
+
+def refusal(spec: Mapping[str, Any], argv: Sequence[bytes], env: Mapping[bytes, bytes]) -> str:
+    """Return why no standby can be prepared for a task; "" if one can."""
+    if not spec.get("imports"):
+        return "no import is known"
+    if spec.get("setup") or spec.get("terminal"):
+        return "it has a setup or a terminal"
+    python = shutil.which(os.fsdecode(argv[0]), path=os.fsdecode(env.get(b"PATH", b"")))
+    try:
+        with open(python or "", "rb") as file:
+            if file.read(4) != b"\x7fELF":
+                return "its Python is a script"
+    except OSError:
+        return "its Python was not found"
+    if not os.path.isabs(python or ""):
+        return "its Python has a relative path"
+    if not _is_program(argv[1:]):
+        return "its command is not a script or a module of the code, after plain options"
+    if any(part and not os.path.isabs(part) for part in env.get(b"PYTHONPATH", b"").split(b":")):
+        return "PYTHONPATH has relative paths"
+    if any(map(_COVERAGE.match, env)) or b"PYTHONINSPECT" in env:
+        return "its environment measures the program"
+    return ""
+
+
+def _is_program(arguments: Sequence[bytes]) -> bool:
+    rest = iter(arguments)
+    for item in rest:
+        if item in (b"-W", b"-X"):
+            next(rest, None)
+        elif item == b"-m":
+            return True
+        elif not item.startswith(b"-"):
+            return item.endswith(b".py") and not item.startswith(b"/")
+        elif item not in _OPTIONS:
+            return False
+    return False
+
+
+def about(spec: Mapping[str, Any], argv: Sequence[bytes], env: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """Describe all that an import may depend on; values only by their checksums."""
+    free = {environ.encode(name) for name in spec.get("free") or ()}
+    free -= {name for name in free if _READ_BY_IMPORTS.match(name)}
+    if not any(name.startswith("tensorflow_datasets") for name in spec.get("imports") or ()):
+        free.add(b"TFDS_DATA_DIR")  # read when that package is imported, and by nothing else
+    kept = {
+        name: b"" if _OF_JAX.match(name) else value
+        for name, value in _with_presets(spec, env).items()
+        if name not in free and not _OF_PLACE.match(name)
+    }
+    python = shutil.which(os.fsdecode(argv[0]), path=os.fsdecode(env.get(b"PATH", b""))) or ""
+    entry = os.stat(python) if python else None
+    names = [name for name in sorted(dir(resource)) if name[:7] == "RLIMIT_"]
+    limits = [(name, resource.getrlimit(getattr(resource, name))) for name in names]
+    return {
+        "argv": [word.decode("latin-1") for word in argv],
+        "imports": list(spec.get("imports") or ()),
+        "python": [python, entry.st_ino, entry.st_mtime_ns] if entry else [],
+        "limits": zlib.crc32(
+            repr((limits, trust.user_mask(), os.nice(0), sorted(os.sched_getaffinity(0)))).encode()
+        ),
+        "env": {name.decode("latin-1"): zlib.crc32(value) for name, value in sorted(kept.items())},
+    }
+
+
+def _with_presets(spec: Mapping[str, Any], env: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The environment in which the program makes its imports."""
+    made = dict(env)
+    for item in spec.get("preset") or ():
+        name, value = environ.encode(item["name"]), environ.encode(item["value"])
+        made[name] = made.get(name, value) if item["default"] else value
+    return made
+
+
+def _key(described: Mapping[str, Any]) -> str:
+    return "%08x" % zlib.crc32(json.dumps(described, sort_keys=True).encode())
+
+
+def difference(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Name what differs between a task and a standby."""
+    names = sorted(mine["env"].items() ^ other["env"].items()) if mine["env"] != other["env"] else []
+    if names:
+        return "the environment differs: %s" % ", ".join(dict.fromkeys(name for name, _ in names[:6]))
+    parts = {"argv": "the command", "python": "the interpreter", "limits": "a limit of the login"}
+    changed = [words for part, words in parts.items() if mine[part] != other[part]]
+    return "%s differs" % changed[0] if changed else "the imports differ"
+
+
+def _lends(other: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
+    """Return True if a fork of this standby can run a module of ours, a guest."""
+    free = {*_OF_GUEST, "ORCHESTRATE_KERAS", "ORCHESTRATE_KERAS_OF", "ORCHESTRATE_AUTO_SHARD"}
+    if not any("keras" in name for name in other["imports"]):
+        free.add("TF_USE_LEGACY_KERAS")  # read when tf.keras is
+    differ = {name for name, _ in mine["env"].items() ^ other["env"].items()}
+    same = all(mine[part] == other[part] for part in ("python", "limits"))
+    return same and mine["imports"][0] in other["imports"] and differ <= free
+
+
+# --- the agent's side ---
+
+
+def prepare(agent: Agent, request: Request) -> dict[str, Any]:
+    """Start a standby for each task that has none; `spare` ones only where there is memory for them."""
+    paths, made, reasons = agent.paths, 0, []
+    _tidy(paths)
+    waiting = list(_waiting(paths))
+    there = [name.partition("-")[0] for name, _ in waiting]
+    for spec in request["specs"]:
+        site = environ.install_site(paths, spec) if spec.get("stacks", True) else None
+        marks = {"ORCHESTRATE_REPORT": "", "ORCHESTRATE_STACKS": ""}
+        argv, env = environ.make(spec, site, marks)
+        why = refusal(spec, argv, env) or ("" if site else "it has no `sitecustomize` of ours")
+        if not why and request["spare"] and free() < _SPARE + (made + 1) * _NEEDED / memory()[0]:
+            why = "memory is short"
+        if why:
+            reasons.append(why)
+            continue
+        described = about(spec, argv, env)
+        if spec.get("guest") and any(_lends(other, described) for _, other in waiting):
+            continue
+        if _key(described) in there:
+            there.remove(_key(described))
+        else:
+            _begin(agent, described, spec, env)
+            made += 1
+    return {"made": made, "why": sorted(set(reasons))}
+
+
+def keep(agent: Agent, request: Request) -> dict[str, Any]:
+    """Let this agent's standbys wait without it for some time; return all that wait."""
+    named = {name: str(request[name]) for name in ("owner", "machine")}
+    order = json.dumps({"seconds": float(request["seconds"]), **named}).encode() + b"\n"
+    for fd in agent.rooms.pop("standby", []):
+        try:
+            os.write(fd, order)
+        except OSError:
+            pass  # it has ended
+        os.close(fd)
+    return {"waiting": look(agent.paths)}
+
+
+def look(paths: Paths) -> list[dict[str, Any]]:
+    """The standbys that wait, with the memory that is theirs alone."""
+    standbys = []
+    for name, described in _waiting(paths):
+        pid = int(procs.text(os.path.join(paths.standby, name, "leader")) or 0)
+        ready = os.path.exists(os.path.join(paths.standby, name, "ready"))
+        shares = procs.facts(pid, "smaps_rollup").get(b"Pss", b"0 kB").split() if ready else [b"0"]
+        argv = " ".join(described["argv"])[:200]
+        standbys.append({"command": argv, "memory": int(shares[0]) << 10})
+    return standbys
+
+
+def end_all(paths: Paths) -> int:
+    """End the standbys that wait; how many there were."""
+    ended = 0
+    for name, _ in _waiting(paths):
+        try:
+            with _connect(paths, name) as sock:
+                sock.settimeout(MOMENT)
+                sock.sendall(b'{"want": "end"}\n')
+                while sock.recv(64):
+                    pass
+            ended += 1
+        except OSError:
+            continue  # it has just ended, or was taken
+    _tidy(paths)
+    return ended
+
+
+def reserve(agent: Agent, spec: Mapping[str, Any], then: Callable[[socket.socket | None, str], None]) -> None:
+    """Call `then` with a standby for a task, once it serves nobody else, or with why there is none."""
+    paths = agent.paths
+    argv, env = environ.make(spec, environ.install_site(paths, spec), {})
+    why = refusal(spec, argv, env)
+    if why:
+        then(None, why)
+        return
+    mine = about(spec, argv, env)
+    key = _key(mine)
+    there = list(_waiting(paths))
+    names = [name for name, _ in there if name.startswith(key)]
+    want = b'{"want": "take"}\n'
+    if spec.get("guest") and not names:
+        names, want = [name for name, other in there if _lends(other, mine)], b'{"want": "lend"}\n'
+    alike = [described for _, described in there if described["argv"] == mine["argv"]] or [
+        item for _, item in there
+    ]
+    why = difference(mine, alike[0]) if alike and not names else "none was ready"
+
+    def attempt() -> None:
+        while names:
+            try:
+                sock = _connect(paths, names.pop(0))
+                sock.sendall(want)
+            except OSError:
+                continue
+            open_ = [True]
+
+            def answered(sock: socket.socket = sock, open_: list[bool] = open_) -> None:
+                if not open_:
+                    return
+                open_.clear()
+                agent.loop.unwatch(sock.fileno())
+                try:
+                    mine_now = sock.recv(64, socket.MSG_DONTWAIT).endswith(b"\n")
+                except OSError:
+                    mine_now = False
+                if mine_now:
+                    then(sock, "")
+                else:
+                    sock.close()
+                    attempt()
+
+            agent.loop.watch(sock.fileno(), READ, answered)
+            agent.loop.after(MOMENT, answered)
+            return
+        then(None, why)
+
+    attempt()
+
+
+def give(sock: socket.socket, launch: Launch, claim: Sequence[int], leases: Sequence[int]) -> int | None:
+    """Make a standby that was reserved this task; return the pipe of its answer, None if it has gone."""
+    heard, answer = os.pipe()
+    fields = launch._replace(
+        paths=launch.paths.root,  # type: ignore[arg-type]
+        folder=list(launch.folder),  # type: ignore[arg-type]
+        argv=[word.decode("latin-1") for word in launch.argv],  # type: ignore[misc]
+        env={name.decode("latin-1"): value.decode("latin-1") for name, value in launch.env.items()},  # type: ignore[misc]
+    )
+    data = json.dumps(fields._asdict()).encode() + b"\n"
+    try:
+        sock.settimeout(MOMENT)
+        send(sock, data, [*claim, answer, *leases])
+        return heard
+    except OSError:
+        os.close(heard)
+        return None
+    finally:
+        os.close(answer)
+        sock.close()
+
+
+def _begin(
+    agent: Agent, described: Mapping[str, Any], spec: Mapping[str, Any], env: dict[bytes, bytes]
+) -> None:
+    procs.load()
+    paths = agent.paths
+    folder = os.path.join(paths.standby, "%s-%s" % (_key(described), os.urandom(4).hex()))
+    make_private(os.path.join(folder, CWD))
+    lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    locks.take(lock)
+    listener = socket.socket(socket.AF_UNIX)
+    owner, ours = os.pipe()
+    log = os.pipe()
+    report = {b"ORCHESTRATE_REPORT": os.fsencode(os.path.join(folder, "report"))}
+    seat = Seat(
+        paths,
+        folder,
+        [word.encode("latin-1") for word in described["argv"]],
+        {**_with_presets(spec, env), **report},
+        ",".join(spec["imports"]),
+        owner,
+    )
+    try:
+        with near(folder) as path:
+            listener.bind(path)
+        listener.listen(4)
+        replace_file(os.path.join(folder, "about.json"), json.dumps(described).encode())
+        kept = [lock, listener.fileno(), owner, *log]
+        procs.detach(lambda: guard(seat, listener, log), kept)
+        agent.rooms.setdefault("standby", []).append(ours)
+        ours = -1
+    finally:
+        listener.close()
+        for fd in (lock, owner, *log, *([ours] if ours >= 0 else [])):
+            os.close(fd)
+
+
+def _connect(paths: Paths, name: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.setblocking(False)
+        with near(os.path.join(paths.standby, name)) as path:
+            sock.connect(path)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _waiting(paths: Paths) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and description of each standby that can be taken."""
+    for name in sorted(lenient.listed(paths.standby)):
+        folder = os.path.join(paths.standby, name)
+        try:
+            described = json.loads(procs.text(os.path.join(folder, "about.json")) or "null")
+            if described and locks.is_taken(os.path.join(folder, "lock")):
+                yield name, described
+        except (OSError, ValueError):
+            continue
+
+
+def _tidy(paths: Paths) -> None:
+    for name in lenient.listed(paths.standby):
+        folder = os.path.join(paths.standby, name)
+        old = time.time() - lenient.changed(folder, time.time()) > 10.0
+        try:
+            if old and not locks.is_taken(os.path.join(folder, "lock")):
+                remove(folder)
+        except OSError:
+            continue

@@ -1,0 +1,114 @@
+"""A page that is served while its run goes on: to browsers of this machine that have its address."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import secrets
+import socketserver
+import sys
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import OrchestrateError, UsageError
+from orchestrator.node.base.fault import reason
+from orchestrator.report.page import Renewal
+
+_SHARE = 10  # a page is as old as this many drawings take, before it is drawn again
+_YOUNGEST = 1.0  # seconds until then at least
+_PATIENCE = 10.0  # seconds for a browser to write its request
+# Under any other name a page of elsewhere could read ours, once its own name leads to this machine.
+_OURS = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def script() -> Renewal:
+    """Read the script that renews the page; the policy of the page lets nothing else run."""
+    text = Path(__file__).with_name("live.js").read_text()
+    return Renewal(text, "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves one page on loopback, under an address that only who started it knows."""
+
+    daemon_threads = True
+
+    def __init__(self, draw: Callable[[float], str], port: int) -> None:
+        self._draw, self._lock, self._due = draw, threading.Lock(), 0.0
+        self._page = b""
+        self.path = f"/{secrets.token_urlsafe(16)}/"
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            hint = "name another one, or leave --port out: then a free one is used"
+            raise UsageError(f"cannot listen on port {port}", why=reason(error), hint=hint) from error
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}{self.path}"
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # http.server asks the name service for a name besides
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # of a browser that has gone
+            super().handle_error(request, client_address)
+
+    def page(self) -> bytes:
+        """Return the page of now, or of a moment ago; raise OrchestrateError where it cannot be read."""
+        with self._lock:
+            began = time.monotonic()
+            if began >= self._due:
+                self._page = self._draw(time.time()).encode("utf-8", "backslashreplace")
+                self._due = time.monotonic() + max(_YOUNGEST, _SHARE * (time.monotonic() - began))
+            return self._page
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    timeout = _PATIENCE
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not _OURS.fullmatch(hosts[0]):
+            self._answer(HTTPStatus.FORBIDDEN, b"this page is for browsers of this machine\n")
+        elif not secrets.compare_digest(self.path.encode(), self.server.path.encode()):
+            self._answer(HTTPStatus.NOT_FOUND, b"the address is the one that `orchestrate report` printed\n")
+        else:
+            try:
+                page = self.server.page()
+            except OrchestrateError as error:
+                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, error.in_one_line.encode("utf-8", "replace"))
+                return
+            tag = f'"{hashlib.sha256(page).hexdigest()[:32]}"'
+            if self.headers.get("If-None-Match") == tag:
+                self._answer(HTTPStatus.NOT_MODIFIED, b"", tag)
+            else:
+                self._answer(HTTPStatus.OK, page, tag, "text/html")
+
+    do_HEAD = do_GET  # noqa: N815 - http.server's name
+
+    def _answer(self, status: HTTPStatus, body: bytes, tag: str = "", kind: str = "text/plain") -> None:
+        self.send_response(status)
+        headers = {**_HEADERS, "Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
+        for name, value in {**headers, **({"ETag": tag} if tag else {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass

@@ -1,0 +1,102 @@
+"""What this machine has for a launch, read once and from top to bottom; `planning.plan.make` then decides.
+
+A launch that cannot work is refused as soon as its files show it: before its packages are resolved.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from orchestrator import ranges
+from orchestrator.errors import UsageError
+from orchestrator.model import Host, Resumed
+from orchestrator.planning.commands import check_commands, choose_command, commands, is_builtin
+from orchestrator.planning.plan import LaunchFacts
+from orchestrator.program import refusals
+from orchestrator.program.reading import read_program
+from orchestrator.program.refusals import Code
+from orchestrator.quoting import toml
+from orchestrator.requests import LaunchRequest
+from orchestrator.store import new_run_id
+from orchestrator.sync.contents import CodeSource, check_builtin
+from orchestrator.verbs import Caller, code
+from orchestrator.verbs.environment import check_data, locked, with_header
+from orchestrator.verbs.finding import find_run
+from orchestrator.verbs.keeping import owner
+
+# A launch with its final command, which a replay repeats; what a plan is made from besides; and the code that
+# is sent, None for worker_entry.
+Reading: TypeAlias = tuple[LaunchRequest, LaunchFacts, CodeSource | None]
+
+
+def read(given: LaunchRequest, caller: Caller, *, packages: bool = True, resolves: bool = True) -> Reading:
+    """Read what a launch of the local code needs; raise UsageError.
+
+    Without `packages` it has no environment; unless it `resolves`, no package index is queried.
+    """
+    request = choose_command(given)
+    check_commands(request, given.command)
+    request, converted = code.with_scripts(request)
+    builtin, header = is_builtin(request.command), tuple[str, ...]()
+    project = None if builtin else code.project(request.inventory, request.code)
+    around = code.look(request.inventory, project)
+    if packages:
+        request, header = with_header(request, around)
+    for command, hosts in commands(request).items():
+        _check(command, hosts, around)
+    if builtin and request.command:
+        check_builtin(request.command)
+    check_data(request.inventory)
+    resumed = None if request.continues is None else _resumed(request, caller, around.cwd)
+    table = request.inventory.environment if packages else None
+    environment = None if table is None else locked(table, resolves=resolves)[0]
+    facts = replace(facts_of(request, around), environment=environment, resumed=resumed)
+    return request, replace(facts, notes=(*converted, *header)), project
+
+
+def facts_of(request: LaunchRequest, around: Code) -> LaunchFacts:
+    """Return what is known of a launch without its environment."""
+    created = time.time()
+    run, programs = str(new_run_id(created)), tuple(read_program(each, around) for each in commands(request))
+    return LaunchFacts(run=run, owner=owner(), created=created, programs=programs, cwd=around.cwd)
+
+
+def _resumed(request: LaunchRequest, caller: Caller, cwd: str) -> Resumed:
+    """Describe the run to continue; raise UsageError for one that may not be."""
+    folder = find_run(request.continues, request.inventory, caller)
+    before = folder.read_plan()
+    if folder.has_keeper():
+        raise UsageError(f"run {before.run} has not ended", hint=f"`orchestrate stop {before.run}` ends it")
+    if before.owner.partition("@")[0] != owner().partition("@")[0]:
+        why = f"{before.owner} launched it: its folders, and what is in them, are not yours"
+        hint = f"`orchestrate pull {before.run}` fetches its files where you may read them"
+        raise UsageError(f"run {before.run} cannot be continued", why=why, hint=hint)
+    if before.cwd != cwd:
+        there, here = (f"{folder}/" if folder else "the top" for folder in (before.cwd, cwd))
+        raise UsageError(
+            f"the tasks of run {before.run} ran in {there} of the code, and would run in {here}",
+            why="paths such as ./checkpoints would lead elsewhere",
+            hint="launch where you launched it; or with another --code",
+        )
+    seats = {str(spec.id): spec.host for spec in before.tasks}
+    trees = (*(before.resumed.trees if before.resumed else ()), *filter(None, [before.tree]))
+    return Resumed(before.folder, seats, before.leader.host, trees)
+
+
+def _check(command: tuple[str, ...], hosts: Sequence[Host], around: Code) -> None:
+    """Raise UsageError for a command that cannot work; one of hosts.toml is corrected there."""
+    try:
+        refusals.check(command, around)
+    except UsageError as error:
+        if not hosts[0].command:
+            raise
+        names = ranges.fold(host.name for host in hosts)
+        hint = re.sub(
+            "`orchestrate launch -- ([^`]*)`", lambda match: f"`command = {toml(match[1])}`", error.hint
+        )
+        raise UsageError(f"the command of {names}: {error.what}", why=error.why, hint=hint) from None

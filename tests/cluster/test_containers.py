@@ -1,0 +1,162 @@
+"""Runs in containers of real engines on hosts behind real sshd's: their life, their ends, their images."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from orchestrator.rehearsal import Cluster
+from tests.cluster.conftest import ROOT, skip_without_docker
+from tests.exclusive import exclusive
+from tests.ssh.runs.desk import Desk, until
+
+WAITING = (
+    "import os, sys, time\n"
+    "print('inside', open('/proc/1/cmdline').read().split(chr(0))[0], os.getuid(), flush=True)\n"
+    "while not os.path.exists(sys.argv[1]):\n    time.sleep(0.02)\n"
+)
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    """An image with python3 and nothing of orchestrate."""
+    skip_without_docker()
+    with exclusive("container-image"):
+        script = ROOT / "scripts" / "cluster"
+        done = subprocess.run([script, "image", "bare"], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture(params=["docker", "podman"])
+def engine(request: pytest.FixtureRequest, image: str) -> str:
+    """An engine that has the image."""
+    name = str(request.param)
+    if name == "podman":
+        if shutil.which("podman") is None:
+            pytest.skip("there is no podman")
+        with exclusive("container-image"):
+            if ask("podman", "image", "exists", image).returncode:
+                subprocess.run(f"docker save {image} | podman load", shell=True, check=True)
+        tried = ask("podman", "run", "--rm", image, "true")
+        if tried.returncode:  # a root without all capabilities, for instance
+            pytest.skip(f"podman runs no container here: {tried.stderr.strip()[-200:]}")
+    return name
+
+
+@pytest.fixture
+def desk(tmp_path: Path, engine: str, image: str) -> Iterator[Desk]:
+    with Cluster(2) as cluster, closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made:
+        job = '[job]\nframework = "none"'
+        made.write_hosts(cluster.hosts, job, python="python3", container=image, container_engine=engine)
+        yield made
+
+
+def ask(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, check=False, capture_output=True, text=True)
+
+
+def containers(engine: str, run: str) -> list[str]:
+    """The names of a run's containers, whatever their state is."""
+    form = ("--format", "{{.Names}}", "--filter", f"label=orchestrate.run={run}")
+    return sorted(ask(engine, "ps", "--all", *form).stdout.split())
+
+
+def test_a_run_is_inside_and_leaves_no_container(desk: Desk, engine: str) -> None:
+    end = desk.folder / "work-1"
+    desk.script("t.py", WAITING.replace("sys.argv[1]", "'enough'"))
+    viewer = desk.launch("--", "t.py", fast=False)
+    viewer.shows("2 tasks on 2 hosts")
+    run = desk.run_id()
+    names = [f"orchestrate-{run}-{host.name}" for host in desk.cluster.hosts]
+    until("both are inside", lambda: viewer.stdout.count(f"inside python3 {os.getuid()}") == 2)
+    assert containers(engine, run) == names
+    stacks = desk.start("stacks", run)
+    assert stacks.wait() == 0, stacks.stderr
+    assert "t.py:4" in stacks.stdout
+    for host in desk.cluster.hosts:
+        (Path(host.workdir) / "runs" / run / "work" / "enough").touch()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert containers(engine, run) == []
+    pulled = desk.start("pull", run, "enough", "--to", str(end))
+    assert pulled.wait() == 0, pulled.stderr
+    assert (end / "enough").exists()
+
+
+def test_a_container_that_is_killed_is_the_cause_and_the_next_attempt_has_another(
+    desk: Desk, engine: str
+) -> None:
+    desk.script("t.py", WAITING.replace("sys.argv[1]", "'enough'"))
+    viewer = desk.launch("--max-restarts", "1", "--", "t.py")
+    until("both are inside", lambda: viewer.stdout.count("inside python3") == 2)
+    run, host = desk.run_id(), desk.cluster.hosts[1]
+    ask(engine, "kill", f"orchestrate-{run}-{host.name}")
+    until("they are inside again", lambda: viewer.stdout.count("inside python3") == 4)
+    (failed,) = desk.named("AttemptFailed", run)
+    assert failed["cause"].startswith(f"{host.name}: its container ended (killed, out of memory, or")
+    assert failed["kind"] == "rebooted"
+    assert "journalctl" in failed["hint"]
+    stop = desk.start("stop", run)
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    assert viewer.wait() == ExitStatus.INTERRUPTED
+    assert containers(engine, run) == []
+
+
+def test_nothing_stays_behind_a_keeper_that_is_gone(desk: Desk, engine: str) -> None:
+    desk.script("t.py", WAITING.replace("sys.argv[1]", "'enough'"))
+    viewer = desk.launch("--detach", "--", "t.py")
+    assert viewer.wait() == ExitStatus.OK
+    run = desk.run_id()
+    until("both are inside", lambda: len(desk.named("TaskStarted", run)) == 2)
+    desk.lose_keeper(run)
+    assert len(containers(engine, run)) == 2
+    for host in desk.cluster.hosts:
+        (Path(host.workdir) / "runs" / run / "work" / "enough").touch()
+    until("the containers are gone", lambda: not containers(engine, run))
+    tail = desk.start("tail", run)
+    assert tail.wait() == ExitStatus.OK, tail.stderr
+    assert tail.stdout.count("inside python3") == 2
+    assert containers(engine, run) == []
+
+
+def test_exec_is_inside_or_outside_and_a_missing_image_is_named(desk: Desk, engine: str) -> None:
+    hosts = ("--hosts", str(desk.hosts))
+    first = ("--", "python3", "-c", "print(open('/proc/1/cmdline').read()[:7])")
+    inside = desk.start("exec", *hosts, *first)
+    assert inside.wait() == ExitStatus.OK, inside.stderr
+    assert "python3" in inside.stdout
+    outside = desk.start("exec", "--outside", *hosts, *first)
+    assert outside.wait() == ExitStatus.OK, outside.stderr
+    assert "python3" not in outside.stdout
+    desk.write_hosts(desk.cluster.hosts, container="orchestrate-none:1", container_engine=engine)
+    preflight = desk.start("preflight", *hosts)
+    assert preflight.wait() == ExitStatus.CLUSTER
+    names = "rehearsal-[01-02]"
+    assert f"error: {names} have no image orchestrate-none:1" in preflight.stderr
+    assert f"`{engine} pull orchestrate-none:1`" in preflight.stderr
+
+
+def test_setup_copies_an_image_that_was_built_here(desk: Desk, engine: str, image: str) -> None:
+    """One host has podman for an engine, the other docker; the image was built on this machine."""
+    if shutil.which("podman") is None:
+        pytest.skip("there is no podman")
+    name, other = f"orchestrate-{engine}-{os.getpid()}:1", "podman" if engine == "docker" else "docker"
+    ask(engine, "tag", image, name)
+    try:
+        desk.write_hosts(desk.cluster.hosts, container=name)
+        head, first, second = desk.hosts.read_text().split("[[host]]")
+        engines = [f"container_engine = '{one}'\n" for one in (engine, other)]
+        desk.hosts.write_text(f"{head}[[host]]{first}{engines[0]}[[host]]{second}{engines[1]}")
+        setup = desk.start("setup", "--hosts", str(desk.hosts))
+        assert setup.wait() == ExitStatus.OK, setup.stderr
+        assert f"rehearsal-02: copied {name} from this machine" in setup.stderr
+        assert ask(other, "image", "inspect", name).returncode == 0
+    finally:
+        for one in (engine, other):
+            ask(one, "rmi", name)

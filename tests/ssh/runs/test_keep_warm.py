@@ -1,0 +1,99 @@
+"""Tasks that were started ahead: within a launch, before a restart, and for the next launch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from tests.processes import is_gone
+from tests.ssh.runs.desk import Desk, until
+
+PROGRAM = "import torch\nimport os\nprint('I am', os.getpid(), {mark!r}, torch.MARK)\n"
+
+
+@pytest.fixture
+def torch(desk: Desk) -> tuple[str, ...]:
+    """The options of launches whose programs import a framework of one line."""
+    folder = desk.folder / "packages"
+    folder.mkdir()
+    (folder / "torch.py").write_text("MARK = 'imported'\n")
+    desk.timings = {"ahead": 0.1}
+    return ("--skip-preflight", "--no-validate", "--env", f"PYTHONPATH={folder}")
+
+
+def waiting(desk: Desk) -> set[int]:
+    """The pids of tasks that have imported, and wait."""
+    states = (Path(host.state or "") for host in desk.cluster.hosts)
+    folders = [folder.parent for state in states for folder in state.glob("standby/*/ready")]
+    return {int((folder / "leader").read_text()) for folder in folders}
+
+
+def pids(output: str) -> set[int]:
+    return {int(line.partition("I am ")[2].split()[0]) for line in output.splitlines() if "I am" in line}
+
+
+def test_the_next_launch_of_an_edited_program_finds_its_imports_made(
+    desk: Desk, torch: tuple[str, ...]
+) -> None:
+    count = len(desk.cluster.hosts)
+    program = desk.script("train.py", PROGRAM.format(mark="first"))
+    viewer = desk.start("launch", "--hosts", str(desk.hosts), "--keep-warm", "10m", *torch, "--", program)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert f"kept warm for 10 min: {count} tasks on " in viewer.stderr
+    until("all have imported", lambda: len(waiting(desk)) == count)
+    kept = waiting(desk)
+    shown = desk.start("status", "--machines", "--hosts", str(desk.hosts))
+    assert shown.wait() == ExitStatus.OK
+    assert shown.stdout.count("1 task kept warm (") == count
+    desk.script("train.py", PROGRAM.format(mark="second"))
+    viewer = desk.start("launch", "--hosts", str(desk.hosts), *torch, "--", program)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert viewer.stdout.count("second imported") == count
+    assert pids(viewer.stdout) == kept
+    until("nothing waits without the option", lambda: not waiting(desk))
+
+
+def test_another_environment_imports_again_and_clean_ends_what_waits(
+    desk: Desk, torch: tuple[str, ...]
+) -> None:
+    program = desk.script("train.py", PROGRAM.format(mark="first"))
+    launch = ("launch", "--hosts", str(desk.hosts), "--keep-warm", "10m", *torch)
+    assert desk.start(*launch, "--", program).wait() == ExitStatus.OK
+    until("all have imported", lambda: len(waiting(desk)) == len(desk.cluster.hosts))
+    kept = waiting(desk)
+    viewer = desk.start(*launch, "--env", "XLA_FLAGS=x", "--", program)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert not pids(viewer.stdout) & kept
+    desk.script("train.py", "print('before')\nimport torch")
+    viewer = desk.start(*launch, "--", program)
+    assert viewer.wait() == ExitStatus.OK
+    assert "nothing is kept warm: line 1 of train.py runs before its imports" in viewer.stderr
+    cleaned = desk.start("clean", "--hosts", str(desk.hosts))
+    assert cleaned.wait() == ExitStatus.OK
+    assert "kept warm, ended" in cleaned.stdout
+    until("clean has ended them", lambda: all(map(is_gone, kept)))
+    assert not waiting(desk)
+
+
+def test_a_restart_finds_tasks_that_were_started_beside_the_attempt(
+    desk: Desk, torch: tuple[str, ...]
+) -> None:
+    go = desk.folder / "go"
+    lines = [
+        "import torch",
+        "import os, time",
+        "print('I am', os.getpid(), 'loss: 0.5', flush=True)",
+        "while os.environ['ORCHESTRATE_ATTEMPT'] == '1':",
+        f"    assert not os.path.exists({str(go)!r})",
+        "    time.sleep(0.01)",
+    ]
+    program = desk.script("train.py", "\n".join(lines))
+    viewer = desk.start("launch", "--hosts", str(desk.hosts), "--max-restarts", "1", *torch, "--", program)
+    until("the next tasks have imported", lambda: len(waiting(desk)) == len(desk.cluster.hosts))
+    kept = waiting(desk)
+    go.touch()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert kept <= pids(viewer.stdout)
+    until("nothing is left", lambda: not waiting(desk))
