@@ -25,7 +25,7 @@ from orchestrator.text import endpoint
 
 PROBE_TIMEOUT = 5.0  # seconds for one pair; a task would wait much longer, but a person should not
 FACTS_TIMEOUT = 90.0
-IMPORT_TIMEOUT = 180.0
+IMPORT_TIMEOUT = 300.0
 _LARGE = 64 << 10  # bytes: many packets of any size, but no load for a slow line
 _MARGIN = 30.0  # seconds
 _ALL = 128  # hosts; of more a sample of the pairs is connected,

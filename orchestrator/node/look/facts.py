@@ -21,7 +21,7 @@ from ..task import environ
 from . import gpus
 
 _OUTPUT = 20_000  # characters of one program
-_IMPORTING = 170.0  # seconds; a first import from a network file system takes a minute
+_IMPORTING = 290.0  # seconds; a first import from a busy network file system takes minutes
 
 # Any Python can run it, so that an old one can be reported. It reads the names of the folders that pip
 # creates next to each package: importlib.metadata would take four times as long as everything else. The

@@ -26,7 +26,7 @@ _NODE = __name__.rpartition("serve.")[0]
 OPS = {
     "ping": ("serve.ops", "ping", HERE),
     "facts": ("look.facts", "facts", 85.0),
-    "imports": ("look.facts", "imports", 180.0),
+    "imports": ("look.facts", "imports", 300.0),
     "gpus": ("look.gpus", "look", 60.0),
     "share": ("stock.work", "share", 30.0),
     "listen": ("look.mesh", "listen", HERE),
