@@ -33,6 +33,7 @@ class Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 DEFAULT = Timings()
+_decode = msgspec.json.Decoder(Timings).decode
 
 
 def read(environ: Mapping[str, str]) -> Timings:
@@ -41,6 +42,6 @@ def read(environ: Mapping[str, str]) -> Timings:
     Raise UsageError for anything else.
     """
     try:
-        return msgspec.json.decode(environ.get(VARIABLE) or "{}", type=Timings)
+        return _decode(environ.get(VARIABLE) or "{}")
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"{VARIABLE} cannot be read", why=str(error), hint=f"unset {VARIABLE}") from None

@@ -63,6 +63,9 @@ class _Answer(Struct):
     options: Options
 
 
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
 class BadConfigError(Exception):
     """ssh_config cannot be read; the text gives the location and the reason."""
 
@@ -209,7 +212,7 @@ def _ask_ssh(command: tuple[str, ...], _when: int) -> Options:
     asker = "\0".join((os.uname().nodename, *command))
     name = hashlib.sha256(asker.encode(errors="surrogateescape")).hexdigest()
     with contextlib.suppress(OSError, RuntimeError, ValueError, msgspec.MsgspecError):
-        answer = msgspec.json.decode(read_plain(cache("ssh") / name, _MOST, ours=True), type=_Answer)
+        answer = _decode(read_plain(cache("ssh") / name, _MOST, ours=True))
         if answer.asker == asker and all(_stamp(path) == stamp for path, stamp in answer.stamps.items()):
             return answer.options
     began = time.time_ns()

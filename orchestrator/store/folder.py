@@ -104,7 +104,9 @@ class RunFolder(Struct, frozen=True):
 
     def _kept(self, file: Path, kind: type[_T]) -> _T | None:
         try:
-            return msgspec.json.decode(read_plain(file, MOST), type=kind)
+            data = read_plain(file, MOST)
+            with READING:
+                return msgspec.json.decode(data, type=kind)
         except (OSError, RecursionError, UsageError, msgspec.MsgspecError):
             return None
 

@@ -32,6 +32,9 @@ class _Head(Struct):
     strides: dict[str, dict[str, int]] = {}
 
 
+_decode_head = msgspec.json.Decoder(_Head).decode
+
+
 class PointFile:
     """Thins what tasks report and print, and keeps it: a keeper that takes over goes on where it ended."""
 
@@ -49,7 +52,7 @@ class PointFile:
             self._last[point.attempt, point.task, point.printed] = point
             self._thinned.take(point, stored=point.kept)
         try:
-            self._thinned.stride(msgspec.json.decode(data.partition(b"\n")[0], type=_Head).strides)
+            self._thinned.stride(_decode_head(data.partition(b"\n")[0]).strides)
         except msgspec.MsgspecError:
             self._lines = self._most + 1  # written anew
 

@@ -261,3 +261,30 @@ def test_what_is_imported_is_declared() -> None:
         and found.target.partition(".")[0] not in {*sys.stdlib_module_names, *declared, *OF_NODES}
     }
     assert not missing, "\n".join(sorted(missing))
+
+
+def test_no_two_threads_read_a_type_for_the_first_time() -> None:
+    """A value becomes one of our types under `READING`, or by a decoder made when a module is imported."""
+    bare, locked = [], 0
+    for module in ORCHESTRATOR.values():
+        tree = ast.parse(module.path.read_bytes())
+        held = {
+            inner
+            for block in ast.walk(tree)
+            if isinstance(block, ast.With)
+            and any(ast.unparse(item.context_expr) == "READING" for item in block.items)
+            for inner in ast.walk(block)
+        }
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in (
+                "msgspec.convert",
+                "msgspec.json.decode",
+            ):
+                kinds = [*call.args[1:], *(word.value for word in call.keywords if word.arg == "type")]
+                if any(
+                    isinstance(kind, ast.Name) for kind in kinds
+                ):  # dict[str, Any] has no fields to find out
+                    locked += call in held
+                    bare += [] if call in held else [f"{module.name}:{call.lineno}"]
+    assert locked > 4
+    assert not bare

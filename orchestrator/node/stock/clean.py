@@ -161,6 +161,7 @@ def prune(paths: Paths, request: Request) -> dict[str, Any]:
         """Keep unknown runs for a week: they may be alive elsewhere."""
         return run.name in request["known"] or time.time() - run.used >= 7 * _DAY
 
+    locked = _plain(envs, lambda path: os.path.isfile(os.path.join(path, LOCK)))
     hidden = _hidden(states)
     if shared:
         hidden += [path for folder in (workdir, works, trees, data, envs) for path in _hidden(folder)]
@@ -173,8 +174,7 @@ def prune(paths: Paths, request: Request) -> dict[str, Any]:
         ),
         "code": (map(_by_its_top, _plain(trees, _is_stock)), lambda item: shared and item.name not in needed),
         "data": (map(_by_its_top, _plain(data, _is_stock)), lambda item: shared and item.name not in needed),
-        # A living run may use any of them.
-        "envs": (map(_by_its_top, _plain(envs, _is_environment)), lambda _: shared and not living),
+        "envs": (map(_by_its_top, locked), lambda _: shared and not living),  # a living run may use any
         "scraps": (map(measure, hidden), lambda _: True),
     }
     return {kind: _prune(kind, folders, request, may_go) for kind, (folders, may_go) in kinds.items()}
@@ -194,10 +194,6 @@ def _is_work(path: str) -> bool:
 def _is_stock(path: str) -> bool:
     """Return True for a tree or data: their name is the digest of their content."""
     return _DIGEST.fullmatch(os.path.basename(path)) is not None
-
-
-def _is_environment(path: str) -> bool:
-    return os.path.isfile(os.path.join(path, LOCK))
 
 
 def _by_its_top(path: str) -> Folder:
