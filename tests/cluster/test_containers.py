@@ -34,6 +34,16 @@ def image() -> str:
     return done.stdout.strip()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def limits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Settings of podman, which asks for more files than a root without all capabilities may have."""
+    file = tmp_path_factory.mktemp("podman") / "containers.conf"
+    file.write_text('[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_CONF", str(file))
+        yield file
+
+
 @pytest.fixture(params=["docker", "podman"])
 def engine(request: pytest.FixtureRequest, image: str) -> str:
     """An engine that has the image."""
@@ -45,14 +55,18 @@ def engine(request: pytest.FixtureRequest, image: str) -> str:
             if ask("podman", "image", "exists", image).returncode:
                 subprocess.run(f"docker save {image} | podman load", shell=True, check=True)
         tried = ask("podman", "run", "--rm", image, "true")
-        if tried.returncode:  # a root without all capabilities, for instance
+        if tried.returncode:
             pytest.skip(f"podman runs no container here: {tried.stderr.strip()[-200:]}")
     return name
 
 
 @pytest.fixture
-def desk(tmp_path: Path, engine: str, image: str) -> Iterator[Desk]:
-    with Cluster(2) as cluster, closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made:
+def desk(tmp_path: Path, engine: str, image: str, limits: Path) -> Iterator[Desk]:
+    options = {"SetEnv": f"CONTAINERS_CONF={limits}"}
+    with (
+        Cluster(2, options=options) as cluster,
+        closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made,
+    ):
         job = '[job]\nframework = "none"'
         made.write_hosts(cluster.hosts, job, python="python3", container=image, container_engine=engine)
         yield made
