@@ -4,6 +4,7 @@ orchestrate launch -- examples/torch_ddp.py
 """
 
 import argparse
+import gc
 import hashlib
 import os
 from pathlib import Path
@@ -61,4 +62,7 @@ for epoch in range(done + 1, epochs + 1):
 
 weights = b"".join(value.cpu().numpy().tobytes() for value in model.state_dict().values())
 print(f"rank {rank} of {size}: weights {hashlib.sha256(weights).hexdigest()[:16]}")
+# What gloo's threads hold must be gone before Python exits: otherwise PyTorch may abort the process.
+del model, optimizer
+gc.collect()
 dist.destroy_process_group()
