@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import random
 from pathlib import Path
@@ -170,16 +171,19 @@ def test_an_interrupted_transfer_goes_on_and_sends_nothing_twice(
     contents = read_folder(source)
     crossed = [0, 0]  # messages, and bytes of content
     submit, wait = session.submit, session.wait
+    sent: list[Any] = []
     cut = 0
 
     def counting(request: Any, payload: bytes = b"") -> Any:
         if isinstance(request, wire.StorePut | wire.FilesGet):
             crossed[0] += 1
             if crossed[0] == cut:
+                concurrent.futures.wait(sent, 60)  # otherwise the load decides how many arrive
                 raise CutError
         if isinstance(request, wire.StorePut):
             crossed[1] += len(payload)
-        return submit(request, payload)
+        sent.append(submit(request, payload))
+        return sent[-1]
 
     def taking(future: Any, op: str, timeout: float) -> Any:
         reply = wait(future, op, timeout)
