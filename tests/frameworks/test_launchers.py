@@ -25,6 +25,11 @@ del model, optimizer
 gc.collect()  # otherwise gloo's threads abort Python's exit in one of six runs on a busy machine
 dist.destroy_process_group()
 """
+# Python's exit, which gloo's threads may abort, is left out for those that cannot free what these hold.
+END = """
+import os
+os._exit(0)
+"""
 FSDP = """
 import torch, torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
@@ -154,10 +159,10 @@ PROGRAMS = {
     "torchrun, two processes a host": ("torch", DDP, 4, ("--", "torchrun", "--nproc_per_node=2", "train.py")),
     "torchrun that restarts": ("torch", HICCUP + DDP, 2, ("--", "torchrun", "--max-restarts=1", "train.py")),
     "elastic torchrun in a shell": ("torch", HICCUP + DDP, 2, ("--", "bash", "-c", f"{ELASTIC} train.py")),
-    "fully_shard": ("torch", FSDP, 2, ("--", "train.py")),
-    "accelerate launch": ("torch", ACCELERATE, 2, ("--", "accelerate", "launch", "train.py")),
-    "Lightning": ("torch", LIGHTNING, 2, ("--", "train.py")),
-    "Trainer of transformers": ("torch", TRAINER, 2, ("--", "torchrun", "train.py")),
+    "fully_shard": ("torch", FSDP + END, 2, ("--", "train.py")),
+    "accelerate launch": ("torch", ACCELERATE + END, 2, ("--", "accelerate", "launch", "train.py")),
+    "Lightning": ("torch", LIGHTNING + END, 2, ("--", "train.py")),
+    "Trainer of transformers": ("torch", TRAINER + END, 2, ("--", "torchrun", "train.py")),
     "DTensor": ("tf", DTENSOR, 2, ("--", "train.py")),
     "Keras Tuner": ("jax", TUNER, 2, ("--", "train.py")),
     "a JAXJob of Kubeflow": ("jax", KUBEFLOW, 2, ("--", "train.py")),
