@@ -281,9 +281,7 @@ def test_no_two_threads_read_a_type_for_the_first_time() -> None:
                 "msgspec.json.decode",
             ):
                 kinds = [*call.args[1:], *(word.value for word in call.keywords if word.arg == "type")]
-                if any(
-                    isinstance(kind, ast.Name) for kind in kinds
-                ):  # dict[str, Any] has no fields to find out
+                if any(isinstance(kind, ast.Name) for kind in kinds):  # dict[str, Any] has no fields
                     locked += call in held
                     bare += [] if call in held else [f"{module.name}:{call.lineno}"]
     assert locked > 4

@@ -161,7 +161,7 @@ def prune(paths: Paths, request: Request) -> dict[str, Any]:
         """Keep unknown runs for a week: they may be alive elsewhere."""
         return run.name in request["known"] or time.time() - run.used >= 7 * _DAY
 
-    locked = _plain(envs, lambda path: os.path.isfile(os.path.join(path, LOCK)))
+    environments = _plain(envs, lambda path: os.path.isfile(os.path.join(path, LOCK)))
     hidden = _hidden(states)
     if shared:
         hidden += [path for folder in (workdir, works, trees, data, envs) for path in _hidden(folder)]
@@ -174,7 +174,7 @@ def prune(paths: Paths, request: Request) -> dict[str, Any]:
         ),
         "code": (map(_by_its_top, _plain(trees, _is_stock)), lambda item: shared and item.name not in needed),
         "data": (map(_by_its_top, _plain(data, _is_stock)), lambda item: shared and item.name not in needed),
-        "envs": (map(_by_its_top, locked), lambda _: shared and not living),  # a living run may use any
+        "envs": (map(_by_its_top, environments), lambda _: shared and not living),  # a living run may use any
         "scraps": (map(measure, hidden), lambda _: True),
     }
     return {kind: _prune(kind, folders, request, may_go) for kind, (folders, may_go) in kinds.items()}
