@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum, StrEnum
 
+from orchestrator.node.base.fault import reason
 from orchestrator.node.base.lenient import FULL
 from orchestrator.text import cut
 
@@ -147,10 +149,19 @@ def expect(right: object, why: str) -> None:
         raise ValueError(why)
 
 
+@contextmanager
+def unless_refused(what: str, hint: str) -> Iterator[None]:
+    """Turn a refusal of this machine's system into a UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(what, why=reason(error), hint=hint) from error
+
+
 def of_this_machine(error: Exception) -> OrchestrateError | None:
     """Return the error for a failure of this machine that nothing closer has described; None for a bug."""
     if isinstance(error, OSError):
-        why = error.strerror or str(error)
+        why = reason(error)
         why = f"{error.filename}: {why}" if error.filename else why
         hint = "`--debug` shows where; the current folder may have been removed"
     elif isinstance(error, MemoryError) or "start new thread" in str(error):  # a bug in our code or a library

@@ -16,8 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import OrchestrateError, UsageError
-from orchestrator.node.base.fault import reason
+from orchestrator.errors import OrchestrateError, unless_refused
 from orchestrator.report.page import Renewal
 
 _SHARE = 10  # a page is as old as this many drawings take, before it is drawn again
@@ -49,11 +48,9 @@ class PageServer(ThreadingHTTPServer):
         self._draw, self._lock, self._due = draw, threading.Lock(), 0.0
         self._page = b""
         self.path = f"/{secrets.token_urlsafe(16)}/"
-        try:
+        hint = "name another one, or leave --port out: then a free one is used"
+        with unless_refused(f"cannot listen on port {port}", hint):
             super().__init__(("127.0.0.1", port), _Handler)
-        except OSError as error:
-            hint = "name another one, or leave --port out: then a free one is used"
-            raise UsageError(f"cannot listen on port {port}", why=reason(error), hint=hint) from error
 
     @property
     def url(self) -> str:

@@ -13,10 +13,9 @@ import jinja2
 import msgspec
 
 from orchestrator.diagnosis.ends import end, failed
-from orchestrator.errors import UsageError
+from orchestrator.errors import unless_refused
 from orchestrator.events import Last, Outcome
 from orchestrator.model import RunPlan
-from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import write_atomically
 from orchestrator.planning.commands import command_of, own_commands
 from orchestrator.program.invocation import options_of
@@ -56,10 +55,8 @@ class Renewal(NamedTuple):
 
 def write(text: str, path: Path) -> Path:
     """Write a page and return its path; raise UsageError."""
-    try:
+    with unless_refused(f"cannot write the report to {path}", "`-o FILE`"):
         write_atomically(path, text.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise UsageError(f"cannot write the report to {path}", why=reason(error), hint="`-o FILE`") from error
     return path
 
 

@@ -14,10 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from orchestrator.errors import OrchestrateError, UsageError
+from orchestrator.errors import OrchestrateError, UsageError, unless_refused
 from orchestrator.model import Host, TaskSpec
 from orchestrator.names import NotANameError, RunId
-from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import make_folder, read_plain, write_atomically
 from orchestrator.store.folder import RunFolder
 from orchestrator.store.standing import in_question
@@ -59,17 +58,11 @@ def runs(root: Path | None = None) -> Iterator[RunFolder]:
 
 def run_folders(base: Path) -> list[RunFolder]:
     """Return the run folders below a root, complete or not; raise UsageError if that cannot be read."""
-    try:
+    entries, folders = [], []
+    hint = "make it a folder of yours, or set XDG_STATE_HOME to another one"
+    what = f"cannot read {base}, where this machine keeps its runs"
+    with unless_refused(what, hint), contextlib.suppress(FileNotFoundError):
         entries = [entry.name for entry in base.iterdir() if entry.is_dir()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {base}, where this machine keeps its runs",
-            why=reason(error),
-            hint="make it a folder of yours, or set XDG_STATE_HOME to another one",
-        ) from error
-    folders = []
     for name in entries:
         with contextlib.suppress(NotANameError):  # a folder of the user's
             folders.append(RunFolder(base, RunId(name)))
@@ -134,15 +127,10 @@ def read_lock(name: str) -> str | None:
 def write_lock(name: str, text: str) -> None:
     """Store the lock of an environment; raise UsageError if it cannot be written."""
     path = _lock_path(name)
-    try:
+    hint = "set XDG_STATE_HOME to a folder of yours on a disk with space"
+    with unless_refused(f"cannot keep the lock of the environment in {path.parent}", hint):
         make_folder(path.parent)
         write_atomically(path, text.encode())
-    except OSError as error:
-        raise UsageError(
-            f"cannot keep the lock of the environment in {path.parent}",
-            why=reason(error),
-            hint="set XDG_STATE_HOME to a folder of yours on a disk with space",
-        ) from error
 
 
 def _lock_path(name: str) -> Path:

@@ -25,7 +25,7 @@ from orchestrator.node.serve.frames import MAX_PAYLOAD
 from orchestrator.node.stock.manifest import BLOB, Blob, Manifest, blobs_of, digits
 from orchestrator.plainfile import cache, make_folder, read_plain, write_atomically
 from orchestrator.sync import private
-from orchestrator.sync.listing import MOST_FILES, CodeListing, CodeRoot, unreadable
+from orchestrator.sync.listing import MOST_FILES, CodeListing, CodeRoot, reading
 from orchestrator.sync.private import Reason
 from orchestrator.text import some
 
@@ -180,23 +180,22 @@ def _read(root: Path, listing: CodeListing) -> Contents:
 def _row(root: Path, path: str, *, is_named: bool) -> tuple[list[object] | None, bytes | None]:
     """Return a manifest row and the content of a small file; no row for a key, a device, a missing file."""
     full, digests, size = root / path, [], 0
-    try:
-        status = full.lstat()
-        if stat.S_ISLNK(status.st_mode):
-            return [path, os.readlink(full)], None
-        if not stat.S_ISREG(status.st_mode):
+    with reading(path):
+        try:
+            status = full.lstat()
+            if stat.S_ISLNK(status.st_mode):
+                return [path, os.readlink(full)], None
+            if not stat.S_ISREG(status.st_mode):
+                return None, None
+            content: bytes | None = b""
+            with full.open("rb", buffering=0) as file:
+                # Not beyond a truncated piece: the file may have grown since.
+                while size % BLOB == 0 and (data := file.read(BLOB)):
+                    digests.append(hashlib.sha256(data).hexdigest())
+                    size += len(data)
+                    content = data if size <= _SMALL else None
+        except FileNotFoundError:
             return None, None
-        content: bytes | None = b""
-        with full.open("rb", buffering=0) as file:
-            # Not beyond a truncated piece: the file may have grown since.
-            while size % BLOB == 0 and (data := file.read(BLOB)):
-                digests.append(hashlib.sha256(data).hexdigest())
-                size += len(data)
-                content = data if size <= _SMALL else None
-    except FileNotFoundError:
-        return None, None
-    except OSError as error:
-        raise unreadable(path, error) from error
     if content and not is_named and private.holds_key(path, content):
         return None, content
     return [path, 0o755 if status.st_mode & 0o111 else 0o644, size, "".join(digests)], content

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from orchestrator.errors import UsageError
-from orchestrator.node.base.fault import reason
+from orchestrator.errors import UsageError, unless_refused
 from orchestrator.plainfile import at_home
 from orchestrator.sync.private import ALWAYS, ENVIRONMENT_MARKS, Reason, by_name
 from orchestrator.text import size
@@ -157,10 +156,8 @@ def _walk(root: Path, rules: _Rules) -> Iterator[str]:
     waiting = [""]
     while waiting:
         below = waiting.pop()
-        try:
+        with reading(below or root):
             entries = sorted(os.scandir(root / below), key=lambda entry: entry.name)
-        except OSError as error:
-            raise unreadable(below or str(root), error) from error
         for entry in entries:
             path = f"{below}{entry.name}"
             if entry.is_dir(follow_symlinks=False):
@@ -241,16 +238,13 @@ def _spec(file: Path, more: Sequence[str] = ()) -> pathspec.GitIgnoreSpec:
 
 
 def _lines(file: Path) -> list[str]:
-    try:
+    with reading(file):
         text = file.read_text(encoding="utf-8", errors="surrogateescape") if file.is_file() else ""
-    except OSError as error:
-        raise unreadable(str(file), error) from error
     return text.split("\n")
 
 
-def unreadable(path: str, error: OSError) -> UsageError:
-    hint = f"make it readable, or list it in {OURS}"
-    return UsageError(f"cannot read {path}", why=reason(error), hint=hint)
+def reading(path: str | Path) -> contextlib.AbstractContextManager[None]:
+    return unless_refused(f"cannot read {path}", f"make it readable, or list it in {OURS}")
 
 
 # --- which folder ---

@@ -73,10 +73,7 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     "pause": (OK,),
     "pause-long": (FALLS_SILENT, HOST_LOST),
     "node-stop": (FALLS_SILENT, HOST_LOST),
-    "node-restart": (
-        failed(r"{host}: .*restarted", kind="rebooted"),
-        FALLS_SILENT,
-    ),
+    "node-restart": (failed(r"{host}: .*restarted", kind="rebooted"), FALLS_SILENT),
     "link-cut": (OK,),
     "link-cut-long": (FALLS_SILENT, HOST_LOST),
     "slow": (OK,),

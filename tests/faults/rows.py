@@ -167,15 +167,9 @@ LIMITS = (
 
 PORTS = (
     Row(
-        "another program has the port",
-        holds="h2",
-        wanted=(("h2", "port", "2222 taken", "end that process"),),
+        "another program has the port", holds="h2", wanted=(("h2", "port", "2222 taken", "end that process"),)
     ),
-    Row(
-        "a run has the port",
-        leases="h2",
-        wanted=(("h2", "port", "2222 taken", "orchestrate stop"),),
-    ),
+    Row("a run has the port", leases="h2", wanted=(("h2", "port", "2222 taken", "orchestrate stop"),)),
     Row(
         "two entries for one machine",
         hosts={"h4": {"agent_python": "h3-python", "address": "10.77.0.3"}},

@@ -12,12 +12,7 @@ from tests.hostile.ground import Ground, on_the_ground
 from tests.hostile.play import play, wrong
 from tests.hostile.row import Row
 
-ROWS = (
-    *rows_wire.rows(),
-    *rows_words.rows(),
-    *rows_stores.rows(),
-    *rows_takeover.rows(),
-)
+ROWS = (*rows_wire.rows(), *rows_words.rows(), *rows_stores.rows(), *rows_takeover.rows())
 
 # What no verb asks for in a moment, or waits for, or what is read as others are: tests/local/test_lies.py,
 # tests/sync and tests/fuzz.py lie about some of these.

@@ -39,10 +39,7 @@ def test_rates_on_four_hosts_make_one_table_and_one_page(
         Path("sweep.py").write_text(program.replace("range(20)", "range(3, 20, 4)"))
         words = ["a", "b", "c,d", "--", "train.py", "--learning-rate"]
         done = subprocess.run(
-            [sys.executable, "sweep.py", *words],
-            capture_output=True,
-            text=True,
-            check=False,
+            [sys.executable, "sweep.py", *words], capture_output=True, text=True, check=False
         )
     assert done.returncode == 0, done.stderr
     assert not done.stderr

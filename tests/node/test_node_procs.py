@@ -32,9 +32,7 @@ def sleeper(children: list[subprocess.Popen[bytes]], env: dict[str, str]) -> int
     return child.pid
 
 
-def test_the_same_pid_with_another_start_is_not_touched(
-    children: list[subprocess.Popen[bytes]],
-) -> None:
+def test_the_same_pid_with_another_start_is_not_touched(children: list[subprocess.Popen[bytes]]) -> None:
     pid = sleeper(children, {})
     process = procs.look(pid)
     assert process is not None

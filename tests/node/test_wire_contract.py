@@ -325,15 +325,7 @@ def _standby(ask: Asker) -> None:
     assert ask(cleaned).standbys == 1
 
 
-STORIES: Sequence[Callable[[Asker], None]] = (
-    _tasks,
-    _look,
-    _store,
-    _files,
-    _command,
-    _envs,
-    _standby,
-)
+STORIES: Sequence[Callable[[Asker], None]] = (_tasks, _look, _store, _files, _command, _envs, _standby)
 
 
 def test_every_operation_has_a_type_and_every_type_an_operation() -> None:

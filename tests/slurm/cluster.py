@@ -162,9 +162,7 @@ class Job:
     def wait(self, limit: float = LIMIT) -> str:
         """Return what the batch file printed, once the job is over."""
         self.slurm.until(
-            "the job is over",
-            lambda: not self.slurm.run("squeue", "-hj", self.number, status=None),
-            limit,
+            "the job is over", lambda: not self.slurm.run("squeue", "-hj", self.number, status=None), limit
         )
         return self.output
 

@@ -80,8 +80,7 @@ LYING_PYTHON = '#!/bin/sh\ncase " $* " in *" -S "*) exec {liar} "$@" ;; esac\nex
 WORDS = r"""'\x1b]0;owned\x07\x1b[2J\x9b2J\u202e"\n\r[[host]]\nerror: x $(touch ' + CANARY + ')'"""
 # Of another machine than the others, so that its addresses count.
 LIE = when(
-    "hello",
-    "header['hello']['boot_id'] = 'another'\nfor _ in range(150): os.write(2, b'x' * 65536)",
+    "hello", "header['hello']['boot_id'] = 'another'\nfor _ in range(150): os.write(2, b'x' * 65536)"
 ) + when(
     "facts",
     f"words = {WORDS}\n"

@@ -102,11 +102,7 @@ LISTED = [file("a"), folder("d"), link("l", "d")]
 
 @pytest.mark.parametrize(
     "says",
-    [
-        ({"gone": []}, b"xy"),
-        ({"gone": []}, b""),
-        ({"gone": [0]}, b"x"),
-    ],
+    [({"gone": []}, b"xy"), ({"gone": []}, b""), ({"gone": [0]}, b"x")],
     ids=["more", "less", "gone and there"],
 )
 def test_contents_that_were_not_asked_for_change_nothing(

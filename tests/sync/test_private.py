@@ -28,12 +28,7 @@ SECRETS = [
     ".bash_history",
 ]
 ENVIRONMENTS = [".venv/bin/python", "node_modules/x/index.js", ".tox/py/x"]
-CACHES = [
-    "__pycache__/a.pyc",
-    ".mypy_cache/x",
-    ".hg/store",
-    "d/.svn/x",
-]
+CACHES = ["__pycache__/a.pyc", ".mypy_cache/x", ".hg/store", "d/.svn/x"]
 SENT = [
     "train.py",
     ".env.example",

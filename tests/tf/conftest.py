@@ -48,8 +48,5 @@ def four(tmp_path: Path) -> Iterator[Desk]:
 
 
 def _desk(tmp_path: Path, hosts: int) -> Iterator[Desk]:
-    with (
-        Cluster(hosts, python=training_python()) as cluster,
-        closing(Desk(cluster, tmp_path)) as made,
-    ):
+    with Cluster(hosts, python=training_python()) as cluster, closing(Desk(cluster, tmp_path)) as made:
         yield made

@@ -211,10 +211,7 @@ CLUSTERS: dict[str, tuple[tuple[HostReport, ...], Needs]] = {
     "a job of PyTorch": ((report(), report("gpu-02", facts__packages={"torch": "2.9.1"})), OF_TORCH),
     "another build": ((built("gpu-01", CUDA), built("gpu-02", OLDER), built("gpu-03", CUDA)), NEEDS),
     "one machine under two names": ((FIRST, TWIN), NEEDS),
-    "two machines of unknown names": (
-        tuple(changed(one, hello__boot_id="") for one in (FIRST, TWIN)),
-        NEEDS,
-    ),
+    "two machines of unknown names": (tuple(changed(one, hello__boot_id="") for one in (FIRST, TWIN)), NEEDS),
     "two state folders": ((FIRST, changed(TWIN, hello__state_place="1:3")), NEEDS),
     "two machines": ((FIRST, changed(TWIN, hello__boot_id="gpu-02")), NEEDS),
     "an unknown place": ((FIRST, changed(TWIN, hello__state_place="")), NEEDS),

@@ -86,10 +86,7 @@ ROWS: dict[str, tuple[tuple[ev.Event, ...], dict[str, Any]]] = {
         (),
         {"asked": {"wait": True, "spares": 1, "max_restarts": 2, "hang_timeout": 60.0}},
     ),
-    "a file": (
-        (),
-        {"code": CodeRecord({"train.py": "9", "new.py": "3"}, "c0ffee", "main", "x\n")},
-    ),
+    "a file": ((), {"code": CodeRecord({"train.py": "9", "new.py": "3"}, "c0ffee", "main", "x\n")}),
     "code that was never read": ((), {"code": CodeRecord(), "tree": "d0" * 16}),
     "a package": ((described("gpu-2", packages={"numpy": "1"}),), {}),
     "a lock": ((), {"environment": "1.14"}),

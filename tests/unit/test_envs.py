@@ -175,11 +175,7 @@ def test_a_kept_lock_that_is_damaged_is_made_anew(
 
 @pytest.mark.parametrize(
     ("asked", "python"),
-    [
-        (">=3.12.4", ">=3.11,>=3.12.4"),
-        (">=3.9,<3.13", "<3.13,>=3.11,>=3.9"),
-        ("three", None),
-    ],
+    [(">=3.12.4", ">=3.11,>=3.12.4"), (">=3.9,<3.13", "<3.13,>=3.11,>=3.9"), ("three", None)],
 )
 @pytest.mark.parametrize("name", ["pyproject.toml", "uv.lock"])
 def test_a_project_says_itself_which_pythons_it_runs_on(

@@ -37,9 +37,7 @@ PURE = {0, 1}
 SEAMS = {"transport", "clock"}
 
 # What the floors would allow and must not be: phases know the seam, not who stands behind it.
-FORBIDDEN = {
-    "phases": {"ssh", "command"},
-}
+FORBIDDEN = {"phases": {"ssh", "command"}}
 
 # Foreign packages with a door of their own; the others stay out.
 DOORS = {

@@ -193,7 +193,7 @@ FRAMES: dict[str, list[Frame]] = {
             "log",
             b"warning\n" + b"".join(FIT % (n, n) for n in range(1, 10)) + EVALUATED,
             {"offset": 0, "times": []},
-        ),
+        )
     ],
     "losses": [("report", b"".join(LOSSES), {"offset": 0})],
     "gap": [  # that grows until the task was stopped

@@ -376,8 +376,7 @@ def test_a_connection_with_another_machine(
 
 
 @pytest.mark.parametrize(
-    ("rows", "met"),
-    [(CLOSED, True), (HARD_CODED, True), (SIX, True), (LOGIN, False), (LOOP, False)],
+    ("rows", "met"), [(CLOSED, True), (HARD_CODED, True), (SIX, True), (LOGIN, False), (LOOP, False)]
 )
 def test_what_is_closed_or_out_of_sight_counts(rows: list[str], *, met: bool) -> None:
     found = [row for row in ROWS["client"] if row.inode in rows]

@@ -391,10 +391,7 @@ def test_a_damaged_line_is_left_out_and_the_others_are_read(damaged: RunFolder, 
     EventLog(damaged)(Stamped(3.0, BEGUN))
     reader = RunReader(damaged, shows=lambda _: False)
     events = [stamped.event for stamped in reader.poll()]
-    assert [event for event in events if not isinstance(event, Noted)] == [
-        BEGUN,
-        BEGUN,
-    ]
+    assert [event for event in events if not isinstance(event, Noted)] == [BEGUN, BEGUN]
     assert str(damaged.events) in reader.damage
     assert sum(isinstance(event, Noted) for event in events) == 1
 

@@ -188,11 +188,7 @@ ANSWERS: list[tuple[wire.Request[Any], dict[str, Any], list[object]]] = [
         WORK,
         [{**WORK, "missing": [ANOTHER]}, {**WORK, "had": {"program": True, "paths": []}}],
     ),
-    (
-        wire.WorkMake(**MAKE, needs=NEEDS),
-        HAD,
-        [WORK, {**WORK, "had": {"program": True, "paths": [1]}}],
-    ),
+    (wire.WorkMake(**MAKE, needs=NEEDS), HAD, [WORK, {**WORK, "had": {"program": True, "paths": [1]}}]),
     (wire.FilesGet(root="/r", parts=2, growing=False), {"gone": [1]}, [{"gone": [2]}, {"gone": [1, 1]}]),
     (
         wire.Follow(run="r", attempt="1", tasks=[wire.From("worker/0", 0, 0)]),

@@ -18,7 +18,7 @@ MET = "met"
 _OFTEN, _SELDOM = 0.1, 2.0  # seconds between two checks: at first, and after some minutes
 _SHARE = 20.0  # times the duration of a check, if that is longer
 _HALF_OPEN = ("02", "03", "0C")  # SYN_SENT, SYN_RECV, NEW_SYN_RECV
-_CLOSED, LISTEN = "07", "0A"
+_TIME_WAIT, _CLOSED, LISTEN = "06", "07", "0A"
 _PRIVILEGED = 1024  # logins and file systems also connect hosts
 _MAPPED = "00000000" * 2 + "%08X" % int.from_bytes(b"\0\0\xff\xff", sys.byteorder)  # IPv4 in a table of IPv6
 
@@ -37,14 +37,16 @@ class Meeting:
     """Checks until there was a connection; later only for the hook's marks next to the report."""
 
     def __init__(self, env: Mapping[bytes, bytes], run: str, report: str) -> None:
-        ends = [_split(end) for end in env.get(b"ORCHESTRATE_HOSTS", b"").decode().split(",") if end]
+        ends = [end.rpartition(":")[::2] for end in env.get(b"ORCHESTRATE_HOSTS", b"").decode().split(",")]
         rank = env.get(b"ORCHESTRATE_RANK", b"0").decode()
         own = int(rank) if rank.isdigit() else 0
         self._mark = report + ".idle"
         self._run = run
-        self._names = [] if len(ends) < 2 else [name for i, (name, _) in enumerate(ends) if i != own]
+        self._names = [name.strip("[]") for name, _ in ends[:own] + ends[own + 1 :] if name]
         self._addresses: set[str] = set()  # of the other tasks
-        self._ports = {"%04X" % int(port) for _, port in ends if port.isdigit()}
+        ports = ["%04X" % int(port) if port.isdigit() else "" for _, port in ends]
+        self._ports = {port for port in ports if port}
+        self._others = self._ports.difference(ports[own : own + 1])
         self.state = NONE if self._names else UNKNOWN
         self._began = time.monotonic()
         self.due = self._began + _OFTEN if self._names else 0.0
@@ -73,6 +75,10 @@ class Meeting:
             numbers = (str(end[0]).partition("%")[0] for _, _, _, _, end in addresses)
             self._addresses.update(hexadecimal(packed) for number in numbers for packed in _packed(number))
 
+    def hurry(self) -> None:
+        """Let a check be due: a training of a second may have ended before one was."""
+        self.due = min(self.due, self._began)
+
     def look(self, now: float) -> bool:
         """Check if it is time to; return True if something changed."""
         if self.state == UNKNOWN or now < self.due:
@@ -87,15 +93,17 @@ class Meeting:
     def _is_connected(self) -> bool:
         table = procs.scan()
         family = {process.pid for process in procs.descendants(os.getpid(), table)}
-        networks = {lenient.link("/proc/%d/ns/net" % pid): pid for pid in family}
+        networks = {lenient.link("/proc/%d/ns/net" % pid): pid for pid in family or (os.getpid(),)}
         rows = [row for pid in networks.values() for row in tables(pid) if row[:2] not in self._before]
         own = set(_sockets(family))
         if far(rows, own, self._addresses, self._ports):
             return True
         beside = near(rows, own)
         # At a task's port nobody else listens; its process is out of sight in another container.
-        ends = {end for row in rows if row.inode in beside for end in (row.local[1], row.remote[1])}
-        if not ends.isdisjoint(self._ports):
+        ends = _ends(row for row in rows if row.inode in beside) & self._ports
+        # The kernel remembers for a minute what was closed, but not whose it was.
+        past = _ends(row for row in rows if row.state == _TIME_WAIT) & self._others
+        if ends or (past and not family):
             return True
         others = (process.pid for process in procs.bearers(self._run) if process.pid not in family)
         return bool(beside) and not beside.isdisjoint(_sockets(others))
@@ -135,10 +143,8 @@ def _is_loop(address: str) -> bool:
     return len(address) == 8 and address[-2:] == "7F"
 
 
-def _split(end: str) -> tuple[str, str]:
-    """Return the address and the port of `a:1` and `[::1]:1`."""
-    address, _, port = end.rpartition(":")
-    return address.strip("[]"), port
+def _ends(rows: Iterable[Row]) -> set[str]:
+    return {port for row in rows for port in (row.local[1], row.remote[1])}
 
 
 def _packed(address: str) -> Iterator[bytes]:

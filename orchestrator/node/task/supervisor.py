@@ -257,6 +257,7 @@ class Supervisor:
         for pid, status in ended:
             if self._leader_alive and pid == self._facts["pid"]:
                 self._leader_alive = False
+                self._meeting.hurry()
                 if self._ending.stage == RUNNING:
                     self._asked = state.WANT_RUN  # it ended before the stop
                 signalled = os.WIFSIGNALED(status)

@@ -255,26 +255,28 @@ def _busy(run: Run) -> dict[str, HostError]:
     run.fleet.ask(wire.Unlisten(), hosts=run.names)
     swept = run.fleet.ask(wire.Sweep(run=run.id), hosts=run.names, timeout=30.0)
     fail_on(run, Phase.CONNECT, {**ports.bad, **swept.bad})
-    busy: dict[str, HostError] = {}
-    for name, reply in ports.good.items():
-        if reply.busy:
-            busy[name] = HostError(
-                name,
-                f"already uses task port {reply.busy[0].port}",
-                kind="port",
-                why=f"it belongs to {reply.busy[0].words}, not to this run",
-                hint="end that process, then launch again",
-            )
-    for name, remaining in swept.good.items():
-        if remaining.alive:
-            busy[name] = HostError(
-                name,
-                f"has live tasks of the last attempt: {', '.join(remaining.alive)}",
-                kind="orphan",
-                why="SIGKILL has not ended it: it is waiting in the kernel for a disk or a driver",
-                hint=f"`ps -eo pid,stat,wchan:30,args` on {name}; what is in state D needs a reboot",
-            )
-    return busy
+    busy = {
+        name: HostError(
+            name,
+            f"already uses task port {reply.busy[0].port}",
+            kind="port",
+            why=f"it belongs to {reply.busy[0].words}, not to this run",
+            hint="end that process, then launch again",
+        )
+        for name, reply in ports.good.items()
+        if reply.busy
+    }
+    return busy | {
+        name: HostError(
+            name,
+            f"has live tasks of the last attempt: {', '.join(remaining.alive)}",
+            kind="orphan",
+            why="SIGKILL has not ended it: it is waiting in the kernel for a disk or a driver",
+            hint=f"`ps -eo pid,stat,wchan:30,args` on {name}; what is in state D needs a reboot",
+        )
+        for name, remaining in swept.good.items()
+        if remaining.alive
+    }
 
 
 def prepare(run: Run, joined: Sequence[str] | None = None) -> None:

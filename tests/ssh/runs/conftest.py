@@ -29,8 +29,5 @@ def four(tmp_path: Path) -> Iterator[Desk]:
 
 
 def _desk(count: int, tmp_path: Path) -> Iterator[Desk]:
-    with (
-        Cluster(count) as cluster,
-        closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made,
-    ):
+    with Cluster(count) as cluster, closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made:
         yield made

@@ -82,10 +82,7 @@ def state_of_somebody_else(desk: Desk, _: ExitStack) -> None:
 
 REFUSED: Mapping[str, tuple[Spoil, list[str]]] = {
     "unknown host key": (unknown_key, ["presented an unknown host key", "accept-new"]),
-    "wrong user": (
-        wrong_user,
-        ["rehearsal-[01-02] refused the login", 'for user "nobody-of-that-name"'],
-    ),
+    "wrong user": (wrong_user, ["rehearsal-[01-02] refused the login", 'for user "nobody-of-that-name"']),
     "wrong key": (wrong_key, ["rehearsal-[01-02] refused the login", "stranger"]),
     "closed port": (closed_port, ["refused the connection", "Connection refused"]),
     "no python": (no_python, ["rehearsal-[01-02] have no /no/such/python", "agent_python"]),
@@ -93,10 +90,7 @@ REFUSED: Mapping[str, tuple[Spoil, list[str]]] = {
         says("SyntaxError: future feature annotations is not defined", 1),
         ["of 3.8 or newer", "agent_python"],
     ),
-    "open state folder": (
-        state_of_somebody_else,
-        ["is open to other users", "the host advises: chmod 700"],
-    ),
+    "open state folder": (state_of_somebody_else, ["is open to other users", "the host advises: chmod 700"]),
 }
 
 
