@@ -59,7 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
     fleet, bad = connect(list(hosts.values()), person, person.accepts)
     with contextlib.closing(fleet):
         machines, silent = survey(fleet, {host.name: host.address for host in hosts.values()})
-    bad = {**bad, **silent}
+    bad |= silent
     notes = {name: f"skipped: {name} {error.what}" for name, error in bad.items()}
     # All of it or nothing. It names what is executed, so nobody else may write it.
     write_atomically(file, text(hosts, machines, notes, ssh_config).encode(), mode=0o644)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -34,23 +35,21 @@ def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, s
     A host that is lost meanwhile is asked once more when it is back: starting a task is idempotent.
     """
     reported: set[TaskId] = set()  # of a host with several tasks some may have replied
-    try:
+    with contextlib.ExitStack() as failed:
+        failed.callback(_unfollow, run)
         bad = _start(run, attempt, specs, cwd, reported)
-    except BaseException:
-        _unfollow(run)
-        raise
-    if bad:
-        _unfollow(run)
-    if any(error.lost for error in bad.values()):
-        recovery.gather(run, run.timings.host_return)
-        if run.stop.requested:
-            raise Cancelled
-        back = {name for name, error in bad.items() if error.lost and name in run.fleet.sessions}
-        lease(
-            run, Phase.LAUNCH, move=False
-        )  # the previous agents held theirs; the other tasks know these ports
-        again = _start(run, attempt, [spec for spec in specs if spec.host in back], cwd, reported)
-        bad = {**{name: error for name, error in bad.items() if name not in back}, **again}
+        if any(error.lost for error in bad.values()):
+            _unfollow(run)
+            recovery.gather(run, run.timings.host_return)
+            if run.stop.requested:
+                raise Cancelled
+            back = {name for name, error in bad.items() if error.lost and name in run.fleet.sessions}
+            # The previous agents held theirs; the other tasks know these ports.
+            lease(run, Phase.LAUNCH, move=False)
+            bad = {name: error for name, error in bad.items() if name not in back}
+            bad |= _start(run, attempt, [spec for spec in specs if spec.host in back], cwd, reported)
+        if not bad:
+            failed.pop_all()
     return bad
 
 

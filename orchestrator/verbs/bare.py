@@ -41,7 +41,7 @@ def surveyed(
     fleet, bad = init.connect(list(hosts.values()), caller, accepts)
     with contextlib.closing(fleet):
         machines, silent = survey(fleet, addresses)
-    if bad := {**bad, **silent}:
+    if bad := bad | silent:
         raise SeveralErrors(bad.values())
     text = init.text(hosts, machines, {}, None)
     examined = config.parse(text, inventory.source)

@@ -244,7 +244,7 @@ def test_parameters_are_what_a_task_reports_else_its_arguments(what: str) -> Non
     run = folder(*STARTED, ev.TaskReported("worker/0", ev.Last.PARAMS, reported), command=command)
     found = {name: values[0][0] for name, values in parameters(read(run))}
     variables = {"API_KEY": "***", "MONKEY": "banana", "SHOWN": "yes"}
-    assert found == {**variables, **shown}
+    assert found == variables | shown
     assert all(value in outline(page(run, 2e9)).text for value in shown.values())
 
 

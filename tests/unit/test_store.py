@@ -406,7 +406,7 @@ def test_a_plan_that_makes_no_sense_is_refused(damaged: RunFolder) -> None:
     )
     for change in changes:
         with pytest.raises(msgspec.ValidationError):
-            decode_plan(json.dumps({**plan, **change}).encode())
+            decode_plan(json.dumps(plan | change).encode())
     for data in (b"", b"\xff", b"[" * 100_000, b'{"run":' * 50_000, b"NaN", b"null"):
         with pytest.raises(msgspec.ValidationError):
             decode_plan(data)

@@ -254,7 +254,7 @@ def _busy(run: Run) -> dict[str, HostError]:
     ports = run.fleet.ask(questions)
     run.fleet.ask(wire.Unlisten(), hosts=run.names)
     swept = run.fleet.ask(wire.Sweep(run=run.id), hosts=run.names, timeout=30.0)
-    fail_on(run, Phase.CONNECT, {**ports.bad, **swept.bad})
+    fail_on(run, Phase.CONNECT, ports.bad | swept.bad)
     busy = {
         name: HostError(
             name,

@@ -93,8 +93,7 @@ TOGETHER = {
         "    c = join('localhost', {port}); train(); os._exit(0)\nelse:\n    os.wait()"
     ),
 }
-# Over before anybody looks; the second closes its end first.
-BRIEF = {
+BRIEF = {  # over before anybody looks; the second closes its end first
     "briefly, by the task's port": (
         "p = int(HOSTS[0][2])\nif RANK == 0:\n    l = serve(p); a = l.accept()[0]; a.recv(1)\n"
         "else:\n    join('localhost', p).close()\nprint('up', flush=True)"
