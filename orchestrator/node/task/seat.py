@@ -1,9 +1,9 @@
 """The processes of a standby: a guard, a supervisor, and the user's Python.
 
-It waits in our `sitecustomize` (hook/site_standby.py), before it opens its script. Meanwhile it may lend a
-fork to another task, a validation: the supervisor then serves that one, and waits again.
+The Python waits in our `sitecustomize` (hook/site_standby.py) before it opens its script. Meanwhile it may
+lend a fork to a validation: the supervisor then supervises the validation, and waits again.
 
-standby/<key>-<random>/about.json, socket    until it is taken; only connections of our own user are served
+standby/<key>-<random>/about.json, socket    until it has a task; only our own user can connect
 standby/<key>-<random>/lock, leader, ready, cwd/, report
 """
 
@@ -40,19 +40,19 @@ _LENT = b"+"  # before a task that gets a fork; alone, when it is over
 
 
 class Seat(NamedTuple):
-    """A standby as data, before it has a task."""
+    """The description of a standby that has no task yet."""
 
     paths: Paths
     folder: str
     argv: list[bytes]
     env: dict[bytes, bytes]
     imports: str
-    owner: int  # a pipe: its lines are orders of the agent, its end is ours
+    owner: int  # the read end of a pipe: it brings the agent's orders, and its EOF ends the standby
 
 
 @contextmanager
 def near(folder: str) -> Iterator[str]:
-    """Give the path of a socket in a folder, short enough for any folder: the kernel takes 107 bytes."""
+    """Yield a short path of a folder's socket: the kernel accepts 107 bytes."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield "/proc/self/fd/%d/socket" % fd
@@ -64,7 +64,7 @@ def near(folder: str) -> Iterator[str]:
 
 
 def memory() -> tuple[int, int]:
-    """The bytes of this machine's memory, or of the container's, and those that are free."""
+    """Return the memory of this machine or container, and how much of it is free, in bytes."""
     rows = (line.split() for line in procs.text("/proc/meminfo").splitlines())
     fields = {row[0]: int(row[1]) << 10 for row in rows if len(row) > 1}
     total, free = fields.get("MemTotal:", 1), fields.get("MemAvailable:", 0)
@@ -85,7 +85,7 @@ def free() -> float:
 
 
 def guard(seat: Seat, listener: socket.socket, log: tuple[int, int]) -> NoReturn:
-    """Wait for a task, or for the end; all signals but TERM are blocked."""
+    """Wait for a task or an order to end; all signals but TERM are blocked."""
     try:
         procs.set_name(procs.GUARD)
         procs.adopt_orphans()
@@ -122,10 +122,10 @@ def guard(seat: Seat, listener: socket.socket, log: tuple[int, int]) -> NoReturn
 
 
 class _Task(NamedTuple):
-    """A task that the supervisor has."""
+    """A task that was passed on to the supervisor."""
 
     launch: Launch
-    held: list[int]  # its lock first, and its leases
+    held: list[int]  # descriptors: its lock, then its leases
 
 
 def _pass_on(data: bytes, fds: list[int], ours: socket.socket) -> _Task:
@@ -137,18 +137,18 @@ def _pass_on(data: bytes, fds: list[int], ours: socket.socket) -> _Task:
 
 
 def _await(seat: Seat, listener: socket.socket, ours: socket.socket) -> _Task | None:
-    """Return the task, or one with a fork at whose end nothing waits any more; None for no task at all."""
+    """Return the task, or a lent one if the Python ended with it; None if the standby ends without a task."""
     poll = select.poll()
     for fd in (listener.fileno(), seat.owner, ours.fileno()):
         poll.register(fd, READ)
     order, deadline, owner, machine, next_look = b"", 0.0, "", "", 0.0
-    is_alone, lent = False, None  # whether the agent has gone; a task with a fork
+    is_alone, lent = False, None  # whether the agent has ended; the task that runs in a fork
     while True:
-        # A task is ended by its supervisor, also where the machine shuts down.
+        # At a shutdown of the machine, the supervisor ends its task.
         signal.pthread_sigmask(signal.SIG_BLOCK if lent else signal.SIG_UNBLOCK, [signal.SIGTERM])
         ready = {fd for fd, _ in poll.poll(_LOOK * 1000)}
         now = time.monotonic()
-        # A request may come before we know that the fork is over, as its final state is written first.
+        # A request may arrive before the end of the fork is reported: its final state is written first.
         if lent and listener.fileno() in ready and select.select([ours], [], [], _LAG)[0]:
             ready.add(ours.fileno())
         if ours.fileno() in ready:
@@ -186,13 +186,13 @@ def _await(seat: Seat, listener: socket.socket, ours: socket.socket) -> _Task | 
 
 
 def _others(owner: str, machine: str) -> bool:
-    """Return True if somebody else's run has this machine, or waits for it."""
+    """Return whether another user's run uses this machine or waits for it."""
     places = (place for place in leases.places() if place.machine == leases.short(machine))
     return any(not leases.plain(owner).startswith(place.owner) for place in places)
 
 
 def _serve(seat: Seat, listener: socket.socket, *, busy: bool) -> Any:
-    """Serve one connection: the task and its descriptors, None for the end, () for neither."""
+    """Serve one connection; return a task with its descriptors, None for an order to end, () for neither."""
     sock, _ = listener.accept()
     with sock:
         sock.settimeout(MOMENT)
@@ -220,12 +220,12 @@ def _serve(seat: Seat, listener: socket.socket, *, busy: bool) -> Any:
 def send(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
     sent = sock.sendmsg([data], rights)
-    if sent < len(data):  # else the other end may be closed by now
+    if sent < len(data):  # otherwise the other end may be closed by now
         sock.sendall(data[sent:])
 
 
 def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """Receive one line, and the descriptors that come with it."""
+    """Receive one line and its descriptors."""
     data, fds = b"", array.array("i")
     while not data.endswith(b"\n"):
         piece, rights, _, _ = sock.recvmsg(1 << 16, socket.CMSG_SPACE(64 * fds.itemsize))
@@ -252,7 +252,7 @@ def _launch(data: bytes) -> Launch:
 
 
 def _live(seat: Seat, channel: socket.socket, log: tuple[int, int], place: list[str]) -> None:
-    """Wait until there is a task, and supervise it: `place` is then its folder. After a fork, go on."""
+    """Wait for a task, append its folder to `place`, and supervise it; after a lent fork, wait again."""
     waiting = _start(seat, log)
     lends = True
     while lends:
@@ -261,7 +261,7 @@ def _live(seat: Seat, channel: socket.socket, log: tuple[int, int], place: list[
                 os.close(os.open(os.path.join(seat.folder, "ready"), os.O_WRONLY | os.O_CREAT, 0o600))
             try:
                 waiting.ready = bool(waiting.listen(channel.fileno())) or waiting.ready
-            except EOFError:  # so ends the guard, but for a task that has just come
+            except EOFError:  # the Python has ended, and so will the guard, unless a task has just arrived
                 channel.sendall(b"\n")
                 break
         data, fds = _receive(channel)
@@ -279,24 +279,24 @@ def _live(seat: Seat, channel: socket.socket, log: tuple[int, int], place: list[
             try:
                 channel.sendall(_LENT)
             except OSError:
-                pass  # its guard has gone: nothing will come
+                pass  # its guard has ended: no task will come
 
 
 def _start(seat: Seat, log: tuple[int, int]) -> Waiting:
     ours, theirs = socket.socketpair()
     os.set_inheritable(theirs.fileno(), True)
     mark = "%d:%s:" % (theirs.fileno(), seat.imports)
-    env = {**seat.env, b"ORCHESTRATE_STANDBY": mark.encode().ljust(_ROOM, b".")}  # the last: its marks win
+    env = {**seat.env, b"ORCHESTRATE_STANDBY": mark.encode().ljust(_ROOM, b".")}  # last: it takes precedence
     cwd = os.path.join(seat.folder, CWD)
     folder = TaskFolder(seat.folder, "", "", "")
     launch = Launch(seat.paths, folder, seat.argv, env, cwd, 0.0, False, None, None, None, None)
-    heard, answer = os.pipe()
+    reply, answer = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         supervisor.lead(launch, log[1], parent, answer)
     theirs.close()
     os.close(answer)
-    os.close(heard)
+    os.close(reply)
     replace_file(os.path.join(seat.folder, "leader"), b"%d" % pid)
     return Waiting(seat.folder, pid, ours, log[0])

@@ -1,11 +1,11 @@
-"""Tasks that are started ahead: their framework is imported before their attempt begins.
+"""Standbys: tasks that are started ahead, so that their framework is imported before their attempt begins.
 
-A standby (seat.py) holds no port, lease or device. It ends with the agent that prepared it or, kept warm,
-after its time: sooner where memory is short or another user's run has the machine.
+A standby (seat.py) holds no port, lease, or device. It ends with the agent that prepared it. Kept warm,
+it ends after its time, or earlier if memory is short or another user's run needs the machine.
 
-`start` gives it the task's environment, folder and locks if everything that an import may depend on is the
-same: the key. One that turns out to be of no use is ended, and its supervisor starts the task as any other.
-A validation gets a fork of a task's standby, before that has any device or server.
+Its key covers everything that an import may depend on. If the key matches, `start` passes the task's
+environment, folder, and locks to it. A standby that fails at this point is ended, and its supervisor starts
+the task without it. A validation gets a fork of a task's standby, which has no device or server yet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from . import environ
 from .environ import Launch
 from .seat import CWD, MOMENT, Seat, free, guard, memory, near, send
 
-# Variables of the task's place: no import reads them. JAX's must be set or not as at the import.
+# Variables of a task's rank and peers: no import reads them. JAX's are set at the import if they are later.
 _OF_PLACE = re.compile(
     rb"ORCHESTRATE_(?!KERAS|AUTO_SHARD)|(TF_CONFIG|XDG_SESSION_\w+|KRB5CCNAME|MASTER_ADDR|MASTER_PORT"
     rb"|(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|COORDINATOR_(ADDRESS|PORT)|NUM_PROCESSES|PROCESS_ID"
@@ -50,7 +50,7 @@ _NEEDED = 600 << 20  # bytes of one
 _SPARE = 0.2  # of the memory that must be free beside a new one
 
 
-# --- what must be the same ---
+# --- what has to match ---
 
 
 def refusal(spec: Mapping[str, Any], argv: Sequence[bytes], env: Mapping[bytes, bytes]) -> str:
@@ -92,7 +92,7 @@ def _is_program(arguments: Sequence[bytes]) -> bool:
 
 
 def about(spec: Mapping[str, Any], argv: Sequence[bytes], env: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """Describe all that an import may depend on; values only by their checksums."""
+    """Describe everything that an import may depend on, with checksums instead of values."""
     free = {environ.encode(name) for name in spec.get("free") or ()}
     free -= {name for name in free if _READ_BY_IMPORTS.match(name)}
     if not any(name.startswith("tensorflow_datasets") for name in spec.get("imports") or ()):
@@ -118,7 +118,7 @@ def about(spec: Mapping[str, Any], argv: Sequence[bytes], env: Mapping[bytes, by
 
 
 def _with_presets(spec: Mapping[str, Any], env: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """The environment in which the program makes its imports."""
+    """Return the environment in which the program imports."""
     made = dict(env)
     for item in spec.get("preset") or ():
         name, value = environ.encode(item["name"]), environ.encode(item["value"])
@@ -131,7 +131,7 @@ def _key(described: Mapping[str, Any]) -> str:
 
 
 def difference(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Name what differs between a task and a standby."""
+    """Return the difference between a task and a standby, as text."""
     names = sorted(mine["env"].items() ^ other["env"].items()) if mine["env"] != other["env"] else []
     if names:
         return "the environment differs: %s" % ", ".join(dict.fromkeys(name for name, _ in names[:6]))
@@ -140,8 +140,8 @@ def difference(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     return "%s differs" % changed[0] if changed else "the imports differ"
 
 
-def _lends(other: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
-    """Return True if a fork of this standby can run a module of ours, a guest."""
+def _can_lend(other: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
+    """Return whether a fork of this standby can run a guest: one of our own modules."""
     free = {*_OF_GUEST, "ORCHESTRATE_KERAS", "ORCHESTRATE_KERAS_OF", "ORCHESTRATE_AUTO_SHARD"}
     if not any("keras" in name for name in other["imports"]):
         free.add("TF_USE_LEGACY_KERAS")  # read when tf.keras is
@@ -154,10 +154,10 @@ def _lends(other: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
 
 
 def prepare(agent: Agent, request: Request) -> dict[str, Any]:
-    """Start a standby for each task that has none; `spare` ones only where there is memory for them."""
+    """Start a standby for each task without one; `spare` ones only if there is enough memory."""
     paths, made, reasons = agent.paths, 0, []
     _tidy(paths)
-    waiting = list(_waiting(paths))
+    waiting = list(_standbys(paths))
     there = [name.partition("-")[0] for name, _ in waiting]
     for spec in request["specs"]:
         site = environ.install_site(paths, spec) if spec.get("stacks", True) else None
@@ -170,7 +170,7 @@ def prepare(agent: Agent, request: Request) -> dict[str, Any]:
             reasons.append(why)
             continue
         described = about(spec, argv, env)
-        if spec.get("guest") and any(_lends(other, described) for _, other in waiting):
+        if spec.get("guest") and any(_can_lend(other, described) for _, other in waiting):
             continue
         if _key(described) in there:
             there.remove(_key(described))
@@ -181,7 +181,7 @@ def prepare(agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def keep(agent: Agent, request: Request) -> dict[str, Any]:
-    """Let this agent's standbys wait without it for some time; return all that wait."""
+    """Let this agent's standbys outlive it for some time; return all waiting standbys."""
     named = {name: str(request[name]) for name in ("owner", "machine")}
     order = json.dumps({"seconds": float(request["seconds"]), **named}).encode() + b"\n"
     for fd in agent.rooms.pop("standby", []):
@@ -194,21 +194,21 @@ def keep(agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def look(paths: Paths) -> list[dict[str, Any]]:
-    """The standbys that wait, with the memory that is theirs alone."""
-    standbys = []
-    for name, described in _waiting(paths):
+    """Return the waiting standbys with their memory, without what they share."""
+    found = []
+    for name, described in _standbys(paths):
         pid = int(procs.text(os.path.join(paths.standby, name, "leader")) or 0)
         ready = os.path.exists(os.path.join(paths.standby, name, "ready"))
         shares = procs.facts(pid, "smaps_rollup").get(b"Pss", b"0 kB").split() if ready else [b"0"]
         argv = " ".join(described["argv"])[:200]
-        standbys.append({"command": argv, "memory": int(shares[0]) << 10})
-    return standbys
+        found.append({"command": argv, "memory": int(shares[0]) << 10})
+    return found
 
 
 def end_all(paths: Paths) -> int:
-    """End the standbys that wait; how many there were."""
+    """End the waiting standbys; return their number."""
     ended = 0
-    for name, _ in _waiting(paths):
+    for name, _ in _standbys(paths):
         try:
             with _connect(paths, name) as sock:
                 sock.settimeout(MOMENT)
@@ -223,7 +223,7 @@ def end_all(paths: Paths) -> int:
 
 
 def reserve(agent: Agent, spec: Mapping[str, Any], then: Callable[[socket.socket | None, str], None]) -> None:
-    """Call `then` with a standby for a task, once it serves nobody else, or with why there is none."""
+    """Call `then` with the socket of a standby reserved for a task, or with the reason there is none."""
     paths = agent.paths
     argv, env = environ.make(spec, environ.install_site(paths, spec), {})
     why = refusal(spec, argv, env)
@@ -232,11 +232,11 @@ def reserve(agent: Agent, spec: Mapping[str, Any], then: Callable[[socket.socket
         return
     mine = about(spec, argv, env)
     key = _key(mine)
-    there = list(_waiting(paths))
+    there = list(_standbys(paths))
     names = [name for name, _ in there if name.startswith(key)]
     want = b'{"want": "take"}\n'
     if spec.get("guest") and not names:
-        names, want = [name for name, other in there if _lends(other, mine)], b'{"want": "lend"}\n'
+        names, want = [name for name, other in there if _can_lend(other, mine)], b'{"want": "lend"}\n'
     alike = [described for _, described in there if described["argv"] == mine["argv"]] or [
         item for _, item in there
     ]
@@ -251,23 +251,23 @@ def reserve(agent: Agent, spec: Mapping[str, Any], then: Callable[[socket.socket
                 continue
             open_ = [True]
 
-            def answered(sock: socket.socket = sock, open_: list[bool] = open_) -> None:
+            def on_reply(sock: socket.socket = sock, open_: list[bool] = open_) -> None:
                 if not open_:
                     return
                 open_.clear()
                 agent.loop.unwatch(sock.fileno())
                 try:
-                    mine_now = sock.recv(64, socket.MSG_DONTWAIT).endswith(b"\n")
+                    is_reserved = sock.recv(64, socket.MSG_DONTWAIT).endswith(b"\n")
                 except OSError:
-                    mine_now = False
-                if mine_now:
+                    is_reserved = False
+                if is_reserved:
                     then(sock, "")
                 else:
                     sock.close()
                     attempt()
 
-            agent.loop.watch(sock.fileno(), READ, answered)
-            agent.loop.after(MOMENT, answered)
+            agent.loop.watch(sock.fileno(), READ, on_reply)
+            agent.loop.after(MOMENT, on_reply)
             return
         then(None, why)
 
@@ -275,8 +275,8 @@ def reserve(agent: Agent, spec: Mapping[str, Any], then: Callable[[socket.socket
 
 
 def give(sock: socket.socket, launch: Launch, claim: Sequence[int], leases: Sequence[int]) -> int | None:
-    """Make a standby that was reserved this task; return the pipe of its answer, None if it has gone."""
-    heard, answer = os.pipe()
+    """Turn a reserved standby into a task; return the pipe of its reply, or None if it has ended."""
+    reply, answer = os.pipe()
     fields = launch._replace(
         paths=launch.paths.root,  # type: ignore[arg-type]
         folder=list(launch.folder),  # type: ignore[arg-type]
@@ -287,9 +287,9 @@ def give(sock: socket.socket, launch: Launch, claim: Sequence[int], leases: Sequ
     try:
         sock.settimeout(MOMENT)
         send(sock, data, [*claim, answer, *leases])
-        return heard
+        return reply
     except OSError:
-        os.close(heard)
+        os.close(reply)
         return None
     finally:
         os.close(answer)
@@ -344,8 +344,8 @@ def _connect(paths: Paths, name: str) -> socket.socket:
     return sock
 
 
-def _waiting(paths: Paths) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and description of each standby that can be taken."""
+def _standbys(paths: Paths) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and description of each standby that waits for a task."""
     for name in sorted(lenient.listed(paths.standby)):
         folder = os.path.join(paths.standby, name)
         try:
