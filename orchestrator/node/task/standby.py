@@ -195,14 +195,14 @@ def keep(agent: Agent, request: Request) -> dict[str, Any]:
 
 def look(paths: Paths) -> list[dict[str, Any]]:
     """Return the waiting standbys with their memory, without what they share."""
-    found = []
+    waiting = []
     for name, described in _standbys(paths):
         pid = int(procs.text(os.path.join(paths.standby, name, "leader")) or 0)
         ready = os.path.exists(os.path.join(paths.standby, name, "ready"))
         shares = procs.facts(pid, "smaps_rollup").get(b"Pss", b"0 kB").split() if ready else [b"0"]
         argv = " ".join(described["argv"])[:200]
-        found.append({"command": argv, "memory": int(shares[0]) << 10})
-    return found
+        waiting.append({"command": argv, "memory": int(shares[0]) << 10})
+    return waiting
 
 
 def end_all(paths: Paths) -> int:
