@@ -366,7 +366,7 @@ CHECKS = (
         fix="`docker run --shm-size=1g`, or `mount -o remount,size=1g /dev/shm` as root",
     ),
     Check("state", each(_state), fix=set_key("state", "a folder of your own on a local disk")),
-    Check("workdir", each(_workdir), fix=set_key("workdir", "a folder that this user may write")),
+    Check("workdir", each(_workdir), fix=set_key("workdir", "a folder with room that this user may write")),
     Check("disk", each(_disk)),
     Check("clock", each(_clock), fix="`timedatectl set-ntp true` there as root, or `chronyc makestep`"),
     Check(

@@ -56,7 +56,7 @@ def no_agent(host: Host, output: str, status: int | None, *, begun: bool) -> Hos
     python, why = host.agent_python, output or f"the login ended with status {status} and printed nothing"
     named = not output or python.rpartition("/")[2] in output  # a startup file may lack something else
     absent = named and (status == 127 or re.search(r"not found|No such file", output))
-    if absent or re.search(r"SyntaxError|unknown option:? -I", output, re.IGNORECASE):
+    if absent or re.search(r"SyntaxError|unknown option:? -I|agent needs Python", output, re.IGNORECASE):
         what, hint = f"has no {python} of 3.8 or newer", "install one, or set `agent_python` in hosts.toml"
         return HostError(host.name, what, kind=Trouble.NO_PYTHON, why=why, hint=hint)
     by_hand = f"`{host.by_hand(python, '-V')}` has to respond at once"

@@ -33,7 +33,7 @@ def unwritable(path: str, error: OSError) -> NodeError:
     )
 
 
-def no_process(kind: str, what: str, error: OSError) -> NodeError:
+def no_process(kind: str, what: str, error: BaseException) -> NodeError:
     """Return the error for a machine that cannot start another process."""
     hint = "make room there: memory is short, or this user has too many processes (`ulimit -u`)"
     return NodeError(kind, what, reason(error), hint)

@@ -10,7 +10,6 @@ user's setup may hold a lock that it removes.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -223,7 +222,7 @@ class Jobs:
 def failure(error: BaseException) -> Reply:
     """Return the reply for an error; one that is neither ours nor the system's is a bug."""
     if isinstance(error, MemoryError) or "start new thread" in str(error):  # Python has no type for that
-        error = OSError(errno.ENOMEM, str(error) or "no memory is left")
+        error = no_process("machine", "no memory or thread is left", error)
     if isinstance(error, OSError):
         full = "make room where `state` and `workdir` of this host are: df -h, orchestrate clean"
         hint = full if error.errno in lenient.FULL else ""

@@ -87,7 +87,7 @@ REFUSED: Mapping[str, tuple[Spoil, list[str]]] = {
     "closed port": (closed_port, ["refused the connection", "Connection refused"]),
     "no python": (no_python, ["rehearsal-[01-02] have no /no/such/python", "agent_python"]),
     "old python": (
-        says("SyntaxError: future feature annotations is not defined", 1),
+        says("orchestrate: the agent needs Python 3.8 or newer; /usr/bin/python3 is 3.6.8", 1),
         ["of 3.8 or newer", "agent_python"],
     ),
     "open state folder": (state_of_somebody_else, ["is open to other users", "the host advises: chmod 700"]),
