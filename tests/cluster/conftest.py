@@ -40,7 +40,7 @@ def cluster_script(verb: str, environment: Mapping[str, str], timeout: float) ->
     done = subprocess.run(
         [ROOT / "scripts" / "cluster", verb],
         check=False,
-        env={**os.environ, **environment},
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=timeout,

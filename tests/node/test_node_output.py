@@ -100,6 +100,6 @@ def test_a_line_is_one_write(tmp_path: Path, unbuffered: str, program: str, writ
     }
     with ours, its:
         argv = [sys.executable, "-c", program]
-        subprocess.run(argv, stdout=its.fileno(), env={**os.environ, **hook}, check=True)
+        subprocess.run(argv, stdout=its.fileno(), env=os.environ | hook, check=True)
         its.send(b"end")
         assert list(iter(lambda: ours.recv(100), b"end")) == writes

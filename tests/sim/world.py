@@ -85,7 +85,7 @@ class World:
         self.splits = self.full = self.tears = self.kill_again = False
         self.process: Process | None = None
         self.clock: SimulatedClock | None = None
-        self.control = -1
+        self.controls: list[int] = []  # of the keepers so far
         self.over = False
         self._pids = 1000
         self._seen = 0
@@ -240,8 +240,8 @@ class World:
                 run.staged.reading.set_result((_CODE, ["", "", ""]))
             if stop is not None:
                 run.stop.ask(kill=stop is Order.KILL)
-            self.control = self.folder.open_control()
-            keeper.keep(run, self.control, new=new)
+            self.controls.append(self.folder.open_control())
+            keeper.keep(run, self.controls[-1], new=new)
             log.finish()
             self._exited(process)
 
@@ -325,9 +325,9 @@ class World:
         if self.over:
             return
         self._user_asks()
-        if self.process is not None and self.clock is not None and self.control >= 0:
+        if self.process is not None and self.clock is not None and self.controls:
             self.folder.ask_keeper(order)
-            self.clock.written.add(self.control)
+            self.clock.written.add(self.controls[-1])
 
     def stop_elsewhere(self) -> None:
         self._user_asks()
@@ -364,6 +364,8 @@ def _play(world: World) -> History:
         return world.history
     finally:
         world.scheduler.end()
+        for control in world.controls:
+            os.close(control)
         shutil.rmtree(world.folder.root, ignore_errors=True)
 
 

@@ -66,7 +66,7 @@ class Slurm:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=self.project,
-            env={**self.environment, **environ},
+            env=self.environment | environ,
             timeout=LIMIT,
         )
         assert status in (None, done.returncode), f"{words}: {done.returncode}\n{done.stdout}"
@@ -81,7 +81,7 @@ class Slurm:
                 stdout=out,
                 stderr=out,
                 cwd=self.project,
-                env={**self.environment, **environ},
+                env=self.environment | environ,
                 start_new_session=True,
             )
 

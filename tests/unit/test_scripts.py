@@ -23,7 +23,7 @@ def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
         check=False,
         capture_output=True,
         text=True,
-        env={**os.environ, **environment},
+        env=os.environ | environment,
         stdin=subprocess.DEVNULL,
         timeout=60,
     )
