@@ -55,7 +55,7 @@ def test_the_outermost_exception_and_what_it_came_from(node: Node, tmp_path: Pat
     ("text", "kind", "message"),
     [
         ("def f(:\n", "SyntaxError", "invalid syntax (train.py, line 1)"),
-        ("raise ValueError('x' * 100_000)", "ValueError", "x" * 4000),
+        ("raise ValueError('x' * 100_000 + 'y')", "ValueError", "x" * 1000 + "\n...\n" + "x" * 2994 + "y"),
         ("import json; json.loads('{')", "json.decoder.JSONDecodeError", "Expecting property name"),
         ("class Odd(BaseException):\n def __str__(self): 1/0\nraise Odd", "Odd", "<exception str() failed>"),
         ("next(iter([]))", "StopIteration", ""),
@@ -65,7 +65,6 @@ def test_every_kind_of_end_is_told(node: Node, tmp_path: Path, text: str, kind: 
     (error,) = run(node, tmp_path, text)
     assert error["type"] == kind
     assert error["message"].startswith(message)
-    assert len(error["message"]) <= 4000
 
 
 @pytest.mark.parametrize(
