@@ -10,7 +10,7 @@ from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import tell, unchanged
 from orchestrator.cli.desk.person import Person
 from orchestrator.cli.desk.request import request_of, selection_of
-from orchestrator.errors import ExitStatus, UsageError
+from orchestrator.errors import ExitStatus, unless_refused
 from orchestrator.export import common
 from orchestrator.requests import ExportRequest, LaunchRequest, make
 from orchestrator.verbs.export import export
@@ -50,9 +50,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _write(path: Path, text: str) -> None:
     """Write a new file, or orchestrate_rank.py; raise UsageError for a file of the user's."""
-    if path.exists() and path.name != common.RANK_FILE.name:
-        raise UsageError(
-            f"cannot write {path}", why="it already exists", hint="remove it, or choose another -o"
-        )
-    path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
+    mode = "w" if path.name == common.RANK_FILE.name else "x"
+    refused = unless_refused(f"cannot write {path}", "choose another -o, or remove that file")
+    with refused, path.open(mode, encoding="utf-8", errors="surrogateescape", newline="") as file:
+        file.write(text)
     tell(f"wrote {path}")

@@ -17,7 +17,7 @@ from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import say, tell
 from orchestrator.cli.desk.person import Person
 from orchestrator.config import load as config
-from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
+from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError, unless_refused
 from orchestrator.model import Inventory
 from orchestrator.phases.survey import Machine, survey, unfit
 from orchestrator.plainfile import write_atomically
@@ -62,7 +62,8 @@ def main(arguments: argparse.Namespace) -> int:
     bad |= silent
     notes = {name: f"skipped: {name} {error.what}" for name, error in bad.items()}
     # All of it or nothing. It names what is executed, so nobody else may write it.
-    write_atomically(file, text(hosts, machines, notes, ssh_config).encode(), mode=0o644)
+    with unless_refused(f"cannot write {file}", "name a file in another folder with --to"):
+        write_atomically(file, text(hosts, machines, notes, ssh_config).encode(), mode=0o644)
     say(*_described(machines), f"{file}: {count(len(hosts), 'host')}")
     if bad:
         report(SeveralErrors(bad.values()), sys.stderr)
