@@ -52,8 +52,6 @@ def main(arguments: argparse.Namespace) -> int:
         )
     ssh_config = arguments.ssh_config and str(Path(arguments.ssh_config).absolute())
     if ssh_config is not None:
-        if not Path(ssh_config).is_file():
-            raise UsageError(f"there is no {ssh_config}", hint="name a file with --ssh-config, or omit it")
         config.check_ssh_config(Path(ssh_config))
     hosts, person = read_hosts(arguments.host, ssh_config), Person(yes=arguments.yes)
     fleet, bad = connect(list(hosts.values()), person, person.accepts)

@@ -63,15 +63,19 @@ def choose(
 ) -> list[Part]:
     """Return what these paths and patterns match on a host; without any, its whole work folder.
 
-    The code is left out: files in one of the `trees`, of equal size, and not modified since the tasks
-    started (`before`, by the host's clock). Raise HostError (kind "missing") for a path without matches.
+    The code is left out: files in one of the `trees` of equal size that are as old there or unmodified since
+    the tasks started (`before`, by the host's clock): rsync keeps times, even of tomorrow. Raise HostError
+    (kind "missing") for a path without matches.
     """
     remote = look(session, work)
     if remote.kind != FOLDER:
         raise missing(session, work)
-    code = {(entry.path, entry.size) for tree in trees for entry in _files(look(session, tree))}
-    files, began = _files(remote), before * 1e9
-    made = [file for file in files if (file.path, file.size) not in code or file.mtime_ns >= began]
+    code = {(each.path, each.size): each.mtime_ns for tree in trees for each in _files(look(session, tree))}
+    made = [
+        file
+        for file in _files(remote)
+        if (at := code.get((file.path, file.size))) is None or before * 1e9 <= file.mtime_ns != at
+    ]
     parts, chosen = [], dict[str, Entry]()
     links = {entry.path for entry in remote.entries if entry.kind == LINK} | set(remote.left_out)
     for path in (path.rstrip("/") or "/" for path in paths or ["."]):
@@ -113,8 +117,7 @@ def keep_from_launches(to: Path, run: str) -> None:
         if os.path.lexists(path):
             return
         path.write_text("*\n", encoding="ascii")
-        record = read_record(to, run)
-        if record:  # ours, so that one of the run's own may replace it
+        if record := read_record(to, run):  # ours, so that one of the run's own may replace it
             entry = listing.entry_at(str(path), None, path.name)
             write_record(to, run, {**record, path.name: [entry.size, entry.mtime_ns]})
 
@@ -147,13 +150,12 @@ class Taking(Struct):
 
     def take(self, parts: Sequence[Part]) -> tuple[int, int]:
         """Return the files and bytes that arrived. Nothing is moved into place until all have arrived."""
-        differing = [
-            (part, [entry for entry in part.entries if self._differs(part, entry)]) for part in parts
-        ]
+        found = ((part, [entry for entry in part.entries if self._differs(part, entry)]) for part in parts)
+        differing = [pair for pair in found if pair[1]]
         self._refuse(part.below + entry.path for part, entries in differing for entry in entries)
         brought = []
         with contextlib.ExitStack() as stack:
-            for part, entries in (pair for pair in differing if pair[1]):
+            for part, entries in differing:
                 # Always the same place, so that an interrupted pull can resume.
                 source = f"{self.run} {self.session.host.name} {part.source} {part.below}"
                 name = hashlib.sha256(source.encode(errors="surrogateescape")).hexdigest()[:16]
@@ -204,7 +206,7 @@ class Taking(Struct):
         """Return what would be overwritten: the file itself, or a parent that is not a folder."""
         for above in parents(name):
             local = self._at(above)
-            if local is not None and local.kind != FOLDER:
+            if local and local.kind != FOLDER:
                 return above
         return None if self._at(name) is None else name
 
@@ -228,7 +230,7 @@ class Taking(Struct):
         """Move it into place, and remove what an earlier pull wrote there or instead of a parent folder."""
         self._refuse([name])
         place = self._in_the_way(name)
-        if place is not None:
+        if place:
             *above, last = parts_of(place)
             os.unlink(last, dir_fd=self.top.folder(above))
             self.record.pop(place, None)
