@@ -250,7 +250,8 @@ def _check_needs(run: Run, answers: Mapping[str, wire.Had]) -> None:
             what = f"program {plan.tasks_on(host)[0].argv[0]}"
             job = shlex.join(command_of(plan.host(host), plan.command))
             why = f"no program of that name is on PATH, and the job is `{job}`"
-            hint = f"install it there, give its path, or set `setup` in [job] ({_PAGE}#o201)"
+            hint = "write python3, install it there" if what == "program python" else "install it there"
+            hint += f", give its path, or set `setup` in [job] ({_PAGE}#o201)"
         if what:
             lacks[host] = HostError(host, f"has no {what}", kind="program", why=why, hint=hint)
     fail_on(run, Phase.STAGE, lacks)
