@@ -150,8 +150,8 @@ class Taking(Struct):
 
     def take(self, parts: Sequence[Part]) -> tuple[int, int]:
         """Return the files and bytes that arrived. Nothing is moved into place until all have arrived."""
-        found = ((part, [entry for entry in part.entries if self._differs(part, entry)]) for part in parts)
-        differing = [pair for pair in found if pair[1]]
+        pairs = ((part, [entry for entry in part.entries if self._differs(part, entry)]) for part in parts)
+        differing = [pair for pair in pairs if pair[1]]
         self._refuse(part.below + entry.path for part, entries in differing for entry in entries)
         brought = []
         with contextlib.ExitStack() as stack:

@@ -36,7 +36,7 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(23, 3_649, 19_846),
     "checks": Size(5, 1_162, 8_725),
-    "cli": Size(30, 2_159, 15_138),
+    "cli": Size(30, 2_157, 15_133),
     "config": Size(6, 1_078, 7_788),
     "diagnosis": Size(7, 1_004, 7_217),
     "envs": Size(8, 780, 5_331),
@@ -45,12 +45,12 @@ BUDGET = {
     "node": Size(1, 1, 1),
     "node/base": Size(10, 1_115, 6_283),
     "node/disk": Size(4, 364, 2_479),
-    "node/hook": Size(4, 1_039, 7_214),
+    "node/hook": Size(4, 1_039, 7_210),
     "node/look": Size(5, 809, 6_064),
-    "node/serve": Size(8, 1_151, 8_226),
+    "node/serve": Size(8, 1_150, 8_219),
     "node/stock": Size(11, 1_694, 13_346),
     "node/task": Size(13, 2_991, 21_709),
-    "phases": Size(22, 4_951, 40_565),
+    "phases": Size(22, 4_952, 40_574),
     "planning": Size(7, 969, 7_220),
     "program": Size(9, 1_277, 10_055),
     "rehearsal": Size(3, 377, 2_168),
@@ -59,13 +59,13 @@ BUDGET = {
     "run": Size(9, 1_487, 11_240),
     "ssh": Size(7, 1_544, 10_639),
     "store": Size(11, 1_555, 10_263),
-    "sync": Size(11, 2_043, 14_150),
-    "tests": Size(290, 37_578, 289_437),
+    "sync": Size(11, 2_045, 14_153),
+    "tests": Size(290, 37_574, 289_432),
     "verbs": Size(26, 2_499, 18_336),
     "wire": Size(5, 1_331, 5_508),
     "worker_entry": Size(22, 1_906, 12_277),
 }
-TOTAL = Size(278, 41_661, 296_457)
+TOTAL = Size(278, 41_661, 296_453)
 # Modules in one folder.
 CROWDED: dict[str, int] = {"orchestrator/verbs": 26}  # a module for each verb
 MODULES = 25
