@@ -136,10 +136,8 @@ class HereError(HostError):
     def __init__(self, host: str, why: str, hint: str = "") -> None:
         hint = hint or "check this machine: `ulimit -a`, `df -h`, `ls -ld ~/.ssh`; then try again"
         if os.strerror(errno.EMFILE) in why:  # the soft limit was raised to the hard one
-            hint = (
-                "name fewer hosts (`--only`), or have root raise the limit that `ulimit -Hn` shows: each host"
-            )
-            hint += " needs an open file, and each task of a run three more"
+            hint = "name fewer hosts (`--only`), or have root raise the limit that `ulimit -Hn` shows: each "
+            hint += "host needs an open file, and each task of a run three more"
         super().__init__(host, "cannot be reached from this machine", kind=Trouble.HERE, why=why, hint=hint)
 
 

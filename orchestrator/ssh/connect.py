@@ -88,11 +88,10 @@ class SshConnector:
 
     def connect(self, host: Host, timeout: float) -> SshLink:
         """Connect and authenticate within `timeout` seconds; raise HostError."""
-        began = time.monotonic()
+        deadline = Deadline(timeout)
         target = resolve(host)
         if target.beyond:
             raise explain(Beyond(f"{target.beyond} in ssh_config"), host.name, target)
-        deadline = Deadline(timeout, began)
         through = self._bastion(target.jump, host.name, deadline) if target.jump else None
         try:
             line = _Attempt(target, deadline, through).line(self._keyring, self._known)
@@ -225,7 +224,7 @@ class _Attempt:
 
     def _cause(self, error: Exception) -> Exception:
         """Return the error worth showing: paramiko reports a timeout as something else."""
-        if isinstance(error, (Beyond, HostKeyRefused)):
+        if isinstance(error, (Beyond, HostKeyRefused, RuntimeError)):  # the last one: no thread left here
             return error
         if self._through and not self._through.transport.is_active():  # which a login mistakes for a refusal
             return HungUp("the connection to its bastion was lost")
@@ -345,7 +344,7 @@ def explain(error: BaseException, host: str, target: Target) -> HostError:
     """
     if isinstance(error, HostError):
         return error
-    if isinstance(error, OSError) and error.errno in _HERE:
+    if isinstance(error, RuntimeError) or getattr(error, "errno", None) in _HERE:
         return HereError(host, reason(error))
     unknown = Problem("internal", "could not be reached", f"{type(error).__name__}: {error}")
     matches = (wording(error, target) for kind, wording in TABLE if isinstance(error, kind))

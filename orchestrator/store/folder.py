@@ -172,8 +172,8 @@ class RunFolder(Struct, frozen=True):
             raise self._uncreated(error) from error
 
     def _uncreated(self, error: OSError) -> UsageError:
-        what, hint = f"cannot make the run's folder {self.path}", "set XDG_STATE_HOME to a folder of yours"
-        return UsageError(what, why=reason(error), hint=f"{hint} on a disk with space")
+        hint = "set XDG_STATE_HOME to a folder of yours on a disk with space"
+        return UsageError(f"cannot make the run's folder {self.path}", why=reason(error), hint=hint)
 
     def write_plan(self, plan: RunPlan) -> None:
         """Replace a plan that differs; raise RunError if there is no room."""

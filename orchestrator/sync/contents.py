@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+import msgspec
 from msgspec import Struct
 
 import orchestrator
@@ -39,10 +40,10 @@ _MOST_MEMORY = 64 << 20  # bytes of digests that are stored
 class ChangedError(ClusterError):
     """Files changed after they were read; the same error for every host."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], why: str = "it is not what was read a moment ago") -> None:
         super().__init__(
             f"{some(paths, 3)} changed while it was sent",
-            why="it is not what was read a moment ago",
+            why=why,
             hint="list what changes all the time in .orchestrateignore; send data when nobody writes it",
         )
         self.paths = tuple(paths)
@@ -103,14 +104,15 @@ class Contents(Struct, frozen=True, dict=True):
         if kept is not None:
             return kept[blob.at : blob.at + blob.size]
         path = self.paths[blob.file]
+        named = [self.manifest.files[blob.file].path if self.root else str(path)]
         try:
             with path.open("rb", buffering=0) as file:
                 file.seek(blob.at)
                 data = file.read(blob.size)
-        except OSError:
-            data = b""
+        except OSError as error:
+            raise ChangedError(named, reason(error)) from error
         if hashlib.sha256(data).hexdigest() != self.manifest.sha256(blob):
-            raise ChangedError([self.manifest.files[blob.file].path if self.root else str(path)])
+            raise ChangedError(named)
         return data
 
 
@@ -263,7 +265,7 @@ def read_data(
         digests = _hash(listed, on_bytes)
         with contextlib.suppress(OSError):  # it is read again next time
             make_folder(memory.parent)
-            write_atomically(memory, json.dumps(digests).encode())
+            write_atomically(memory, msgspec.json.encode(digests))
     rows = [
         [entry.name, 0o755 if entry.executable else 0o644, entry.size, text]
         for entry, text in zip(listed, digests, strict=True)
@@ -337,11 +339,10 @@ def _blob(place: tuple[_Entry, int]) -> str:
 
 def _recall(path: Path, files: int) -> list[str] | None:
     try:
-        stored: Any = json.loads(read_plain(path, _MOST_MEMORY))
-    except (OSError, ValueError, RecursionError):
+        stored = msgspec.json.decode(read_plain(path, _MOST_MEMORY), type=list[str])
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
-    right = isinstance(stored, list) and all(isinstance(digest, str) for digest in stored)
-    return stored if right and len(stored) == files else None
+    return stored if len(stored) == files else None
 
 
 def _unreadable(path: Path, error: OSError) -> UsageError:

@@ -425,10 +425,9 @@ def _wrong(ground: Ground, verb: Verb, failure: Failure, outcome: Outcome, known
             look = ground.call(*words)
             if look.status not in (0, 1, 3, 130) or "Traceback" in look.err:
                 yield f"`{' '.join(words)}` then ended with {look.status}: {look.err}"
-    config = ground.cluster.known_hosts.read_bytes()
-    lines = set(ground.known.splitlines())
-    if not set(config.splitlines()) <= lines or (config and not config.endswith(b"\n")):
-        yield f"known_hosts is damaged: {config!r}"
+    keys = ground.cluster.known_hosts.read_bytes()
+    if not set(keys.splitlines()) <= set(ground.known.splitlines()) or (keys and not keys.endswith(b"\n")):
+        yield f"known_hosts is damaged: {keys!r}"
     ground.clear()
     if (ground.desk.project / "hosts.toml").read_bytes() != ground.inventory:
         yield "hosts.toml was changed"

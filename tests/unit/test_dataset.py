@@ -76,12 +76,12 @@ def test_a_change_while_it_is_sent_is_an_error_that_names_the_file(folder: Path)
     made = read(folder)
     with (folder / "a").open("r+b") as file:
         file.write(b"x")
-    with pytest.raises(ClusterError, match="changed while it was sent") as caught:
+    with pytest.raises(ClusterError, match="/a changed while it was sent"):
         made.read(0)
-    assert "/a changed" in caught.value.what
     (folder / "a").unlink()
-    with pytest.raises(ClusterError, match="changed"):
+    with pytest.raises(ClusterError) as caught:
         made.read(1)
+    assert caught.value.why == "No such file or directory"
 
 
 def test_links_are_followed_where_they_lead_somewhere(folder: Path, tmp_path: Path) -> None:
