@@ -295,7 +295,7 @@ def _hosts(own: Mapping[str, Any], read: Mapping[str, Any], place: Place, report
     for name, login, address in zip(names or addresses, logins, addresses, strict=False):
         from_ssh = {"user": login.user, "port": login.port}
         known_values = {key: value for key, value in from_ssh.items() if value is not None}
-        hosts.append(Host(name=name, ssh=login.host, address=address, **{**fields, **known_values}))
+        hosts.append(Host(name=name, ssh=login.host, address=address, **(fields | known_values)))
     return tuple(hosts)
 
 

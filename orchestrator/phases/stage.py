@@ -241,19 +241,19 @@ def _check_needs(run: Run, answers: Mapping[str, wire.Had]) -> None:
     """Raise PhaseFailed with each host that lacks something; hosts where that cannot be known are skipped."""
     lacks, plan = dict[str, HostError](), run.plan
     for host, had in answers.items():
-        what, why, hint = "", "", ""
         if len(plan.own_paths) in had.paths:
             (what,) = _script(plan, host)
             why = "an absolute path refers to the host's own files: what is sent is the folder of the code"
             hint = f"write {PurePosixPath(what).name} if it lies in the folder of the code"
         elif not had.program:
             what = f"program {plan.tasks_on(host)[0].argv[0]}"
-            job = shlex.join(command_of(plan.host(host), plan.command))
-            why = f"no program of that name is on PATH, and the job is `{job}`"
+            why = "no program of that name is on PATH, and the job is"
+            why += f" `{shlex.join(command_of(plan.host(host), plan.command))}`"
             hint = "write python3, install it there" if what == "program python" else "install it there"
             hint += f", give its path, or set `setup` in [job] ({_PAGE}#o201)"
-        if what:
-            lacks[host] = HostError(host, f"has no {what}", kind="program", why=why, hint=hint)
+        else:
+            continue
+        lacks[host] = HostError(host, f"has no {what}", kind="program", why=why, hint=hint)
     fail_on(run, Phase.STAGE, lacks)
     for place, (path, at) in enumerate(plan.own_paths.items()):
         if without := [name for name, had in answers.items() if place in had.paths]:

@@ -38,7 +38,8 @@ class Stopper:
             self._tell(session)
 
     def _tell(self, session: Session) -> None:
-        session.submit(_request(self._run, self.by, self._grace, kill=self._killing))
+        attempt = self._follower.attempt
+        session.submit(_request(self._run, self.by, self._grace, kill=self._killing, attempt=attempt))
 
 
 def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
@@ -51,8 +52,7 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
     def tell(hosts: list[str]) -> None:
         """Request the end of every task; report it once any existed."""
         nonlocal is_shown
-        request = _request(run, by, 0.0 if kill else grace, kill=kill)
-        answers = run.fleet.ask(request, hosts=hosts)
+        answers = run.fleet.ask(_request(run, by, 0.0 if kill else grace, kill=kill), hosts=hosts)
         if not is_shown and any(reply.asked for reply in answers.good.values()):
             is_shown = True
             run.emit(StopRequested(by, "", 0.0 if kill else grace))
@@ -75,9 +75,9 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
         run.clock.sleep(0.05)
 
 
-def _request(run: Run, by: StopBy, grace: float, *, kill: bool) -> wire.Stop:
-    """With `final`, what a user has stopped cannot be started again, by any keeper."""
-    return wire.Stop(run=run.id, grace=grace, kill=kill, final=by is StopBy.USER)
+def _request(run: Run, by: StopBy, grace: float, *, kill: bool, attempt: str = "") -> wire.Stop:
+    """With `final`, no keeper can start the run again; without, it may arrive during the next attempt."""
+    return wire.Stop(run=run.id, grace=grace, kill=kill, final=by is StopBy.USER, attempt=attempt)
 
 
 def sweep(run: Run) -> list[str]:

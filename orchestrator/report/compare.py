@@ -102,7 +102,7 @@ def facts_of(
             "digest": plan.data_digest[:16],
             **dict.fromkeys(map(normpath, plan.data.paths if plan.data else ()), "named"),
         },
-        "packages": {**pins, **texts(versions(story))},
+        "packages": pins | texts(versions(story)),
         "hosts": {
             "names": fold.names(host.name for host in plan.hosts),
             # Those of a rehearsal are chosen at random.

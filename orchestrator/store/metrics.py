@@ -74,7 +74,7 @@ def text(view: View, received: Mapping[str, int]) -> str:
 
     def add(name: str, value: float, **labels: str) -> None:
         kind = "counter" if name.endswith("_total") else "gauge"
-        pairs = ",".join(f'{key}="{word.translate(_ESCAPES)}"' for key, word in {**run, **labels}.items())
+        pairs = ",".join(f'{key}="{word.translate(_ESCAPES)}"' for key, word in (run | labels).items())
         rows = lines.setdefault(name, [f"# TYPE orchestrate_{name} {kind}\n"])
         rows.append(f"orchestrate_{name}{{{pairs}}} {float(value)!r}\n")
 

@@ -50,7 +50,7 @@ def clean(request: CleanRequest, caller: Caller) -> Cleaning:
     with asking(request.inventory.hosts, caller) as (fleet, unreachable):
         kept = prune.kept()
         looks = fleet.ask(wire.CleanLook())
-        silent = {**unreachable, **looks.bad}
+        silent = unreachable | looks.bad
         alive = kept.union(*(reply.alive for reply in looks.good.values()))
         known_runs = {run for reply in looks.good.values() for run in reply.known}
         questions = {
@@ -68,4 +68,4 @@ def clean(request: CleanRequest, caller: Caller) -> Cleaning:
         }
         answers = fleet.ask(questions, timeout=_SECONDS)
     here = prune.prune(alive, set(answers.good), older=request.older_than, dry=request.dry_run)
-    return Cleaning(answers.good, {**silent, **answers.bad}, here, alive, request.work, request.dry_run)
+    return Cleaning(answers.good, silent | answers.bad, here, alive, request.work, request.dry_run)

@@ -103,8 +103,7 @@ def discover(inventory: Inventory, caller: Caller) -> tuple[list[Known], list[st
         from orchestrator import wire
 
         answers = fleet.ask(wire.States(run=None))
-    bad = {**bad, **answers.bad}
-    if len(bad) == len(inventory.hosts):
+    if len(bad := bad | answers.bad) == len(inventory.hosts):
         raise SeveralErrors(bad.values())
     key = key_or_none(caller)
     tellings: list[Telling] = []

@@ -39,7 +39,7 @@ def check(
         report_failures(emit, Phase.CONNECT, unreachable)
         if fleet.sessions:
             findings = examine(fleet, emit, planned, closely=True, on_step=step, all_pairs=all_pairs)
-    return replace(findings, failed={**unreachable, **findings.failed})
+    return replace(findings, failed=unreachable | findings.failed)
 
 
 def everything(request: PreflightRequest) -> RunPlan:

@@ -23,7 +23,7 @@ def take(folder: RunFolder, caller: Caller) -> RunStacks:
     # Through separate connections: the run's keeper may be on another machine, or gone.
     with asking(plan.hosts, caller, Inside(plan.run, start=False)) as (fleet, unreached):
         answers = fleet.ask(wire.Stacks(run=plan.run), timeout=_SECONDS)
-    good, bad = answers.good, {**unreached, **answers.bad}
+    good, bad = answers.good, unreached | answers.bad
     if not good:
         raise SeveralErrors(bad.values())
     missing = {name: error.in_one_line for name, error in bad.items()}

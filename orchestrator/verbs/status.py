@@ -111,4 +111,4 @@ def _ask(plan: RunPlan, fleet: Fleet) -> tuple[States, dict[str, str], str]:
         if speaks_for(plan, name, task.attempt, task.task)
     }
     who = next((keeper.who or "" for keeper in keepers if keeper.alive), "")
-    return states, {name: error.in_one_line for name, error in {**bad, **answers.bad}.items()}, who
+    return states, {name: error.in_one_line for name, error in (bad | answers.bad).items()}, who

@@ -185,12 +185,13 @@ class Type(Request[Nothing]):
 
 
 class Stop(Request[Stopped]):
-    """End tasks; `final`: from now on nothing of the run is started."""
+    """End tasks, of one attempt if set; `final`: of all, and from now on nothing of the run is started."""
 
     run: str
     grace: float
     kill: bool
     final: bool
+    attempt: str = ""
 
 
 class Killed(Reply):

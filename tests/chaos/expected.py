@@ -163,7 +163,7 @@ def replaced(round_: Round, *, struck: bool) -> tuple[tuple[str, str], ...]:
     lost = round_.hosts[round_.victim]
     by = dict.fromkeys(("spare-stop", "spare-cut", "spare-away", *LATE), round_.spare)
     without = dict.fromkeys(("spare-gone", "fewer-stop", "fewer-cut", "fewer-away"), "")
-    return tuple((lost, found) for fault, found in {**by, **without}.items() if fault == round_.fault)
+    return tuple((lost, found) for fault, found in (by | without).items() if fault == round_.fault)
 
 
 def fits(ending: Ending, round_: Round, ended: Mapping[str, Any]) -> bool:

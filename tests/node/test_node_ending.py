@@ -242,6 +242,7 @@ def test_a_stop_ends_the_task(lab: Lab, break_it: Callable[..., None], which: st
     family = identities(lab.folder, 5)
     pids = {"leader": leader, "supervisor": supervisor_of(leader), "guard": guard_of(leader)}
     break_it(*(pids[name] for name in which.split()))
+    assert lab.stop(agent, attempt="7") == {"asked": []}  # late, after a silence
     assert lab.stop(agent, kill=kill, grace=0.5) == {"asked": ["worker/0"]}
 
     def over() -> bool:

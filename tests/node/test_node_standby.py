@@ -45,14 +45,14 @@ class Ahead:
 
     def prepare(self, **more: Any) -> int:
         """Prepare one, wait for its import, and return its pid."""
-        reply = self.agent.request("standby", specs=[{**self.spec, **more}], spare=False)
+        reply = self.agent.request("standby", specs=[self.spec | more], spare=False)
         assert reply == {"made": 1, "why": []}
         until((self.folders[0] / "ready").exists, what="it has imported")
         return int((self.folders[0] / "leader").read_text())
 
     def start(self, **more: Any) -> dict[str, Any]:
         return self.lab.start(
-            self.agent, *self.spec["argv"], **{k: v for k, v in {**self.spec, **more}.items() if k != "argv"}
+            self.agent, *self.spec["argv"], **{k: v for k, v in (self.spec | more).items() if k != "argv"}
         )
 
     def output(self) -> str:

@@ -152,7 +152,7 @@ def test_the_output_is_that_of_plain_python(lab: Lab, program: Program) -> None:
 
     def run(attempt: str, **more: object) -> tuple[bool, object, object, str]:
         asked: dict[str, Any] = {"run": lab.run, "attempt": attempt, "task": "worker/0", "plan": None}
-        reply = agent.request("start", **asked, spec={**spec, **more})
+        reply = agent.request("start", **asked, spec=spec | more)
         task = Paths(str(lab.state)).task(lab.run, attempt, "worker/0")
         until(lambda: state.is_final(state.read(task)), what="it has ended")
         end = state.read(task)

@@ -457,7 +457,8 @@ class Agent:
             self.node.stopped.add(fields["run"])
         want = state.WANT_KILL if fields["kill"] else state.WANT_STOP
         tasks = self.node.runs.get(fields["run"], {}).values()
-        asked = {task.name for task in tasks if task.ask(want, float(fields["grace"]))}
+        attempt, grace = "" if fields["final"] else fields["attempt"], float(fields["grace"])
+        asked = {task.name for task in tasks if attempt in ("", task.attempt) and task.ask(want, grace)}
         return {"asked": sorted(asked)}
 
     def op_states(self, fields: dict[str, Any]) -> dict[str, Any]:

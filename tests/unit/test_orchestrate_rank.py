@@ -45,7 +45,7 @@ THREE = "a:2222,b:2222,c:2222"
 
 def made(env: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
     usual = {"hosts": "", "meet": None, "roles": "", "first": 0, "port": None, "wait": 5}
-    return variables(env, argparse.Namespace(**{**usual, **options}))
+    return variables(env, argparse.Namespace(**(usual | options)))
 
 
 @pytest.mark.parametrize(

@@ -95,14 +95,16 @@ def stop(agent: Agent, request: Request) -> dict[str, Any]:
     A supervisor that does not acknowledge the request is killed, and its guard ends the task. `final`: from
     now on nothing of the run is started, whatever a keeper elsewhere is about to do.
     """
-    paths, run = agent.paths, request["run"]
-    if request.get("final") and os.path.isdir(paths.run(run)):
+    paths, run, final = agent.paths, request["run"], request.get("final")
+    attempt = "" if final else request.get("attempt", "")
+    if final and os.path.isdir(paths.run(run)):
         try:
             os.close(os.open(paths.stopped(run), os.O_WRONLY | os.O_CREAT, 0o600))
         except OSError:
             pass  # no room: running tasks are stopped anyway
     grace, kill = float(request.get("grace") or 0.0), bool(request.get("kill", False))
-    stopping = [folder for folder in paths.tasks(run) if state.stop(folder, grace, kill)]
+    chosen = [folder for folder in paths.tasks(run) if attempt in ("", folder.attempt)]
+    stopping = [folder for folder in chosen if state.stop(folder, grace, kill)]
     for process in _holders(stopping, procs.GUARD, procs.SUPERVISOR):
         procs.send(process, signal.SIGCONT)  # somebody may have stopped it
     if stopping:
