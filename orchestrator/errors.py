@@ -149,7 +149,7 @@ def expect(right: object, why: str) -> None:
 
 @contextmanager
 def unless_refused(what: str, hint: str) -> Iterator[None]:
-    """Turn a refusal of this machine's system into a UsageError."""
+    """Raise a UsageError with the system's reason for an OSError of this machine."""
     try:
         yield
     except OSError as error:

@@ -65,7 +65,7 @@ def _read_file(path: str | Path, *, ours: bool, otherwise: str) -> bytes:
         raise UsageError(f"{path} is not used", why=str(error.strerror), hint=hint) from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name holds a NUL character"
-        raise UsageError(f"cannot read {path}", why=why) from error
+        raise UsageError(f"cannot read {path}", why=why, hint="check the path and its permissions") from error
 
 
 def _anchored(inventory: Inventory, folder: Path) -> Inventory:

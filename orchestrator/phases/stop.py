@@ -76,7 +76,7 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
 
 
 def _request(run: Run, by: StopBy, grace: float, *, kill: bool, attempt: str = "") -> wire.Stop:
-    """With `final`, no keeper can start the run again; without, it may arrive during the next attempt."""
+    """If `final`, no keeper can start the run again; otherwise it may arrive during the next attempt."""
     return wire.Stop(run=run.id, grace=grace, kill=kill, final=by is StopBy.USER, attempt=attempt)
 
 

@@ -344,7 +344,7 @@ def explain(error: BaseException, host: str, target: Target) -> HostError:
     """
     if isinstance(error, HostError):
         return error
-    if isinstance(error, RuntimeError) or getattr(error, "errno", None) in _HERE:
+    if "start new thread" in str(error) or getattr(error, "errno", None) in _HERE:
         return HereError(host, reason(error))
     unknown = Problem("internal", "could not be reached", f"{type(error).__name__}: {error}")
     matches = (wording(error, target) for kind, wording in TABLE if isinstance(error, kind))

@@ -38,12 +38,12 @@ _MOST_MEMORY = 64 << 20  # bytes of digests that are stored
 
 
 class ChangedError(ClusterError):
-    """Files changed after they were read; the same error for every host."""
+    """Files changed, or became unreadable, after they were read; the same error for every host."""
 
-    def __init__(self, paths: Sequence[str], why: str = "it is not what was read a moment ago") -> None:
+    def __init__(self, paths: Sequence[str], why: str = "") -> None:
         super().__init__(
-            f"{some(paths, 3)} changed while it was sent",
-            why=why,
+            f"{some(paths, 3)} {'cannot be read again' if why else 'changed'} while it was sent",
+            why=why or "it is not what was read a moment ago",
             hint="list what changes all the time in .orchestrateignore; send data when nobody writes it",
         )
         self.paths = tuple(paths)
@@ -182,25 +182,23 @@ def _read(root: Path, listing: CodeListing) -> Contents:
 def _row(root: Path, path: str, *, is_named: bool) -> tuple[list[object] | None, bytes | None]:
     """Return a manifest row and the content of a small file; no row for a key, a device, a missing file."""
     full, digests, size = root / path, [], 0
-    with reading(path):
-        try:
-            status = full.lstat()
-            if stat.S_ISLNK(status.st_mode):
-                return [path, os.readlink(full)], None
-            if not stat.S_ISREG(status.st_mode):
-                return None, None
-            content: bytes | None = b""
-            with full.open("rb", buffering=0) as file:
-                # Not beyond a truncated piece: the file may have grown since.
-                while size % BLOB == 0 and (data := file.read(BLOB)):
-                    digests.append(hashlib.sha256(data).hexdigest())
-                    size += len(data)
-                    content = data if size <= _SMALL else None
-        except FileNotFoundError:
+    with reading(path), contextlib.suppress(FileNotFoundError):
+        status = full.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            return [path, os.readlink(full)], None
+        if not stat.S_ISREG(status.st_mode):
             return None, None
-    if content and not is_named and private.holds_key(path, content):
-        return None, content
-    return [path, 0o755 if status.st_mode & 0o111 else 0o644, size, "".join(digests)], content
+        content: bytes | None = b""
+        with full.open("rb", buffering=0) as file:
+            # Not beyond a truncated piece: the file may have grown since.
+            while size % BLOB == 0 and (data := file.read(BLOB)):
+                digests.append(hashlib.sha256(data).hexdigest())
+                size += len(data)
+                content = data if size <= _SMALL else None
+        if content and not is_named and private.holds_key(path, content):
+            return None, content
+        return [path, 0o755 if status.st_mode & 0o111 else 0o644, size, "".join(digests)], content
+    return None, None
 
 
 def read_builtin() -> Contents:
@@ -340,7 +338,7 @@ def _blob(place: tuple[_Entry, int]) -> str:
 def _recall(path: Path, files: int) -> list[str] | None:
     try:
         stored = msgspec.json.decode(read_plain(path, _MOST_MEMORY), type=list[str])
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+    except (OSError, ValueError):
         return None
     return stored if len(stored) == files else None
 

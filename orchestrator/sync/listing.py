@@ -244,6 +244,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def reading(path: str | Path) -> contextlib.AbstractContextManager[None]:
+    """Raise UsageError for a file or folder of the code that cannot be read."""
     return unless_refused(f"cannot read {path}", f"make it readable, or list it in {OURS}")
 
 

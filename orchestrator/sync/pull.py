@@ -63,8 +63,8 @@ def choose(
 ) -> list[Part]:
     """Return what these paths and patterns match on a host; without any, its whole work folder.
 
-    The code is left out: files in one of the `trees` of equal size that are as old there or unmodified since
-    the tasks started (`before`, by the host's clock): rsync keeps times, even of tomorrow. Raise HostError
+    The code is left out: files of equal size in one of the `trees`, with the same time (rsync keeps times,
+    even future ones) or not modified since the tasks started (`before`, by the host's clock). Raise HostError
     (kind "missing") for a path without matches.
     """
     remote = look(session, work)

@@ -185,7 +185,7 @@ class Type(Request[Nothing]):
 
 
 class Stop(Request[Stopped]):
-    """End tasks, of one attempt if set; `final`: of all, and from now on nothing of the run is started."""
+    """End the tasks of an attempt; of all without one or if `final`: then nothing of the run starts again."""
 
     run: str
     grace: float

@@ -26,6 +26,7 @@ def test_a_name_that_is_nowhere_is_an_error_and_no_endless_look(tmp_path: Path) 
     ("words", "what", "hint"),
     [
         (["gpu-01", "a=b"], 'a host may have letters, .* not "a=b"', "`orchestrate init gpu-01 gpu-02`"),
+        (["--ssh-config", "nothing", "gpu-01"], "cannot read ", "check the path"),
         (["--ssh-config", "open", "gpu-01"], "open is not used", "chmod go-w"),
     ],
 )

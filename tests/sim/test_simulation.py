@@ -23,8 +23,8 @@ FOUND = {
     257: "collect: a host that is lost while its output is fetched takes the known end of its task along",
     145: "stage: a keeper that was killed before the code was sent is followed by one that fetches all code",
     38: "launch: a host with two tasks that is lost between their starts has one start told twice",
-    39509: "stop: what a failed attempt was sent arrives, after a silence, during the next one",
-    10690: "launch: frames of a stream were dropped, since a host's refusal came before another was lost",
+    39509: "stop: a stop of a failed attempt arrives, after a silence, during the next attempt",
+    10690: "launch: after one host refused and another was lost, a stream with dropped frames was used",
     432: "adopt: a keeper that was killed while it stopped a failed attempt is followed by one that stops",
 }
 

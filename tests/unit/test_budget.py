@@ -37,7 +37,7 @@ BUDGET = {
     "": Size(23, 3_647, 19_844),
     "checks": Size(5, 1_162, 8_725),
     "cli": Size(30, 2_157, 15_133),
-    "config": Size(6, 1_078, 7_786),
+    "config": Size(6, 1_078, 7_790),
     "diagnosis": Size(7, 1_004, 7_217),
     "envs": Size(8, 780, 5_331),
     "export": Size(4, 389, 3_149),
@@ -49,8 +49,8 @@ BUDGET = {
     "node/look": Size(5, 809, 6_064),
     "node/serve": Size(8, 1_150, 8_219),
     "node/stock": Size(11, 1_694, 13_346),
-    "node/task": Size(13, 2_993, 21_746),
-    "phases": Size(22, 4_952, 40_564),
+    "node/task": Size(13, 2_993, 21_742),
+    "phases": Size(22, 4_951, 40_561),
     "planning": Size(7, 969, 7_220),
     "program": Size(9, 1_277, 10_055),
     "rehearsal": Size(3, 377, 2_168),
@@ -59,13 +59,13 @@ BUDGET = {
     "run": Size(9, 1_487, 11_240),
     "ssh": Size(7, 1_543, 10_637),
     "store": Size(11, 1_555, 10_257),
-    "sync": Size(11, 2_046, 14_158),
-    "tests": Size(290, 37_576, 289_466),
+    "sync": Size(11, 2_045, 14_157),
+    "tests": Size(290, 37_571, 289_495),
     "verbs": Size(26, 2_498, 18_313),
     "wire": Size(5, 1_332, 5_513),
     "worker_entry": Size(22, 1_906, 12_277),
 }
-TOTAL = Size(278, 41_661, 296_451)
+TOTAL = Size(278, 41_659, 296_447)
 # Modules in one folder.
 CROWDED: dict[str, int] = {"orchestrator/verbs": 26}  # a module for each verb
 MODULES = 25

@@ -219,6 +219,7 @@ ERRORS: list[tuple[BaseException, Target]] = [
     (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), TARGET),
     (EOFError(), TARGET),
     (OSError(errno.EHOSTUNREACH, "No route to host"), TARGET),
+    (OSError(errno.ENETUNREACH, "Network is unreachable"), TARGET),
     (OSError(errno.EMFILE, "Too many open files"), TARGET),
     (ValueError("a bug"), TARGET),
 ]

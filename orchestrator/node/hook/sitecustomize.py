@@ -157,7 +157,7 @@ def _described(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":
     except Exception:
         message = "<exception str() failed>"
     file, line = _place(value, trace)
-    if len(message) > _MESSAGE:  # TensorFlow's begin with code, and end with the cause
+    if len(message) > _MESSAGE:  # TensorFlow's messages begin with code and end with the cause
         message = message[: _MESSAGE // 4] + "\n...\n" + message[5 - _MESSAGE * 3 // 4 :]
     return {"type": name[:_PLACE], "message": message[:_MESSAGE], "file": file[-_PLACE:], "line": line}
 

@@ -45,8 +45,8 @@ class Meeting:
         self._names = [name.strip("[]") for name, _ in ends[:own] + ends[own + 1 :] if name]
         self._addresses: set[str] = set()  # of the other tasks
         ports = ["%04X" % int(port) if port.isdigit() else "" for _, port in ends]
-        self._ports = {port for port in ports if port}
-        self._others = self._ports.difference(ports[own : own + 1])
+        self._ports = set(ports) - {""}
+        self._others = self._ports.difference(ports[own : own + 1])  # those of other tasks only
         self.state = NONE if self._names else UNKNOWN
         self._began = time.monotonic()
         self.due = self._began + _OFTEN if self._names else 0.0
@@ -76,7 +76,7 @@ class Meeting:
             self._addresses.update(hexadecimal(packed) for number in numbers for packed in _packed(number))
 
     def hurry(self) -> None:
-        """Let a check be due: a training of a second may have ended before one was."""
+        """Make a check due now: a short training may have ended before the first one."""
         self.due = min(self.due, self._began)
 
     def look(self, now: float) -> bool:
@@ -93,7 +93,7 @@ class Meeting:
     def _is_connected(self) -> bool:
         table = procs.scan()
         family = {process.pid for process in procs.descendants(os.getpid(), table)}
-        networks = {lenient.link("/proc/%d/ns/net" % pid): pid for pid in family or (os.getpid(),)}
+        networks = {lenient.link("/proc/%d/ns/net" % pid): pid for pid in family or [os.getpid()]}
         rows = [row for pid in networks.values() for row in tables(pid) if row[:2] not in self._before]
         own = set(_sockets(family))
         if far(rows, own, self._addresses, self._ports):

@@ -30,7 +30,7 @@ from . import environ
 from .environ import Launch
 from .seat import CWD, MOMENT, Seat, free, guard, memory, near, send
 
-# Variables of a task's rank and peers: no import reads them. JAX's are set at the import if they are later.
+# No import reads a task's rank and peers. JAX's variables are set at the import if they are set later.
 _OF_PLACE = re.compile(
     rb"ORCHESTRATE_(?!KERAS|AUTO_SHARD)|(TF_CONFIG|XDG_SESSION_\w+|KRB5CCNAME|MASTER_ADDR|MASTER_PORT"
     rb"|(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|COORDINATOR_(ADDRESS|PORT)|NUM_PROCESSES|PROCESS_ID"

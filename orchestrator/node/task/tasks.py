@@ -102,7 +102,7 @@ def stop(agent: Agent, request: Request) -> dict[str, Any]:
             os.close(os.open(paths.stopped(run), os.O_WRONLY | os.O_CREAT, 0o600))
         except OSError:
             pass  # no room: running tasks are stopped anyway
-    grace, kill = float(request.get("grace") or 0.0), bool(request.get("kill", False))
+    grace, kill = float(request.get("grace") or 0.0), bool(request.get("kill"))
     chosen = [folder for folder in paths.tasks(run) if attempt in ("", folder.attempt)]
     stopping = [folder for folder in chosen if state.stop(folder, grace, kill)]
     for process in _holders(stopping, procs.GUARD, procs.SUPERVISOR):

@@ -255,7 +255,7 @@ def _busy(run: Run) -> dict[str, HostError]:
     run.fleet.ask(wire.Unlisten(), hosts=run.names)
     swept = run.fleet.ask(wire.Sweep(run=run.id), hosts=run.names, timeout=30.0)
     fail_on(run, Phase.CONNECT, ports.bad | swept.bad)
-    busy = {
+    return {
         name: HostError(
             name,
             f"already uses task port {reply.busy[0].port}",
@@ -265,8 +265,7 @@ def _busy(run: Run) -> dict[str, HostError]:
         )
         for name, reply in ports.good.items()
         if reply.busy
-    }
-    return busy | {
+    } | {
         name: HostError(
             name,
             f"has live tasks of the last attempt: {', '.join(remaining.alive)}",

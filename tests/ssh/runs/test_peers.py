@@ -107,20 +107,13 @@ ROOT = str(Path(__file__).parents[3])
 def test_a_node_sees_whether_its_task_meets_another(name: str) -> None:
     *ports, other = free_ports(3)
     program = TASK + {**APART, **TOGETHER, **BRIEF}[name].replace("{port}", str(other))
+    over = "over" if name in BRIEF else ""
     hosts = ",".join(f"127.0.0.{number}:{port}" for number, port in enumerate(ports, 2))
     with ExitStack() as stack:
         nodes = []
         for rank in ("0", "1"):
             env = {**os.environ, "ORCHESTRATE_HOSTS": hosts, "ORCHESTRATE_RANK": rank, "PYTHONPATH": ROOT}
-            argv = [
-                sys.executable,
-                "-c",
-                NODE,
-                f"peers-{other}",
-                COOKIE,
-                program,
-                "over" if name in BRIEF else "",
-            ]
+            argv = [sys.executable, "-c", NODE, f"peers-{other}", COOKIE, program, over]
             process = subprocess.Popen(
                 argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
             )
