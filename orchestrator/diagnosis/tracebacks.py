@@ -20,7 +20,7 @@ _NAMED = re.compile(
     r"\s{0,4}(?P<name>(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout))"
     r"(?::(?: (?P<message>.*))?)?$"
 )
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_DECORATION = re.compile(r"\x1b\[[0-9;:]*m|^\[rank\d+\]: ?")  # PyTorch numbers the lines of a traceback
 
 _GENERATED = "__autograph_generated_file"  # what TensorFlow turns a function into for a graph
 LONGEST_LINE = 2000  # characters of a line that are examined
@@ -95,8 +95,8 @@ def shortened(lines: Sequence[str]) -> Sequence[str]:
 
 
 def bare(line: str) -> str:
-    """Return the line without colors."""
-    return _COLOUR.sub("", line).rstrip()
+    """Return the line without colors and PyTorch's rank."""
+    return _DECORATION.sub("", line).rstrip()
 
 
 def _all(plain: Sequence[str]) -> Iterator[PrintedException]:

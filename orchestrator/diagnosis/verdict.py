@@ -165,7 +165,15 @@ def _by_hearsay(
     statement = statements[first.task]
     peer = exits.get(statement.accused)
     if peer is None or failed(peer):
-        return _verdict(first, statements, [first])
+        verdict = _verdict(first, statements, [first])
+        early = [exited for exited in exits.values() if _finished_before(first, exited)]
+        if not early:
+            return verdict
+        # PyTorch and JAX do not say which peer is gone.
+        before = duration(first.ended - max(exited.ended for exited in early))
+        names = ranges.fold(exited.task for exited in early)
+        why = f"{names} had ended with status 0, {before} earlier"
+        return replace(verdict, why="\n".join(filter(None, (why, verdict.why))))
     rule = statement.rule
     kind = rule.kind if rule and rule.kind in OF_A_PEER else FailureKind.PEER
     if rule and kind is FailureKind.INCARNATION:
@@ -186,6 +194,10 @@ def _by_hearsay(
     last_lines = lastwords.excerpt(statements[peer.task].lines)
     why = f"{first.task} waited for it at {statement.where}" if statement.where else ""
     return Verdict(kind, peer.task, peer.host, cause, last_lines, hint, why)
+
+
+def _finished_before(first: TaskExited, exited: TaskExited) -> bool:
+    return exited.code == 0 and not exited.stopped and exited.ended < first.ended
 
 
 def _verdict(exited: TaskExited, statements: Mapping[str, Statement], alike: Sequence[TaskExited]) -> Verdict:

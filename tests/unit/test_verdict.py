@@ -29,6 +29,7 @@ def tail(name: str) -> Lines:
 RAISED, SOCKET_CLOSED, SHAPES = tail("raised"), tail("socket_closed"), tail("shapes")
 BARRIER = tail("barrier")  # worker/0 says that worker/1 never came
 INCARNATION = tail("incarnation")  # worker/0 says that worker/1 came back
+GLOO = tail("gloo")  # of PyTorch 2.15: names an address, but no task
 TRAINING = ("Epoch 1/3", " 3/5 [====>....] - ETA: 0s - loss: 2.3")
 KEYBOARD = ('  File "train.py", line 2, in <module>', "KeyboardInterrupt")
 
@@ -130,6 +131,13 @@ STORIES: dict[str, list[End]] = {
         end(2, 90, lost="the machine was restarted at 14:02", loss=Loss.RESTARTED),
     ],
     "a task that others waited for at the start": [end(0, 0, BARRIER, code=1), end(1, 3, **HUNG)],
+    "a task that was done before the others, which PyTorch does not name": [
+        end(0, 3, GLOO, code=1),
+        end(1, 2, code=0),
+        end(2, 3.1, GLOO, code=1),
+        STOPPED,
+    ],
+    "a peer that PyTorch does not name": [end(0, 3, GLOO, code=1), end(2, 3.1, GLOO, code=1)],
     "a task that something started again alone": [end(0, 0, INCARNATION, code=1), end(1, 3, **HUNG)],
     "the first task was killed": [end(1, -0.2, tail("leader_killed"), code=1), end(0, 0, signal=9)],
     "nobody": [STOPPED, end(0, 0, code=0)],
