@@ -50,8 +50,17 @@ class Meeting:
         self.state = NONE if self._names else UNKNOWN
         self._began = time.monotonic()
         self.due = self._began + _OFTEN if self._names else 0.0
-        # Existing connections are not the task's own: logins, and those that preflight has just closed.
-        self._before = {row[:2] for row in tables(os.getpid())} if self._names else set()
+        self._before: set[tuple[tuple[str, str], tuple[str, str]]] | None = None
+
+    def remember(self, rows: Iterable[Row], own: AbstractSet[str] = frozenset()) -> None:
+        """Ignore existing connections that are not the task's own: logins, and what preflight has closed.
+
+        The first check does it for a program that starts now: reading the tables takes 10 ms, and no program
+        connects so early. One that has been imported ahead of time may.
+        """
+        rows = list(rows)
+        kept = {end for row in rows if row.inode in own for end in (row[:2], row[1::-1])}
+        self._before = {row[:2] for row in rows} - kept
 
     def resolve(self) -> None:
         """Find the addresses of peers; names in a thread, because a resolver may be slow."""
@@ -76,8 +85,12 @@ class Meeting:
             self._addresses.update(hexadecimal(packed) for number in numbers for packed in _packed(number))
 
     def hurry(self) -> None:
-        """Make a check due now: a short training may have ended before the first one."""
-        self.due = min(self.due, self._began)
+        """Make a check due now: a short training may have ended since the last one.
+
+        What ended before the first check was no training.
+        """
+        if self.due:
+            self.due = time.monotonic() + _OFTEN if self._before is None else self._began
 
     def look(self, now: float) -> bool:
         """Check if it is time to; return True if something changed."""
@@ -94,8 +107,10 @@ class Meeting:
         table = procs.scan()
         family = {process.pid for process in procs.descendants(os.getpid(), table)}
         networks = {lenient.link("/proc/%d/ns/net" % pid): pid for pid in family or [os.getpid()]}
-        rows = [row for pid in networks.values() for row in tables(pid) if row[:2] not in self._before]
-        own = set(_sockets(family))
+        rows, own = [row for pid in networks.values() for row in tables(pid)], set(_sockets(family))
+        if self._before is None:
+            self.remember(rows, own)
+        rows = [row for row in rows if row[:2] not in (self._before or ())]
         if far(rows, own, self._addresses, self._ports):
             return True
         beside = near(rows, own)

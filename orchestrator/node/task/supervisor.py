@@ -197,6 +197,7 @@ class Supervisor:
         if self._waiting is not None:
             self._lead_by(self._waiting.pid)
             lends, control = bool(self._spared), self._handles.control
+            self._meeting.remember(meeting.tables(os.getpid()))
             outcome = self._waiting.become(self._launch, control, self._begin, lends=lends)
             if isinstance(outcome, int):
                 self._lead_by(outcome)

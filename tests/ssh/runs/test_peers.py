@@ -30,9 +30,10 @@ for step in range(1, 13):
 # Stands in for a supervisor: starts the program, looks when it is told to, and says what it sees.
 NODE = """
 import os, subprocess, sys, time
-from orchestrator.node.task.meeting import Meeting
+from orchestrator.node.task.meeting import Meeting, tables
 meeting = Meeting(os.environb, sys.argv[1], "/no report")
 meeting.resolve()
+meeting.remember(tables(os.getpid()))
 cookie = {sys.argv[2]: f"{sys.argv[1]}/1/worker/{os.environ['ORCHESTRATE_RANK']}/1"}
 with subprocess.Popen([sys.executable, "-c", sys.argv[3]], env={**os.environ, **cookie}) as program:
     sys.stdin.readline()
