@@ -32,9 +32,9 @@ from orchestrator.fleet import Lost, Session, TaskNews, problems
 from orchestrator.model import TaskId
 from orchestrator.names import is_validation
 from orchestrator.node.base.lenient import FULL
+from orchestrator.phases import recovery
 from orchestrator.phases.context import Emit, Run, log
 from orchestrator.phases.loop import Reconnected, ViewerRequest, Watched
-from orchestrator.phases.restart import recovery
 from orchestrator.plainfile import tail_of
 from orchestrator.run import fitlines, hang
 from orchestrator.run.fitlines import Fit

@@ -38,14 +38,13 @@ from orchestrator.events import (
 )
 from orchestrator.fleet import Cancelled
 from orchestrator.model import Order, RunPlan
-from orchestrator.phases import launch, stage, stop
+from orchestrator.phases import launch, recovery, stage, stop
 from orchestrator.phases.adopt import Adopted, adopt, announcement
 from orchestrator.phases.attempt import Attempt, Finished
 from orchestrator.phases.context import PhaseFailed, Run, log, unforeseen
 from orchestrator.phases.follow import collect
 from orchestrator.phases.loop import ViewerRequest, Watched
-from orchestrator.phases.restart import recovery
-from orchestrator.phases.restart.again import (
+from orchestrator.phases.prepare import (
     CannotSeatError,
     KeptElsewhereError,
     connect_or_replace,

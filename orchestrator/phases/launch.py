@@ -16,10 +16,10 @@ from orchestrator.fleet import Cancelled
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import Completion, EarlyImports, Role, TaskId, TaskSpec
 from orchestrator.names import is_validation
+from orchestrator.phases import recovery
 from orchestrator.phases.connect import lease, machine, plan_text
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
 from orchestrator.phases.follow import LOG_CAP
-from orchestrator.phases.restart import recovery
 from orchestrator.planning.commands import WORKER_ENTRY
 from orchestrator.program.ahead import BUNDLED
 from orchestrator.ranges import fold, grouped

@@ -5,9 +5,9 @@ from __future__ import annotations
 from orchestrator import wire
 from orchestrator.events import Noted, StopBy, StopRequested
 from orchestrator.fleet import Session
+from orchestrator.phases import recovery
 from orchestrator.phases.context import Run, log
 from orchestrator.phases.follow import Follower
-from orchestrator.phases.restart import recovery
 
 
 class Stopper:

@@ -16,11 +16,11 @@ from orchestrator.events import HostValidated, Last, Phase, Stepped, TaskExited,
 from orchestrator.fleet import Cancelled
 from orchestrator.frameworks import FRAMEWORKS, alone
 from orchestrator.model import FrameworkName, Role, TaskSpec
+from orchestrator.phases import recovery
 from orchestrator.phases.context import Run, fail_on, phase
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.launch import begin_these, start
 from orchestrator.phases.preflight import FACTS_TIMEOUT, facts_of
-from orchestrator.phases.restart import recovery
 from orchestrator.planning.commands import is_builtin, resolve
 from orchestrator.planning.environ import OF_PROGRAM
 from orchestrator.run.records import number

@@ -19,11 +19,10 @@ from orchestrator.events import Event, HostRecovered, Noted, Phase, RunEnded, Ru
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.names import RunId
-from orchestrator.phases import keeper, launch
+from orchestrator.phases import keeper, launch, prepare, recovery
 from orchestrator.phases.connect import keep, open_sessions
 from orchestrator.phases.context import PhaseFailed, Run
 from orchestrator.phases.loop import Loop
-from orchestrator.phases.restart import again, recovery
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from tests.unit import plans
@@ -144,7 +143,7 @@ def test_a_keeper_leaves_a_run_that_another_one_keeps_by_now(run: tuple[Run, Hea
         other.connect(kept.hosts)
         other.ask(wire.Keep(run=kept.id, who="eve, elsewhere"))
         try:
-            status = keeping.guarded(lambda: keeping._attempts(lambda: again._prepare(kept, [])))
+            status = keeping.guarded(lambda: keeping._attempts(lambda: prepare._prepare(kept, [])))
         finally:
             os.close(control)
     assert status is ExitStatus.CLUSTER

@@ -9,9 +9,8 @@ from typing import Any
 from unittest import mock
 
 from orchestrator.fleet import Session
-from orchestrator.phases import stop
+from orchestrator.phases import prepare, stop
 from orchestrator.phases.follow import Follower
-from orchestrator.phases.restart import again
 from orchestrator.store.mirror import MirrorFile
 
 
@@ -30,7 +29,7 @@ def _lost_end() -> Any:
 
 def _second_attempt() -> Any:
     """Nobody ends the last attempt, nor proves that it is gone, before the next one starts."""
-    proof = mock.patch.object(again, "prove_free", return_value=None)
+    proof = mock.patch.object(prepare, "prove_free", return_value=None)
     return proof, mock.patch.object(stop, "end_all", return_value=None)
 
 

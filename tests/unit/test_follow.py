@@ -23,12 +23,12 @@ from orchestrator.fleet import Answers, Fleet, TaskNews
 from orchestrator.fleet.session import Backlog
 from orchestrator.model import LOCAL, Host, TaskId
 from orchestrator.names import RunId
+from orchestrator.phases import recovery
 from orchestrator.phases.attempt import Attempt, Gauge
 from orchestrator.phases.connect import lease
 from orchestrator.phases.context import PhaseFailed, Run, StopFlag, failure
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.loop import Loop, Reconnected
-from orchestrator.phases.restart import recovery
 from orchestrator.phases.validate import _failed
 from orchestrator.run import fitlines
 from orchestrator.run.records import number

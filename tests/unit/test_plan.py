@@ -18,9 +18,9 @@ from orchestrator.events import TaskExited
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host, Inventory, Job, RunPlan
 from orchestrator.names import RunId
+from orchestrator.phases import prepare as phase
 from orchestrator.phases.context import Run
 from orchestrator.phases.loop import Loop
-from orchestrator.phases.restart import again as phase
 from orchestrator.planning import explain
 from orchestrator.planning.commands import choose_command, resolve
 from orchestrator.planning.environ import TF_CONFIG

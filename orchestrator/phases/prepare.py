@@ -17,10 +17,9 @@ from orchestrator.errors import HostError, Trouble
 from orchestrator.events import AttemptPlanned, HostReplaced, Noted, Phase, StopBy
 from orchestrator.fleet import Cancelled
 from orchestrator.model import Preparing, RunPlan
-from orchestrator.phases import connect, data, preflight, stage, stop, validate
+from orchestrator.phases import connect, data, preflight, recovery, stage, stop, validate
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase, report_failures
 from orchestrator.phases.launch import begin_ahead, launch
-from orchestrator.phases.restart import recovery
 from orchestrator.phases.resume import carry_folder
 from orchestrator.run import restarts
 from orchestrator.run.restarts import Change, NoSeatError, fits, unseat
