@@ -26,14 +26,28 @@ read({})
 """
 
 
+# JAX's own wait begins after the end of the program: here it lasts until that is reported.
+JAX_WAITS = """
+import atexit, os, sys, threading, types
+timer = threading.Timer
+threading.Timer = lambda seconds, call: timer(0, call)
+state = types.SimpleNamespace(client=CLIENT)
+sys.modules["jax._src.distributed"] = types.SimpleNamespace(global_state=state)
+report = os.environ["ORCHESTRATE_REPORT"]
+def wait():
+    while state.client and not os.path.getsize(report): pass
+atexit.register(wait)
+"""
+
+
 def run(node: Node, folder: Path, text: str, **spec: Any) -> list[dict[str, Any]]:
-    """What it reports of its errors."""
+    """What it reports of its end."""
     (folder / "train.py").write_text(text)
     node.start(sys.executable, str(folder / "train.py"), **spec)
     node.final()
     report = Path(node.task().report)
     lines = report.read_text().splitlines() if report.exists() else []
-    return [record for record in map(json.loads, lines) if record["kind"] == "error"]
+    return [record for record in map(json.loads, lines) if record["kind"] in ("error", "data")]
 
 
 def test_the_outermost_exception_and_what_it_came_from(node: Node, tmp_path: Path) -> None:
@@ -87,6 +101,13 @@ def test_every_kind_of_end_is_told(node: Node, tmp_path: Path, text: str, kind: 
 )
 def test_what_does_not_end_the_program_is_not_told(node: Node, tmp_path: Path, text: str) -> None:
     assert run(node, tmp_path, text) == []
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_wait_of_jax_for_the_other_tasks_is_told(node: Node, tmp_path: Path, several: bool) -> None:
+    records = run(node, tmp_path, JAX_WAITS.replace("CLIENT", str(several)).replace("=False", "=None"))
+    said = "the program has finished, and waits up to 5 min for tasks that still run"
+    assert records == ([{"kind": "data", "name": "JAX", "step": said}] if several else [])
 
 
 def test_it_is_off_with_the_rest(node: Node, tmp_path: Path) -> None:

@@ -138,6 +138,10 @@ STORIES: dict[str, list[End]] = {
         STOPPED,
     ],
     "a peer that PyTorch does not name": [end(0, 3, GLOO, code=1), end(2, 3.1, GLOO, code=1)],
+    "a task that JAX waited for, after the end of the other": [
+        end(1, 3, tail("jax_shutdown"), signal=6),
+        end(0, 3.1, tail("jax_shutdown"), signal=6),
+    ],
     "a task that something started again alone": [end(0, 0, INCARNATION, code=1), end(1, 3, **HUNG)],
     "the first task was killed": [end(1, -0.2, tail("leader_killed"), code=1), end(0, 0, signal=9)],
     "nobody": [STOPPED, end(0, 0, code=0)],

@@ -58,6 +58,8 @@ _SPEAKER = "ORCHESTRATE_SPEAKER"  # the pid of the Python that reports
 _MESSAGE = 4000  # characters
 _PLACE = 300
 _LONGEST_CHAIN = 6
+_PATIENCE = 10.0  # seconds from the end of a program until JAX is reported to wait
+_JAX_WAITS = "the program has finished, and waits up to 5 min for tasks that still run"
 
 
 def install_errors() -> None:
@@ -108,11 +110,30 @@ def _watch_the_end(pid: int, path: str) -> None:
             if holders and not _is_late(path):
                 held = ", ".join(holders)[:_PLACE]
                 _write(path, {**_record(type(value), value, value.__traceback__), "held": held})
+            if value is None and os.getpid() == pid:
+                _watch_jax(threading, path)
         except Exception:
             pass
         wait()
 
     threading._shutdown = shut_down  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _watch_jax(threading: "Any", path: str) -> None:
+    """Report after a while that JAX keeps the program alive: it waits minutes for tasks with more steps."""
+    distributed = sys.modules.get("jax._src.distributed")
+    if distributed is None or distributed.global_state.client is None:
+        return
+
+    def report() -> None:
+        try:
+            _write(path, {"kind": "data", "name": "JAX", "step": _JAX_WAITS})
+        except Exception:
+            pass  # the disk is full
+
+    timer = threading.Timer(_PATIENCE, report)
+    timer.daemon = True
+    timer.start()
 
 
 def _holders(threading: "Any") -> "List[str]":

@@ -156,3 +156,29 @@ def test_what_needs_no_peers_says_so_or_does_not_train(desk: Desk, framework: st
     desk.write_hosts(desk.cluster.hosts, job=f'[job]\nframework = "{framework}"\n')
     assert desk.launch("--", "t.py").wait() == ExitStatus.OK
     assert not desk.named("PeersReported")
+
+
+# The one that ends early closes its end first, which leaves a trace.
+UNEVEN = """
+if RANK == 0:
+    a = serve(int(HOSTS[0][2])).accept()[0]; a.recv(1); a.close()
+else:
+    c = join("localhost", int(HOSTS[0][2])); c.shutdown(socket.SHUT_WR); c.recv(1)
+"""
+ALONE = """
+import sys
+while RANK == 0 and not os.path.exists(sys.argv[1]): time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_a_task_that_ends_long_before_its_peers_is_named(desk: Desk, meets: bool) -> None:
+    desk.script("t.py", TASK + UNEVEN * meets + ALONE)
+    desk.timings = {"early": 0.0, "quiet": 0.5}
+    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
+    viewer.shows("no output from worker/0 for")
+    (desk.folder / "enough").touch()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    notes = [note["text"] for note in desk.named("Noted")]
+    early = [note for note in notes if note.startswith("worker/1 ended with status 0 ")]
+    assert [note.partition("; ")[2] for note in early] == (["still running: worker/0"] if meets else [])
