@@ -214,6 +214,23 @@ def test_a_task_is_kept_warm_for_the_next_launch_and_for_its_time(ahead: Ahead) 
     until(lambda: ahead.folders == [], what="its time is over")
 
 
+def test_a_change_of_the_arguments_replaces_what_is_kept_warm(ahead: Ahead) -> None:
+    """What another program has kept stays."""
+
+    def keep(*argv: str) -> list[str]:
+        spec = {**ahead.spec, "argv": [sys.executable, *argv]}
+        ahead.agent.request("standby", specs=[spec], spare=False)
+        fields = {"seconds": 600.0, "owner": "me@here", "machine": ahead.lab.run}
+        kept = ahead.agent.request("standby_keep", **fields)["waiting"]
+        return [one["command"].partition(" ")[2] for one in kept]
+
+    assert keep("other.py", "--x") == ["other.py --x"]
+    assert keep("train.py", "--x") == ["train.py --x"]
+    assert keep("-u", "train.py", "--y") == ["-u train.py --y"]
+    commands = [one["command"] for one in ahead.agent.request("states", run=None)["standbys"]]
+    assert sorted(command.partition(" ")[2] for command in commands) == ["-u train.py --y", "other.py --x"]
+
+
 def test_clean_ends_those_that_wait_and_other_owners_runs_do(ahead: Ahead) -> None:
     request: dict[str, Any] = {"workdir": str(ahead.lab.workdir), "alive": [], "known": [], "older": 0.0}
     flags: dict[str, Any] = {"shared": False, "work": False}

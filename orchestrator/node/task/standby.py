@@ -18,7 +18,7 @@ import shutil
 import socket
 import time
 import zlib
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Container, Iterator, Mapping, Sequence
 
 from ..base import lenient, locks, procs, trust
 from ..base.descriptors import replace_file
@@ -68,7 +68,7 @@ def refusal(spec: Mapping[str, Any], argv: Sequence[bytes], env: Mapping[bytes, 
         return "its Python was not found"
     if not os.path.isabs(python or ""):
         return "its Python has a relative path"
-    if not _is_program(argv[1:]):
+    if not _program(argv):
         return "its command is not a script or a module of the code, after plain options"
     if any(part and not os.path.isabs(part) for part in env.get(b"PYTHONPATH", b"").split(b":")):
         return "PYTHONPATH has relative paths"
@@ -77,18 +77,19 @@ def refusal(spec: Mapping[str, Any], argv: Sequence[bytes], env: Mapping[bytes, 
     return ""
 
 
-def _is_program(arguments: Sequence[bytes]) -> bool:
-    rest = iter(arguments)
+def _program(argv: Sequence[bytes]) -> bytes:
+    """Return the script or the module that a Python runs; b"" if it is not one of the code."""
+    rest = iter(argv[1:])
     for item in rest:
         if item in (b"-W", b"-X"):
             next(rest, None)
         elif item == b"-m":
-            return True
+            return next(rest, b"")
         elif not item.startswith(b"-"):
-            return item.endswith(b".py") and not item.startswith(b"/")
+            return item if item.endswith(b".py") and not item.startswith(b"/") else b""
         elif item not in _OPTIONS:
-            return False
-    return False
+            return b""
+    return b""
 
 
 def about(spec: Mapping[str, Any], argv: Sequence[bytes], env: Mapping[bytes, bytes]) -> dict[str, Any]:
@@ -159,6 +160,7 @@ def prepare(agent: Agent, request: Request) -> dict[str, Any]:
     _tidy(paths)
     waiting = list(_standbys(paths))
     there = [name.partition("-")[0] for name, _ in waiting]
+    programs = agent.rooms["standby programs"] = {}  # by key
     for spec in request["specs"]:
         site = environ.install_site(paths, spec) if spec.get("stacks", True) else None
         marks = {"ORCHESTRATE_REPORT": "", "ORCHESTRATE_STACKS": ""}
@@ -170,6 +172,7 @@ def prepare(agent: Agent, request: Request) -> dict[str, Any]:
             reasons.append(why)
             continue
         described = about(spec, argv, env)
+        programs[_key(described)] = _program(argv)
         if spec.get("guest") and any(_can_lend(other, described) for _, other in waiting):
             continue
         if _key(described) in there:
@@ -181,7 +184,10 @@ def prepare(agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def keep(agent: Agent, request: Request) -> dict[str, Any]:
-    """Let this agent's standbys outlive it for some time; return all waiting standbys."""
+    """Let this agent's standbys outlive it for some time; return those that its tasks could use.
+
+    Earlier standbys of the same programs, for other arguments or another environment, are ended.
+    """
     named = {name: str(request[name]) for name in ("owner", "machine")}
     order = json.dumps({"seconds": float(request["seconds"]), **named}).encode() + b"\n"
     for fd in agent.rooms.pop("standby", []):
@@ -190,13 +196,20 @@ def keep(agent: Agent, request: Request) -> dict[str, Any]:
         except OSError:
             pass  # it has ended
         os.close(fd)
-    return {"waiting": look(agent.paths)}
+    programs = agent.rooms.get("standby programs", {})
+    for name, described in _standbys(agent.paths):
+        program = _program([word.encode("latin-1") for word in described["argv"]])
+        if program in programs.values() and name.partition("-")[0] not in programs:
+            _end(agent.paths, name)
+    return {"waiting": look(agent.paths, programs)}
 
 
-def look(paths: Paths) -> list[dict[str, Any]]:
-    """Return the waiting standbys with their memory, without what they share."""
+def look(paths: Paths, keys: Container[str] | None = None) -> list[dict[str, Any]]:
+    """Return the waiting standbys, or those with these keys, with their memory, without what they share."""
     waiting = []
     for name, described in _standbys(paths):
+        if keys is not None and name.partition("-")[0] not in keys:
+            continue
         pid = int(procs.text(os.path.join(paths.standby, name, "leader")) or 0)
         ready = os.path.exists(os.path.join(paths.standby, name, "ready"))
         shares = procs.facts(pid, "smaps_rollup").get(b"Pss", b"0 kB").split() if ready else [b"0"]
@@ -207,19 +220,21 @@ def look(paths: Paths) -> list[dict[str, Any]]:
 
 def end_all(paths: Paths) -> int:
     """End the waiting standbys; return their number."""
-    ended = 0
-    for name, _ in _standbys(paths):
-        try:
-            with _connect(paths, name) as sock:
-                sock.settimeout(MOMENT)
-                sock.sendall(b'{"want": "end"}\n')
-                while sock.recv(64):
-                    pass
-            ended += 1
-        except OSError:
-            continue  # it has just ended, or was taken
+    ended = sum(_end(paths, name) for name, _ in _standbys(paths))
     _tidy(paths)
     return ended
+
+
+def _end(paths: Paths, name: str) -> bool:
+    try:
+        with _connect(paths, name) as sock:
+            sock.settimeout(MOMENT)
+            sock.sendall(b'{"want": "end"}\n')
+            while sock.recv(64):
+                pass
+        return True
+    except OSError:
+        return False  # it has just ended, or was taken
 
 
 def reserve(agent: Agent, spec: Mapping[str, Any], then: Callable[[socket.socket | None, str], None]) -> None:
