@@ -220,7 +220,7 @@ def test_a_change_of_the_arguments_replaces_what_is_kept_warm(ahead: Ahead) -> N
     def keep(*argv: str) -> list[str]:
         spec = {**ahead.spec, "argv": [sys.executable, *argv]}
         ahead.agent.request("standby", specs=[spec], spare=False)
-        fields = {"seconds": 600.0, "owner": "me@here", "machine": ahead.lab.run}
+        fields: dict[str, Any] = {"seconds": 600.0, "owner": "me@here", "machine": ahead.lab.run}
         kept = ahead.agent.request("standby_keep", **fields)["waiting"]
         return [one["command"].partition(" ")[2] for one in kept]
 
