@@ -200,9 +200,10 @@ def _recipe(
     elif framework is FrameworkName.AUTO:
         helpers = {command_of(host, command) for host in hosts if host.role in OUTSIDE}
         helpers -= {command_of(host, command) for host in hosts if host.role not in OUTSIDE}
-        trainers = (program.sources for program in programs if program.command not in helpers)
-        of = [source.text for sources in trainers for source in sources]
-        framework, why = choose_framework(command, of, {**job.env, **env})
+        trainers = [program for program in programs if program.command not in helpers]
+        of = [source.text for program in trainers for source in program.sources]
+        shell = "\n".join(program.shell for program in trainers)
+        framework, why = choose_framework(command, of, {**job.env, **env}, shell)
         unknown = framework is FrameworkName.AUTO
         why += ", and local validation is skipped" if unknown and not job.validate else ""
         does = "sets" if unknown else "changes"

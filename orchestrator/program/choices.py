@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import FrameworkName
+from orchestrator.program.invocation import shell_code
 from orchestrator.program.sources import code, imports, modules
 
 BACKEND = "KERAS_BACKEND"
@@ -48,9 +49,9 @@ _OFF = "legacy_keras = false under [job] makes it Keras 3"
 
 
 def choose_framework(
-    command: Sequence[str], sources: Sequence[str], env: Mapping[str, str]
+    command: Sequence[str], sources: Sequence[str], env: Mapping[str, str], shell: str = ""
 ) -> tuple[FrameworkName, str]:
-    """Return the framework, and the evidence for it."""
+    """Return the framework, and the evidence for it; `shell` is the text of a script that the command runs."""
     line = " ".join(command)
     for name, framework in FRAMEWORKS.items():
         if start := framework.starts.search(line):
@@ -71,6 +72,10 @@ def choose_framework(
     trains = [name for name in shown if any(map(FRAMEWORKS[name].spreads.search, sources))]
     names = trains if len(trains) == 1 else [*shown]
     if not names:
+        # What it starts: a launcher's options may hide the program from us.
+        for name, framework in FRAMEWORKS.items():
+            if start := framework.starts.search(shell_code(shell)):
+                return name, f"the script starts {start[0].strip('/').strip()}"
         near = next(filter(_NEAR.match, modules), "")
         if not near:
             return FrameworkName.AUTO, "the program imports none"

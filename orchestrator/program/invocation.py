@@ -114,16 +114,20 @@ def _of_python(command: tuple[str, ...]) -> tuple[str, str | None]:
     return "", None
 
 
-def in_shell(text: str) -> tuple[tuple[str, ...], ...]:
-    """Return the Python programs that a shell text runs, as commands: `("python", "train.py")`."""
-    code = "\n".join(
+def shell_code(text: str) -> str:
+    """Return the lines of a shell text that run something, each as a whole."""
+    return "\n".join(
         line.partition(" #")[0]
         for line in re.sub(r"\\\r?\n", " ", text).split("\n")
         if not line.lstrip().startswith(("#", "echo ", "printf "))
     )
+
+
+def in_shell(text: str) -> tuple[tuple[str, ...], ...]:
+    """Return the Python programs that a shell text runs, as commands: `("python", "train.py")`."""
     commands = (
         ("python", "-m", match["module"]) if match["module"] else ("python", match["file"])
-        for match in _IN_SHELL.finditer(code)
+        for match in _IN_SHELL.finditer(shell_code(text))
     )
     return tuple(dict.fromkeys(commands))
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from orchestrator.program import invocation
 
 MOST = 200  # files
+SRC = "src/"  # where many projects keep their packages, which are on PYTHONPATH or installed
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
 _BY_NAME = frozenset({"import_module", "__import__"})
 Read: TypeAlias = Callable[[str], str | None]
@@ -147,11 +148,11 @@ def read(command: Sequence[str], text_of: Read) -> tuple[SourceFile, ...]:
         packages: list[str] = []  # the packages of a module, which are imported before it
         if module is not None:
             path = module.replace(".", "/")
-            name = next(
-                (end for end in (f"{path}.py", f"{path}/__main__.py") if text_of(end) is not None), None
-            )
+            ends = (f"{root}{path}{end}" for root in ("", SRC) for end in (".py", "/__main__.py"))
+            name = next((end for end in ends if text_of(end) is not None), None)
             parts = path.split("/")
-            packages = [f"{'/'.join(parts[:length])}/__init__.py" for length in range(1, len(parts) + 1)]
+            above = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
+            packages = [f"{root}{package}/__init__.py" for root in ("", SRC) for package in above]
         if name is not None and name.endswith(".py"):
             for path, content in (file for start in (name, *packages) for file in closure(start, text_of)):
                 files.setdefault(path, SourceFile(path, content))
@@ -222,7 +223,7 @@ def _imported(content: str, here: str, beside: str) -> Iterator[str]:
     """Yield where the modules that a text imports may be; most of these files do not exist."""
     for level, name in _dotted_imports(SourceFile(here, content)):
         parts = name.split(".")
-        for base in {"/".join(here.split("/")[:-level]) if level else beside, ""}:
+        for base in {"/".join(here.split("/")[:-level]) if level else beside, "", SRC[:-1]}:
             for length in range(1, len(parts) + 1):
                 path = "/".join(filter(None, (base, *parts[:length])))
                 yield f"{path}.py"

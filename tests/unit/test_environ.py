@@ -179,6 +179,9 @@ SHOWN: list[tuple[str, str, str, FrameworkName]] = [
     ("accelerate launch train.py", "", "", TORCH),
     ("python -m torch.distributed.run train.py", "", "", TORCH),
     ("bash -c torchrun\ntrain.py", "", "", TORCH),
+    ("bash run.sh", "set -e\naccelerate launch --num_processes $N \\\n  train.py", "", TORCH),
+    ("bash run.sh", "torchrun --nproc_per_node 2 $SCRIPT", "", TORCH),
+    ("bash run.sh", "# torchrun train.py\npython $SCRIPT", "", UNKNOWN),
     ("train.py --notes torchrunner", "", "", UNKNOWN),
     ("hostname", "", "", UNKNOWN),
     ("python -c print();import\ttensorflow", "", "", TF),
@@ -192,7 +195,8 @@ def test_a_program_or_its_command_or_the_environment_shows_the_framework() -> No
     text = ""
     for command, source, value, name in SHOWN:
         env = {"KERAS_BACKEND": value} if value else {}
-        chosen, why = choices.choose_framework(command.split(" "), (source,), env)
+        words, shell = command.split(" "), source if command == "bash run.sh" else ""
+        chosen, why = choices.choose_framework(words, () if shell else (source,), env, shell)
         assert chosen is name, (command, source)
         text += f"{command!r} {source!r} {value}: {name or 'none'}: {why}\n"
     matches_golden("environment/frameworks.txt", text)

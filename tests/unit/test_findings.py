@@ -337,6 +337,9 @@ def test_a_module_is_read_and_what_a_shell_only_mentions_is_not(project: Path) -
     texts = {"pkg/a.py": "from . import lib\n", "pkg/lib.py": "", "/__init__.py": ""}  # the last is elsewhere
     read = sources.read(("python", "-m", "pkg.a"), texts.get)
     assert [source.path for source in read] == ["pkg/a.py", "pkg/lib.py"]
+    below = {f"src/pkg/{name}.py": "from pkg import lib" for name in ("__init__", "a", "lib")}
+    read = sources.read(("python", "-m", "pkg.a"), {**below, "/__init__.py": ""}.get)
+    assert {source.path for source in read} == set(below)
     for line in ("bash -c 'echo train.py'", "bash -c 'mypython train.py'", "bash", "bash -c", "./nothing.sh"):
         assert sources.read(tuple(shlex.split(line)), look(project).text) == ()
 
