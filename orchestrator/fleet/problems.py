@@ -15,6 +15,11 @@ _OF_NODES = {
     Trouble.NO_INDEX, Trouble.NO_PYTHON,
 }  # fmt: skip
 
+# The output of nologin, rbash, git-shell, and sftp-server as a ForceCommand.
+_NO_COMMANDS = (
+    r"account is (?:currently )?not available|: restricted|unrecognized command|allows sftp connections only"
+)
+
 
 def lost(host: Host, why: str, what: str = "was lost") -> HostError:
     hint = f"`{host.by_hand()}` shows whether the machine still answers"
@@ -73,5 +78,10 @@ def no_agent(host: Host, output: str, status: int | None, *, begun: bool) -> Hos
         if status is not None:
             replaced = "a startup file (or a ForceCommand) replaces or ends the login's shell"
             why = f"{replaced}; {output or f'it ended with status {status}'}"
+        other = "have root give that account another shell (`chsh -s /bin/bash`), or set another `user`"
+        if re.search(_NO_COMMANDS, output):
+            why, hint = f"the account's shell does not allow this command; {output}", other
+        elif status == 1 and not output:
+            hint = f"if the account's shell is /bin/false: {other}; otherwise {hint}"
     what = "did not start orchestrate's agent after the login"
     return HostError(host.name, what, kind="no-agent", why=why, hint=hint)

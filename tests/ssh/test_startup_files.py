@@ -62,6 +62,22 @@ def write(home: Path, shell: str, file: str) -> str:
     return WORKS if file == "exit" and shell in GO_ON else outcome
 
 
+@pytest.mark.parametrize(
+    ("shell", "said"),
+    [
+        ("/usr/sbin/nologin", "the account's shell does not allow this command; "),
+        ("/bin/rbash", "the account's shell does not allow this command; "),
+        ("/bin/false", "it ended with status 1"),
+    ],
+)
+def test_an_account_whose_shell_allows_no_commands_is_named(shell: str, said: str) -> None:
+    with Cluster(1, options={"ForceCommand": f'exec {shell} -c "$SSH_ORIGINAL_COMMAND"'}) as cluster:
+        why, hint = answer(cluster.hosts[0], 60)
+    assert said in why
+    assert "`chsh -s /bin/bash`" in hint
+    assert (GUARD in hint) == (shell == "/bin/false")  # which a startup file may resemble
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_start_up_file_lets_our_agent_answer_or_is_named(shell: str) -> None:
     """One host for each file, all at once."""
