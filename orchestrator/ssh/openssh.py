@@ -80,7 +80,8 @@ def command(host: Host, *options: str, masters: Path | None = None) -> list[str]
 
 def client(host: Host, masters: Path | None = None) -> list[str]:
     """Return the ssh command to which a command line is appended; it asks nothing. Raise HostError."""
-    return command(host, "-o", "BatchMode=yes", "-o", "ControlMaster=no", masters=masters)
+    options = ("BatchMode=yes", "ControlMaster=no", *resolve(host).overridden)
+    return command(host, *(word for option in options for word in ("-o", option)), masters=masters)
 
 
 def error(host: Host, status: int | None, stderr: bytes) -> HostError | None:

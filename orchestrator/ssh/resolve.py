@@ -51,6 +51,8 @@ _BEYOND: Mapping[str, frozenset[str]] = {
     "AddressFamily": frozenset({"", "any"}),
     "PubkeyAuthentication": frozenset({"", "yes", "true", "unbound", "host-bound"}),
 }  # fmt: skip
+# Options that would break a session with our agent. Older clients than 8.7 know them neither here nor there.
+_OVERRIDDEN = {"ForkAfterAuthentication": "no", "StdinNull": "no", "SessionType": "default"}
 # ssh looks for these by itself.
 _DEFAULT = re.compile(r"(~|/.*)/\.ssh/id_(rsa|dsa|xmss|(ecdsa|ed25519)(_sk)?)")
 # Keywords with lists of algorithms: of key exchanges, ciphers, digests, host keys and user keys.
@@ -87,6 +89,7 @@ class Target(Struct, frozen=True):
     algorithms: tuple[tuple[str, ...], ...] = ((),) * 5  # as ALGORITHMS; () allows all that we support
     rsa_bits: int = 1024  # of an RSA host key, at least
     by_hand: str = ""  # how a user logs in there
+    overridden: tuple[str, ...] = ()  # options of a session that OpenSSH's client is given
     beyond: str = ""  # the keyword that only OpenSSH's own client supports
     jump: Target | None = None  # the bastion before it
 
@@ -162,6 +165,7 @@ def target_of(host: Host, options: Options) -> Target:
             tuple(filter(None, first(options, name.lower()).split(","))) for name in ALGORITHMS
         ),
         rsa_bits=int(first(options, "requiredrsasize", "1024")),
+        overridden=tuple(f"{key}={value}" for key, value in _OVERRIDDEN.items() if key.lower() in options),
         beyond=_beyond(options),
     )  # fmt: skip
 
@@ -201,7 +205,8 @@ def _look_up(host: Host) -> tuple[Target, str]:
         raise BadConfigError(f"{host.ssh_config}: {error.strerror}") from error
     except OSError:
         pass  # ssh provides the text
-    command = (shutil.which("ssh") or "ssh", *client_words(host, "-G", "-T")[1:])
+    # Without a command, `ssh -G` fails for ForkAfterAuthentication unless there is no session.
+    command = (shutil.which("ssh") or "ssh", *client_words(host, "-G", "-T", "-N")[1:])
     options = _ask_ssh(command, int(time.monotonic() / _FRESH))
     return target_of(host, options), first(options, "proxyjump", "none")
 

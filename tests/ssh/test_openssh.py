@@ -98,6 +98,13 @@ def test_a_way_and_why(cluster: Cluster, tmp_path: Path, lines: Lines, reason: s
         assert (insisted.value.kind, insisted.value.host) == ("config", host.name)
 
 
+@pytest.mark.parametrize("way", [Way.OPENSSH, Way.PARAMIKO])
+def test_a_session_of_its_own_whatever_ssh_config_wants(cluster: Cluster, tmp_path: Path, way: Way) -> None:
+    wants = ("ForkAfterAuthentication yes", "StdinNull yes", "SessionType none", "RequestTTY force")
+    for want in (*wants, "RemoteCommand true", "SessionType subsystem"):
+        remark(replace(with_lines(cluster, tmp_path, want), via=way))
+
+
 def test_no_agent_is_forwarded_whatever_ssh_config_wants(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("ForwardAgent yes\nForwardX11 yes\n")
     words = command(Host("a", "a", "a", ssh_config=str(tmp_path / "config")), "-G")

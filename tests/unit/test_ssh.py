@@ -136,6 +136,7 @@ DUMPED = (
     "hostkeyalias lab",
     "ciphers aes128-ctr,aes256-ctr",
     "controlpath /no/such/socket",
+    "forkafterauthentication yes\nstdinnull no",
 )
 
 
