@@ -12,6 +12,8 @@ from orchestrator.cli.desk.person import Person
 from orchestrator.cli.desk.request import request_of, selection_of
 from orchestrator.errors import ExitStatus, unless_refused
 from orchestrator.export import common
+from orchestrator.node.base.descriptors import write_all
+from orchestrator.plainfile import write_atomically
 from orchestrator.requests import ExportRequest, LaunchRequest, make
 from orchestrator.verbs.export import export
 
@@ -50,8 +52,15 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _write(path: Path, text: str) -> None:
     """Write a new file, or orchestrate_rank.py; raise UsageError for a file of the user's."""
-    mode = "w" if path.name == common.RANK_FILE.name else "x"
-    refused = unless_refused(f"cannot write {path}", "choose another -o, or remove that file")
-    with refused, path.open(mode, encoding="utf-8", errors="surrogateescape", newline="") as file:
-        file.write(text)
+    data = text.encode("utf-8", "surrogateescape")
+    with unless_refused(f"cannot write {path}", "choose another -o, or remove that file"):
+        if path.name == common.RANK_FILE.name:
+            write_atomically(path, data, 0o666)
+        else:
+            with path.open("xb") as file:
+                try:
+                    write_all(file.fileno(), data)
+                except OSError:
+                    path.unlink()
+                    raise
     tell(f"wrote {path}")

@@ -14,7 +14,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
@@ -32,7 +32,7 @@ from orchestrator.node.disk.listing import CHUNK, FILE, FOLDER, LINK, ODD, Entry
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.node.stock.manifest import BLOB
 from orchestrator.sync.conversation import Conversation, ahead, batches
-from orchestrator.text import some
+from orchestrator.text import size, some
 from orchestrator.wire.message import read
 
 _PATIENCE = 600.0
@@ -233,6 +233,9 @@ class Staging:
     ) -> None:
         if isinstance(error, HostError) and error.kind in ("unasked", Trouble.PROTOCOL):
             discard(str(self.path))  # do not resume from a host that sent false data
+        elif error is not None:
+            with suppress(OSError):
+                self.path.rmdir()  # if there is nothing to resume from
         self.top.__exit__(None, None, None)
 
     def keep_only(self, entries: Sequence[Entry]) -> None:
@@ -311,14 +314,14 @@ def receive(
     host = session.host.name
     parts: list[_Section] = []
     for entry in entries:
-        if entry.kind == FILE and (size := (here or staging.size_of)(entry)) != entry.size:
-            starts = range(max(0, size), entry.size, BLOB) if entry.size else (0,)
+        if entry.kind == FILE and (came_before := (here or staging.size_of)(entry)) != entry.size:
+            starts = range(max(0, came_before), entry.size, BLOB) if entry.size else (0,)
             parts += [_Section(entry, at, min(BLOB, entry.size - at)) for at in starts]
-    size, free = sum(part.length for part in parts), shutil.disk_usage(staging.path).free
-    if size and size > free - _SPARE:
-        what, why = f"no disk space for {size / 1e6:,.0f} MB from {host}", f"{free / 1e6:,.0f} MB are free in"
-        why += f" {staging.path.parent}; {_SPARE / 1e6:.0f} MB have to remain"
-        raise ClusterError(what, why=why, hint="make room, or choose another folder")
+    needed, free = sum(part.length for part in parts), shutil.disk_usage(staging.path).free
+    if needed and needed > free - _SPARE:
+        why = f"{size(free)} are free in {staging.path.parent}; {size(_SPARE)} have to remain"
+        hint = "make room, or choose another folder"
+        raise ClusterError(f"no disk space for {size(needed)} from {host}", why=why, hint=hint)
     changed: dict[str, None] = {}
 
     def questions() -> Iterator[tuple[wire.FilesGet, bytes]]:

@@ -175,6 +175,7 @@ def test_a_full_disk_is_one_clear_error(session: Session, there: Path, small_dis
     with pytest.raises(ClusterError, match=r"room|disk space"):
         fetch(session, str(there), target) if way == "out" else put(session, there, str(target))
     assert [path.name for path in target.iterdir()] == ["old"]
+    assert way == "in" or [path.name for path in small_disk.iterdir()] == ["backup"]
 
 
 def test_the_chiefs_backup_reaches_the_others(

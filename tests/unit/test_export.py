@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from orchestrator.errors import UsageError
+from orchestrator.cli import export as cli
+from orchestrator.errors import ExitStatus, UsageError, worded
 from orchestrator.export import common, kubernetes, slurm
 from orchestrator.model import Host, Job, Kubernetes, RunPlan, Way
 from tests.golden import matches_golden
@@ -132,3 +135,15 @@ def test_what_cannot_be_exported_is_refused() -> None:
 def test_torchrun_starts_a_process_for_each_device_there_too() -> None:
     plan = plans.make(host("a", devices=()), command=("torchrun", "train.py"))
     assert common.environment(plan.tasks) == {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": "1"}
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(fd: int, data: bytes) -> None:
+        os.write(fd, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(cli, "write_all", half)
+    with pytest.raises(UsageError) as failed:
+        cli._write(tmp_path / "job.sh", "#!/bin/sh\n")
+    assert worded(failed.value).status == ExitStatus.HERE
+    assert not list(tmp_path.iterdir())
