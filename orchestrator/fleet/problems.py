@@ -82,6 +82,6 @@ def no_agent(host: Host, output: str, status: int | None, *, begun: bool) -> Hos
         if re.search(_NO_COMMANDS, output):
             why, hint = f"the account's shell does not allow this command; {output}", other
         elif status == 1 and not output:
-            hint = f"if the account's shell is /bin/false: {other}; otherwise {hint}"
+            hint = f"check the account's shell: if it is /bin/false, {other}; otherwise {hint}"
     what = "did not start orchestrate's agent after the login"
     return HostError(host.name, what, kind="no-agent", why=why, hint=hint)
