@@ -449,12 +449,15 @@ def with_gpus(run: Run, verdict: Verdict, finished: Finished) -> Verdict:
 
 
 def doubt(finished: Finished) -> Verdict:
-    """Return a warning for a successful run if a task's last loss is not finite; otherwise empty."""
-    for exited in finished.exits:
-        if exited.task in finished.diverged and exited.code == 0 and not exited.stopped:
-            cause = f"{exited.task} on {exited.host}: its last loss is {finished.diverged[exited.task]}"
-            return Verdict(FailureKind.NAN, exited.task, exited.host, cause, (), _DIVERGED_HINT)
-    return Verdict()
+    """Return a warning for a successful run if tasks' last losses are not finite; otherwise empty."""
+    diverged = finished.diverged
+    bad = [each for each in finished.exits if each.task in diverged and each.code == 0 and not each.stopped]
+    if not bad:
+        return Verdict()
+    first = bad[0]
+    who = f"{first.task} on {first.host}: its" if len(bad) == 1 else f"{fold(each.task for each in bad)}: the"
+    cause = f"{who} last loss is {' or '.join(sorted({diverged[each.task] for each in bad}))}"
+    return Verdict(FailureKind.NAN, first.task, first.host, cause, (), _DIVERGED_HINT)
 
 
 def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, ...]:

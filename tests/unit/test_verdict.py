@@ -13,6 +13,8 @@ from orchestrator.diagnosis.statement import Raised, Statement
 from orchestrator.diagnosis.tracebacks import LONGEST_LINE
 from orchestrator.diagnosis.verdict import Hear, Verdict, judge, of_hang
 from orchestrator.events import FailureKind, Loss, TaskExited
+from orchestrator.phases.attempt import Finished
+from orchestrator.phases.keeper import doubt
 from tests.golden import matches_golden
 
 HERE = Path(__file__).parent
@@ -217,6 +219,20 @@ def test_the_root_cause_is_named() -> None:
         text += shown(name, verdict)
     matches_golden("verdict/causes.txt", text)
     assert judge([], hear([])).cause == "no task failed by itself"
+
+
+@pytest.mark.parametrize(
+    ("bad", "cause"),
+    [
+        ({}, ""),
+        ({1: "nan"}, "worker/1 on gpu-02: its last loss is nan"),
+        ({0: "inf", 1: "nan", 3: "nan"}, "worker/[0-1]: the last loss is inf or nan"),  # 3 was stopped
+    ],
+)
+def test_all_tasks_whose_loss_is_no_number_are_named(bad: dict[int, str], cause: str) -> None:
+    ends = tuple(exited for exited, _ in (*(end(n, n, code=0) for n in range(3)), STOPPED))
+    losses = {f"worker/{n}": loss for n, loss in bad.items()}
+    assert doubt(Finished(ends, True, False, {}, (), None, losses)).cause == cause
 
 
 HANGS: dict[str, tuple[str, Lines]] = {
