@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum, StrEnum
 
-from orchestrator.node.base.fault import reason
+from orchestrator.node.base.fault import exhausted, reason
 from orchestrator.node.base.lenient import FULL
 from orchestrator.text import cut
 
@@ -162,7 +162,7 @@ def of_this_machine(error: Exception) -> OrchestrateError | None:
         why = reason(error)
         why = f"{error.filename}: {why}" if error.filename else why
         hint = "`--debug` shows where; the current folder may have been removed"
-    elif isinstance(error, MemoryError) or "start new thread" in str(error):  # a bug in our code or a library
+    elif exhausted(error):  # a bug in our code or a library
         why, hint = str(error) or "no memory is left", "check `ulimit -a` and `free`; then try again"
     else:
         return None

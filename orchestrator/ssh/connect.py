@@ -22,7 +22,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from orchestrator.errors import HereError, HostError, Trouble
 from orchestrator.model import Host
-from orchestrator.node.base.fault import reason
+from orchestrator.node.base.fault import exhausted, reason
 from orchestrator.ssh import hostkeys
 from orchestrator.ssh.hostkeys import Beyond, HostKeyRefused, KnownHosts, KnownKey, Policy, Trust, key_type
 from orchestrator.ssh.keys import Keyring, Login, LoginRefused, Secrets
@@ -344,7 +344,7 @@ def explain(error: BaseException, host: str, target: Target) -> HostError:
     """
     if isinstance(error, HostError):
         return error
-    if "start new thread" in str(error) or getattr(error, "errno", None) in _HERE:
+    if exhausted(error) or getattr(error, "errno", None) in _HERE:
         return HereError(host, reason(error))
     unknown = Problem("internal", "could not be reached", f"{type(error).__name__}: {error}")
     matches = (wording(error, target) for kind, wording in TABLE if isinstance(error, kind))

@@ -23,6 +23,11 @@ def reason(error: BaseException) -> str:
     return str(getattr(error, "strerror", "") or error) or type(error).__name__
 
 
+def exhausted(error: BaseException) -> bool:
+    """Return True if no memory or thread was left; Python has no type for the latter."""
+    return isinstance(error, MemoryError) or "start new thread" in str(error)
+
+
 def unwritable(path: str, error: OSError) -> NodeError:
     """Return the error for a working folder that cannot be written."""
     return NodeError(

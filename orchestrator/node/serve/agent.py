@@ -20,7 +20,7 @@ from typing import Any, Callable, Dict, Iterable, Tuple
 from ..base import lenient, procs
 from ..base import paths as state_folder
 from ..base.descriptors import close_others, write_all
-from ..base.fault import NodeError, no_process, reason
+from ..base.fault import NodeError, exhausted, no_process, reason
 from ..base.paths import Paths
 from . import frames
 from .loop import READ, Loop, Outbox
@@ -221,7 +221,7 @@ class Jobs:
 
 def failure(error: BaseException) -> Reply:
     """Return the reply for an error; one that is neither ours nor the system's is a bug."""
-    if isinstance(error, MemoryError) or "start new thread" in str(error):  # Python has no type for that
+    if exhausted(error):
         error = no_process("machine", "no memory or thread is left", error)
     if isinstance(error, OSError):
         full = "make room where `state` and `workdir` of this host are: df -h, orchestrate clean"
