@@ -111,7 +111,8 @@ def _read(text: str | bytes, report: Report) -> dict[str, Any] | None:
         line = error.object.count(b"\n", 0, error.start) + 1
         report.add(Place(f"line {line}"), "", "is not UTF-8")
     except (ValueError, RecursionError) as error:  # Python's own limits on digits of a number and on depth
-        report.add(FILE, "", f"{error}{foreign(decoded, str(error))}")
+        why = "has a number that is too large" if "integer string conversion" in str(error) else str(error)
+        report.add(FILE, "", f"{why}{foreign(decoded, str(error))}")
     else:
         report.lines = locate(decoded)
         return document

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -85,9 +86,10 @@ def check_data(inventory: Inventory) -> None:
 
 
 def absent(path: str) -> str:
-    """Return what is wrong with a path of this machine, such as "does not exist"; "" if it exists."""
+    """Return what is wrong with a path of this machine, such as "does not exist"; "" for a folder or file."""
     try:
-        at_home(path).stat()
+        if stat.S_IFMT(at_home(path).stat().st_mode) not in (stat.S_IFDIR, stat.S_IFREG):
+            return "is neither a folder nor a file"
     except (FileNotFoundError, NotADirectoryError):
         return "does not exist"
     except OSError as error:

@@ -58,6 +58,7 @@ MISTAKES = (
     "tail --task worker1",
     "launch --hang-timeout nan",
     "launch --max-restarts -1",
+    "launch --max-restarts 99999999999",
     "rehearse -n 99",
 )
 

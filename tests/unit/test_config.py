@@ -14,6 +14,7 @@ from orchestrator.config.load import load, parse
 from orchestrator.config.tables import HOST_KEYS, JOB_KEYS
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.model import Data, Host
+from orchestrator.verbs.environment import absent
 from tests.golden import matches_golden
 
 EVERYTHING = """
@@ -336,6 +337,18 @@ def test_mistakes(name: str, before: str, texts: tuple[str | bytes, ...]) -> Non
 
 def test_a_secret_in_a_broken_line_is_not_shown() -> None:
     assert "hunter2" not in mistakes('[job.env]\nTOKEN = "hunter2\n')
+
+
+def test_a_number_beyond_what_python_reads_is_too_large() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(ONE + "port = " + "9" * 5000, "hosts.toml")
+    assert caught.value.why == "has a number that is too large"
+
+
+def test_data_is_a_folder_or_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert absent(str(tmp_path / "fifo")) == "is neither a folder nor a file"
+    assert not absent(str(tmp_path))
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.model import Revalidate, TaskId
 from orchestrator.requests import LONGEST, MOST
+from orchestrator.text import cut
 
 
 def command(parser: argparse.ArgumentParser, usage: str) -> None:
@@ -120,10 +121,10 @@ def whole(low: int = 0, high: int = MOST) -> Callable[[str], int]:
     """Return a reader for a whole number from `low` to `high`."""
 
     def read(text: str) -> int:
-        if not re.fullmatch(r"-?[0-9]{1,9}", text):
+        if not re.fullmatch(r"-?[0-9]+", text):
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-        if not low <= int(text) <= high:
-            raise argparse.ArgumentTypeError(f"{text} is not between {low} and {high}")
+        if len(text) > 20 or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"{cut(text, 20)} is not between {low} and {high}")
         return int(text)
 
     return read
