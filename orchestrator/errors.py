@@ -141,6 +141,11 @@ class HereError(HostError):
         super().__init__(host, "cannot be reached from this machine", kind=Trouble.HERE, why=why, hint=hint)
 
 
+def status_of(errors: Iterable[OrchestrateError]) -> ExitStatus:
+    """Return the exit status for hosts that failed: HERE if this machine failed for every one of them."""
+    return ExitStatus.HERE if {error.status for error in errors} == {ExitStatus.HERE} else ExitStatus.CLUSTER
+
+
 def expect(right: object, why: str) -> None:
     """Raise ValueError with the problem unless the condition holds."""
     if not right:
@@ -174,11 +179,11 @@ def of_this_machine(error: Exception) -> OrchestrateError | None:
 def worded(error: Exception) -> OrchestrateError:
     """Return an error of ours for any exception: a failure of this machine, or a bug.
 
-    A request is not wrong because of a full disk, a limit, or an I/O error.
+    A request is not wrong because of a full or read-only disk, a limit, or an I/O error.
     """
     if isinstance(error, OrchestrateError):
         number = getattr(error.__cause__, "errno", None)
-        if isinstance(error, UsageError) and number in (*FULL, *SPENT):
+        if isinstance(error, UsageError) and number in (*FULL, *SPENT, errno.EROFS):
             error.status = ExitStatus.HERE
             if number in SPENT:
                 error.hint = "check this machine: `ulimit -a`, `free`, `dmesg`; then try again"

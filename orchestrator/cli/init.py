@@ -17,7 +17,15 @@ from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import say, tell
 from orchestrator.cli.desk.person import Person
 from orchestrator.config import load as config
-from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError, unless_refused
+from orchestrator.errors import (
+    ClusterError,
+    ExitStatus,
+    HostError,
+    SeveralErrors,
+    UsageError,
+    status_of,
+    unless_refused,
+)
 from orchestrator.model import Inventory
 from orchestrator.phases.survey import Machine, survey, unfit
 from orchestrator.plainfile import write_atomically
@@ -95,7 +103,7 @@ def _end(
     to_name = f" --hosts {shlex.quote(own)}" if own else ""
     if bad:
         tell(f"{file} includes them anyway; once they respond: orchestrate preflight{to_name}")
-        return ExitStatus.CLUSTER
+        return status_of(bad.values())
     if inventory.environment is not None:
         with contextlib.suppress(ClusterError):  # setup reports the reason and a fix
             plan, lock = locked(inventory.environment)

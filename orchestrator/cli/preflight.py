@@ -12,7 +12,7 @@ from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import say, width
 from orchestrator.cli.desk.person import Person
 from orchestrator.cli.desk.request import request_of
-from orchestrator.errors import ExitStatus, SeveralErrors
+from orchestrator.errors import ExitStatus, SeveralErrors, status_of
 from orchestrator.events import CheckReported, Level, Stamped, encode
 from orchestrator.model import RunPlan
 from orchestrator.phases.preflight import Findings, sampled
@@ -67,10 +67,10 @@ def _conclude(arguments: argparse.Namespace, planned: RunPlan, findings: Finding
             sys.stdout.flush()
             report(SeveralErrors(failed.values()), sys.stderr, columns if sys.stderr.isatty() else None)
         say(*wrapped([_summary(arguments, len(planned.hosts), out, good=good)], columns))
-    here = {error.status for error in failed.values()} == {ExitStatus.HERE}
-    if here and all(check.level is not Level.FAIL for check in findings.checks):
-        return ExitStatus.HERE
-    return ExitStatus.OK if good else ExitStatus.CLUSTER
+    if good:
+        return ExitStatus.OK
+    checks_fail = any(check.level is Level.FAIL for check in findings.checks)
+    return ExitStatus.CLUSTER if checks_fail else status_of(failed.values())
 
 
 def _summary(arguments: argparse.Namespace, total: int, out: tuple[str, ...], *, good: bool) -> str:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from orchestrator import wire
-from orchestrator.errors import ExitStatus, HostError
+from orchestrator.errors import ExitStatus, HostError, status_of
 from orchestrator.requests import CleanRequest
 from orchestrator.store import prune
 from orchestrator.verbs import Caller
@@ -35,7 +35,7 @@ class Cleaning(Struct, frozen=True):
     @property
     def status(self) -> ExitStatus:
         if self.unreachable:
-            return ExitStatus.CLUSTER
+            return status_of(self.unreachable.values())
         return ExitStatus.RUN_FAILED if self.remains else ExitStatus.OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 
 from orchestrator.cli import init
 from orchestrator.cli.args.parser import parse
-from orchestrator.errors import UsageError
+from orchestrator.errors import ExitStatus, UsageError, unless_refused, worded
 from tests import command
+from tests.verbs import call
 
 
 def test_a_name_that_is_nowhere_is_an_error_and_no_endless_look(tmp_path: Path) -> None:
@@ -20,6 +22,20 @@ def test_a_name_that_is_nowhere_is_an_error_and_no_endless_look(tmp_path: Path) 
     done = command.run(words, tmp_path, {**os.environ, "HOME": str(tmp_path)})
     assert done.returncode == 3, done.stderr
     assert "no-such-host.invalid" in done.stderr
+
+
+def test_what_fails_on_this_machine_has_its_own_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no `ssh`
+    for words in (["init", "--no-preflight", "--yes", "gpu-01"], ["preflight"], ["clean", "--dry-run"]):
+        done = call(words, tmp_path, tmp_path / "state")
+        assert done.status == ExitStatus.HERE, done.err
+        assert "there is no program `ssh`" in done.err
+    for number, status in ((errno.EROFS, ExitStatus.HERE), (errno.EACCES, ExitStatus.USAGE)):
+        with pytest.raises(UsageError) as caught, unless_refused("cannot make it", ""):
+            raise OSError(number, os.strerror(number))
+        assert worded(caught.value).status == status
 
 
 @pytest.mark.parametrize(
