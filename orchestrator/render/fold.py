@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from orchestrator import ranges
+from orchestrator.text import cut
 
 MOST = 10  # different texts about hosts that are shown
+_LONG = 1000  # characters of a command; it may have 100 kB
 
 
 def rest(groups: Sequence[tuple[tuple[str, ...], object]]) -> list[str]:
@@ -38,3 +41,8 @@ def alike(messages: Iterable[tuple[str, tuple[str, ...]]]) -> list[tuple[tuple[s
 def names(hosts: Iterable[str]) -> str:
     """Return `gpu-[01-08], login`."""
     return re.sub(r",(?![^\[]*\])", ", ", ranges.fold(hosts))
+
+
+def command(argv: Sequence[str]) -> str:
+    """Return a command as one line; --json has all of it."""
+    return cut(shlex.join(argv), _LONG)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -190,7 +189,7 @@ def _run_cells(row: RunRow, now: float | None) -> list[str]:
         "" if (loss := row.view.loss) is None else f"{loss:.4g}",
         str(len(plan.tasks)),
         cut(fold.names(host.name for host in plan.hosts), _HOSTS),
-        shlex.join(plan.command) or "(built in)",
+        fold.command(plan.command) or "(built in)",
     ]
 
 

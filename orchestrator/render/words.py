@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
@@ -164,7 +163,7 @@ def _placed(event: ev.EnvironmentMade | ev.DataPlaced) -> tuple[str, str]:
 def _planned(event: ev.RunPlanned, *, brief: bool) -> list[str]:
     hosts = {host for _, host in event.tasks}
     named = f" ({event.name})" if event.name else ""
-    command = shlex.join(event.command) or "the built-in training program"
+    command = fold.command(event.command) or "the built-in training program"
     head = (
         f"run {event.run}{named}: {count(len(event.tasks), 'task')} on {count(len(hosts), 'host')}: {command}"
     )

@@ -50,6 +50,13 @@ def shown(*events: Event) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
+def test_a_command_of_any_length_is_one_line_that_can_be_read() -> None:
+    _, err = shown(ev.RunPlanned("r1", "", "", ("train.py", *["--x"] * 9999), (("worker/0", "a"),), (), ""))
+    assert err.startswith("run r1: 1 task on 1 host: train.py --x --x ")
+    assert err.endswith("\u2026\n")
+    assert len(err) < 1100
+
+
 def test_the_story_of_a_run_that_fails() -> None:
     rsync = ("rsync", Level.WARN, "not found", "files go as a tar stream", "apt install rsync")
     out, err = shown(
