@@ -64,6 +64,15 @@ base_python() {
 # TensorFlow knows no newer Python yet.
 worker_base() { base_python 3.14; }
 
+# What containers that mount the training environment are made from: it has the same Python.
+base_image() {
+    case $("$(worker_base)" --version) in
+        *' 3.11'*) echo debian:bookworm-slim ;;
+        *' 3.12'*) echo ubuntu:noble ;;
+        *) echo debian:trixie-slim ;;
+    esac
+}
+
 # The training environment, named after all that goes into it. Made from the system's Python, it also
 # runs in containers that have one of the same version at the same path.
 worker_env() {
