@@ -54,29 +54,30 @@ def opened(pid: int) -> list[str]:
     return found
 
 
-def has_open(pid: int, file: os.stat_result) -> bool:
-    """Whether a process has that very file open: pipes and sockets of others may have its inode's number."""
+def has_open(pid: int, file: os.stat_result, state: str = "") -> bool:
+    """Whether a process has that very file open: pipes and sockets of others may have its inode's number.
+
+    `state` is part of what /proc says of its descriptor.
+    """
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):  # closed since it was listed
-                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), file):
+                is_it = os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), file)
+                if is_it and state.encode() in _read(pid, f"fdinfo/{fd}"):
                     return True
     return False
 
 
 def holder(lock: Path, *others: int) -> int:
-    """Return who holds a file's lock, 0 where nobody does; `others` have it open and are not meant.
+    """Return who holds a file's lock, 0 where nobody does; `others` share it and are not meant.
 
-    The lock was taken before the fork: whoever has the file open now holds it.
+    The lock was taken before the fork: in a container /proc/locks hides it, since its owner has ended.
     """
     try:
         file = lock.stat()
     except FileNotFoundError:
         return 0
-    rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    if not any(row[1] == "FLOCK" and row[5].endswith(f":{file.st_ino}") for row in rows if len(row) > 5):
-        return 0
-    return next((pid for pid in pids() if pid not in others and has_open(pid, file)), 0)
+    return next((pid for pid in pids() if pid not in others and has_open(pid, file, "FLOCK")), 0)
 
 
 def is_gone(pid: int) -> bool:

@@ -145,7 +145,18 @@ def read_folder(folder: Path) -> Contents:
 
 def folder_source(folder: Path) -> CodeSource:
     folder = folder.resolve()
-    return _source(folder, (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()))
+    return _source(folder, _below(folder))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield everything below a folder except folders; raise OSError: Python 3.13's `rglob` hides it."""
+    for path, folders, files in os.walk(folder, onerror=_raise):
+        links = (name for name in folders if Path(path, name).is_symlink())
+        yield from (Path(path, name) for name in (*links, *files))
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
 
 
 def _source(root: Path, paths: Iterable[Path]) -> CodeSource:
@@ -204,8 +215,7 @@ def _row(root: Path, path: str, *, is_named: bool) -> tuple[list[object] | None,
 def read_builtin() -> Contents:
     """Read worker_entry, the bundled training program, as a tree to be sent."""
     home = _builtin_home()
-    paths = (home / "worker_entry").rglob("*")
-    files = (path for path in paths if path.is_file() and "__pycache__" not in path.parts)
+    files = (path for path in _below(home / "worker_entry") if "__pycache__" not in path.parts)
     return _source(home, files).read()
 
 

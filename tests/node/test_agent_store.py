@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import signal
 import socket
 import ssl
@@ -328,7 +329,8 @@ def test_a_peer_whose_file_became_shorter_sends_none_of_it(lab: Lab) -> None:
     port = one.begin(serve=True)["port"]
     os.truncate(one.path / "files" / "b", 100)
     two.begin()
-    assert two.take(port, [1]) == "the peer has closed the connection"
+    # Reset where the rest of the request had not been read yet.
+    assert re.search("closed the connection|reset by peer", two.take(port, [1]))
     assert two.take(port, [2]) == ""
     assert two.have() == {2}
 

@@ -84,8 +84,14 @@ def sources() -> Iterator[Path]:
 
 
 def tokens_of(path: Path) -> int:
+    """Count an f-string as one token, as Python 3.11 does; later ones have tokens for its parts."""
+    counted, depth = 0, 0
     with path.open("rb") as file:
-        return sum(token.type not in UNCOUNTED for token in tokenize.tokenize(file.readline))
+        for token in tokenize.tokenize(file.readline):
+            name = tokenize.tok_name[token.type]
+            counted += depth == 0 and token.type not in UNCOUNTED
+            depth += (name == "FSTRING_START") - (name == "FSTRING_END")
+    return counted
 
 
 def measured() -> dict[str, Size]:

@@ -264,6 +264,8 @@ def schema() -> dict[str, Any]:
     _, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     for kind in kinds:
         part = parts[kind.__name__]
+        if "description" in part:
+            part["description"] = inspect.cleandoc(part["description"])  # as Python 3.13 does itself
         fields = {"at": {"type": "number"}, **part["properties"]}
         if "attempt" in fields:
             fields["attempt"] = {"type": ["integer", "string"]}  # as `encode` has it
