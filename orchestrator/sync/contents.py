@@ -149,14 +149,18 @@ def folder_source(folder: Path) -> CodeSource:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield everything below a folder except folders; raise OSError: Python 3.13's `rglob` hides it."""
+    """Yield everything below a folder except folders, nothing if it is missing.
+
+    Raises OSError: Python 3.13's `rglob` hides it.
+    """
     for path, folders, files in os.walk(folder, onerror=_raise):
         links = (name for name in folders if Path(path, name).is_symlink())
         yield from (Path(path, name) for name in (*links, *files))
 
 
-def _raise(error: OSError) -> NoReturn:
-    raise error
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _source(root: Path, paths: Iterable[Path]) -> CodeSource:

@@ -122,10 +122,10 @@ class Machine:
 
     def of_the_user(self) -> list[Process]:
         """What its logins have started, but for sshd's own: it may wait for a lost network."""
-        return [one for one in self.processes() if one.uid >= _FIRST_USER and one.name != "sshd"]
+        return [one for one in self.processes() if one.uid >= _FIRST_USER and not one.name.startswith("sshd")]
 
     def sshds(self) -> list[Process]:
-        return [one for one in self.processes() if one.name == "sshd"]
+        return [one for one in self.processes() if one.name.startswith("sshd")]
 
     # --- its files ---
 

@@ -35,7 +35,7 @@ FOUND = (
     ("launch", Failure("read", errno.EIO, 1, "supervisor", at="/state.json"), 1),
     ("exec", Failure("read", errno.EIO, 1, "command", at="/known_hosts"), 5),
     ("exec", Failure("open", errno.EMFILE, 1, "child", at="/dev/null"), 3),
-    ("init", Failure("thread", errno.EAGAIN, 2, "command"), 3),
+    ("init", Failure("thread", errno.EAGAIN, 2, "command"), 5),
     ("preflight", Failure("thread", errno.EAGAIN, 1, "child"), 3),
     ("preflight", Failure("read", errno.EIO, 1, "command", at="/known_hosts"), 5),
 )

@@ -79,7 +79,8 @@ def _listeners(server: SshServer) -> list[int]:
 
 def sessions_of(server: SshServer) -> list[int]:
     """The processes of sshd that serve its logins."""
-    return [pid for pid in descendants(_listeners(server)) if cmdline(pid).startswith(b"sshd")]
+    lines = {pid: cmdline(pid) for pid in descendants(_listeners(server))}
+    return [pid for pid, line in lines.items() if line.startswith(b"sshd") and b"[priv]" not in line]
 
 
 @dataclass
