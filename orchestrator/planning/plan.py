@@ -116,7 +116,7 @@ def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Fin
     shows_notes = builtin or is_r(tasks[0].argv) or not tensorflow
     texts = (source.text for program in facts.programs for source in program.sources)
     shows_notes |= any(map(_TENSORFLOW.search, (*command, *texts)))
-    scenes = tuple(_scenes(hosts, command, tasks, recipe, facts.programs)) if tensorflow else ()
+    scenes = tuple(_scenes(hosts, command, tasks, recipe, facts.programs))
     findings = tuple(dict.fromkeys(finding for scene in scenes for finding in find(scene)))
     if_shared = [finding for scene in scenes for finding in find(replace(scene, one_folder=True))]
     terminal = request.terminal

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
@@ -22,7 +23,7 @@ from orchestrator.program.sources import SourceFile, argument, called, dotted, i
 
 PAGE = "docs/lint.md"
 PROGRAM, PATH = "O201", "O203"  # found on the hosts
-CODES = ("O101", "O104", "O105", "O106", "O107", PROGRAM, PATH)  # docs/lint.md has a section for each
+CODES = ("O101", "O104", "O105", "O106", "O107", "O108", PROGRAM, PATH)  # docs/lint.md has a section for each
 
 
 class Finding(Struct, frozen=True):
@@ -75,7 +76,7 @@ def find(scene: Scene) -> tuple[Finding, ...]:
     """Return all findings except those that a comment on their line silences."""
     files = {source.path: source for source in (*scene.sources, *scene.hiding)}
     tensorflow = FRAMEWORKS[scene.recipe.framework].has_config
-    rules = (_config, _batch, _saving, _hiding, _servers) if tensorflow else (_hiding,)
+    rules = (_config, _batch, _saving, _hiding, _servers) if tensorflow else (_hiding, _lightning)
     findings = (finding for rule in rules for finding in rule(scene))
     return tuple(
         dict.fromkeys(
@@ -215,6 +216,50 @@ def _servers(scene: Scene) -> Iterator[Finding]:
             source.path,
             call.lineno,
         )
+
+
+def _lightning(scene: Scene) -> Iterator[Finding]:
+    """Detect numbers that differ from the run's: LOCAL_RANK keeps Lightning from starting processes."""
+    counts = Counter(task.host for task in scene.tasks)
+    is_python = all(
+        invocation.PYTHON.match(posixpath.basename(task.argv[0])) and "LOCAL_RANK" in task.env
+        for task in scene.tasks
+    )
+    own = scene.names(
+        r"(?:del |pop\().*LOCAL_RANK|LOCAL_RANK.\]\s*=|ddp_(?:spawn|fork|notebook)|start_method"
+        r"|ClusterEnvironment"
+    )
+    if len({*counts.values()}) != 1 or not is_python or own:
+        return
+    hosts, tasks = len(counts), max(counts.values())
+    for source, call in scene.calls("Trainer", "Fabric"):
+        if not {"lightning", "pytorch_lightning"} & {*imports(source.text)} or any(
+            keyword.arg is None for keyword in call.keywords
+        ):
+            continue
+        given = argument(call, 99, "num_nodes")
+        nodes = source.number(given) if given else 1
+        devices = _devices(source, call)
+        unequal = devices not in (None, tasks) or nodes not in (None, hosts)
+        if unequal and (devices or 1) * (nodes or 1) > 1:
+            named = {"num_nodes": nodes, "devices": devices}
+            yield Finding(
+                "O108",
+                "Lightning waits for the processes of"
+                f" {', '.join(f'{name}={number}' for name, number in named.items() if number)},"
+                f" but the run has {hosts} x {tasks} (hosts x tasks), and Lightning starts none itself",
+                f"set num_nodes={hosts} and devices={tasks}, or change `tasks` of the hosts in hosts.toml",
+                source.path,
+                call.lineno,
+            )
+
+
+def _devices(source: SourceFile, call: ast.Call) -> int | None:
+    given = source.value(argument(call, 99, "devices"))
+    if isinstance(given, ast.List):
+        return len(given.elts)
+    number = source.number(given)
+    return number if number and number > 0 else None
 
 
 # --- paths ---

@@ -47,11 +47,14 @@ class Case:
 
 def scene(files: tuple[SourceFile, ...], roles: tuple[Role, ...], job: Job, tasks: int = 1) -> Scene:
     hosts = tuple(Host(f"h{n}", f"h{n}", f"h{n}", role=role, tasks=tasks) for n, role in enumerate(roles))
-    request = LaunchRequest(inventory=Inventory(hosts, job=job), command=("train.py",))
-    programs = (Program((), files),)
-    facts = plan.LaunchFacts(run="r1", owner="ada@laptop", created=1e9, programs=programs)
-    made, _ = plan.make(request, facts)
+    made, _ = plan.make(
+        LaunchRequest(inventory=Inventory(hosts, job=job), command=("train.py",)), facts(files)
+    )
     return Scene(made.tasks, made.recipe, files)
+
+
+def facts(files: tuple[SourceFile, ...]) -> plan.LaunchFacts:
+    return plan.LaunchFacts(run="r1", owner="ada@laptop", created=1e9, programs=(Program((), files),))
 
 
 def of(case: Case) -> Scene:
@@ -65,6 +68,7 @@ ENV = "os.environ['TF_CONFIG'] = '{}'\n"
 SAVE = "model.fit(x)\nmodel.save('model.h5')"
 FIT = "model.fit(data.batch(50), epochs=2)"
 SERVERS = "strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.%s())"
+LIGHTNING = "import lightning as L\nt = L.Trainer(%s)\n"
 
 CASES = {
     "TF_CONFIG written": Case(ENV, "O101"),
@@ -96,6 +100,13 @@ CASES = {
     "a module that no library imports": Case("", beside="test.py"),
     "a package": Case("", "O106", beside="tensorflow.py"),
     "a package that is not imported": Case("", beside="torch.py"),
+    "Lightning with more processes": Case(LIGHTNING % "devices=2, num_nodes=4", "O108"),
+    "Lightning with more processes on one host": Case(LIGHTNING % "devices=[0, 1]", "O108", WORKERS[:1]),
+    "Lightning with more hosts": Case(LIGHTNING % "num_nodes=8", "O108"),
+    "Lightning's own numbers": Case(LIGHTNING % "devices=2, num_nodes=4", tasks=2),
+    "Lightning, once in each task": Case(LIGHTNING % "devices=1" + "L.Trainer()"),
+    "Lightning by arguments": Case(LIGHTNING % "devices=a.devices, num_nodes=a.nodes"),
+    "Lightning with processes of its own": Case(LIGHTNING % "devices=2, strategy='ddp_spawn', num_nodes=4"),
     "a text that no Python reads": Case("x = (\n" + ENV),
 }
 
@@ -103,6 +114,13 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_a_code_is_told_where_it_is_true(case: Case) -> None:
     assert [found.code for found in findings.find(of(case))] == ([case.code] if case.code else [])
+
+
+def test_a_plan_has_the_findings_of_every_framework() -> None:
+    files = (SourceFile("train.py", LIGHTNING % "devices=2"),)
+    hosts = Inventory((Host("h1", "h1", "h1"),))
+    _, found = plan.make(LaunchRequest(inventory=hosts, command=("train.py",)), facts(files))
+    assert [finding.code for finding in found] == ["O108"]
 
 
 def test_a_path_is_one_on_hosts_that_share_their_folder() -> None:
