@@ -74,7 +74,9 @@ def read_again(request: LaunchRequest, caller: Caller) -> Reading:
             hint="`orchestrate launch -- COMMAND` launches what is here now",
         )
     facts = facts_of(again, code.look(again.inventory, project))
-    return again, replace(facts, environment=old.environment, notes=(f"a replay of run {old.run}",)), project
+    without = f", without the files of run {old.resumed.run} that it continued" if old.resumed else ""
+    notes = (f"a replay of run {old.run}{without}",)
+    return again, replace(facts, environment=old.environment, notes=notes), project
 
 
 def _hosts(

@@ -81,6 +81,14 @@ def test_a_run_is_had_again_after_its_code_was_edited(folder: Path) -> None:
     assert plan.admission.other_ports
     assert [note for note in plan.notes if "replay" in note] == [f"a replay of run {again.id}"]
 
+    (folder / "code" / "train.py").write_text(PROGRAM)
+    after = orchestrator.launch(["train.py"], continues=asked.id, validate=False, env={"GREETING": "hello"})
+    assert lines(after) == ["hello numbers"] * 2
+    anew = orchestrator.launch(replay=after.id)
+    assert lines(anew) == ["hello numbers"] * 2
+    without = f"without the files of run {asked.id} that it continued"
+    assert f"a replay of run {after.id}, {without}" in anew._folder.read_plan().notes
+
 
 def test_all_that_cannot_be_had_again_is_named_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = first()
