@@ -23,6 +23,7 @@ from orchestrator.program.refusals import Code
 from orchestrator.quoting import toml
 from orchestrator.requests import LaunchRequest
 from orchestrator.store import new_run_id
+from orchestrator.store.standing import over
 from orchestrator.sync.contents import CodeSource, check_builtin
 from orchestrator.verbs import Caller, code
 from orchestrator.verbs.environment import check_data, locked, with_header
@@ -70,7 +71,7 @@ def _resumed(request: LaunchRequest, caller: Caller, cwd: str) -> Resumed:
     """Describe the run to continue; raise UsageError for one that may not be."""
     folder = find_run(request.continues, request.inventory, caller)
     before = folder.read_plan()
-    if folder.has_keeper():
+    if folder.has_keeper() and over(folder) is None:  # after the end a keeper may still notify
         raise UsageError(f"run {before.run} has not ended", hint=f"`orchestrate stop {before.run}` ends it")
     if before.owner.partition("@")[0] != owner().partition("@")[0]:
         why = f"{before.owner} launched it: its folders, and what is in them, are not yours"

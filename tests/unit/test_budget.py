@@ -61,11 +61,11 @@ BUDGET = {
     "store": Size(11, 1_555, 10_257),
     "sync": Size(11, 2_062, 14_235),
     "tests": Size(290, 37_786, 291_328),
-    "verbs": Size(26, 2_502, 18_358),
+    "verbs": Size(26, 2_503, 18_373),
     "wire": Size(5, 1_332, 5_513),
     "worker_entry": Size(22, 1_906, 12_277),
 }
-TOTAL = Size(277, 41_871, 298_035)
+TOTAL = Size(277, 41_872, 298_050)
 # Modules in one folder.
 CROWDED: dict[str, int] = {"orchestrator/verbs": 26}  # a module for each verb
 MODULES = 25
