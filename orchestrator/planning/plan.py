@@ -48,6 +48,9 @@ from orchestrator.text import count, endpoint
 _NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b")  # of torchrun and accelerate
 _STANDALONE = "torchrun --standalone: each host trains separately; without this option they train together"
 _SEARCH = "Keras Tuner: the first task hands out the trials, the others run them"
+_INSTALLED = (
+    "{} runs {} as installed on each host, not the code that is sent: a script, or `python -m`, runs the code"
+)
 _TENSORFLOW = re.compile(r"(?i)\b(?:tensorflow|tf_?keras|keras)")
 SERVICE = "ORCHESTRATE_SERVICE"
 CHECKPOINTS = ("--checkpoint-dir", "checkpoints")  # in the run's own folder
@@ -233,7 +236,10 @@ def _recipe(
     )
     notes = () if which.keras_3 is None else (which.keras_3,)
     separate = recipe.standalone and len(hosts) > 1
-    return recipe, took, (*notes, *[_SEARCH] * recipe.tuner, *[_STANDALONE] * separate)
+    installed = tuple(
+        _INSTALLED.format(program.command[0], program.installed) for program in programs if program.installed
+    )
+    return recipe, took, (*notes, *installed, *[_SEARCH] * recipe.tuner, *[_STANDALONE] * separate)
 
 
 def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ class Program(Struct, frozen=True):
     hiding: tuple[SourceFile, ...] = ()  # files beside it that Python imports in place of others
     shell: str = ""  # the shell script that runs it
     own_paths: Mapping[str, str] = {}  # paths in it that only this machine has, each with its line
+    installed: str | None = None  # the module that it runs from the package installed on each host
 
 
 def read_program(command: tuple[str, ...], code: Code) -> Program:
@@ -27,4 +28,5 @@ def read_program(command: tuple[str, ...], code: Code) -> Program:
     beside = findings.hiding(command, code.sent, files)
     hiding = tuple(SourceFile(path, code.text(path) or "") for path in beside)
     own = findings.own_paths(command, files, lambda path: code.exists(path) and not code.everywhere(path))
-    return Program(command, files, hiding, invocation.shell_text(command, code.text), own)
+    shell, installed = invocation.shell_text(command, code.text), sources.console_script(command, code.text)
+    return Program(command, files, hiding, shell, own, installed)

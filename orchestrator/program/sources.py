@@ -6,6 +6,7 @@ import ast
 import io
 import re
 import tokenize
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -143,7 +144,7 @@ def read(command: Sequence[str], text_of: Read) -> tuple[SourceFile, ...]:
     programs = invocation.in_shell(invocation.shell_text(argv, text_of)) if argv else ()
     files: dict[str, SourceFile] = {}
     for started in programs or (argv,):
-        module = invocation.module_name(started) if started else None
+        module = (invocation.module_name(started) or console_script(started, text_of)) if started else None
         name = invocation.program(started)
         packages: list[str] = []  # the packages of a module, which are imported before it
         if module is not None:
@@ -157,6 +158,16 @@ def read(command: Sequence[str], text_of: Read) -> tuple[SourceFile, ...]:
             for path, content in (file for start in (name, *packages) for file in closure(start, text_of)):
                 files.setdefault(path, SourceFile(path, content))
     return tuple(files.values())
+
+
+def console_script(command: Sequence[str], text_of: Read) -> str | None:
+    """Return the module that a command of the project's own package runs, as pyproject.toml declares it."""
+    try:
+        project = tomllib.loads(text_of("pyproject.toml") or "")
+        scripts = project.get("project", {}).get("scripts") or project["tool"]["poetry"]["scripts"]
+        return str(scripts[command[0]]).partition(":")[0]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
 def imports(content: str) -> Iterator[str]:

@@ -222,13 +222,14 @@ def test_a_change_of_the_arguments_replaces_what_is_kept_warm(ahead: Ahead) -> N
         ahead.agent.request("standby", specs=[spec], spare=False)
         fields: dict[str, Any] = {"seconds": 600.0, "owner": "me@here", "machine": ahead.lab.run}
         kept = ahead.agent.request("standby_keep", **fields)["waiting"]
-        return [one["command"].partition(" ")[2] for one in kept]
+        return [one["command"].removeprefix(f"{sys.executable} ") for one in kept]
 
     assert keep("other.py", "--x") == ["other.py --x"]
     assert keep("train.py", "--x") == ["train.py --x"]
     assert keep("-u", "train.py", "--y") == ["-u train.py --y"]
     commands = [one["command"] for one in ahead.agent.request("states", run=None)["standbys"]]
-    assert sorted(command.partition(" ")[2] for command in commands) == ["-u train.py --y", "other.py --x"]
+    ends = sorted(command.removeprefix(f"{sys.executable} ") for command in commands)
+    assert ends == ["-u train.py --y", "other.py --x"]
 
 
 def test_clean_ends_those_that_wait_and_other_owners_runs_do(ahead: Ahead) -> None:

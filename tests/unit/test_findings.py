@@ -362,6 +362,22 @@ def test_a_module_is_read_and_what_a_shell_only_mentions_is_not(project: Path) -
         assert sources.read(tuple(shlex.split(line)), look(project).text) == ()
 
 
+@pytest.mark.parametrize(
+    ("project", "paths"),
+    [
+        ('[project.scripts]\nfit = "acme.cli:main"\n', ["src/acme/cli.py"]),
+        ('[tool.poetry.scripts]\nfit = "acme.cli:main"\n', ["src/acme/cli.py"]),
+        ('[project.scripts]\nother = "acme.cli:main"\n', []),
+        ("[project]\nscripts = 3\n", []),
+        ("project = 3\n", []),
+        ("[project", []),
+    ],
+)
+def test_a_command_that_the_project_declares_is_read(project: str, paths: list[str]) -> None:
+    texts = {"pyproject.toml": project, "src/acme/cli.py": "import torch\n"}
+    assert [source.path for source in sources.read(("fit", "--lr", "1"), texts.get)] == paths
+
+
 def test_options_of_worker_entry_are_judged_here(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--ephocs=3", "--epochs=x", "--epochs=0"):
         with pytest.raises(UsageError, match=r"--ep"):
