@@ -236,9 +236,8 @@ def _recipe(
     )
     notes = () if which.keras_3 is None else (which.keras_3,)
     separate = recipe.standalone and len(hosts) > 1
-    installed = tuple(
-        _INSTALLED.format(program.command[0], program.installed) for program in programs if program.installed
-    )
+    installed = [_INSTALLED.format(each.command[0], each.installed) for each in programs if each.installed]
+    installed *= not job.setup  # which may install the code that is sent
     return recipe, took, (*notes, *installed, *[_SEARCH] * recipe.tuner, *[_STANDALONE] * separate)
 
 

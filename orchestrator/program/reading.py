@@ -28,5 +28,5 @@ def read_program(command: tuple[str, ...], code: Code) -> Program:
     beside = findings.hiding(command, code.sent, files)
     hiding = tuple(SourceFile(path, code.text(path) or "") for path in beside)
     own = findings.own_paths(command, files, lambda path: code.exists(path) and not code.everywhere(path))
-    shell, installed = invocation.shell_text(command, code.text), sources.console_script(command, code.text)
-    return Program(command, files, hiding, shell, own, installed)
+    shell = invocation.shell_text(command, code.text)
+    return Program(command, files, hiding, shell, own, sources.console_script(command, code.text))

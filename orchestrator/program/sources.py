@@ -161,12 +161,15 @@ def read(command: Sequence[str], text_of: Read) -> tuple[SourceFile, ...]:
 
 
 def console_script(command: Sequence[str], text_of: Read) -> str | None:
-    """Return the module that a command of the project's own package runs, as pyproject.toml declares it."""
+    """Return the module that a command of the project's own package runs, as pyproject.toml declares it.
+
+    Behind a wrapper such as `uv run`, the command may be of the code that is sent.
+    """
     try:
         project = tomllib.loads(text_of("pyproject.toml") or "")
         scripts = project.get("project", {}).get("scripts") or project["tool"]["poetry"]["scripts"]
         return str(scripts[command[0]]).partition(":")[0]
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return None
 
 

@@ -50,7 +50,7 @@ class Meeting:
         self.state = NONE if self._names else UNKNOWN
         self._began = time.monotonic()
         self.due = self._began + _OFTEN if self._names else 0.0
-        self._before: set[tuple[tuple[str, str], tuple[str, str]]] | None = None
+        self._before: set[tuple[tuple[str, str], tuple[str, str]]] | None = None  # until a check
 
     def remember(self, rows: Iterable[Row], own: AbstractSet[str] = frozenset()) -> None:
         """Ignore existing connections that are not the task's own: logins, and what preflight has closed.
