@@ -28,6 +28,7 @@ _TICK = 0.5
 _FROZEN = 4.0  # seconds; a longer gap between two ticks: this process itself was suspended
 POOL = 32  # threads that connect or push at once
 _PAUSES = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds at most between tries
+_PASSING = frozenset({Trouble.HUNG_UP, Trouble.LOST})  # may be over at the next try
 _LAST_MOMENTS = 2.0  # seconds that cancelled work has for cleaning up
 
 
@@ -96,7 +97,8 @@ class Fleet:
     ) -> Session:
         """Open a new session with one host, not yet among `sessions`; raise HostError.
 
-        A host that hangs up at once, as a busy sshd does, is retried after a random delay.
+        A host that hangs up at once, as a busy sshd does, or whose connection breaks meanwhile, is retried
+        after a random delay.
         """
         deadline = self.clock.now() + timeout
         for longest in _PAUSES:
@@ -104,7 +106,7 @@ class Fleet:
                 return self._open(host, deadline - self.clock.now(), ahead)
             except HostError as error:
                 pause = longest * self.clock.between(0.3, 1.0)
-                if error.kind != Trouble.HUNG_UP or self.clock.now() + pause + 1.0 > deadline:
+                if error.kind not in _PASSING or self.clock.now() + pause + 1.0 > deadline:
                     raise
             self.clock.sleep(pause)
         return self._open(host, deadline - self.clock.now(), ahead)

@@ -232,6 +232,8 @@ class _Attempt:
             return error
         if isinstance(error, ConnectionResetError):
             return HungUp("it reset the connection")
+        if isinstance(error, EOFError) and self._transport and self._transport.remote_version:
+            return EOFError("after its banner, before the login was complete")
         late, seconds = self._deadline.over, self._deadline.seconds
         if self._transport is not None and not self._transport.remote_version:
             if "Indecipherable" in str(error):

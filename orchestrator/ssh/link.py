@@ -72,9 +72,9 @@ class SshLink:
     remark = ""
 
     def explain(self, status: int | None, stderr: bytes) -> HostError | None:
-        """Return nothing: a channel exists only on an established connection."""
+        """Return nothing, unless the connection itself is gone."""
         del status, stderr
-        return None
+        return None if self._transport.is_active() else self._lost()
 
     def leave(self) -> None:
         pass

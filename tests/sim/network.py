@@ -32,7 +32,7 @@ class SimulatedChannel:
         self.agent: Agent | None = None
         self.open_here = self.open_there = True
         self.silent = False
-        self._opened = self._sent = False
+        self._opened = self._sent = self._cut = False
         self._held: list[Callable[[], None]] = []  # on its way while the link is silent
         self._arrived = bytearray()
         self._early = b""  # in the pipe of an agent that has yet to begin
@@ -55,14 +55,14 @@ class SimulatedChannel:
 
     def explain(self, status: int | None, words: bytes) -> HostError | None:
         del status, words
-        return None
+        return self._lost() if self._cut else None
 
     def leave(self) -> None:
         pass
 
     def send(self, data: bytes) -> None:
         if not self.open_here:
-            raise HostError(self.node.name, "was lost", kind=Trouble.LOST, why="the connection was closed")
+            raise self._lost()
         first, self._sent = not self._sent, True
         self._to_node((lambda: self._boot(data)) if first else lambda: self._hear(data))
 
@@ -92,6 +92,9 @@ class SimulatedChannel:
         if self.open_here:
             self.open_here = False
             self._to_node(self._gone)
+
+    def _lost(self) -> HostError:
+        return HostError(self.node.name, "was lost", kind=Trouble.LOST, why="the connection was closed")
 
     # --- the bytes ---
 
@@ -160,7 +163,7 @@ class SimulatedChannel:
     def cut(self) -> None:
         """Both ends learn at once that the link is gone; what was on its way is lost."""
         self._arrived.clear()
-        self._ended, self._held, self.silent = True, [], True
+        self._ended, self._held, self.silent, self._cut = True, [], True, True
         self._gone()
 
     def fall_silent(self, seconds: float) -> None:

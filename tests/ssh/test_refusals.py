@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -95,22 +96,21 @@ def test_what_answers_is_no_ssh_server(connector: SshConnector, cluster: Cluster
     assert "speaks another protocol" in error.why
 
 
-def test_a_host_that_hangs_up_at_first_is_tried_again(
-    connector: SshConnector, cluster: Cluster, config: Path
+@pytest.mark.parametrize("most", [0, 100, 1_500, 20_000])
+def test_a_connection_that_breaks_at_first_is_tried_again(
+    connector: SshConnector, cluster: Cluster, config: Path, most: int
 ) -> None:
-    """As sshd does beyond MaxStartups."""
+    """Before sshd's banner, as beyond MaxStartups; in the key exchange, the login, or the agent's start."""
     visits = 0
     port = cluster.servers[0].port
 
     def serve(client: socket.socket) -> None:
         nonlocal visits
         visits += 1
-        if visits <= 2:
-            client.close()
-            return
         upstream = stack.enter_context(socket.create_connection((cluster.hosts[0].address, port)))
-        threading.Thread(target=_pipe, args=(client, upstream), daemon=True).start()
-        threading.Thread(target=_pipe, args=(upstream, client), daemon=True).start()
+        limit = most if visits <= 2 else math.inf
+        for pair in ((client, upstream, limit), (upstream, client)):
+            threading.Thread(target=_pipe, args=pair, daemon=True).start()
 
     with ExitStack() as stack, listener(serve) as door:
         key = cluster.known_hosts.read_text().split()[1:3]
@@ -122,13 +122,15 @@ def test_a_host_that_hangs_up_at_first_is_tried_again(
     assert visits == 3
 
 
-def _pipe(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while data := source.recv(65536):
+def _pipe(source: socket.socket, target: socket.socket, most: float = math.inf) -> None:
+    """Copy what comes; cut both ends once `most` bytes have come."""
+    with suppress(OSError):
+        while most > 0 and (data := source.recv(int(min(most, 65536)))):
             target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        pass
+            most -= len(data)
+        target.shutdown(socket.SHUT_WR if most else socket.SHUT_RDWR)
+        if not most:
+            source.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_bad_ssh_config_is_quoted(connector: SshConnector, cluster: Cluster, config: Path) -> None:

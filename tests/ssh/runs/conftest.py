@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -26,6 +26,17 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 @pytest.fixture
 def four(tmp_path: Path) -> Iterator[Desk]:
     yield from _desk(4, tmp_path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failure what the viewers and the keepers wrote."""
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.failed and folder is not None:
+        for path in sorted([*folder.glob("*/err-*"), *folder.glob("*/state/orchestrate/runs/*/debug.log")]):
+            report.sections.append((path.name, path.read_text("utf-8", "replace")[-4000:]))
+    return report
 
 
 def _desk(count: int, tmp_path: Path) -> Iterator[Desk]:
