@@ -10,7 +10,8 @@ from typing import Any
 from worker_entry.failure import UsageError
 
 SINGLE = ("one-device", "mirrored", "central-storage", "tpu")
-KINDS = ("chief", "worker", "ps", "evaluator")
+TRAIN = ("chief", "worker")
+KINDS = (*TRAIN, "ps", "evaluator")
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,9 @@ class Cluster:
         return sum(len(addresses) for addresses in self.jobs.values()) > 1
 
     @property
-    def tasks(self) -> tuple[Task, ...]:
-        return tuple(Task(kind, i) for kind in KINDS for i in range(len(self.jobs.get(kind, ()))))
-
-    @property
     def trainers(self) -> tuple[Task, ...]:
         """Return the tasks that take part in a synchronous step, leader first."""
-        return tuple(task for task in self.tasks if task.kind in ("chief", "worker"))
+        return tuple(Task(kind, i) for kind in TRAIN for i in range(len(self.jobs.get(kind, ()))))
 
     @property
     def leader(self) -> Task:
@@ -49,9 +46,6 @@ class Cluster:
     @property
     def is_leader(self) -> bool:
         return self.task == self.leader
-
-    def address(self, task: Task) -> str:
-        return self.jobs[task.kind][task.index]
 
 
 ALONE = Cluster({}, Task("worker", 0))

@@ -33,7 +33,7 @@ def serve(cluster: Cluster, options: Options, reporter: Reporter) -> int:
     )
     termed = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: termed.set())
-    address = cluster.address(cluster.leader)
+    address = cluster.jobs[cluster.leader.kind][cluster.leader.index]
     chief = Presence(str(cluster.leader), lambda: look(address), options.start_timeout)
     print(f"{cluster.task} serves from {server.target}; it ends when {cluster.leader} has ended")
     reporter.ready(f"serves {cluster.leader}")

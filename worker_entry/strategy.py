@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from worker_entry.cluster import SINGLE, Chosen, Cluster
+from worker_entry.cluster import SINGLE, TRAIN, Chosen, Cluster
 from worker_entry.failure import ExpectedError, UsageError
 from worker_entry.options import Options
 
@@ -112,6 +112,6 @@ def _configure_coordination(cluster: Cluster, timeout: float) -> None:
     # Without this barrier (available from about 2.17 on) the timeout has no effect on the leader.
     if hasattr(config, "cluster_register_with_barrier"):
         config.cluster_register_with_barrier = True
-    for kind in ("chief", "worker"):
+    for kind in TRAIN:
         if kind in cluster.jobs:
             config.coordinated_job_list.add(name=kind, num_tasks=len(cluster.jobs[kind]))
