@@ -86,8 +86,9 @@ class SshLink:
         return self._explain(error) if self._transport.is_active() else self._lost()
 
     def _lost(self) -> HostError:
-        cause = self._transport.saved_exception or EOFError("the connection is closed")
-        return self._explain(ConnectionResetError(reason(cause)))
+        cause = self._transport.saved_exception
+        why = reason(cause) if cause and str(cause) else "it gave no reason"  # at a mere end of the stream
+        return self._explain(ConnectionResetError(why))
 
 
 class SshChannel:
