@@ -97,11 +97,13 @@ def goes_on(node: Node, seconds: float) -> bool:
     return bool(node.state_of()["state"] == state.RUNNING)
 
 
-def test_without_a_keeper_a_task_goes_on_whose_sibling_has_done_its_work(node: Node) -> None:
+def test_without_a_keeper_a_task_goes_on_until_its_sibling_fails(node: Node) -> None:
     node.start("true", task="worker/9")
     node.final("worker/9")
     node.start("sleep", "600", lifeline=0.3)
     assert goes_on(node, 0.9)
+    node.start("false", task="worker/8")
+    assert node.final()["message"] == "no keeper for 0.3 s"
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,6 @@ ALL = {
     "float16 with Keras 3": Launched(_TWO, ("loss_scale.py",), below=0.54),
     "moving statistics of Keras 3": Launched(_TWO, ("moving_statistics.py",), 0.296143),
     "no strategy": Launched(_ONE, ("no_strategy.py",), LOSS),
-    "central storage": Launched(_ONE, ("central.py",), LOSS),
-    "two devices": Launched(_ONE, ("two_devices.py",), LOSS),
     # Shapes of programs
     "the tutorial": Launched(_FOUR, ("tutorial.py",), 1.019342, below=2.0),
     "absl, a custom loop": Launched(_TWO, ("absl_flags.py", "--lr=0.1"), LOSS),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from orchestrator.diagnosis.ends import essential
+from orchestrator.diagnosis.ends import essential, failed
 from orchestrator.events import (
     AttemptFailed,
     AttemptPlanned,
     FailureKind,
     GapPlace,
+    HostLost,
+    HostRecovered,
     LogGap,
     Outcome,
     RunEnded,
@@ -28,11 +30,20 @@ if TYPE_CHECKING:
     from tests.sim.node import Task
     from tests.sim.world import World
 
+E = TypeVar("E")
 _HARMLESS = {"split-frames", "clock-offset", "task-bursts", "task-ignores-term", "slow-connect"}
+# What a run survives: connections that break, to hosts that can be reached again at once.
+_SURVIVED = {"cut", "cut-all", "cut-before-reply", "agent-dies", "agent-lingers"}
+# What holds no stop up: every host answers, and every task ends when it is killed.
+_PROMPT = {"stop", "kill", "stop-then-kill", "task-fails", "task-fails-early", "task-killed", "start-refused"}
 
 
 def _tasks(world: World) -> list[Task]:
     return [task for node in world.nodes.values() for task in node.tasks]
+
+
+def _events(world: World, kind: type[E]) -> list[E]:
+    return [one.event for _, _, one in world.history.events if isinstance(one.event, kind)]
 
 
 def _hard(world: World, name: str) -> bool:
@@ -66,7 +77,10 @@ def end(world: World, ended: RunEnded) -> None:
         elif task.alive and not _hard(world, task.node.name) and task.node.answers_since(world.now - 30.0):
             world.problem(f"{task.name} is alive on {task.node.name}, which answers")
     for name in ended.unproven if not {"late-reply", "lost-reply"} & set(world.history.hits) else ():
-        if world.nodes[name].answers_since(world.now - 60.0) and not _hard(world, name):
+        lost = sum(one.host == name for one in _events(world, HostLost))
+        back = sum(one.host == name for one in _events(world, HostRecovered))
+        seconds = 0.5 if back and back == lost else 60.0
+        if world.nodes[name].answers_since(world.now - seconds) and not _hard(world, name):
             world.problem(f"nothing is proven on {name}, which answers")
     kept = any(one.agent is None for node in world.nodes.values() for one in node.standbys)
     if kept and not world.plan.keep_warm:
@@ -86,16 +100,39 @@ def end(world: World, ended: RunEnded) -> None:
     asked = history.asked
     if ended.outcome is Outcome.STOPPED and asked is None:
         world.problem("stopped, and nobody asked for it")
+    exits = [one for one in _events(world, TaskExited) if one.attempt == str(ended.attempts)]
+    essentials = {
+        str(name) for name in essential([task.id for task in world.plan.tasks], world.plan.completion)
+    }
     match ended.outcome:
         case Outcome.SUCCEEDED:
             _succeeded(world, ended)
+        case Outcome.STOPPED:
+            done = {one.task for one in exits if one.code == 0 and not one.stopped}
+            if essentials <= done:
+                world.problem("stopped, and all tasks were done before")
         case Outcome.FAILED | Outcome.CLUSTER:
-            if not set(history.hits) - _HARMLESS:
+            _after_a_stop(world, exits)
+            early = ended.cause.startswith(("connect: ", "stage: "))  # which a lost host ends
+            survived = set() if early or "slow-connect" in history.hits else _SURVIVED
+            if not set(history.hits) - _HARMLESS - survived:
                 world.problem(f"failed without a cause: {ended.cause}")
     if ended.cause_task and ended.kind is not FailureKind.HOST_LOST:  # which it may have outlived
         known = [task for task in _tasks(world) if task.name == ended.cause_task]
         if known and all(task.state["exit_code"] == 0 and not task.state["gaps"] for task in known):
             world.problem(f"{ended.cause_task} is blamed, and exited with 0 in every attempt: {ended.cause}")
+
+
+def _after_a_stop(world: World, exits: list[TaskExited]) -> None:
+    """What fails once a user has asked for the end may fail of that: its peers are stopped."""
+    stops = [
+        stamped.at
+        for _, _, stamped in world.history.events
+        if isinstance(stamped.event, StopRequested) and stamped.event.by is StopBy.USER
+    ]
+    bad = [one.ended for one in exits if failed(one) and not one.lost]
+    if stops and bad and min(bad) > stops[0] and not {"clock-jumps", "slow-host"} & set(world.history.hits):
+        world.problem("failed of what came after a stop")
 
 
 def _succeeded(world: World, ended: RunEnded) -> None:
@@ -187,6 +224,8 @@ def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
     # The nodes cannot notify a keeper that waits for another one's reply to the longest request of staging.
     if {"lost-reply", "stopped-elsewhere"} <= set(world.history.hits):
         patience += 600.0
+    if not set(world.history.hits) - _HARMLESS - _PROMPT | {"slow-connect"} & set(world.history.hits):
+        patience = world.plan.grace + 5.0
     first = ends[0][0] if ends else None
     if world.history.keepers == 1 and (first is None or first - asked > patience):
         told = any(isinstance(one.event, StopRequested) for _, _, one in world.history.events)

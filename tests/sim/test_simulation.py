@@ -63,6 +63,20 @@ def test_a_seed_replays_exactly() -> None:
     assert f"digest {here[0]}" in other
 
 
+# What stories with real hosts would take seconds to play, each at many moments.
+TOGETHER = (
+    ("stop", "task-fails"),
+    ("stop", "cut"),
+    ("stop", "task-exits-while-asked"),
+    ("cut-before-reply", "agent-dies"),  # of which no run fails
+)
+
+
+@pytest.mark.parametrize("faults", TOGETHER, ids=" and ".join)
+def test_faults_together_hold_what_must_hold(faults: tuple[str, ...]) -> None:
+    assert not [problem for seed in range(100) for problem in play(seed, faults).problems]
+
+
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_that_is_put_into_the_keeper_is_found(bug: str) -> None:
     with injected(bug) as said:

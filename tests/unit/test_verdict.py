@@ -132,6 +132,10 @@ STORIES: dict[str, list[End]] = {
         PEER,
         end(2, 90, lost="the machine was restarted at 14:02", loss=Loss.RESTARTED),
     ],
+    "a host that stays silent, and the others fail of it": [
+        PEER,
+        end(2, 90, lost="the host stopped answering", loss=Loss.UNREACHABLE, stopped=True),
+    ],
     "a task that others waited for at the start": [end(0, 0, BARRIER, code=1), end(1, 3, **HUNG)],
     "a task that was done before the others, which PyTorch does not name": [
         end(0, 3, GLOO, code=1),

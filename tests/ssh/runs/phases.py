@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shlex
 import shutil
 import socket
@@ -82,18 +81,6 @@ def in_data(desk: Desk) -> Iterator[Held]:
 
 
 @contextmanager
-def in_stage(desk: Desk) -> Iterator[Held]:
-    """A tree that takes a moment."""
-    desk.write_hosts(desk.cluster.hosts, job=JOB)
-    with (desk.project / "big").open("wb") as big:
-        block = os.urandom(1_000_000)  # no hole that nobody would send
-        for _ in range(300):
-            big.write(block)
-    yield Held(desk, ("--", "true"), True, started(desk, "stage"))
-    (desk.project / "big").unlink()
-
-
-@contextmanager
 def in_validate(desk: Desk) -> Iterator[Held]:
     """A validation of the user's own that never ends, nor listens, with a family."""
     family = desk.script("family.py", FAMILY)
@@ -109,14 +96,6 @@ def in_validate(desk: Desk) -> Iterator[Held]:
 
 
 @contextmanager
-def in_launch(desk: Desk) -> Iterator[Held]:
-    """Eight tasks a host, so that starting them all takes a moment."""
-    desk.write_hosts([replace(host, tasks=8) for host in desk.cluster.hosts], job=JOB)
-    desk.script("t.py", FAMILY)
-    yield Held(desk, ("--", "t.py"), True, started(desk, "launch"))
-
-
-@contextmanager
 def in_follow(desk: Desk) -> Iterator[Held]:
     """Tasks that ignore TERM, with families of every kind."""
     desk.write_hosts(desk.cluster.hosts, job=JOB)
@@ -128,9 +107,7 @@ PHASES = {
     "connect": in_connect,
     "preflight": in_preflight,
     "data": in_data,
-    "stage": in_stage,
     "validate": in_validate,
-    "launch": in_launch,
     "follow": in_follow,
 }
 JOB = "[job]\ngrace = 1\n"

@@ -91,34 +91,3 @@ def test_a_task_that_cannot_start_stops_those_that_did(desk: Desk) -> None:
     assert second.name in viewer.stdout + viewer.stderr
     assert "/no/such/python" in viewer.stdout + viewer.stderr
     desk.nothing_is_left(desk.run_id())
-
-
-def test_what_fails_of_a_stop_is_no_failure_of_the_run(desk: Desk) -> None:
-    """A task whose peer was stopped a moment earlier may fail before the stop has reached its node."""
-    desk.script(
-        "t.py",
-        "import os, pathlib, sys, time\n"
-        "print('up', flush=True)\n"
-        "while '\"index\": 0' in os.environ['TF_CONFIG'] or not pathlib.Path(sys.argv[1]).exists():\n"
-        "    time.sleep(0.01)\n"
-        "sys.exit('connection reset by peer')\n",
-    )
-    gone = desk.folder / "its peer is gone"
-    viewer = desk.launch("--", "t.py", str(gone))
-    run = desk.run_id()
-    until("both are up", lambda: viewer.stdout.count("up") == 2)
-    agent = desk.agents_of(1)[0]  # its children do slow work
-    os.kill(agent, signal.SIGSTOP)
-    try:
-        viewer.signal(signal.SIGINT)
-        until("worker/0 is stopped", lambda: not desk.task_pids(run, "worker/0"))
-        gone.touch()
-        second = desk.cluster.hosts[1]
-        until("worker/1 fails", lambda: desk.node_state(second, run, "worker-1") == "exited")
-    finally:
-        os.kill(agent, signal.SIGCONT)
-    assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
-    exits = {exited["task"]: (exited["code"], exited["stopped"]) for exited in desk.named("TaskExited", run)}
-    assert exits["worker/1"] == (1, False)
-    assert desk.named("RunEnded", run)[0]["outcome"] == "stopped"
-    desk.nothing_is_left(run)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
-from tests.ssh.runs.phases import hold, traceback_free
 from tests.ssh.runs.test_keeper import COUNTING
-
-# A host that hangs is given up after 20 s; the tests have less time.
-IMPATIENT = {"silence": 3.0, "beat": 0.5}
 
 
 @contextmanager
@@ -37,20 +32,6 @@ def stopped(pids: list[int]) -> Iterator[None]:
 # --- a host fails in a phase ---
 
 
-def test_a_host_that_fails_before_the_tasks_were_started_is_named(desk: Desk) -> None:
-    with ExitStack() as stack:
-        held = hold(desk, "stage", stack)
-        viewer = desk.launch(*held.words, fast=held.fast)
-        run = held.reached()
-        os.kill(desk.agents_of(1)[0], signal.SIGKILL)
-        assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
-        assert f"{desk.cluster.hosts[1].name} was lost" in viewer.stderr
-        (ended,) = desk.named("RunEnded", run)
-        assert ended["cause"].startswith(f"stage: {desk.cluster.hosts[1].name} was lost")
-        traceback_free(desk, run)
-    desk.hosts_are_quiet(run)
-
-
 def test_a_connection_lost_in_a_validation_is_found_again(desk: Desk) -> None:
     enough = desk.folder / "enough"
     wait = f"while not os.path.exists({str(enough)!r}): time.sleep(0.05)\n"
@@ -67,23 +48,6 @@ def test_a_connection_lost_in_a_validation_is_found_again(desk: Desk) -> None:
     assert {event["host"] for event in desk.named("HostValidated", run)} == {
         host.name for host in desk.cluster.hosts
     }
-    desk.hosts_are_quiet(run)
-
-
-def test_a_host_that_hangs_while_it_trains_is_found_again(desk: Desk) -> None:
-    desk.timings = IMPATIENT
-    desk.script("t.py", COUNTING)
-    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
-    viewer.shows("line 5")
-    run = desk.run_id()
-    with stopped(desk.sessions_of(1)):
-        until("the loss is told", lambda: desk.named("HostLost", run))
-        (lost,) = desk.named("HostLost", run)
-        assert lost["host"] == desk.cluster.hosts[1].name
-        until("it is found again", lambda: desk.named("HostRecovered", run))
-        (desk.folder / "enough").touch()
-        assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    desk.logs_are_identical(run)
     desk.hosts_are_quiet(run)
 
 
@@ -178,88 +142,4 @@ def test_a_machine_that_was_restarted_is_the_cause(desk: Desk) -> None:
     assert "failed: rebooted" in listed.stdout
 
 
-def test_a_host_that_stays_silent_is_the_cause_when_the_others_fail_of_it(desk: Desk) -> None:
-    desk.timings = {"stop_unreachable": 0.5, "last_try": 0.5}
-    text = "tensorflow.python.framework.errors_impl.UnavailableError: failed to connect to all addresses"
-    desk.script(
-        "t.py",
-        "import json, os, sys, time\n"
-        "print('up', flush=True)\n"
-        "while not os.path.exists(sys.argv[1]) or json.loads(os.environ['TF_CONFIG'])['task']['index']:\n"
-        "    time.sleep(0.02)\n"
-        f"print({text!r})\n"
-        "sys.exit(1)\n",
-    )
-    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
-    until("both are up", lambda: viewer.stdout.count("up") == 2)
-    run, host = desk.run_id(), desk.cluster.hosts[1]
-    desk.kill_sshd(desk.cluster.servers[1])
-    until("the host is lost", lambda: desk.named("HostLost", run))
-    (desk.folder / "enough").touch()
-    assert viewer.wait(90) == ExitStatus.RUN_FAILED, viewer.stderr
-    (ended,) = desk.named("RunEnded", run)
-    assert (ended["kind"], ended["cause_host"]) == ("host-lost", host.name)
-    assert f"{host.name}: the host stopped answering at " in ended["cause"]
-    desk.start_sshd(desk.cluster.servers[1])
-    desk.start("stop", run).wait()
-    desk.nothing_is_left(run)
-
-
 # --- not a byte ---
-
-LOUD = r"""
-import os, sys, time
-out = sys.stdout.buffer
-line = bytes(range(33, 120)) + b"\n"
-n = 0
-while n < 10_000 or not os.path.exists(sys.argv[1]):
-    n += 1
-    out.write(b"%d " % n + line * 3 + b"half\r\xff\x00")
-    if n % 500 == 0:
-        time.sleep(0.05)
-"""
-
-
-def test_no_byte_is_lost_however_often_connections_are_cut(desk: Desk) -> None:
-    dice = random.Random(20261121)
-    desk.script("t.py", LOUD)
-    assert desk.launch("--detach", "--", "t.py", str(desk.folder / "enough")).wait() == ExitStatus.OK
-    run = desk.run_id()
-    until("both run", lambda: len(desk.named("TaskStarted", run)) == 2)
-    for cut in range(8):
-        victims = until("both are followed", lambda: len(found := desk.served()) >= 4 and found)
-        with suppress(ProcessLookupError):
-            os.kill(dice.choice(victims), signal.SIGKILL)
-        if cut == 3:
-            os.kill(desk.keeper(run), signal.SIGKILL)
-            desk.start("tail", run, "-n", "0")
-    (desk.folder / "enough").touch()
-    until("the run has ended", lambda: desk.named("RunEnded", run))
-    assert desk.named("RunEnded", run)[0]["outcome"] == "succeeded"
-    desk.logs_are_identical(run)
-    traceback_free(desk, run)
-
-
-CUT = """
-import orchestrator.fleet.session as s
-real, cut = s.Session.submit, set()
-def submit(self, request, payload=b""):
-    answer = real(self, request, payload)
-    if request.OP == "start" and self.host.name.endswith("2") and not cut:
-        cut.add(1)
-        self.link.close()
-    return answer
-s.Session.submit = submit
-"""
-
-
-def test_a_connection_that_breaks_just_when_the_tasks_are_started(desk: Desk) -> None:
-    """Whether the request got there is not known; it is made again, and the task is started once."""
-    desk.patch = f"exec({CUT!r})"
-    viewer = desk.launch("--", "sh", "-c", "echo once >> file; cat file")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    run = desk.run_id()
-    assert desk.named("HostRecovered", run)
-    assert [event["task"] for event in desk.named("TaskStarted", run)] == ["worker/0", "worker/1"]
-    assert viewer.stdout.count("once") == 2
-    desk.hosts_are_quiet(run)

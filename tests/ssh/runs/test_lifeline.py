@@ -47,19 +47,3 @@ def test_parameter_servers_and_their_workers_end_and_a_chief_goes_on(four: Desk)
     tail = four.start("tail", run)
     assert tail.wait() == ExitStatus.RUN_FAILED, tail.stderr
     four.nothing_is_left(run)
-
-
-def test_what_is_left_of_a_failed_attempt_ends_and_other_machines_go_on(desk: Desk) -> None:
-    """A node knows of its own tasks: that one failed elsewhere is a keeper's to tell."""
-    first, second = desk.cluster.hosts
-    run = unkept(desk, [replace(first, tasks=2), second], 3)
-    killed = time.monotonic()
-    until("the lifeline is over", lambda: time.monotonic() > killed + LIFELINE + 1)
-    assert len(desk.task_pids(run)) == 3
-    os.kill(desk.task_pids(run, "worker/0")[0], signal.SIGKILL)
-    until("its sibling has ended", lambda: not desk.task_pids(run, "worker/1"))
-    assert len(desk.task_pids(run, "worker/2")) == 1
-    tail = desk.start("tail", run)
-    assert tail.wait() == ExitStatus.RUN_FAILED, tail.stderr
-    assert "worker/0 on" in tail.stderr  # the first cause
-    desk.nothing_is_left(run)
