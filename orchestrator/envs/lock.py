@@ -14,11 +14,11 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 
 from orchestrator.envs import uv
 from orchestrator.envs.foreign import explained
-from orchestrator.envs.platforms import allows
+from orchestrator.envs.platforms import EXACT, LINUX, allowed_by, allows
 from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import Environment
 from orchestrator.plainfile import read_plain
@@ -27,7 +27,6 @@ OLDEST = "3.11"  # the oldest Python that a lock supports if [env] names no vers
 HASH = " --hash="
 _LATER = range(11, 40)  # minor versions, from OLDEST on
 _MOST = 16 << 20  # bytes of a requirements file or a lock
-_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _INCLUDE = re.compile(r"^\s*(?:-r|--requirement|-c|--constraint)[ \t=]\s*(\S+)", re.MULTILINE)
 _INDEX = re.compile(r"^\s*((?:-i|-f|--(?:extra-)?index-url|--find-links)[ =]\s*\S+)", re.MULTILINE)
 _CPU = re.compile(r"^\s*tensorflow[-_]cpu\b", re.MULTILINE | re.IGNORECASE)
@@ -44,9 +43,8 @@ class Lock(Struct, frozen=True):
     def names(self) -> tuple[str, ...]:
         """Return the packages that Linux machines may need."""
         packages = (Requirement(bare(line)) for line in requirement_lines(self.text))
-        linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
         return tuple(
-            package.name for package in packages if package.marker is None or package.marker.evaluate(linux)
+            package.name for package in packages if package.marker is None or package.marker.evaluate(LINUX)
         )
 
 
@@ -91,20 +89,15 @@ def _check_index(environment: Environment, text: str) -> None:
     named_there = _INDEX.search("\n".join(_contents(path, set()))) if environment.requirements else None
     if named_there is None:
         return
-    with tempfile.TemporaryDirectory() as name:
-        listing = Path(name) / "lock.txt"
-        listing.write_text(text, encoding="utf-8")
-        index = ["--default-index", environment.index] if environment.index else []
-        arguments = ["pip", "compile", "--quiet", "--no-deps", "--universal", *index, str(listing)]
-        try:
-            uv.run("look up the packages of [env]", arguments)
-        except ClusterError as error:
-            raise UsageError(
-                f"{path} names an index of its own, {named_there[1]!r}",
-                why=f"the hosts use only the index of [env]: {error.why}",
-                hint="remove that line, and `+cu121` of versions: the builds of the package index have CUDA, "
-                "too; or set `index` under [env] to an index that has all packages",
-            ) from None
+    try:
+        uv.compiled(text, "--universal", index=environment.index)
+    except ClusterError as error:
+        raise UsageError(
+            f"{path} names an index of its own, {named_there[1]!r}",
+            why=f"the hosts use only the index of [env]: {error.why}",
+            hint="remove that line, and `+cu121` of versions: the builds of the package index have CUDA, "
+            "too; or set `index` under [env] to an index that has all packages",
+        ) from None
 
 
 def _explained(environment: Environment, reason: str) -> UsageError | None:
@@ -219,10 +212,8 @@ def overrides_of(listing: str) -> list[str]:
 
 def _minimum(environment: Environment) -> str:
     python = environment.python or OLDEST
-    if _VERSION.fullmatch(python):
+    if EXACT.fullmatch(python):
         return python
-    try:
-        allowed = SpecifierSet(python)
-    except InvalidSpecifier:  # a program
+    if (allowed := allowed_by(python)) is None:  # a program
         return OLDEST
     return next((f"3.{minor}" for minor in range(6, 40) if allows(allowed, minor)), OLDEST)

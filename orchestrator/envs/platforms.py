@@ -17,7 +17,8 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 _OLDEST_GLIBC = 5  # in manylinux tags that contain one: manylinux_2_5
 _MINORS = range(8, 30)  # versions of Python 3 that are considered
-_EXACT = re.compile(r"\d+\.\d+(\.\d+)?")
+EXACT = re.compile(r"\d+\.\d+(\.\d+)?")
+LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}  # for markers
 
 
 class Platform(Struct, frozen=True):
@@ -70,18 +71,18 @@ class Compatibility(Struct, frozen=True, eq=False):
 
     def allowed(self, requested: str) -> tuple[int, ...]:
         """Return the allowed versions; `requested` is a version, a specifier (PEP 440), or an interpreter."""
-        return tuple(minor for minor in self.minors if allows(_pythons(requested), minor))
+        return tuple(minor for minor in self.minors if allows(allowed_by(requested), minor))
 
     def missing(self, requested: str) -> str:
         """Return the packages without a wheel for the allowed version that lacks the fewest."""
-        allowed = [names for minor, names in self.blocking.items() if allows(_pythons(requested), minor)]
+        allowed = [names for minor, names in self.blocking.items() if allows(allowed_by(requested), minor)]
         fewest: tuple[str, ...] = min(allowed, key=len, default=())
         return ", ".join(fewest)
 
 
 def specifier(requested: str, minors: Sequence[int]) -> str:
     """Return the request for uv: some of these versions, as far as they are allowed."""
-    if not minors or _pythons(requested) is None or _EXACT.fullmatch(requested):
+    if not minors or allowed_by(requested) is None or EXACT.fullmatch(requested):
         return requested
     holes = (f"!=3.{minor}.*" for minor in range(minors[0], minors[-1]) if minor not in minors)
     return ",".join(
@@ -94,9 +95,10 @@ def allows(pythons: SpecifierSet | None, minor: int) -> bool:
     return pythons is None or any(f"3.{minor}{patch}" in pythons for patch in ("", ".99"))
 
 
-def _pythons(requested: str) -> SpecifierSet | None:
+def allowed_by(requested: str) -> SpecifierSet | None:
+    """Return the Pythons that a version or a specifier allows; None for an interpreter."""
     try:
-        return SpecifierSet(f"=={requested}.*" if _EXACT.fullmatch(requested) else requested)
+        return SpecifierSet(f"=={requested}.*" if EXACT.fullmatch(requested) else requested)
     except InvalidSpecifier:
         return None
 
@@ -137,8 +139,7 @@ def _applies(package: Mapping[str, Any], minor: int, platform: Platform) -> bool
     if "marker" not in package:
         return True
     python = {"python_version": f"3.{minor}", "python_full_version": f"3.{minor}.99"}
-    linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-    return Marker(package["marker"]).evaluate({**linux, **python, "platform_machine": platform.machine})
+    return Marker(package["marker"]).evaluate({**LINUX, **python, "platform_machine": platform.machine})
 
 
 def _tags(wheel: Mapping[str, Any]) -> frozenset[Tag]:

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,6 +52,16 @@ def run(what: str, arguments: Sequence[str], **settings: str) -> str:
             hint="fix what uv reports; for a private index set `index` under [env], or UV_DEFAULT_INDEX",
         )
     return done.stdout
+
+
+def compiled(text: str, *options: str, index: str | None) -> str:
+    """Return what uv's index has for the lines of a lock; raise ClusterError if it lacks some."""
+    with tempfile.TemporaryDirectory() as name:
+        listing = Path(name) / "lock.txt"
+        listing.write_text(text, encoding="utf-8")
+        arguments = ["pip", "compile", "--quiet", "--no-header", "--no-deps", *options]
+        arguments += ["--default-index", index] if index else []
+        return run("look up the packages of [env]", [*arguments, str(listing)])
 
 
 def is_own(target: Platform) -> bool:

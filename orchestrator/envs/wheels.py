@@ -102,12 +102,7 @@ def uv_for(platform: Platform, index: str | None, on_bytes: Callable[[int], None
 
 def _pylock(lock: Lock, index: str | None, *target: str) -> list[Mapping[str, Any]]:
     """Return the packages of a lock with the files that the index has for each (PEP 751)."""
-    with tempfile.TemporaryDirectory() as name:
-        listing = Path(name) / "lock.txt"
-        listing.write_text(lock.text, encoding="utf-8")
-        arguments = ["pip", "compile", "--quiet", "--no-header", "--no-deps", "--format", "pylock.toml"]
-        arguments += [*target, *(["--default-index", index] if index else [])]
-        text = uv.run("look up the packages of [env]", [*arguments, str(listing)])
+    text = uv.compiled(lock.text, "--format", "pylock.toml", *target, index=index)
     return list(tomllib.loads(text).get("packages", []))
 
 
