@@ -71,7 +71,6 @@ class Clock:
         return thread
 
     def join(self, thread: threading.Thread, timeout: float) -> None:
-        """Wait for a thread to end."""
         thread.join(timeout)
 
 

@@ -117,9 +117,9 @@ def allocation(job: str) -> list[dict[str, Any]]:
     nodes: list[dict[str, Any]] = []
     for name in names:
         address, count = _address(name, records.get(name, {})), tasks.get(name, 1)
+        own = {"devices": devices[name]} if name in devices else {}
         node = {"name": name, "ssh": name, "via": "srun", "tasks": count, "address": address}
-        node |= {"task_port": port}
-        nodes.append(node | ({"devices": devices[name]} if name in devices else {}))
+        nodes.append({**node, "task_port": port, **own})
     return nodes
 
 

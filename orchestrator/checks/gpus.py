@@ -106,7 +106,6 @@ def _kind(report: HostReport) -> str:
 
 
 def alike(evidence: Evidence) -> Judgements:
-    """Compare models and drivers."""
     hosts = grouped((kind, report.name) for report in evidence.reports if (kind := _kind(report)))
     usual = max(hosts, key=lambda kind: len(hosts[kind]), default="")
     for kind in (kind for kind in hosts if kind != usual):

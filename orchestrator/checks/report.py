@@ -125,8 +125,6 @@ class Evidence(Struct, frozen=True):
 
 
 class Judgement(Struct, frozen=True):
-    """One result of a check."""
-
     level: Level
     text: str  # short: "3.11.2", "120 GB free"
     why: str = ""

@@ -58,7 +58,6 @@ class Rule(Struct, frozen=True):
 
 @cache
 def table() -> tuple[Rule, ...]:
-    """Return the rules in order."""
     return tuple(map(_rule, tomllib.loads(_TABLE.read_text(encoding="utf-8"))["rule"]))
 
 

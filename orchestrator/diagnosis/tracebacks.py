@@ -6,7 +6,7 @@ A task's own report has more, such as groups of exceptions; this is for tasks th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -54,7 +54,8 @@ def last(lines: Sequence[str]) -> PrintedException | None:
     """
     plain = [bare(line) for line in shortened(lines)]
     chains: list[PrintedException] = []
-    for each in _all(plain):
+    printed = (_read(plain, at) for at, line in enumerate(plain) if _HEADER.match(line))
+    for each in filter(None, printed):
         above = (line.strip() for line in plain[max(0, each.begins - 3) : each.begins])
         if chains and any(line in _CHAINED for line in above):
             each = replace(each, begins=chains.pop().begins)  # noqa: PLW2901
@@ -97,12 +98,6 @@ def shortened(lines: Sequence[str]) -> Sequence[str]:
 def bare(line: str) -> str:
     """Return the line without colors and PyTorch's rank."""
     return _DECORATION.sub("", line).rstrip()
-
-
-def _all(plain: Sequence[str]) -> Iterator[PrintedException]:
-    for place, line in enumerate(plain):
-        if _HEADER.match(line) and (each := _read(plain, place)) is not None:
-            yield each
 
 
 def _read(lines: Sequence[str], begins: int) -> PrintedException | None:

@@ -166,7 +166,8 @@ def _by_hearsay(
     peer = exits.get(statement.accused)
     if peer is None or failed(peer):
         verdict = _verdict(first, statements, [first])
-        early = [exited for exited in exits.values() if _finished_before(first, exited)]
+        done = (exited for exited in exits.values() if exited.code == 0 and not exited.stopped)
+        early = [exited for exited in done if exited.ended < first.ended]
         if not early:
             return verdict
         # PyTorch and JAX do not say which peer is gone.
@@ -194,10 +195,6 @@ def _by_hearsay(
     last_lines = lastwords.excerpt(statements[peer.task].lines)
     why = f"{first.task} waited for it at {statement.where}" if statement.where else ""
     return Verdict(kind, peer.task, peer.host, cause, last_lines, hint, why)
-
-
-def _finished_before(first: TaskExited, exited: TaskExited) -> bool:
-    return exited.code == 0 and not exited.stopped and exited.ended < first.ended
 
 
 def _verdict(exited: TaskExited, statements: Mapping[str, Statement], alike: Sequence[TaskExited]) -> Verdict:

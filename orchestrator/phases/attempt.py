@@ -42,8 +42,6 @@ _LEAVE_EVERY = 2.0
 
 
 class Finished(Struct, frozen=True):
-    """How an attempt ended."""
-
     exits: tuple[TaskExited, ...]
     good: bool
     by_user: bool  # a user stopped it before any task had failed

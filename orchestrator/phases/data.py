@@ -287,8 +287,6 @@ class Transfer:
             self._fleet.clock.sleep(self._glance)
 
     def _send(self, part: Participant) -> None:
-        """Send a host what it lacks."""
-
         def before(size: int) -> None:
             if self._fleet.clock.now() - part.shown_at > _SHOWN_EVERY:
                 self._look(part)

@@ -198,7 +198,6 @@ def _make_work(
 
 
 def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]) -> None:
-    """Send what is missing."""
     first, *others = trees
 
     def send(tree: Contents, session: Session) -> None:

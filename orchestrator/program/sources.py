@@ -127,12 +127,10 @@ def called(call: ast.Call) -> str:
 
 
 def text(node: ast.AST | None) -> str | None:
-    """Return the value of a literal string."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
-    """Return an argument by its position or its name."""
     if len(call.args) > place and not any(isinstance(item, ast.Starred) for item in call.args):
         return call.args[place]
     return next((item.value for item in call.keywords if item.arg == name), None)

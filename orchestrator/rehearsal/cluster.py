@@ -99,7 +99,7 @@ def write(server: SshServer, authorized_keys: Path) -> None:
         "UseDNS": "no",
         **({"UsePAM": "yes"} if os.geteuid() == 0 else {}),  # without it a locked account is refused
         # All hosts share one source address.
-        **({"PerSourcePenalties": "no"} if _knows("PerSourcePenalties=no") else {}),
+        **({"PerSourcePenalties": "no"} if _penalizes() else {}),
         **server.options,
     }
     lines = [f"ListenAddress {endpoint(server.address, server.port)}"]
@@ -108,9 +108,9 @@ def write(server: SshServer, authorized_keys: Path) -> None:
 
 
 @cache
-def _knows(option: str) -> bool:
-    """Return True if this sshd has an option: from 9.8 on it penalizes sources of failed logins."""
-    argv = [binary(), "-T", "-f", "/dev/null", "-h", "/dev/null", "-o", option]
+def _penalizes() -> bool:
+    """Return True if this sshd, from 9.8 on, penalizes sources of failed logins."""
+    argv = [binary(), "-T", "-f", "/dev/null", "-h", "/dev/null", "-o", "PerSourcePenalties=no"]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     return "Bad configuration option" not in done.stderr
 

@@ -100,7 +100,7 @@ class Folding:
         if line.task not in self._last:
             self._last[line.task] = -1
             self._running.add(line.task)
-        hides = is_information(line.text) or (line.task in self._hides and is_continued(line.text))
+        hides = is_information(line.text) or (line.task in self._hides and _CONTINUED.match(line.text))
         (self._hides.add if hides else self._hides.discard)(line.task)
         if hides:
             return shown
@@ -142,11 +142,6 @@ def is_information(text: str) -> bool:
     if text.startswith(_INFO):
         return not _ALARM.search(text)
     return text[:1] in "IT2W" and bool(_INFORMATION.match(text))
-
-
-def is_continued(text: str) -> bool:
-    """Return True for a line that continues the informational output above it."""
-    return bool(_CONTINUED.match(text))
 
 
 def shape(text: str) -> str:

@@ -34,21 +34,7 @@ _SHOWN = 12  # differences of one area; JSON has all
 _WIDEST = 48  # characters of a value
 _REST = 17  # cells of a line that are the area's, and gaps
 # Of a request: facts of other areas, or of the plan, or nothing that a run depends on.
-_PLANNED = frozenset(
-    [
-        "inventory",
-        "command",
-        "env",
-        "framework",
-        "validate",
-        "validation",
-        "replay",
-        "terminal",
-        "notify",
-        "metrics",
-        "name",
-    ]
-)
+_PLANNED = "inventory command env framework validate validation replay terminal notify metrics name"
 _CLOSE = 0.1  # of the larger one: numbers that differ by less are no news
 _PINNED = re.compile(r"(?m)^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s\\]+(?: ; [^\\\n]*[^\\\s])?)")  # and marker
 _DERIVED = re.compile(r"TMPDIR|ORCHESTRATE_.*")  # follow from hosts and their ports
@@ -123,7 +109,7 @@ def _options(request: LaunchRequest | None) -> dict[str, str]:
     return {
         name: f"{value:g}" if isinstance(value, float) else str(value or "")
         for name, value in given.items()
-        if name not in _PLANNED
+        if name not in _PLANNED.split()
     }
 
 

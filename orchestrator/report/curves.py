@@ -40,8 +40,6 @@ Line: TypeAlias = list[tuple[float, float]]
 
 
 class Point(NamedTuple):
-    """A task at one moment."""
-
     at: float  # seconds since the epoch
     step: float | None = None
     values: Mapping[str, float] = {}
@@ -91,7 +89,6 @@ def joined(reported: Sequence[Point], printed: Sequence[Point]) -> list[Point]:
 
 
 def last(points: Iterable[Point]) -> dict[str, float]:
-    """Return the last value of each number."""
     return {
         name: value
         for point in points

@@ -14,8 +14,6 @@ _MOST, _LEAST, _ALL = 1000, 100, 8000  # points of a metric: of one task, of eac
 
 
 class TrainingPoint(Struct, frozen=True, omit_defaults=True):
-    """One moment of a task's training."""
-
     n: int  # its number among the points of the run
     at: float  # seconds since the epoch
     task: str

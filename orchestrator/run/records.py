@@ -34,8 +34,6 @@ LONGEST = 256 << 10  # bytes of a record: the hook's, with six exceptions in whi
 
 
 class TaskPlace(Struct, frozen=True):
-    """A task, where it runs, and in which attempt."""
-
     task: TaskId
     host: str
     attempt: str

@@ -103,7 +103,6 @@ class View(Struct, frozen=True):
 
     @property
     def phase(self) -> PhaseView | None:
-        """Return the current phase."""
         return next((phase for phase in reversed(self.phases) if phase.seconds is None), None)
 
 

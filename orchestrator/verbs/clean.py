@@ -18,8 +18,6 @@ _SECONDS = 1800.0  # for removing many files from a network disk
 
 
 class Cleaning(Struct, frozen=True):
-    """The state of one `clean`."""
-
     hosts: Mapping[str, wire.Cleaned]  # a node's reply, by host
     unreachable: Mapping[str, HostError]
     here: prune.Pruned

@@ -22,8 +22,6 @@ from orchestrator.verbs.environment import absent, check_data
 
 
 class Pushed(Struct, frozen=True):
-    """Data on hosts."""
-
     data: Data
     dataset: Contents | None  # None: no host could be reached
     placed: Mapping[str, str]  # host -> its path there

@@ -76,7 +76,6 @@ class Manifest:
         return hashlib.sha256(self.encode()).hexdigest()[:32]
 
     def blobs(self, number: int) -> list[Blob]:
-        """Return the blobs of a file."""
         size = self.files[number].size
         return [Blob(number, at, min(BLOB, size - at)) for at in blobs_of(size)]
 

@@ -126,8 +126,6 @@ def _tell_start(fd: int, answer: dict[str, Any]) -> None:
 
 
 class Supervisor:
-    """The loop and its state."""
-
     def __init__(
         self, launch: Launch, handles: Handles, waiting: Waiting | None = None, *, lends: bool = False
     ) -> None:
