@@ -151,7 +151,7 @@ def variables(env: Mapping[str, str], options: Any, program: Sequence[str] = ())
 
 
 def find_place(env: Mapping[str, str], given: int, first: int) -> tuple[str, int, int]:
-    """Return the engine, the rank and the number of tasks; `told` where the environment has none."""
+    """Return the engine, the rank and the number of tasks: `given` where the environment has none."""
     namespace = env.get("PMIX_NAMESPACE", "slurm.")  # otherwise the step of srun is one of their daemons
     for engine, rank, size in ENGINES:
         total = int(env.get(size, 0)) if size else given

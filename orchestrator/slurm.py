@@ -116,10 +116,9 @@ def allocation(job: str) -> list[dict[str, Any]]:
     port = _FIRST_PORT + int(job) % _PLACES * _ROOM
     nodes: list[dict[str, Any]] = []
     for name in names:
-        address, count = _address(name, records.get(name, {})), tasks.get(name, 1)
-        own = {"devices": devices[name]} if name in devices else {}
-        node = {"name": name, "ssh": name, "via": "srun", "tasks": count, "address": address}
-        nodes.append({**node, "task_port": port, **own})
+        node = {"name": name, "ssh": name, "via": "srun", "tasks": tasks.get(name, 1), "task_port": port}
+        node["address"] = _address(name, records.get(name, {}))
+        nodes.append(node | ({"devices": devices[name]} if name in devices else {}))
     return nodes
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator import wire
-from orchestrator.clock import SYSTEM, Clock
+from orchestrator.clock import SYSTEM
 from orchestrator.errors import HostError, UsageError
 from orchestrator.events import DataPlaced, Phase, Stepped
 from orchestrator.fleet import Answers, Fleet
@@ -101,14 +101,14 @@ def find_set(root: Path, name: str) -> Path | None:
     return None
 
 
-def read_sources(paths: Sequence[DataPath], emit: Emit, clock: Clock = SYSTEM) -> Contents:
+def read_sources(paths: Sequence[DataPath], emit: Emit) -> Contents:
     """Read them, with a progress report every second; raise UsageError."""
-    reported = clock.now()
+    reported = SYSTEM.now()
 
     def on_bytes(done: int, total: int) -> None:
         nonlocal reported
-        if clock.now() - reported > _SHOWN_EVERY:
-            reported = clock.now()
+        if SYSTEM.now() - reported > _SHOWN_EVERY:
+            reported = SYSTEM.now()
             emit(Stepped("", "reads the data", done, total))
 
     return read_data(paths, on_bytes)

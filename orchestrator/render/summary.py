@@ -24,7 +24,7 @@ _HEAD = {
 
 
 def summary(view: View, *, shown: bool = True) -> list[str]:
-    """Return the lines that end a run; none while it goes on. `told`: hosts' errors were shown."""
+    """Return the lines that end a run; none while it goes on. `shown`: hosts' errors were shown."""
     ended = view.ended
     if ended is None:
         return []

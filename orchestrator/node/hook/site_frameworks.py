@@ -1,9 +1,9 @@
 """Repair Keras, shard files and place JAX in a task's Python, as the plan requires (docs/task.md).
 
-ORCHESTRATE_KERAS       a list: `keras` (several workers train with Keras 3), `tf_keras` (tf.keras is Keras
-2) ORCHESTRATE_KERAS_OF    modules that the program imports: if one is built on Keras 3, tf.keras becomes
-that ORCHESTRATE_AUTO_SHARD  `data`: AutoShardPolicy.AUTO means DATA; `auto`: only if AUTO cannot divide the
-files JAX_PROCESS_ID          `jax.distributed.initialize()` needs no arguments
+ORCHESTRATE_KERAS       a list: `keras` (several workers train with Keras 3), `tf_keras` (it is tf.keras)
+ORCHESTRATE_KERAS_OF    modules that the program imports: if one is built on Keras 3, tf.keras becomes that
+ORCHESTRATE_AUTO_SHARD  `data`: AutoShardPolicy.AUTO means DATA; `auto`: only if AUTO cannot divide the files
+JAX_PROCESS_ID          `jax.distributed.initialize()` needs no arguments
 
 A framework that differs from what this file expects is an error before training.
 """

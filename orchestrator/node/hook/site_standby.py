@@ -1,7 +1,6 @@
 """Hold a task's Python, with its framework imported, until the task starts (docs/launch.md).
 
-ORCHESTRATE_STANDBY     `FD:MODULES:PADDING`; the padding reserves space for the task's marks in
-/proc/PID/environ
+ORCHESTRATE_STANDBY     `FD:MODULES:PADDING`; the padding is room for the task's marks in /proc/PID/environ
 
 The supervisor sends the task's environment and working folder over the descriptor, and receives the reason
 why this process is unusable for it, or an empty one; then Python opens the script. A closed descriptor ends
