@@ -163,7 +163,10 @@ class Attempt:
         tasks = [str(task) for task in follower.placed if task.role not in (TaskRole.PS, *OUTSIDE)]
         apart = hang.apart(follower.peers, tasks, trains=bool(trained))
         # Otherwise a host has not yet replied to a new keeper.
-        has_met = wire.Peers.MET in follower.peers.values()
+        seen = {*follower.peers.values()}
+        has_met = wire.Peers.MET in seen
+        if self._apart and not self._apart.connected:  # an import may take longer than `clear`
+            has_met = has_met or wire.Peers.IDLE in seen
         if (apart and not self._apart) or (self._apart and has_met):
             self._apart = apart
             run.emit(apart or PeersReported((), False))

@@ -150,6 +150,32 @@ def test_tasks_that_are_apart_are_reported_once(desk: Desk) -> None:
     assert ended["warnings"][0].startswith(WORDS)
 
 
+# Its strategy, which has reduced nothing so far, connects long after the first steps.
+LATE = """
+while not os.path.exists(sys.argv[1]): time.sleep(0.05)
+open(os.environ["ORCHESTRATE_REPORT"] + ".idle", "w").close()
+if RANK == 0:
+    a = serve(int(HOSTS[0][2])).accept()[0]
+else:
+    c = join("localhost", int(HOSTS[0][2]))
+while not os.path.exists(sys.argv[2]): time.sleep(0.05)
+"""
+
+
+def test_tasks_that_connect_late_are_no_longer_reported_as_apart(desk: Desk) -> None:
+    desk.script("t.py", STEPS + TASK + LATE)
+    viewer = desk.launch("--", "t.py", str(desk.folder / "connect"), str(desk.folder / "enough"))
+    viewer.shows(WORDS)
+    (desk.folder / "connect").touch()
+    viewer.shows("worker/[0-1] train separate models")
+    (desk.folder / "enough").touch()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    (ended,) = desk.named("RunEnded", desk.run_id())
+    assert [warning.partition(":")[0] for warning in ended["warnings"]] == [
+        "worker/[0-1] train separate models"
+    ]
+
+
 @pytest.mark.parametrize("framework", ["none", "tensorflow"])
 def test_what_needs_no_peers_says_so_or_does_not_train(desk: Desk, framework: str) -> None:
     desk.script("t.py", STEPS if framework == "none" else "print('done')")
