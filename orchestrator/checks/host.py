@@ -89,6 +89,10 @@ def _python(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     elif not _setup_failed(report, needs):
         hint = set_key("python", "the Python that trains")
         hint = "`orchestrate setup`" if report.is_made(needs) else hint
+        if "No module named 'encodings'" in python.error:
+            hint += '; if the login sets PYTHONHOME: `PYTHONHOME = ""` under [job.env]'
+        if python.error == "bash: No such file or directory":
+            hint = "install bash there: it runs the `setup` of [job]"
         yield Judgement(Level.FAIL, f"{report.host.python} does not run", python.error, hint)
 
 

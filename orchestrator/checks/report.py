@@ -103,7 +103,7 @@ class HostReport(Struct, frozen=True, dict=True):
     def pip(self, *arguments: str) -> str:
         """Return how its Python gets packages; "" if that is not known.
 
-        Nothing is installed into a Python that the distribution manages itself: pip refuses (PEP 668).
+        Nothing is installed into a Python without pip, or one that the distribution manages (PEP 668).
         """
         python = self.facts.python
         if python.managed:

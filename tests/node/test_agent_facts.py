@@ -6,6 +6,7 @@ import os
 import pwd
 import shlex
 import shutil
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -43,6 +44,13 @@ def test_a_python_that_does_not_work_is_a_fact(lab: Lab) -> None:
         assert words in answer["python"]["error"]
         assert answer["packages"] == {"pip": None}
         assert answer["addresses"]  # the rest is told all the same
+
+
+def test_a_python_without_pip_is_not_told_to_install_with_it(lab: Lab) -> None:
+    for name, options in (("bare", ("--without-pip",)), ("full", ())):
+        subprocess.run([sys.executable, "-m", "venv", *options, lab.folder / name], check=True)
+        answer = facts(lab, python=str(lab.folder / name / "bin/python"))
+        assert answer["python"]["managed"] == (name == "bare"), answer
 
 
 def test_packages_are_found_by_any_spelling_as_importlib_finds_them(lab: Lab) -> None:

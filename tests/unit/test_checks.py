@@ -123,6 +123,8 @@ def imports(*modules: dict[str, str], **fields: Any) -> wire.Imported:
 ALONE: list[dict[str, Any]] = [
     {"hello__python": "3.7.3"},
     {"facts__python": DEAD},
+    {"facts__python": {**DEAD, "error": "ModuleNotFoundError: No module named 'encodings'"}},
+    {"facts__python": {**DEAD, "error": "bash: No such file or directory"}},
     {"facts__packages": {}},
     {"facts__packages": {}, "facts__python__managed": True},
     {"facts__packages": {}, "facts__setup": {"status": 127, "words": "module: command not found"}},

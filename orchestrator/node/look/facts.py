@@ -32,6 +32,7 @@ def plain(name):
     return name.lower().replace("-", "_").replace(".", "_")
 versions = dict((plain(name), "") for name in sys.argv[2:])
 state = [os.path.realpath(sys.executable), sys.version]
+has_pip = False
 for folder in sys.path:
     try:
         entries = sorted(os.listdir(folder or "."))
@@ -45,6 +46,7 @@ for folder in sys.path:
                 state.append("%s %s %s" % (entry, about.st_size, about.st_mtime))
             except OSError:
                 state.append(entry)
+    has_pip = has_pip or (folder and "pip" in entries)
     for entry in entries:
         stem, _, kind = entry.rpartition(".")
         name, _, version = stem.partition("-")
@@ -53,7 +55,7 @@ for folder in sys.path:
 stays = getattr(sys, "base_prefix", sys.prefix) == sys.prefix and os.path.exists(
     os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")
 )
-words = [sys.executable, sys.version.split()[0], "1" if stays else ""]
+words = [sys.executable, sys.version.split()[0], "1" if stays or not has_pip else ""]
 words += [versions[plain(name)] for name in sys.argv[2:]] + state
 for name in sorted(os.environ) if sys.version_info > (3,) else ():
     own = name.startswith(("SSH_", "XDG_", "DBUS_", "JOURNAL_", "ORCHESTRATE_"))
