@@ -96,6 +96,9 @@ def _config(scene: Scene) -> Iterator[Finding]:
     for source in scene.sources:
         changes = dict(_changes(source))
         line = next((line for line, is_set in changes.items() if is_set), 0)
+        if not line and scene.spread and not scene.names("ClusterResolver"):
+            made = [call.lineno for call in source.calls if called(call) == "MultiWorkerMirroredStrategy"]
+            line = next((line for line in changes if line < max(made, default=0)), 0)
         named = (
             node.lineno
             for node in source.nodes
@@ -105,7 +108,9 @@ def _config(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "O101",
                 "the program replaces the TF_CONFIG that orchestrate sets: tasks may then wait for others"
-                " that never come",
+                " that never come"
+                if changes[line]
+                else "the program removes the TF_CONFIG that orchestrate sets: each task then trains separately",
                 "remove that line, or set TF_CONFIG only where it is not set yet",
                 source.path,
                 line,

@@ -48,6 +48,12 @@ def _start_touch(node: Node) -> dict[str, Any]:
     return node.start("echo", "once")
 
 
+def test_a_program_on_a_disk_that_executes_nothing_gets_a_fix_that_works(node: Node) -> None:
+    with pytest.raises(NodeError) as caught:
+        node.start("/proc/version")
+    assert "mounted noexec" in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize(
     ("argv", "spec", "what", "why"),
     [

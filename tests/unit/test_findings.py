@@ -77,6 +77,11 @@ CASES = {
         "c = json.loads(os.environ['TF_CONFIG'])",
         "O101",
     ),
+    "TF_CONFIG removed": Case("os.environ.pop('TF_CONFIG', None)\n" + MADE, "O101"),
+    "TF_CONFIG removed for a resolver": Case(
+        "del os.environ['TF_CONFIG']\nr = SimpleClusterResolver(c)\n" + MADE.replace("()", "(r)", 1)
+    ),
+    "TF_CONFIG removed at the end": Case(MADE + "os.environ.pop('TF_CONFIG', None)\n"),
     "TF_CONFIG where it is not set": Case(f"if 'TF_CONFIG' not in os.environ:\n    {ENV}"),
     "TF_CONFIG made from the old one": Case(
         "c = os.environ.get('TF_CONFIG')\nos.environ['TF_CONFIG'] = c + x"

@@ -408,6 +408,8 @@ def _explained(error: Exception, launch: Launch) -> NodeError:
         hint = "give its path, or install it: a name without a slash is searched on PATH"
     elif os.path.exists(program):
         hint = f"`chmod +x {program}`; a script begins with a line such as #!/bin/sh, a program that exists"
+        if os.statvfs(program).f_flag & os.ST_NOEXEC:
+            hint = f"its disk is mounted noexec: launch `bash {program}`, or set `workdir` to another disk"
     return NodeError("start", f"{program} could not be started", why, hint)
 
 
