@@ -30,7 +30,7 @@ class Destination(Struct, frozen=True):
 def read_target(given: str) -> Destination:
     """Parse `user@host:port`; IPv6 as `[v6]:port` or bare. Raise Wrong."""
     login, _, place = given.rpartition("@")
-    usual = re.fullmatch(r"(?:[^-@\s][^\s]*@)?[^-@\s][^@\s]*", given) and not re.search(r"://|,", given)
+    usual = re.fullmatch(r"(?:[^-@\s][^\s]*@)?[^-@\s][^@\s]*", given) and not re.search(r"://|[,{}]", given)
     host, port = _split_port(place) if usual else ("", None)
     if url := re.fullmatch(r"[a-z]+://((?:[^\s@/]+@)?[^\s@/]+)/?", given):
         raise Wrong(f"must not be a URL, such as {show(given)}; write {show(url[1])}")

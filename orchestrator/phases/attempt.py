@@ -163,10 +163,10 @@ class Attempt:
         tasks = [str(task) for task in follower.placed if task.role not in (TaskRole.PS, *OUTSIDE)]
         apart = hang.apart(follower.peers, tasks, trains=bool(trained))
         # Otherwise a host has not yet replied to a new keeper.
-        seen = {*follower.peers.values()}
-        has_met = wire.Peers.MET in seen
+        states = {*follower.peers.values()}
+        has_met = wire.Peers.MET in states
         if self._apart and not self._apart.connected:  # an import may take longer than `clear`
-            has_met = has_met or wire.Peers.IDLE in seen
+            has_met = has_met or wire.Peers.IDLE in states
         if (apart and not self._apart) or (self._apart and has_met):
             self._apart = apart
             run.emit(apart or PeersReported((), False))

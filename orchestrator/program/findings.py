@@ -92,6 +92,12 @@ def is_silent(code: str, source: SourceFile, line: int) -> bool:
     return match is not None and (match[1] is None or code in re.split(r"[\s,]+", match[1].upper()))
 
 
+_REPLACED = (
+    "the program replaces the TF_CONFIG that orchestrate sets: tasks may then wait for others that never come"
+)
+_REMOVED = "the program removes the TF_CONFIG that orchestrate sets: each task then trains separately"
+
+
 def _config(scene: Scene) -> Iterator[Finding]:
     for source in scene.sources:
         changes = dict(_changes(source))
@@ -107,10 +113,7 @@ def _config(scene: Scene) -> Iterator[Finding]:
         if line and all(name in changes for name in named):
             yield Finding(
                 "O101",
-                "the program replaces the TF_CONFIG that orchestrate sets: tasks may then wait for others"
-                " that never come"
-                if changes[line]
-                else "the program removes the TF_CONFIG that orchestrate sets: each task then trains separately",
+                _REPLACED if changes[line] else _REMOVED,
                 "remove that line, or set TF_CONFIG only where it is not set yet",
                 source.path,
                 line,

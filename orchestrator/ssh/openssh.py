@@ -67,6 +67,8 @@ _ERRORS: tuple[tuple[str, str, str, str], ...] = (
      "closes every connection at once", "look into its log (MaxStartups? PerSourcePenalties?): {look}"),
 )  # fmt: skip
 
+_BROKEN = re.compile("kex_exchange_identification|UNKNOWN port")  # what ssh prints when a proxy has ended
+
 
 def command(host: Host, *options: str, masters: Path | None = None) -> list[str]:
     """Return an ssh command that forwards nothing; the host is its last argument. Raise HostError."""
@@ -94,6 +96,10 @@ def error(host: Host, status: int | None, stderr: bytes) -> HostError | None:
     for pattern, kind, what, hint in _ERRORS:
         if re.search(pattern, text):
             why = next((line for line in reversed(lines) if re.search(pattern, line)), lines[-1])
+            printed = [line for line in lines if not _BROKEN.search(line)]
+            if kind == Trouble.HUNG_UP and "UNKNOWN port" in text and printed:
+                ended, why = "cannot be reached: its ProxyCommand ended", f"ssh: {printed[-1]}"
+                return HostError(host.name, ended, kind=kind, why=why, hint=login)
             return HostError(host.name, what, kind=kind, why=f"ssh: {why}", hint=hint.format(look=login))
     why = f"ssh: {lines[-1]}" if lines else "ssh ended without a message"
     return HostError(host.name, "could not be reached", kind="ssh", why=why, hint=login)

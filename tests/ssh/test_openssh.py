@@ -131,6 +131,13 @@ def test_where_ssh_refuses_its_words_are_the_reason(
     assert refusal.value.why.startswith("ssh")
 
 
+def test_what_a_proxy_prints_before_it_ends_is_the_reason(cluster: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(HostError) as refusal:
+        remark(with_lines(cluster, tmp_path, "ProxyCommand sh -c 'exec no-such-proxy %h %p'"))
+    assert refusal.value.what == "cannot be reached: its ProxyCommand ended"
+    assert "no-such-proxy: not found" in refusal.value.why
+
+
 def test_a_server_with_newer_algorithms_than_paramiko() -> None:
     with Cluster(1, options={"KexAlgorithms": "sntrup761x25519-sha512@openssh.com"}) as own:
         assert remark(own.hosts[0]).endswith(" for algorithms of its server")

@@ -219,6 +219,7 @@ OF_A_TARGET = (
     'name = "g[01-8]"',
     'ssh = "gpu-01:99999"',
     'ssh = "-oProxyCommand=reboot"',
+    'ssh = "gpu-{1..4}"',
     'ssh = "fd00::5:22"',
     'address = "10.0.0.1:10090"',
     'address = "172.17.0.256"',

@@ -409,7 +409,7 @@ def _explained(error: Exception, launch: Launch) -> NodeError:
     elif os.path.exists(program):
         hint = f"`chmod +x {program}`; a script begins with a line such as #!/bin/sh, a program that exists"
         if os.statvfs(program).f_flag & os.ST_NOEXEC:
-            hint = f"its disk is mounted noexec: launch `bash {program}`, or set `workdir` to another disk"
+            hint = f"launch `bash {program}`, or set `workdir` to another disk: this one is mounted noexec"
     return NodeError("start", f"{program} could not be started", why, hint)
 
 

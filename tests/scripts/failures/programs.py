@@ -31,6 +31,12 @@ p.add_argument('--job_name', required=True)
 p.add_argument('--task_index', type=int, required=True)
 p.parse_args([])
 """,
+    "local_rank": """\
+import argparse
+p = argparse.ArgumentParser(prog='t.py')
+p.add_argument('--local_rank', type=int, required=True)
+p.parse_args([])
+""",
     "contrib": TF + "tf.contrib.layers\n",
     "estimator": TF + "tf.estimator.RunConfig()\n",
     "run_v2": TF + "tf.distribute.MirroredStrategy().experimental_run_v2(print)\n",
