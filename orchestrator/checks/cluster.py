@@ -254,7 +254,16 @@ def _meaning(pair: PairReported, own: _Own) -> tuple[str, str]:
         carriers = [f"{ip} on {name}" if name else ip for ip, name in has.items() if ":" not in ip]
         why = f"{why}; {pair.resolved} is not one of its addresses: it has {', '.join(carriers[:8])}"
         hint = f"{_ADDRESS}: it has to lead to that host from all others"
+    elif near := _near(own.get(pair.source, {}), {*(has or ())} - {pair.resolved}):
+        hint = f'{hint}; or set `address` to "{near}", in a network of {pair.source}'
     return why, hint
+
+
+def _near(source: Collection[str], target: Collection[str]) -> str:
+    """Return an address that probably is in a network of both hosts; bridges have the same one on both."""
+    networks = {ip.rpartition(".")[0] for ip in source if ":" not in ip}
+    others = (ip for ip in sorted(target) if ip not in source and re.fullmatch(r"\d[\d.]+", ip))
+    return next((ip for ip in others if ip.rpartition(".")[0] in networks), "")
 
 
 def _reason(pair: PairReported) -> tuple[str, str]:

