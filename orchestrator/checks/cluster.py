@@ -177,8 +177,9 @@ def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
     for report in evidence.reports:
         if pairs := strays.get(report.name):
             where = fold(dict.fromkeys(pair.source for pair in pairs))
-            usable = (ip for ip, name in report.addresses.items() if ":" not in ip and between(name))
-            own = next(usable, "its address in the cluster's network")
+            usable = [ip for ip, name in report.addresses.items() if ":" not in ip and between(name)]
+            others = {ip for other in evidence.reports if other is not report for ip in other.addresses}
+            own = _near(others, usable) or next(iter(usable), "its address in the cluster's network")
             hint = (
                 f"set `address` to an IP address such as {own}; or, for a name, delete it from the line of "
                 f"{pairs[0].resolved} in /etc/hosts on {where}"

