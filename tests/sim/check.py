@@ -12,8 +12,10 @@ from orchestrator.events import (
     AttemptPlanned,
     FailureKind,
     GapPlace,
+    HangSuspected,
     HostLost,
     HostRecovered,
+    HostReplaced,
     LogGap,
     Outcome,
     RunEnded,
@@ -25,6 +27,7 @@ from orchestrator.events import (
 )
 from orchestrator.model import Role, TaskId
 from orchestrator.node.task import state
+from orchestrator.timings import DEFAULT
 
 if TYPE_CHECKING:
     from tests.sim.node import Task
@@ -163,8 +166,18 @@ def whole(world: World) -> None:
     exits: dict[tuple[str, str], list[TaskExited]] = {}
     gaps: set[str] = set()
     where: dict[tuple[str, str], str] = {}
-    for _, event in events:
+    away: dict[str, float] = {}  # since when
+    waits = min(DEFAULT.host_return, world.plan.restarts.host_timeout)
+    for at, event in events:
         match event:
+            case HostLost(host=host):
+                away.setdefault(host, at)
+            case HostRecovered(host=host):
+                away.pop(host, None)
+            case HostReplaced(host=host) if at - away.get(host, -math.inf) < waits and starts:
+                world.problem(f"{host} is replaced after {at - away[host]:.1f} s")
+            case HangSuspected() if any(where[key] in away for key in starts.keys() - exits.keys()):
+                world.problem("a hang is suspected while a host is lost")
             case TaskStarted(task=task, attempt=attempt, host=host, pid=pid):
                 starts[attempt, task] += 1
                 where[attempt, task] = host

@@ -56,7 +56,7 @@ def test_a_killed_keeper_is_replaced_by_its_viewer(held: Held) -> None:
     ended(desk, run, "stopped")
 
 
-@pytest.mark.parametrize("held", ["validate", "follow"], indirect=True)
+@pytest.mark.parametrize("held", ["validate"], indirect=True)
 def test_with_viewer_and_keeper_killed_status_shows_and_stop_ends(held: Held) -> None:
     desk = held.desk
     viewer = desk.launch(*held.words, fast=held.fast)

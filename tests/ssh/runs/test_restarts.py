@@ -172,21 +172,6 @@ def _ports(plan: dict[str, Any]) -> set[int]:
     return {task["port"] for task in plan["tasks"]}
 
 
-def test_a_host_that_comes_back_in_time_keeps_its_place(four: Desk) -> None:
-    four.timings = {**FAST, "host_return": 60.0}
-    spares(four, 3, job="[job]\nhost_timeout = 60\nfailure_grace = 0.1\n")
-    viewer = four.launch("--max-restarts", "1", "--", trainer(four), WAIT)
-    run = four.run_id()
-    half_way(four, run, 3)
-    power_off(four, run, 1)
-    viewer.shows("no response")
-    four.start_sshd(four.cluster.servers[1])
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert not four.named("HostReplaced", run)
-    assert log(four, run, 2, "worker-1").startswith("attempt 2 begins at 5")
-    four.hosts_are_quiet(run)
-
-
 def test_a_spare_gets_the_code_as_it_was_at_the_launch(four: Desk) -> None:
     """Also from a keeper that never had it: it takes it from a host that goes on."""
     four.timings = FAST

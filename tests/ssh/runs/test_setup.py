@@ -78,19 +78,15 @@ def test_hosts_without_an_index_get_their_packages_from_here(desk: Desk, wheels:
     assert phases.index("connect") < phases.index("setup") < phases.index("stage")
 
 
-def test_another_recipe_is_another_environment_and_a_python_of_ones_own_is_left_alone(
-    desk: Desk, wheels: Path
-) -> None:
-    wheel(wheels, "other", "2.0", "")
-    for packages in ('["small"]', '["small", "other"]'):
-        write(desk, f"packages = {packages}", 'via = "controller"')
-        text = desk.hosts.read_text().replace("[[host]]", f'[[host]]\npython = "{sys.executable}"', 1)
-        desk.hosts.write_text(text)
-        viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
-        assert viewer.wait(LIMIT) == 0, viewer.stderr
-        assert viewer.stdout.startswith("1 host ready")
-        assert "a `python` of your own" in viewer.stdout
-    assert len(environments(desk)) == 2, "the first one may be in use"
+def test_a_python_of_ones_own_is_left_alone(desk: Desk, wheels: Path) -> None:
+    write(desk, 'packages = ["small"]', 'via = "controller"')
+    text = desk.hosts.read_text().replace("[[host]]", f'[[host]]\npython = "{sys.executable}"', 1)
+    desk.hosts.write_text(text)
+    viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
+    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    assert viewer.stdout.startswith("1 host ready")
+    assert "a `python` of your own" in viewer.stdout
+    assert len(environments(desk)) == 1
 
 
 def test_packages_that_do_not_exist_end_it_before_a_host_is_asked(desk: Desk, wheels: Path) -> None:
@@ -179,4 +175,6 @@ def test_the_header_of_a_script_is_its_environment(desk: Desk, wheels: Path) -> 
     viewer = desk.start(*LAUNCH, str(desk.hosts), "--", "use.py", **offline(desk, wheels))
     assert viewer.wait(LIMIT) == 0, viewer.stderr
     assert f"the packages in the header of use.py are not read: {desk.hosts} has its [env]" in viewer.stderr
-    assert len({path.name for path in environments(desk)} - {made}) == 1
+    names = {path.name for path in environments(desk)}
+    assert names > {made}, "the first one may be in use"
+    assert len(names) == 2
