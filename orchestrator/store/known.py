@@ -41,8 +41,11 @@ def state_root() -> Path:
 
 
 def new_run_id(now: float) -> RunId:
-    """Return `20261121-0102-k7pq`: sorts by age; the last part alone identifies it."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    """Return `20261121-0102-k7pq`: sorts by age; the last part alone identifies it.
+
+    In UTC: local time would hide the newest run after a journey west, or when summer time ends.
+    """
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     fraction = divmod(int(now % 1 * len(_LETTERS) ** 2), len(_LETTERS))  # milliseconds of the second
     time_of = "".join(_LETTERS[number] for number in fraction)
     return RunId(f"{stamp}-{time_of}{''.join(secrets.choice(_LETTERS) for _ in range(2))}")

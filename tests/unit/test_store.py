@@ -24,7 +24,7 @@ from orchestrator.model import Host, RunPlan
 from orchestrator.names import RunId
 from orchestrator.plainfile import open_plain
 from orchestrator.run.view import replay
-from orchestrator.store import RunFolder, RunReader, find, runs_root
+from orchestrator.store import RunFolder, RunReader, find, new_run_id, runs_root
 from orchestrator.store.bus import Bus, EventLog
 from orchestrator.store.folder import decode_plan, encode_plan
 from orchestrator.store.known import Validations
@@ -414,3 +414,16 @@ def test_a_plan_that_makes_no_sense_is_refused(damaged: RunFolder) -> None:
     with pytest.raises(OrchestrateError) as refused:
         damaged.read_plan()
     assert "it is the plan of run 'another'" in refused.value.why
+
+
+def test_the_ids_of_runs_sort_by_age_wherever_the_laptop_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = []
+    try:
+        for number, zone in enumerate(("EAST-14", "UTC0", "WEST+10")):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            ids.append(new_run_id(1e9 + 10 * number))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert ids == sorted(ids)
