@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
+from tests.ssh.runs.phases import traceback_free
 from tests.ssh.runs.test_keeper import COUNTING
 
 
@@ -143,3 +145,35 @@ def test_a_machine_that_was_restarted_is_the_cause(desk: Desk) -> None:
 
 
 # --- not a byte ---
+
+LOUD = r"""
+import os, sys, time
+out = sys.stdout.buffer
+line = bytes(range(33, 120)) + b"\n"
+n = 0
+while n < 10_000 or not os.path.exists(sys.argv[1]):
+    n += 1
+    out.write(b"%d " % n + line * 3 + b"half\r\xff\x00")
+    if n % 500 == 0:
+        time.sleep(0.05)
+"""
+
+
+def test_no_byte_is_lost_however_often_connections_are_cut(desk: Desk) -> None:
+    dice = random.Random(20261121)
+    desk.script("t.py", LOUD)
+    assert desk.launch("--detach", "--", "t.py", str(desk.folder / "enough")).wait() == ExitStatus.OK
+    run = desk.run_id()
+    until("both run", lambda: len(desk.named("TaskStarted", run)) == 2)
+    for cut in range(8):
+        victims = until("both are followed", lambda: len(found := desk.served()) >= 4 and found)
+        with suppress(ProcessLookupError):
+            os.kill(dice.choice(victims), signal.SIGKILL)
+        if cut == 3:
+            os.kill(desk.keeper(run), signal.SIGKILL)
+            desk.start("tail", run, "-n", "0")
+    (desk.folder / "enough").touch()
+    until("the run has ended", lambda: desk.named("RunEnded", run))
+    assert desk.named("RunEnded", run)[0]["outcome"] == "succeeded"
+    desk.logs_are_identical(run)
+    traceback_free(desk, run)
