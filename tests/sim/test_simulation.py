@@ -67,6 +67,7 @@ def test_a_seed_replays_exactly() -> None:
 TOGETHER = (
     ("stop", "task-fails"),
     ("stop", "cut"),
+    ("stop-then-kill", "task-ignores-term"),
     ("stop", "task-exits-while-asked"),
     ("cut-before-reply", "agent-dies"),  # of which no run fails
 )
