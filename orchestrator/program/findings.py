@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 
 from msgspec import Struct
 
@@ -23,7 +23,8 @@ from orchestrator.program.sources import SourceFile, argument, called, dotted, i
 
 PAGE = "docs/lint.md"
 PROGRAM, PATH = "O201", "O203"  # found on the hosts
-CODES = ("O101", "O104", "O105", "O106", "O107", "O108", PROGRAM, PATH)  # docs/lint.md has a section for each
+# docs/lint.md has a section for each
+CODES = ("O101", "O104", "O105", "O106", "O107", "O108", "O109", PROGRAM, PATH)
 
 
 class Finding(Struct, frozen=True):
@@ -76,7 +77,7 @@ def find(scene: Scene) -> tuple[Finding, ...]:
     """Return all findings except those that a comment on their line silences."""
     files = {source.path: source for source in (*scene.sources, *scene.hiding)}
     tensorflow = FRAMEWORKS[scene.recipe.framework].has_config
-    rules = (_config, _batch, _saving, _hiding, _servers) if tensorflow else (_hiding, _lightning)
+    rules = (_config, _batch, _saving, _hiding, _servers) if tensorflow else (_hiding, _lightning, _meeting)
     findings = (finding for rule in rules for finding in rule(scene))
     return tuple(
         dict.fromkeys(
@@ -260,6 +261,39 @@ def _lightning(scene: Scene) -> Iterator[Finding]:
                 source.path,
                 call.lineno,
             )
+
+
+_LOOPBACK = re.compile(r"(?:tcp://)?(?:localhost|127(?:\.\d+){3})(?::|$)")
+
+
+def _meeting(scene: Scene) -> Iterator[Finding]:
+    """Detect an address at which only tasks of one machine meet, as in tutorials for several GPUs."""
+    if len({task.host for task in scene.tasks}) < 2:
+        return
+    for source in scene.sources:
+        for name, value, line in _addresses(source):
+            if (address := text(value)) is None or not _LOOPBACK.match(address):
+                continue
+            fix = f"remove it; without arguments, `{name}()` reads who the task is"
+            if any(called(call) == "spawn" for call in source.calls):
+                fix += "; instead of `spawn`, call the function once, with RANK and WORLD_SIZE of os.environ"
+            what = f"the tasks are to meet at {address}, which leads those of other hosts to themselves"
+            yield Finding("O109", what, fix, source.path, line)
+
+
+def _addresses(source: SourceFile) -> Iterator[tuple[str, ast.expr | None, int]]:
+    """Yield what a program sets as the meeting point of its tasks, on any condition or none."""
+    bodies = (node.body for node in source.nodes if isinstance(node, ast.FunctionDef))
+    for statement in chain(source.statements, *bodies):
+        match statement:
+            case ast.Assign(targets=[ast.Subscript(value=target, slice=key)], value=value):
+                if dotted(target).endswith("environ") and text(key) == "MASTER_ADDR":
+                    yield "init_process_group", value, statement.lineno
+    for call in source.calls:
+        if called(call) == "init_process_group":
+            yield "init_process_group", argument(call, 1, "init_method"), call.lineno
+        elif dotted(call.func).endswith("distributed.initialize"):
+            yield "jax.distributed.initialize", argument(call, 0, "coordinator_address"), call.lineno
 
 
 def _devices(source: SourceFile, call: ast.Call) -> int | None:

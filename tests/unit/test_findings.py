@@ -68,6 +68,12 @@ ENV = "os.environ['TF_CONFIG'] = '{}'\n"
 SAVE = "model.fit(x)\nmodel.save('model.h5')"
 FIT = "model.fit(data.batch(50), epochs=2)"
 SERVERS = "strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.%s())"
+TORCH = """import torch
+def setup(rank, world_size):
+    os.environ['MASTER_ADDR'] = '%s'
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=world_size)
+torch.multiprocessing.spawn(setup, args=(2,), nprocs=2)
+"""
 LIGHTNING = "import lightning as L\nt = L.Trainer(%s)\n"
 
 CASES = {
@@ -112,6 +118,20 @@ CASES = {
     "Lightning, once in each task": Case(LIGHTNING % "devices=1" + "L.Trainer()"),
     "Lightning by arguments": Case(LIGHTNING % "devices=a.devices, num_nodes=a.nodes"),
     "Lightning with processes of its own": Case(LIGHTNING % "devices=2, strategy='ddp_spawn', num_nodes=4"),
+    "MASTER_ADDR of one machine": Case(TORCH % "localhost", "O109"),
+    "MASTER_ADDR of one machine, on one host": Case(TORCH % "localhost", roles=WORKERS[:1], tasks=2),
+    "MASTER_ADDR of another machine": Case(TORCH % "10.0.0.1"),
+    "MASTER_ADDR where it is not set": Case(
+        "import torch\nos.environ.setdefault('MASTER_ADDR', 'localhost')\n"
+        "if 'MASTER_ADDR' not in os.environ:\n    os.environ['MASTER_ADDR'] = 'localhost'"
+    ),
+    "a meeting point of one machine": Case(
+        "import torch\ntorch.distributed.init_process_group('gloo', init_method='tcp://127.0.0.1:23456')",
+        "O109",
+    ),
+    "JAX's meeting point of one machine": Case(
+        "import jax\njax.distributed.initialize('localhost:1234', 2, 0)", "O109"
+    ),
     "a text that no Python reads": Case("x = (\n" + ENV),
 }
 
