@@ -126,6 +126,7 @@ SITES = """
 package() { mkdir -p $1 $2-$3.dist-info; echo "__version__ = '$3'" >$1/__init__.py; }
 for name in h1 h2 h3 h4; do
     mkdir -p $name.site/google; cd $name.site
+    package pip pip 26.0
     package numpy numpy 2.4.6
     package tensorflow tensorflow_cpu 2.21.0
     package tf_keras tf_keras 2.21.0
