@@ -261,9 +261,9 @@ def _meaning(pair: PairReported, own: _Own) -> tuple[str, str]:
 
 
 def _near(source: Collection[str], target: Collection[str]) -> str:
-    """Return an address that probably is in a network of both hosts; bridges have the same one on both."""
-    networks = {ip.rpartition(".")[0] for ip in source if ":" not in ip}
-    others = (ip for ip in sorted(target) if ip not in source and re.fullmatch(r"\d[\d.]+", ip))
+    """Return an IPv4 address of the target that probably is in a network of the source; "" if none is."""
+    networks = {ip.rpartition(".")[0] for ip in source} - {""}
+    others = (ip for ip in sorted(target) if ip not in source)  # a bridge of containers has the same on both
     return next((ip for ip in others if ip.rpartition(".")[0] in networks), "")
 
 

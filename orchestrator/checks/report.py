@@ -106,7 +106,7 @@ class HostReport(Struct, frozen=True, dict=True):
         Nothing is installed into a Python without pip, or one that the distribution manages (PEP 668).
         """
         python = self.facts.python
-        if python.managed:
+        if python.no_pip:
             leave = "" if self.host.python == DEFAULT_PYTHON else "leave `python` out, "
             made = "add a table [env] to hosts.toml, then `orchestrate setup`, which makes an environment"
             return f"{leave}{made} (docs/setup.md)"

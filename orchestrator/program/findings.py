@@ -268,21 +268,24 @@ _LOOPBACK = re.compile(r"(?:tcp://)?(?:localhost|127(?:\.\d+){3})(?::|$)")
 
 def _meeting(scene: Scene) -> Iterator[Finding]:
     """Detect an address at which only tasks of one machine meet, as in tutorials for several GPUs."""
-    if len({task.host for task in scene.tasks}) < 2:
+    if scene.recipe.standalone or len({task.host for task in scene.tasks}) < 2:
         return
     for source in scene.sources:
         for name, value, line in _addresses(source):
             if (address := text(value)) is None or not _LOOPBACK.match(address):
                 continue
-            fix = f"remove it; without arguments, `{name}()` reads who the task is"
+            fix = f"remove that setting: `{name}()` needs no arguments"
             if any(called(call) == "spawn" for call in source.calls):
                 fix += "; instead of `spawn`, call the function once, with RANK and WORLD_SIZE of os.environ"
-            what = f"the tasks are to meet at {address}, which leads those of other hosts to themselves"
+            what = f"{address} is another machine on each host, so that the tasks never meet"
             yield Finding("O109", what, fix, source.path, line)
 
 
 def _addresses(source: SourceFile) -> Iterator[tuple[str, ast.expr | None, int]]:
-    """Yield what a program sets as the meeting point of its tasks, on any condition or none."""
+    """Yield each meeting point that a program sets: the function that uses it, its value, and its line.
+
+    A variable set below an `if` is not one: the program may know that it runs alone.
+    """
     bodies = (node.body for node in source.nodes if isinstance(node, ast.FunctionDef))
     for statement in chain(source.statements, *bodies):
         match statement:

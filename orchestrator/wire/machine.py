@@ -86,7 +86,7 @@ class Python(Reply):
     path: Words | None
     version: Words | None
     error: Words
-    managed: bool = False  # it has no pip, or one that refuses to install into it (PEP 668)
+    no_pip: bool = False  # it has no pip, or one that refuses to install into it (PEP 668)
 
 
 class Setup(Reply):

@@ -49,9 +49,9 @@ def test_a_python_that_does_not_work_is_a_fact(lab: Lab) -> None:
 def test_a_python_without_pip_is_not_told_to_install_with_it(lab: Lab) -> None:
     venv.create(lab.folder / "env", with_pip=False)
     python = str(lab.folder / "env/bin/python")
-    assert facts(lab, python=python)["python"]["managed"]
+    assert facts(lab, python=python)["python"]["no_pip"]
     next(lab.folder.glob("env/lib/python*/site-packages")).joinpath("pip").mkdir()
-    assert not facts(lab, python=python)["python"]["managed"]
+    assert not facts(lab, python=python)["python"]["no_pip"]
 
 
 def test_packages_are_found_by_any_spelling_as_importlib_finds_them(lab: Lab) -> None:

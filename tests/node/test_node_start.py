@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def _start_touch(node: Node) -> dict[str, Any]:
 
 
 def test_a_program_on_a_disk_that_executes_nothing_gets_a_fix_that_works(node: Node) -> None:
-    disk = node.folder / "disk"
+    disk = node.folder / "a disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", str(disk)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
@@ -62,7 +63,7 @@ def test_a_program_on_a_disk_that_executes_nothing_gets_a_fix_that_works(node: N
             node.start(str(disk / "run.sh"))
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-    assert "is mounted noexec" in (caught.value.hint or "")
+    assert f"launch `bash {shlex.quote(str(disk / 'run.sh'))}`" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ ALONE: list[dict[str, Any]] = [
     {"facts__python": {**DEAD, "error": "ModuleNotFoundError: No module named 'encodings'"}},
     {"facts__python": {**DEAD, "error": "bash: No such file or directory"}},
     {"facts__packages": {}},
-    {"facts__packages": {}, "facts__python__managed": True},
+    {"facts__packages": {}, "facts__python__no_pip": True},
     {"facts__packages": {}, "facts__setup": {"status": 127, "words": "module: command not found"}},
     {"facts__python": DEAD, "facts__setup": {"status": None, "words": ""}},
     {

@@ -141,6 +141,11 @@ def test_a_code_is_told_where_it_is_true(case: Case) -> None:
     assert [found.code for found in findings.find(of(case))] == ([case.code] if case.code else [])
 
 
+def test_hosts_that_are_to_train_separately_meet_at_localhost() -> None:
+    together = of(Case(TORCH % "localhost"))
+    assert not findings.find(replace(together, recipe=replace(together.recipe, standalone=True)))
+
+
 def test_a_plan_has_the_findings_of_every_framework() -> None:
     files = (SourceFile("train.py", LIGHTNING % "devices=2"),)
     hosts = Inventory((Host("h1", "h1", "h1"),))

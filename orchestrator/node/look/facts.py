@@ -231,7 +231,7 @@ def _python(python: str, setup: str | None, packages: list[str], env: dict[str, 
     Equal digests mean that nothing relevant has changed; what `env` sets does not count.
     """
     answer = ask(lambda mark: [python, "-c", _PYTHON, mark, *packages], python, setup, env)
-    path, version, managed, *versions = answer.fields or ["", "", "", *packages]
+    path, version, no_pip, *versions = answer.fields or ["", "", "", *packages]
     given = {f"{name}={value}" for name, value in env.items()}
     lines = [line for line in (path, *versions[len(packages) :]) if line not in given]
     lines += [procs.incarnation(), *os.uname(), *_devices(), procs.text("/sys/fs/cgroup/memory.max")]
@@ -242,7 +242,7 @@ def _python(python: str, setup: str | None, packages: list[str], env: dict[str, 
             "version": version or None,
             "ok": answer.fields is not None,
             "error": answer.why,
-            "managed": bool(managed),
+            "no_pip": bool(no_pip),
         },
         "setup": answer.setup,
         "digest": hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest(),

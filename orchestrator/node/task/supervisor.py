@@ -407,9 +407,12 @@ def _explained(error: Exception, launch: Launch) -> NodeError:
     if "/" not in program:
         hint = "give its path, or install it: a name without a slash is searched on PATH"
     elif os.path.exists(program):
-        hint = f"`chmod +x {program}`; a script begins with a line such as #!/bin/sh, a program that exists"
+        import shlex
+
+        quoted = shlex.quote(program)
+        hint = f"`chmod +x {quoted}`; a script begins with a line such as #!/bin/sh, a program that exists"
         if os.statvfs(program).f_flag & os.ST_NOEXEC:
-            hint = f"launch `bash {program}`, or set `workdir` to another disk: this one is mounted noexec"
+            hint = f"launch `bash {quoted}`, or set `workdir` to another disk: this one is mounted noexec"
     return NodeError("start", f"{program} could not be started", why, hint)
 
 
