@@ -75,6 +75,9 @@ class Prefixes:
         self._host = max((len(task.host) for task in view.tasks.values()), default=0)
         self._made.clear()
 
+    def fits(self, task: str, host: str) -> bool:
+        return len(task) <= self._task and len(host) <= self._host
+
     def of_line(self, line: Shown) -> str:
         if isinstance(line, LogLine):
             return self.of(line.task, line.host)
@@ -113,7 +116,8 @@ class Plain(Renderer):
                 self._write()
             return
         self._view = apply(self._view, event, stamped.at)
-        if isinstance(event, RunPlanned | TaskStarted):
+        late = isinstance(event, TaskStarted) and not self._prefixes.fits(event.task, event.host)
+        if late or isinstance(event, RunPlanned):
             self._prefixes.learn(self._view)
         if texts := say(self._view, event, brief=self._look.brief):
             self._write()

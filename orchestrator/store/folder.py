@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -290,8 +290,21 @@ class RunFolder(Struct, frozen=True):
 
 
 def encode_plan(plan: RunPlan) -> bytes:
-    """Return a plan as JSON; each TF_CONFIG, which contains the whole cluster, is empty in it."""
-    plan = _with_configs(plan, lambda _: "")
+    """Return a plan as JSON, where variables that all tasks share are written once.
+
+    Each TF_CONFIG, which contains the whole cluster, is empty in it.
+    """
+    envs = [
+        {name: "" if name == TF_CONFIG else value for name, value in spec.env.items()} for spec in plan.tasks
+    ]
+    shared = {
+        name: value
+        for first in envs[:1]
+        for name, value in first.items()
+        if all(env.get(name) == value for env in envs)
+    }
+    own = ({name: value for name, value in env.items() if name not in shared} for env in envs)
+    plan = replace(_with_envs(plan, own), task_env=shared)
     try:
         data = msgspec.json.encode(plan)
     except UnicodeEncodeError:  # a path or a login name that is not UTF-8
@@ -307,13 +320,13 @@ def decode_plan(data: bytes) -> RunPlan:
         expect(not _NUL.search(data), "a text holds a NUL character")
         takeover.check(plan)
     cluster = json.dumps(plan.cluster)
-    return _with_configs(plan, lambda task: tf_config(cluster, task))
+    envs = [{**plan.task_env, **spec.env} for spec in plan.tasks]
+    for spec, env in zip(plan.tasks, envs, strict=True):
+        if TF_CONFIG in env:
+            env[TF_CONFIG] = tf_config(cluster, spec.id)
+    return replace(_with_envs(plan, envs), task_env={})
 
 
-def _with_configs(plan: RunPlan, make: Callable[[TaskId], str]) -> RunPlan:
-    """Return the plan with another TF_CONFIG in each task that has one."""
-    tasks = (
-        replace(spec, env={**spec.env, TF_CONFIG: make(spec.id)}) if TF_CONFIG in spec.env else spec
-        for spec in plan.tasks
-    )
+def _with_envs(plan: RunPlan, envs: Iterable[Mapping[str, str]]) -> RunPlan:
+    tasks = (replace(spec, env=env) for spec, env in zip(plan.tasks, envs, strict=True))
     return replace(plan, tasks=tuple(tasks))

@@ -82,11 +82,13 @@ class RunReader(Struct):
     _points: PointReader | None = None
     _reports: deque[Stamped] = field(default_factory=deque)  # points, not yielded yet
     _logs: dict[tuple[str, str], _Log] = {}
+    _live: list[_Log] = []  # those that may have more in this poll: each of many events asks for their lines
     _clocks: dict[str, float] = {}  # seconds that a host's clock is ahead of ours
 
     def poll(self) -> Iterator[Stamped]:
         """Yield what is new until nothing is left; a busy log may have more right away."""
         self._polls += 1
+        self._live = list(self._logs.values())
         self._report()
         for stamped in self._events():
             event = stamped.event
@@ -103,7 +105,8 @@ class RunReader(Struct):
                     yield from self._drain(self._logs.get((attempt, task)))
                 case RunAdopted():  # possibly of a run that was over except for a host that did not reply
                     self.ended = self.given_up = False
-                    for log in self._logs.values():
+                    self._live = list(self._logs.values())
+                    for log in self._live:
                         log.ended = False
                 case RunLeft():
                     self.given_up = True
@@ -168,15 +171,16 @@ class RunReader(Struct):
             lines = re.findall(rb"[^\n]*\n|[^\n]+", data)
             offset = begins + len(data) - (sum(map(len, lines[-self.last :])) if self.last else 0)
         splitter = self._splitter(task, host, offset)
-        self._logs[attempt, task] = _Log(task, host, path, times, splitter, offset)
+        log = self._logs[attempt, task] = _Log(task, host, path, times, splitter, offset)
+        self._live.append(log)
 
     def _splitter(self, task: str, host: str, offset: int) -> Splitter:
         return Splitter(task, host, offset=offset, clock=self._clocks.get(host, 0.0))
 
     def _lines(self, until: float | None) -> Iterator[Stamped]:
         """Yield the lines of all logs by the time of their bytes, up to a moment (s since the epoch)."""
-        logs = [log for log in self._logs.values() if not log.ended and self._fill(log)]
-        heap = [(log.waiting[0].at, order, log) for order, log in enumerate(logs)]
+        self._live = [log for log in self._live if not log.ended and self._fill(log)]
+        heap = [(log.waiting[0].at, order, log) for order, log in enumerate(self._live)]
         heapq.heapify(heap)
         while heap:
             at, order, log = heap[0]
@@ -204,7 +208,7 @@ class RunReader(Struct):
     def _fill(self, log: _Log) -> bool:
         """Return True if a line of the log is waiting, after reading further if none was.
 
-        It reads to the end once per poll: events come by the hundred, and each one asks all logs.
+        It reads to the end once per poll.
         """
         while not log.waiting and not log.ended and log.dry != self._polls:
             if log.fd < 0:
