@@ -47,6 +47,7 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
         made["keras.src.optimizers.loss_scale_optimizer"] = agree
     if policy and "ORCHESTRATE_REPORT" in os.environ:
         made["tensorflow.python.distribute.cross_device_utils"] = note_reductions
+        made["tensorflow.python.eager.context"] = await_leader
     if policy or "keras" in keras:
         made["tensorflow.python.distribute.input_ops"] = lambda module: share(module, policy or "")
     return made
@@ -81,6 +82,48 @@ def note_reductions(module: "Any") -> None:
     launcher.__init__ = init
     for name in ("all_reduce", "batch_all_reduce", "all_gather", "all_reduce_indexed_slices"):
         setattr(launcher, name, noting(getattr(launcher, name)))
+
+
+def await_leader(module: "Any") -> None:
+    """Let a worker join once its leader listens: TensorFlow tries a refused connection again after 1 s."""
+    context = module.Context
+    enable = context.enable_collective_ops
+
+    def enable_collective_ops(self: "Any", server_def: "Any") -> None:
+        try:
+            _await(*_leader(self.coordination_service.service_leader, server_def))
+        except Exception:
+            pass  # another TensorFlow, or a leader that TensorFlow reports better
+        enable(self, server_def)
+
+    context.enable_collective_ops = enable_collective_ops
+
+
+def _leader(name: str, server_def: "Any") -> "Tuple[str, int]":
+    """Return the address of a task such as `/job:worker/replica:0/task:0`, unless it is this one."""
+    parts = dict(part.split(":") for part in name.strip("/").split("/"))
+    place = parts["job"], int(parts["task"])
+    if place == (server_def.job_name, server_def.task_index):
+        raise ValueError("this task is the leader")
+    address = next(job.tasks[place[1]] for job in server_def.cluster.job if job.name == place[0])
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _await(host: str, port: int) -> None:
+    """Return when a port accepts connections; raise OSError if it does not within 30 s."""
+    import socket
+    import time
+
+    deadline, pause = time.monotonic() + 30, 0.01
+    while True:
+        try:
+            return socket.create_connection((host, port), 1).close()
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
 
 
 def choose_keras() -> None:
