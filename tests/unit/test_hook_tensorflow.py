@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -143,3 +145,65 @@ def test_a_package_that_is_built_on_keras_3_makes_tf_keras_that(
     said = capsys.readouterr().err
     assert ("TF_USE_LEGACY_KERAS" not in os.environ) == bool(built_on)
     assert f"since {built_on} is built on it" in said if built_on else not said
+
+
+# --- Workers that join once their leader listens ---
+
+
+class Joining:
+    """A framework's worker, and a leader whose port listens after the first attempt was refused."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.leader = socket.socket()
+        self.leader.bind(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.leader.getsockname()[1]}"
+        self.waits = self.joined = 0
+        monkeypatch.setattr("time.sleep", self._pause)
+
+    def _pause(self, _: float) -> None:
+        self.waits += 1
+        self.leader.listen()
+
+    def tensorflow(self, leader: str, task: int) -> None:
+        class Context:
+            coordination_service = SimpleNamespace(service_leader=leader)
+
+            def enable_collective_ops(context, _: Any) -> None:  # noqa: N805
+                self.joined += 1
+
+        hook.await_leader(SimpleNamespace(Context=Context))
+        job = SimpleNamespace(name="worker", tasks={0: self.address, 1: "127.0.0.1:1"})
+        cluster = SimpleNamespace(job=[job])
+        Context().enable_collective_ops(SimpleNamespace(job_name="worker", task_index=task, cluster=cluster))
+
+    def jax(self, address: str, process: int) -> None:
+        def client(_: str, __: int, **more: Any) -> None:
+            self.joined += more["timeout"]
+
+        runtime = SimpleNamespace(get_distributed_runtime_client=client)
+        hook.meet(SimpleNamespace(shutdown=None, _jax=runtime))
+        runtime.get_distributed_runtime_client(address or self.address, process, timeout=1)
+
+
+LEADER = "/job:worker/replica:0/task:0"
+
+
+@pytest.mark.parametrize(
+    ("join", "waits"),
+    [
+        (lambda joining: joining.tensorflow(LEADER, 1), 1),
+        (lambda joining: joining.tensorflow(LEADER, 0), 0),  # the leader itself
+        (lambda joining: joining.tensorflow("/job:chief/replica:0/task:0", 1), 0),  # not in the cluster
+        (lambda joining: joining.tensorflow("", 1), 0),  # a TensorFlow without this service
+        (lambda joining: joining.jax("", 1), 1),
+        (lambda joining: joining.jax("", 0), 0),
+        (lambda joining: joining.jax("no port", 1), 0),
+    ],
+)
+def test_a_worker_joins_once_its_leader_listens(
+    join: Callable[[Joining], None], waits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joining = Joining(monkeypatch)
+    with joining.leader:
+        join(joining)
+        assert (joining.waits, joining.joined) == (waits, 1)

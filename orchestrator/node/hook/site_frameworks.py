@@ -35,7 +35,7 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
     policy = os.environ.get("ORCHESTRATE_AUTO_SHARD")
     made: "Dict[str, Callable[[Any], None]]" = {}
     if "JAX_PROCESS_ID" in os.environ and "ORCHESTRATE_STACKS" in os.environ:  # off together with the stacks
-        made.update({"jax._src.clusters": register, "jax._src.distributed": leave})
+        made.update({"jax._src.clusters": register, "jax._src.distributed": meet})
     if "tf_keras" in keras:
         made["tf_keras.api._v2.keras"] = name_version
         made["tf_keras.src.saving.saving_lib"] = read_arrays
@@ -91,39 +91,39 @@ def await_leader(module: "Any") -> None:
 
     def enable_collective_ops(self: "Any", server_def: "Any") -> None:
         try:
-            _await(*_leader(self.coordination_service.service_leader, server_def))
-        except Exception:
-            pass  # another TensorFlow, or a leader that TensorFlow reports better
+            _await(_leader(self.coordination_service.service_leader, server_def))
+        except (AttributeError, LookupError, ValueError):
+            pass  # another TensorFlow
         enable(self, server_def)
 
     context.enable_collective_ops = enable_collective_ops
 
 
-def _leader(name: str, server_def: "Any") -> "Tuple[str, int]":
-    """Return the address of a task such as `/job:worker/replica:0/task:0`, unless it is this one."""
+def _leader(name: str, server_def: "Any") -> str:
+    """Return the address of a task such as `/job:worker/replica:0/task:0`; "" for this task."""
     parts = dict(part.split(":") for part in name.strip("/").split("/"))
-    place = parts["job"], int(parts["task"])
-    if place == (server_def.job_name, server_def.task_index):
-        raise ValueError("this task is the leader")
-    address = next(job.tasks[place[1]] for job in server_def.cluster.job if job.name == place[0])
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
+    job, task = parts["job"], int(parts["task"])
+    if (job, task) == (server_def.job_name, server_def.task_index):
+        return ""
+    return str({one.name: one.tasks for one in server_def.cluster.job}[job][task])
 
 
-def _await(host: str, port: int) -> None:
-    """Return when a port accepts connections; raise OSError if it does not within 30 s."""
+def _await(address: str) -> None:
+    """Return when a port accepts connections, when its host does not answer, or after 30 s."""
     import socket
     import time
 
+    host, _, port = address.rpartition(":")
     deadline, pause = time.monotonic() + 30, 0.01
-    while True:
+    while address and time.monotonic() < deadline:
         try:
-            return socket.create_connection((host, port), 1).close()
+            return socket.create_connection((host.strip("[]"), int(port)), 1).close()
         except ConnectionRefusedError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(pause)
-        pause = min(2 * pause, 0.1)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+        except (OSError, ValueError):
+            return None
+    return None
 
 
 def choose_keras() -> None:
@@ -443,9 +443,14 @@ def _say(text: str) -> None:
     sys.stderr.write("orchestrate: %s\n" % text)
 
 
-def leave(distributed: "Any") -> None:
-    """End a process after an exception: JAX would wait 300 s for its peers, which are still training."""
+def meet(distributed: "Any") -> None:
+    """Let JAX's processes join once the first one listens, as TensorFlow's, and end after an exception.
+
+    JAX would wait 300 s for peers that are still training.
+    """
     shutdown = distributed.shutdown
+    runtime: "Any" = getattr(distributed, "_jax", None)
+    get_client: "Any" = getattr(runtime, "get_distributed_runtime_client", None)
 
     def shut_down() -> None:
         if hasattr(sys, "last_type"):  # set where Python prints an uncaught exception
@@ -454,7 +459,13 @@ def leave(distributed: "Any") -> None:
             os._exit(1)  # the coordinator's own shutdown would wait too
         shutdown()
 
+    def get_client_later(address: str, process_id: int, *more: "Any", **named: "Any") -> "Any":
+        _await(address if process_id else "")
+        return get_client(address, process_id, *more, **named)
+
     distributed.shutdown = shut_down
+    if get_client:
+        runtime.get_distributed_runtime_client = get_client_later
 
 
 def register(clusters: "Any") -> None:
