@@ -18,6 +18,7 @@ from orchestrator.events import (
     HostReplaced,
     LogGap,
     Outcome,
+    RunAdopted,
     RunEnded,
     RunPlanned,
     StopBy,
@@ -39,6 +40,9 @@ _HARMLESS = {"split-frames", "clock-offset", "task-bursts", "task-ignores-term",
 _SURVIVED = {"cut", "cut-all", "cut-before-reply", "agent-dies", "agent-lingers"}
 # What holds no stop up: every host answers, and every task ends when it is killed.
 _PROMPT = {"stop", "kill", "stop-then-kill", "task-fails", "task-fails-early", "task-killed", "start-refused"}
+_KILLED = {
+    *("keeper-killed", "keeper-killed-again", "keeper-killed-in-a-write", "keeper-killed-at-a-stop"),
+}
 
 
 def _tasks(world: World) -> list[Task]:
@@ -225,6 +229,10 @@ def _bytes(world: World, task: Task, *, complete: bool) -> None:
         )
 
 
+def _is_stop_of_user(event: object) -> bool:
+    return isinstance(event, StopRequested) and event.by is StopBy.USER
+
+
 def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
     """What a user asked for happens, and soon."""
     asked = world.history.asked
@@ -244,6 +252,12 @@ def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
     if world.history.keepers == 1 and (first is None or first - asked > patience):
         told = any(isinstance(one.event, StopRequested) for _, _, one in world.history.events)
         world.problem(f"a stop was requested at {asked:.1f} and the run ended at {first} (told: {told})")
+    # What one keeper has told, the next one does.
+    told_at = [at for _, at, one in world.history.events if _is_stop_of_user(one.event)][:1]
+    told_at += [at for _, at, one in world.history.events if isinstance(one.event, RunAdopted)] * len(told_at)
+    quiet = not set(world.history.hits) - _HARMLESS - _PROMPT - _KILLED
+    if quiet and told_at and first is not None and first - max(told_at) > world.plan.grace + 5.0:
+        world.problem(f"a stop was told at {told_at[0]:.1f}, and the run ended at {first:.1f}")
     late = (task for task in _tasks(world) if task.began > asked + 90.0)
     later = [task for task in late if task.state["state"] != state.UNSTARTED]
     if later and world.history.keepers == 1:

@@ -254,6 +254,12 @@ def _torn(world: World) -> None:
     world.tears = True
 
 
+def _killed_at_a_stop(world: World) -> None:
+    """It is killed after it has written that it stops the run, and before it tells a node."""
+    world.kill_at_a_stop = True
+    _order("stop", Order.STOP)(world)
+
+
 def _splits(world: World) -> None:
     world.splits = True
     world.hit("split-frames")
@@ -318,4 +324,5 @@ FAULTS: dict[str, Fault] = {
     "keeper-killed": _killed,
     "keeper-killed-again": _killed_again,
     "keeper-killed-in-a-write": _torn,
+    "keeper-killed-at-a-stop": _killed_at_a_stop,
 }

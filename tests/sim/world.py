@@ -18,7 +18,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from orchestrator import timings
-from orchestrator.events import AttemptFailed, RunEnded, RunLeft, Stamped, TaskProgressed, encode
+from orchestrator.events import (
+    AttemptFailed,
+    RunEnded,
+    RunLeft,
+    Stamped,
+    StopRequested,
+    TaskProgressed,
+    encode,
+)
 from orchestrator.fleet import Fleet
 from orchestrator.model import Admission, EarlyImports, Host, Job, OnHang, Order, Restarts, Role, RunPlan
 from orchestrator.names import RunId
@@ -81,6 +89,7 @@ class World:
         self.exits: list[tuple[str, str, bool, int]] = []
         self.conducts: list[tuple[str, str, Callable[[World, Task], None]]] = []
         self.on_failure: list[Callable[[], None]] = []
+        self.kill_at_a_stop = False
         self.kill_after: list[int] = []
         self.splits = self.full = self.tears = self.kill_again = False
         self.process: Process | None = None
@@ -89,9 +98,11 @@ class World:
         self.over = False
         self._pids = 1000
         self._seen = 0
-        own = sorted(name for name in FAULTS if "standby" in name)
+        own = sorted(name for name in FAULTS if "standby" in name or "at-a-stop" in name)
         names = self.dice.sample(sorted(FAULTS.keys() - own), self.dice.choice([0, 1, 1, 2, 2, 3, 4]))
+        rare = [own.pop(0)]
         names += self.ahead.sample(own, self.ahead.choice([0, 1, 1, 2])) if self.plan.ahead.imports else []
+        names += rare if self.watching.random() < 0.05 else []
         for name in only or names:
             FAULTS[name](self)
         self.history.armed = tuple(only or names)
@@ -256,6 +267,9 @@ class World:
             for strike in self.on_failure:
                 strike()
             self.on_failure.clear()
+        if isinstance(event, StopRequested) and self.kill_at_a_stop:
+            self.kill_at_a_stop = False
+            self.kill("keeper-killed-at-a-stop")
         if isinstance(event, RunEnded):
             check.end(self, event)
 
