@@ -164,17 +164,23 @@ class Joining:
         self.waits += 1
         self.leader.listen()
 
-    def tensorflow(self, leader: str, task: int) -> None:
+    def tensorflow(self, leader: str | None, task: int) -> None:
         class Context:
             coordination_service = SimpleNamespace(service_leader=leader)
 
             def enable_collective_ops(context, _: Any) -> None:  # noqa: N805
                 self.joined += 1
 
-        hook.await_leader(SimpleNamespace(Context=Context))
+            def set_server_def(context, _: Any, seconds: int = 0) -> None:  # noqa: N805
+                self.joined += seconds
+
+        hook.await_servers(SimpleNamespace(Context=Context))
         job = SimpleNamespace(name="worker", tasks={0: self.address, 1: "127.0.0.1:1"})
-        cluster = SimpleNamespace(job=[job])
-        Context().enable_collective_ops(SimpleNamespace(job_name="worker", task_index=task, cluster=cluster))
+        server = SimpleNamespace(job_name="worker", task_index=task, cluster=SimpleNamespace(job=[job]))
+        if leader is None:
+            Context().set_server_def(server, seconds=1)
+        else:
+            Context().enable_collective_ops(server)
 
     def jax(self, address: str, process: int) -> None:
         def client(_: str, __: int, **more: Any) -> None:
@@ -195,6 +201,7 @@ LEADER = "/job:worker/replica:0/task:0"
         (lambda joining: joining.tensorflow(LEADER, 0), 0),  # the leader itself
         (lambda joining: joining.tensorflow("/job:chief/replica:0/task:0", 1), 0),  # not in the cluster
         (lambda joining: joining.tensorflow("", 1), 0),  # a TensorFlow without this service
+        (lambda joining: joining.tensorflow(None, 1), 1),  # the coordinator of parameter servers
         (lambda joining: joining.jax("", 1), 1),
         (lambda joining: joining.jax("", 0), 0),
         (lambda joining: joining.jax("no port", 1), 0),

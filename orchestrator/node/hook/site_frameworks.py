@@ -47,7 +47,7 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
         made["keras.src.optimizers.loss_scale_optimizer"] = agree
     if policy and "ORCHESTRATE_REPORT" in os.environ:
         made["tensorflow.python.distribute.cross_device_utils"] = note_reductions
-        made["tensorflow.python.eager.context"] = await_leader
+        made["tensorflow.python.eager.context"] = await_servers
     if policy or "keras" in keras:
         made["tensorflow.python.distribute.input_ops"] = lambda module: share(module, policy or "")
     return made
@@ -84,46 +84,54 @@ def note_reductions(module: "Any") -> None:
         setattr(launcher, name, noting(getattr(launcher, name)))
 
 
-def await_leader(module: "Any") -> None:
-    """Let a worker join once its leader listens: TensorFlow tries a refused connection again after 1 s."""
+def await_servers(module: "Any") -> None:
+    """Connect a task once the others listen: TensorFlow tries a refused connection again after 1 s.
+
+    Workers need the server of their leader, and the coordinator of parameter servers needs all.
+    """
     context = module.Context
-    enable = context.enable_collective_ops
+    enable, set_all = context.enable_collective_ops, context.set_server_def
 
     def enable_collective_ops(self: "Any", server_def: "Any") -> None:
         try:
-            _await(_leader(self.coordination_service.service_leader, server_def))
+            leader = self.coordination_service.service_leader  # such as /job:worker/replica:0/task:0
+            place = dict(part.split(":") for part in leader.strip("/").split("/"))
+            _await(_peers(server_def, [(place["job"], int(place["task"]))]))
         except (AttributeError, LookupError, ValueError):
             pass  # another TensorFlow
         enable(self, server_def)
 
-    context.enable_collective_ops = enable_collective_ops
+    def set_server_def(self: "Any", server_def: "Any", *more: "Any", **named: "Any") -> None:
+        _await(_peers(server_def))
+        set_all(self, server_def, *more, **named)
+
+    context.enable_collective_ops, context.set_server_def = enable_collective_ops, set_server_def
 
 
-def _leader(name: str, server_def: "Any") -> str:
-    """Return the address of a task such as `/job:worker/replica:0/task:0`; "" for this task."""
-    parts = dict(part.split(":") for part in name.strip("/").split("/"))
-    job, task = parts["job"], int(parts["task"])
-    if (job, task) == (server_def.job_name, server_def.task_index):
-        return ""
-    return str({one.name: one.tasks for one in server_def.cluster.job}[job][task])
+def _peers(server_def: "Any", chosen: "Any" = None) -> "List[str]":
+    """Return the addresses of all tasks, or of the chosen ones, without this one."""
+    jobs = server_def.cluster.job if server_def else []
+    tasks = {(job.name, index): job.tasks[index] for job in jobs for index in job.tasks}
+    own = server_def and (server_def.job_name, server_def.task_index)
+    return [tasks[place] for place in chosen or tasks if place != own]
 
 
-def _await(address: str) -> None:
-    """Return when a port accepts connections, when its host does not answer, or after 30 s."""
+def _await(addresses: "List[str]") -> None:
+    """Return when all accept connections, or after 30 s; one that does not answer is not waited for."""
     import socket
     import time
 
-    host, _, port = address.rpartition(":")
-    deadline, pause = time.monotonic() + 30, 0.01
-    while address and time.monotonic() < deadline:
+    deadline, pause, waiting = time.monotonic() + 30, 0.01, list(addresses)
+    while waiting and time.monotonic() < deadline:
+        host, _, port = waiting[0].rpartition(":")
         try:
-            return socket.create_connection((host.strip("[]"), int(port)), 1).close()
+            socket.create_connection((host.strip("[]"), int(port)), 1).close()
+            del waiting[0]
         except ConnectionRefusedError:
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
         except (OSError, ValueError):
-            return None
-    return None
+            del waiting[0]
 
 
 def choose_keras() -> None:
@@ -460,7 +468,7 @@ def meet(distributed: "Any") -> None:
         shutdown()
 
     def get_client_later(address: str, process_id: int, *more: "Any", **named: "Any") -> "Any":
-        _await(address if process_id else "")
+        _await([address] if process_id else [])
         return get_client(address, process_id, *more, **named)
 
     distributed.shutdown = shut_down
