@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.base import descriptors
 from orchestrator.node.serve import bootstrap
 from orchestrator.node.serve.agent import Jobs
 from orchestrator.node.serve.loop import Loop
@@ -254,6 +255,12 @@ def test_who_holds_a_port_is_named(lab: Lab) -> None:
     (busy,) = found["busy"]
     assert busy["port"] == port
     assert f"pid {os.getpid()} (user {pwd.getpwuid(os.getuid()).pw_name})" in busy["holder"]
+
+
+def test_where_ipv6_is_missing_or_cannot_be_determined_ipv4_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)  # as for lack of a descriptor
+    with descriptors.listen(0, 1) as listener:
+        assert listener.family is socket.AF_INET
 
 
 def test_after_a_look_the_port_can_be_taken_without_reuse(lab: Lab) -> None:

@@ -47,11 +47,12 @@ def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
 
 def listen(port: int, backlog: int) -> socket.socket:
     """Listen as TensorFlow does: on every address, in both families if available; raise OSError."""
-    if socket.has_dualstack_ipv6():
+    try:
         both = socket.AF_INET6
-        try:
-            return socket.create_server(("::", port), family=both, backlog=backlog, dualstack_ipv6=True)
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                raise
+        return socket.create_server(("::", port), family=both, backlog=backlog, dualstack_ipv6=True)
+    except ValueError:
+        pass  # without IPv6; or Python could not tell, for lack of a descriptor
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise
     return socket.create_server(("", port), backlog=backlog)
