@@ -184,12 +184,15 @@ def test_what_needs_no_peers_says_so_or_does_not_train(desk: Desk, framework: st
     assert not desk.named("PeersReported")
 
 
-# The one that ends early closes its end first, which leaves a trace.
+# The one that ends early closes its end first, which leaves a trace, later than the first look.
 UNEVEN = """
+import sys
 if RANK == 0:
     a = serve(int(HOSTS[0][2])).accept()[0]; a.recv(1); a.close()
 else:
-    c = join("localhost", int(HOSTS[0][2])); c.shutdown(socket.SHUT_WR); c.recv(1)
+    c = join("localhost", int(HOSTS[0][2]))
+    while not os.path.exists(sys.argv[2]): time.sleep(0.05)
+    c.shutdown(socket.SHUT_WR); c.recv(1)
 """
 ALONE = """
 import sys
@@ -201,7 +204,10 @@ while RANK == 0 and not os.path.exists(sys.argv[1]): time.sleep(0.05)
 def test_a_task_that_ends_long_before_its_peers_is_named(desk: Desk, meets: bool) -> None:
     desk.script("t.py", TASK + UNEVEN * meets + ALONE)
     desk.timings = {"early": 0.0, "quiet": 0.5}
-    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
+    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"), str(desk.folder / "first"))
+    if meets:
+        viewer.shows("no output from worker/[0-1] for")
+        (desk.folder / "first").touch()
     viewer.shows("still running: worker/0" if meets else "no output from worker/0 for")
     (desk.folder / "enough").touch()
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
