@@ -383,7 +383,6 @@ class RunPlan(Conduct, frozen=True, kw_only=True):
     hosts: tuple[Host, ...]  # those with tasks, in inventory order
     cluster: Mapping[str, tuple[str, ...]]  # role -> host:port, as in TF_CONFIG
     tasks: tuple[TaskSpec, ...]
-    task_env: Mapping[str, str] = {}  # what all tasks share, in plan.json only: here each task has it itself
     command: tuple[str, ...]  # as the user entered it
     completion: Completion
     recipe: Recipe = Recipe()

@@ -9,17 +9,17 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from orchestrator.errors import SPENT, RunError, UsageError, expect
 from orchestrator.events import validity
-from orchestrator.model import Order, RunPlan, TaskId
+from orchestrator.model import Order, RunPlan, TaskId, TaskSpec
 from orchestrator.names import AttemptName, RunId
 from orchestrator.node.base import locks
 from orchestrator.node.base.fault import reason
@@ -289,6 +289,10 @@ class RunFolder(Struct, frozen=True):
 # --- plan.json ---
 
 
+class _StoredPlan(RunPlan, frozen=True, kw_only=True):
+    task_env: Mapping[str, str] = {}  # the variables that all tasks share
+
+
 def encode_plan(plan: RunPlan) -> bytes:
     """Return a plan as JSON, where variables that all tasks share are written once.
 
@@ -303,12 +307,15 @@ def encode_plan(plan: RunPlan) -> bytes:
         for name, value in first.items()
         if all(env.get(name) == value for env in envs)
     }
-    own = ({name: value for name, value in env.items() if name not in shared} for env in envs)
-    plan = replace(_with_envs(plan, own), task_env=shared)
+    tasks = [
+        replace(spec, env={name: value for name, value in env.items() if name not in shared})
+        for spec, env in zip(plan.tasks, envs, strict=True)
+    ]
+    stored = _StoredPlan(**{**asdict(plan), "tasks": tuple(tasks)}, task_env=shared)
     try:
-        data = msgspec.json.encode(plan)
+        data = msgspec.json.encode(stored)
     except UnicodeEncodeError:  # a path or a login name that is not UTF-8
-        data = msgspec.json.encode(utf8(msgspec.to_builtins(plan)))
+        data = msgspec.json.encode(utf8(msgspec.to_builtins(stored)))
     return msgspec.json.format(data) + b"\n"
 
 
@@ -316,17 +323,15 @@ def decode_plan(data: bytes) -> RunPlan:
     """Return the plan that was encoded; raise `msgspec.ValidationError` for anything else."""
     with validity():
         with READING:
-            plan = msgspec.json.decode(data, type=RunPlan)
+            fields = asdict(msgspec.json.decode(data, type=_StoredPlan))
         expect(not _NUL.search(data), "a text holds a NUL character")
+        shared = fields.pop("task_env")
+        plan = RunPlan(**fields)
         takeover.check(plan)
     cluster = json.dumps(plan.cluster)
-    envs = [{**plan.task_env, **spec.env} for spec in plan.tasks]
-    for spec, env in zip(plan.tasks, envs, strict=True):
-        if TF_CONFIG in env:
-            env[TF_CONFIG] = tf_config(cluster, spec.id)
-    return replace(_with_envs(plan, envs), task_env={})
 
+    def whole(spec: TaskSpec) -> TaskSpec:
+        env = {**shared, **spec.env}
+        return replace(spec, env={**env, TF_CONFIG: tf_config(cluster, spec.id)} if TF_CONFIG in env else env)
 
-def _with_envs(plan: RunPlan, envs: Iterable[Mapping[str, str]]) -> RunPlan:
-    tasks = (replace(spec, env=env) for spec, env in zip(plan.tasks, envs, strict=True))
-    return replace(plan, tasks=tuple(tasks))
+    return replace(plan, tasks=tuple(map(whole, plan.tasks)))

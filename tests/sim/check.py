@@ -40,9 +40,7 @@ _HARMLESS = {"split-frames", "clock-offset", "task-bursts", "task-ignores-term",
 _SURVIVED = {"cut", "cut-all", "cut-before-reply", "agent-dies", "agent-lingers"}
 # What holds no stop up: every host answers, and every task ends when it is killed.
 _PROMPT = {"stop", "kill", "stop-then-kill", "task-fails", "task-fails-early", "task-killed", "start-refused"}
-_KILLED = {
-    *("keeper-killed", "keeper-killed-again", "keeper-killed-in-a-write", "keeper-killed-at-a-stop"),
-}
+_KILLED = {f"keeper-killed{when}" for when in ("", "-again", "-in-a-write", "-at-a-stop")}
 
 
 def _tasks(world: World) -> list[Task]:

@@ -98,11 +98,12 @@ class World:
         self.over = False
         self._pids = 1000
         self._seen = 0
-        own = sorted(name for name in FAULTS if "standby" in name or "at-a-stop" in name)
-        names = self.dice.sample(sorted(FAULTS.keys() - own), self.dice.choice([0, 1, 1, 2, 2, 3, 4]))
-        rare = [own.pop(0)]
+        own, rare = sorted(name for name in FAULTS if "standby" in name), "keeper-killed-at-a-stop"
+        names = self.dice.sample(
+            sorted(FAULTS.keys() - {*own, rare}), self.dice.choice([0, 1, 1, 2, 2, 3, 4])
+        )
         names += self.ahead.sample(own, self.ahead.choice([0, 1, 1, 2])) if self.plan.ahead.imports else []
-        names += rare if self.watching.random() < 0.05 else []
+        names += [rare] * (self.watching.random() < 0.05)
         for name in only or names:
             FAULTS[name](self)
         self.history.armed = tuple(only or names)

@@ -158,6 +158,14 @@ IMPOSSIBLE: list[tuple[dict[str, object], str]] = [
 ]
 
 
+def test_what_tasks_share_is_stored_once() -> None:
+    plan = make(host("a"), host("b"), host("c"))
+    (stored,) = {task.env["ORCHESTRATE_HOSTS"] for task in plan.tasks}
+    data = encode_plan(plan)
+    assert data.count(b'"ORCHESTRATE_HOSTS": "' + stored.encode()) == 1
+    assert decode_plan(data) == plan
+
+
 @pytest.mark.parametrize(("changes", "why"), IMPOSSIBLE)
 def test_a_plan_that_cannot_be(changes: dict[str, object], why: str) -> None:
     assert decode_plan(encode_plan(PLAN)) == PLAN

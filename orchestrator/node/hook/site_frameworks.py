@@ -85,9 +85,9 @@ def note_reductions(module: "Any") -> None:
 
 
 def await_servers(module: "Any") -> None:
-    """Connect a task once the others listen: TensorFlow tries a refused connection again after 1 s.
+    """Connect a task once the others listen: TensorFlow (2.21) retries a refused connection after 1 s.
 
-    Workers need the server of their leader, and the coordinator of parameter servers needs all.
+    Workers need the server of their leader, and the coordinator of parameter servers needs all servers.
     """
     context = module.Context
     enable, set_all = context.enable_collective_ops, context.set_server_def
@@ -102,7 +102,7 @@ def await_servers(module: "Any") -> None:
         enable(self, server_def)
 
     def set_server_def(self: "Any", server_def: "Any", *more: "Any", **named: "Any") -> None:
-        _await(_peers(server_def))
+        _await(_peers(server_def) if server_def else [])  # TensorFlow refuses None
         set_all(self, server_def, *more, **named)
 
     context.enable_collective_ops, context.set_server_def = enable_collective_ops, set_server_def
@@ -110,9 +110,8 @@ def await_servers(module: "Any") -> None:
 
 def _peers(server_def: "Any", chosen: "Any" = None) -> "List[str]":
     """Return the addresses of all tasks, or of the chosen ones, without this one."""
-    jobs = server_def.cluster.job if server_def else []
-    tasks = {(job.name, index): job.tasks[index] for job in jobs for index in job.tasks}
-    own = server_def and (server_def.job_name, server_def.task_index)
+    tasks = {(job.name, index): job.tasks[index] for job in server_def.cluster.job for index in job.tasks}
+    own = server_def.job_name, server_def.task_index
     return [tasks[place] for place in chosen or tasks if place != own]
 
 
@@ -452,9 +451,9 @@ def _say(text: str) -> None:
 
 
 def meet(distributed: "Any") -> None:
-    """Let JAX's processes join once the first one listens, as TensorFlow's, and end after an exception.
+    """Let a process join JAX's cluster once the coordinator listens, and end at once after an exception.
 
-    JAX would wait 300 s for peers that are still training.
+    JAX itself retries a refused connection after 1 s, and waits 300 s for peers that are still training.
     """
     shutdown = distributed.shutdown
     runtime: "Any" = getattr(distributed, "_jax", None)
