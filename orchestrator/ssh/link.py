@@ -65,7 +65,8 @@ class SshLink:
         try:
             channel.exec_command(command_line(argv))
         except Exception as error:
-            channel.close()
+            with contextlib.suppress(*_GONE):  # a close is a message, too
+                channel.close()
             raise self._broken(error) from error
         return SshChannel(channel, self._lost)
 

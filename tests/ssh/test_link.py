@@ -13,6 +13,7 @@ import paramiko
 import pytest
 from paramiko.common import MSG_CHANNEL_DATA, cMSG_CHANNEL_CLOSE, cMSG_CHANNEL_DATA, cMSG_CHANNEL_EOF
 
+from orchestrator.errors import HostError
 from orchestrator.ssh.link import MOST_PACKET, Transport
 from orchestrator.transport import Link
 from tests.ssh.runs.desk import until
@@ -41,6 +42,19 @@ def test_a_connection_that_goes_while_it_is_read_loses_nothing_that_came(
         patch.setattr(transport, "_send_user_message", gone)
         assert sum(len(channel.recv(65536)) for _ in range(size // 65536 + 1)) == size
     channel.close()
+
+
+def test_a_connection_that_goes_before_the_command_is_one_error(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise EOFError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(paramiko.Channel, "exec_command", gone)
+        patch.setattr(paramiko.Channel, "close", gone)  # it sends a message, too
+        with pytest.raises(HostError):
+            link.open(["true"])
 
 
 @pytest.mark.parametrize("late", ["EOF", "data", "close"])
