@@ -58,7 +58,7 @@ CONTRACTS = {
         "PET_NODE_RANK": "node",
     },
     "torchrun processes": {"PET_NPROC_PER_NODE": "processes"},
-    # JAX itself reads only the first one; node/hook/site_frameworks.py provides the others.
+    # JAX itself reads only the first one; node/hook/site_meeting.py provides the others.
     "jax": {
         "JAX_COORDINATOR_ADDRESS": "first",
         "JAX_NUM_PROCESSES": "size",

@@ -29,7 +29,7 @@ FLOORS = (
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
 # Of no library: the name under which `node` is imported there, and the hook that may be anybody's.
-OF_NODES = {"orchestrate_node", "sitecustomize", "site_frameworks", "site_standby"}
+OF_NODES = {"orchestrate_node", "sitecustomize", "site_frameworks", "site_meeting", "site_standby"}
 
 # Where nothing has an effect, neighbours may know each other; above, each effect stays behind its door.
 PURE = {0, 1}

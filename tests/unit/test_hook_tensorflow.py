@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.hook import site_frameworks as hook
+from orchestrator.node.hook import site_meeting
 
 
 class Strategy:
@@ -174,7 +175,7 @@ class Joining:
             def set_server_def(context, _: Any, seconds: int = 0) -> None:  # noqa: N805
                 self.joined += seconds
 
-        hook.await_servers(SimpleNamespace(Context=Context))
+        site_meeting.await_servers(SimpleNamespace(Context=Context))
         job = SimpleNamespace(name="worker", tasks={0: self.address, 1: "127.0.0.1:1"})
         server = SimpleNamespace(job_name="worker", task_index=task, cluster=SimpleNamespace(job=[job]))
         if leader is None:
@@ -187,7 +188,7 @@ class Joining:
             self.joined += more["timeout"]
 
         runtime = SimpleNamespace(get_distributed_runtime_client=client)
-        hook.meet(SimpleNamespace(shutdown=None, _jax=runtime))
+        site_meeting.meet(SimpleNamespace(shutdown=None, _jax=runtime))
         runtime.get_distributed_runtime_client(address or self.address, process, timeout=1)
 
 

@@ -1,9 +1,8 @@
-"""Repair Keras, shard files and place JAX in a task's Python, as the plan requires (docs/task.md).
+"""Repair Keras and shard files in a task's Python, as the plan requires (docs/task.md).
 
 ORCHESTRATE_KERAS       a list: `keras` (several workers train with Keras 3), `tf_keras` (it is tf.keras)
 ORCHESTRATE_KERAS_OF    modules that the program imports: if one is built on Keras 3, tf.keras becomes that
 ORCHESTRATE_AUTO_SHARD  `data`: AutoShardPolicy.AUTO means DATA; `auto`: only if AUTO cannot divide the files
-JAX_PROCESS_ID          `jax.distributed.initialize()` needs no arguments
 
 A framework that differs from what this file expects is an error before training.
 """
@@ -34,8 +33,6 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
     keras = os.environ.get("ORCHESTRATE_KERAS", "").split(",")
     policy = os.environ.get("ORCHESTRATE_AUTO_SHARD")
     made: "Dict[str, Callable[[Any], None]]" = {}
-    if "JAX_PROCESS_ID" in os.environ and "ORCHESTRATE_STACKS" in os.environ:  # off together with the stacks
-        made.update({"jax._src.clusters": register, "jax._src.distributed": meet})
     if "tf_keras" in keras:
         made["tf_keras.api._v2.keras"] = name_version
         made["tf_keras.src.saving.saving_lib"] = read_arrays
@@ -47,7 +44,6 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
         made["keras.src.optimizers.loss_scale_optimizer"] = agree
     if policy and "ORCHESTRATE_REPORT" in os.environ:
         made["tensorflow.python.distribute.cross_device_utils"] = note_reductions
-        made["tensorflow.python.eager.context"] = await_servers
     if policy or "keras" in keras:
         made["tensorflow.python.distribute.input_ops"] = lambda module: share(module, policy or "")
     return made
@@ -82,55 +78,6 @@ def note_reductions(module: "Any") -> None:
     launcher.__init__ = init
     for name in ("all_reduce", "batch_all_reduce", "all_gather", "all_reduce_indexed_slices"):
         setattr(launcher, name, noting(getattr(launcher, name)))
-
-
-def await_servers(module: "Any") -> None:
-    """Connect a task once the others listen: TensorFlow (2.21) retries a refused connection after 1 s.
-
-    Workers need the server of their leader, and the coordinator of parameter servers needs all servers.
-    """
-    context = module.Context
-    enable, set_all = context.enable_collective_ops, context.set_server_def
-
-    def enable_collective_ops(self: "Any", server_def: "Any") -> None:
-        try:
-            leader = self.coordination_service.service_leader  # such as /job:worker/replica:0/task:0
-            place = dict(part.split(":") for part in leader.strip("/").split("/"))
-            _await(_peers(server_def, [(place["job"], int(place["task"]))]))
-        except (AttributeError, LookupError, ValueError):
-            pass  # another TensorFlow
-        enable(self, server_def)
-
-    def set_server_def(self: "Any", server_def: "Any", *more: "Any", **named: "Any") -> None:
-        _await(_peers(server_def) if server_def else [])  # TensorFlow refuses None
-        set_all(self, server_def, *more, **named)
-
-    context.enable_collective_ops, context.set_server_def = enable_collective_ops, set_server_def
-
-
-def _peers(server_def: "Any", chosen: "Any" = None) -> "List[str]":
-    """Return the addresses of all tasks, or of the chosen ones, without this one."""
-    tasks = {(job.name, index): job.tasks[index] for job in server_def.cluster.job for index in job.tasks}
-    own = server_def.job_name, server_def.task_index
-    return [tasks[place] for place in chosen or tasks if place != own]
-
-
-def _await(addresses: "List[str]") -> None:
-    """Return when all accept connections, or after 30 s; one that does not answer is not waited for."""
-    import socket
-    import time
-
-    deadline, pause, waiting = time.monotonic() + 30, 0.01, list(addresses)
-    while waiting and time.monotonic() < deadline:
-        host, _, port = waiting[0].rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), 1).close()
-            del waiting[0]
-        except ConnectionRefusedError:
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)
-        except (OSError, ValueError):
-            del waiting[0]
 
 
 def choose_keras() -> None:
@@ -448,49 +395,3 @@ def _record(version: str) -> None:
 
 def _say(text: str) -> None:
     sys.stderr.write("orchestrate: %s\n" % text)
-
-
-def meet(distributed: "Any") -> None:
-    """Let a process join JAX's cluster once the coordinator listens, and end at once after an exception.
-
-    JAX itself retries a refused connection after 1 s, and waits 300 s for peers that are still training.
-    """
-    shutdown = distributed.shutdown
-    runtime: "Any" = getattr(distributed, "_jax", None)
-    get_client: "Any" = getattr(runtime, "get_distributed_runtime_client", None)
-
-    def shut_down() -> None:
-        if hasattr(sys, "last_type"):  # set where Python prints an uncaught exception
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(1)  # the coordinator's own shutdown would wait too
-        shutdown()
-
-    def get_client_later(address: str, process_id: int, *more: "Any", **named: "Any") -> "Any":
-        _await([address] if process_id else [])
-        return get_client(address, process_id, *more, **named)
-
-    distributed.shutdown = shut_down
-    if get_client:
-        runtime.get_distributed_runtime_client = get_client_later
-
-
-def register(clusters: "Any") -> None:
-    """Provide the task's rank: of the three variables, JAX itself reads only the coordinator's address.
-
-    For the others it asks the subclasses of ClusterEnv, one for each kind of cluster.
-    """
-    kinds = getattr(getattr(clusters, "ClusterEnv", None), "_cluster_types", None)
-    if not isinstance(kinds, list):
-        return  # another JAX, which may read all three itself
-    place = {
-        "name": "orchestrate",
-        "is_env_present": classmethod(lambda _: "JAX_NUM_PROCESSES" in os.environ),
-        "get_coordinator_address": classmethod(lambda *_, **__: os.environ["JAX_COORDINATOR_ADDRESS"]),
-        "get_process_count": classmethod(lambda _: int(os.environ["JAX_NUM_PROCESSES"])),
-        "get_process_id": classmethod(lambda _: int(os.environ["JAX_PROCESS_ID"])),
-    }
-    type("Orchestrate", (clusters.ClusterEnv,), place)  # defining a subclass registers it
-    kinds.insert(0, kinds.pop())  # before Slurm and others, in which a task may run
-    if any(name.lower() in ("http_proxy", "https_proxy") for name in os.environ):  # JAX warns about any
-        os.environ.setdefault("grpc_proxy", "")  # tasks do not find each other through it

@@ -272,9 +272,10 @@ def install_changes() -> None:
     variables = ("ORCHESTRATE_KERAS", "ORCHESTRATE_KERAS_OF", "ORCHESTRATE_AUTO_SHARD", "JAX_PROCESS_ID")
     if any(name in os.environ for name in variables):
         import site_frameworks  # type: ignore[import-not-found]
+        import site_meeting  # type: ignore[import-not-found]
 
-        del sys.modules["site_frameworks"]
-        changes = site_frameworks.changes()
+        del sys.modules["site_frameworks"], sys.modules["site_meeting"]
+        changes = {**site_frameworks.changes(), **site_meeting.changes()}
         if changes:
             sys.meta_path.insert(0, Watch(changes))
 

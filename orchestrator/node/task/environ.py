@@ -145,7 +145,7 @@ def resize(terminal: int, size: list[int]) -> None:
 # uses the middle of the real-time signals.
 SIGNAL = 49
 # Written in this order: if the last one exists, all do.
-_PARTS = ("site_frameworks.py", "site_standby.py", "sitecustomize.py")
+_PARTS = ("site_frameworks.py", "site_meeting.py", "site_standby.py", "sitecustomize.py")
 _HOOK = os.path.join(os.path.dirname(os.path.dirname(__file__)), "hook")
 
 
