@@ -366,7 +366,7 @@ class Preset(Struct, frozen=True):
 
 
 class EarlyImports(Struct, frozen=True):
-    """Modules that a program imports first, in its order."""
+    """Modules that a program imports first, in its order; `a/b` is `from a import b`."""
 
     imports: tuple[str, ...] = ()
     preset: tuple[Preset, ...] = ()

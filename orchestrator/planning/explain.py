@@ -59,9 +59,8 @@ def _lines(plan: RunPlan) -> Iterator[str]:
     if plan.hang_timeout:
         yield f"hangs: {plan.hang_timeout:g} s without output; then stacks are collected, and: {plan.on_hang}"
     if plan.keep_warm:
-        what = (
-            f"no import is made ahead: {plan.ahead.why}" if plan.ahead.why else ", ".join(plan.ahead.imports)
-        )
+        modules = ", ".join(dict.fromkeys(name.replace("/", ".") for name in plan.ahead.imports))
+        what = f"no import is made ahead: {plan.ahead.why}" if plan.ahead.why else modules
         yield f"keep warm: {plan.keep_warm:g} s after the run; {what}"
     yield from (f"note: {note}" for note in plan.notes)
 

@@ -37,7 +37,7 @@ _READ = re.compile(
 
 
 BUNDLED = EarlyImports(
-    ("tensorflow", "tensorflow.keras.layers"),
+    ("tensorflow", "tensorflow/keras/layers"),
     (
         Preset("TF_USE_LEGACY_KERAS", "1", default=True),
         Preset("TF_CPP_MIN_LOG_LEVEL", "2", default=True),
@@ -164,9 +164,9 @@ class _Walk:
             return
         if top in _FRAMEWORKS | _PLAIN:
             self.imports.append(module)
-            self.imports += [f"{module}.{name}" for name in names if name != "*"]
+            self.imports += [f"{module}/{name}" for name in names if name != "*"]
             if top == "tensorflow" and keras:
-                self.imports.append("tensorflow.keras.layers")
+                self.imports.append("tensorflow/keras/layers")
             return
         self._must(top in sys.stdlib_module_names and top not in _TALKING, statement)
 

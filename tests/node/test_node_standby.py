@@ -133,6 +133,23 @@ def test_the_folder_of_data_sets_is_read_by_the_import_of_tfds(ahead: Ahead) -> 
     ahead.output()
 
 
+def test_a_task_has_what_its_imports_made(ahead: Ahead, tmp_path: Path) -> None:
+    """`a/b` is `from a import b`: a submodule is imported only where the package has no such attribute."""
+    package, path = tmp_path / "near", {"WHO": "me", "PYTHONPATH": str(tmp_path), "GIVEN": "1"}
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import os\nvalue = 1\nos.environ['MADE'] = os.environ.pop('GIVEN')\n"
+    )
+    (package / "value.py").touch()
+    (package / "part.py").touch()
+    program = "import near, os\nprint(near.value, near.part, os.environ['MADE'], 'GIVEN' in os.environ)"
+    (ahead.lab.folder / "train.py").write_text(program)
+    ahead.spec.update(env=path, imports=["near/value", "near/part"])
+    pid = ahead.prepare()
+    assert ahead.start()["pid"] == pid
+    assert ahead.output() == f"1 <module 'near.part' from '{package}/part.py'> 1 False\n"
+
+
 def test_proc_shows_the_marks_of_the_task(ahead: Ahead) -> None:
     (ahead.lab.folder / "train.py").write_text("import time; time.sleep(600)")
     pid = ahead.prepare()

@@ -52,7 +52,7 @@ def test_cuda_is_not_initialized_while_it_waits(tmp_path: Path) -> None:
         "env": {"LD_LIBRARY_PATH": str(driver.parent), "CUDA_CALLS": str(calls), "TF_CPP_MIN_LOG_LEVEL": "3"},
         "cwd": str(tmp_path),
         "python": python,
-        "imports": ["tensorflow", "tensorflow.keras.layers"],
+        "imports": ["tensorflow", "tensorflow/keras/layers"],
     }
     guest = {
         **spec,

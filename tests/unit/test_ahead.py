@@ -9,7 +9,7 @@ import pytest
 from orchestrator.model import EarlyImports, Preset
 from orchestrator.program import ahead, sources
 
-KERAS = ("tensorflow", "tensorflow.keras.layers")
+KERAS = ("tensorflow", "tensorflow/keras/layers")
 
 
 def found(*command: str, **files: str) -> EarlyImports:

@@ -34,7 +34,7 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
     policy = os.environ.get("ORCHESTRATE_AUTO_SHARD")
     made: "Dict[str, Callable[[Any], None]]" = {}
     if "tf_keras" in keras:
-        made["tf_keras.api._v2.keras"] = name_version
+        made.update(dict.fromkeys(("tf_keras.api._v2.keras", "tensorflow.keras"), name_version))
         made["tf_keras.src.saving.saving_lib"] = read_arrays
         if "KERAS_HOME" in os.environ:
             made["tf_keras.src.utils.data_utils"] = keep_home
@@ -283,8 +283,9 @@ def average(layer: "Any") -> None:
 
 
 def name_version(keras: "Any") -> None:
-    """Give Keras 2 as tf.keras the version attribute that Keras 3 has."""
-    keras.__version__ = sys.modules["tf_keras"].__version__
+    """Give Keras 2 the version attribute of Keras 3, as `tf.keras` and as the module that an import makes."""
+    if not hasattr(keras, "__version__"):
+        keras.__version__ = sys.modules["tf_keras"].__version__
 
 
 def keep_home(data_utils: "Any") -> None:

@@ -157,14 +157,12 @@ def _import(names: "List[str]") -> str:
 
 def _import_all(names: "List[str]") -> str:
     for name in names:
+        path, *attributes = name.split("/")  # `a/b` is `from a import b`
         try:
-            try:
-                import_module(name)
-            except ModuleNotFoundError:  # tensorflow.keras is a lazily loaded attribute
-                top, *rest = name.split(".")
-                module: "Any" = import_module(top)
-                for part in rest:
-                    module = getattr(module, part)
+            module: "Any" = import_module(path)
+            for attribute in attributes:  # an import of `tensorflow.keras` would be another module than this
+                path += "." + attribute
+                module = getattr(module, attribute) if hasattr(module, attribute) else import_module(path)
         except BaseException as error:
             return "the import of %s failed: %s" % (name, error.__class__.__name__)
     return ""
@@ -242,10 +240,16 @@ def _move(before: "Set[str]", folder: str) -> str:
 
 
 def _set_environment(pairs: "List[List[str]]") -> None:
-    """Replace the environment; the unread padding becomes the marks that /proc shows."""
+    """Replace the environment; the unread padding becomes the marks that /proc shows.
+
+    What the imports have set or removed meanwhile stays so.
+    """
     made = {name.encode("latin-1"): value.encode("latin-1") for name, value in pairs}
     with open("/proc/self/environ", "rb") as file:
         block = file.read()
+    given = dict(pair.split(b"=", 1) for pair in block.split(b"\0") if b"=" in pair)
+    made = {name: value for name, value in made.items() if name in os.environb or name not in given}
+    made.update((name, value) for name, value in os.environb.items() if given.get(name) != value)
     at = block.index(NAME)
     room = block.index(b"\0", at) - at
     names = sorted(
