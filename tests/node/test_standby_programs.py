@@ -167,6 +167,7 @@ def test_the_output_is_that_of_plain_python(lab: Lab, program: Program) -> None:
         env={
             **os.environ,
             "HOME": str(lab.folder),
+            "PWD": str(folder),
             "VIRTUAL_ENV": str(Path(sys.executable).parent.parent),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             # LC_CTYPE: by the Python of this test, if nothing sets a locale.

@@ -193,12 +193,14 @@ def launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any], site: str 
     if site is not None and spec.get("stacks", True):
         marks["ORCHESTRATE_STACKS"] = f"{SIGNAL}:{folder.stacks}"
     argv, env = make(spec, site, marks)
+    cwd = os.path.join(os.path.expanduser("~"), os.path.expanduser(spec.get("cwd") or "~"))
+    env[b"PWD"] = os.fsencode(cwd)  # as after `cd`
     return Launch(
         paths=paths,
         folder=folder,
         argv=argv,
         env=env,
-        cwd=os.path.join(os.path.expanduser("~"), os.path.expanduser(spec.get("cwd") or "~")),
+        cwd=cwd,
         grace=float(spec.get("grace") or 0.0),
         endless=bool(spec.get("endless")),
         lifeline=spec.get("lifeline") or None,

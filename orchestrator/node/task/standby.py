@@ -32,7 +32,7 @@ from .seat import CWD, MOMENT, Seat, free, guard, memory, near, send
 
 # No import reads a task's rank and peers. JAX's variables are set at the import if they are set later.
 _OF_PLACE = re.compile(
-    rb"ORCHESTRATE_(?!KERAS|AUTO_SHARD)|(TF_CONFIG|XDG_SESSION_\w+|KRB5CCNAME|MASTER_ADDR|MASTER_PORT"
+    rb"ORCHESTRATE_(?!KERAS|AUTO_SHARD)|(TF_CONFIG|XDG_SESSION_\w+|KRB5CCNAME|PWD|MASTER_ADDR|MASTER_PORT"
     rb"|(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|COORDINATOR_(ADDRESS|PORT)|NUM_PROCESSES|PROCESS_ID"
     rb"|(KERASTUNER|PET|DTENSOR|KERAS_DISTRIBUTION)_\w+)$"
 )
