@@ -21,7 +21,7 @@ import paramiko
 from msgspec import Struct
 
 from orchestrator.ranges import grouped
-from orchestrator.ssh.resolve import Target
+from orchestrator.ssh.resolve import Target, stamp
 
 _SPECIAL = re.compile(r"@|[^\s|#]*[*?!]")  # the beginning of a line that only OpenSSH reads
 
@@ -66,22 +66,24 @@ class HostKeyRefused(paramiko.SSHException):
 
 
 class KnownHosts:
-    """The known_hosts files of all targets, each read once. Thread-safe."""
+    """The known_hosts files of all targets, each read again after a change. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loaded: dict[Path, dict[str, list[KnownKey]]] = {}  # by name; the hashed ones by ""
+        # Each with its stamp; its keys by name, the hashed ones by "".
+        self._loaded: dict[Path, tuple[list[int], dict[str, list[KnownKey]]]] = {}
 
     def lines_about(self, target: Target) -> list[KnownKey]:
         """Return the lines about this target under one of its names; raise Beyond."""
         files = (*target.user_known_hosts, *target.global_known_hosts)
         with self._lock:
             for file in files:
-                if file not in self._loaded:
+                now = stamp(str(file))
+                if file not in self._loaded or (now and self._loaded[file][0] != now):
                     keys = (("" if key.name[0] == "|" else key.name, key) for key in load(file))
-                    self._loaded[file] = grouped(keys)
+                    self._loaded[file] = now, grouped(keys)
             names = ("", *target.key_names)
-            lines = [key for file in files for name in names for key in self._loaded[file].get(name, ())]
+            lines = [key for file in files for name in names for key in self._loaded[file][1].get(name, ())]
         return [key for key in lines if any(map(key.covers, target.key_names))]
 
     def remember(self, target: Target, blob: bytes) -> None:

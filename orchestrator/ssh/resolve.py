@@ -218,7 +218,7 @@ def _ask_ssh(command: tuple[str, ...], _when: int) -> Options:
     name = hashlib.sha256(asker.encode(errors="surrogateescape")).hexdigest()
     with contextlib.suppress(OSError, RuntimeError, ValueError, msgspec.MsgspecError):
         answer = _decode(read_plain(cache("ssh") / name, _MOST, ours=True))
-        if answer.asker == asker and all(_stamp(path) == stamp for path, stamp in answer.stamps.items()):
+        if answer.asker == asker and all(stamp(path) == then for path, then in answer.stamps.items()):
             return answer.options
     began = time.time_ns()
     done = processes.run([command[0], "-v", *command[1:]], _PATIENCE)
@@ -237,14 +237,15 @@ def _ask_ssh(command: tuple[str, ...], _when: int) -> Options:
             home = Path(pwd.getpwuid(os.getuid()).pw_dir)
             around = (str(Path(path).parent) for path in named)
             places = (command[0], str(home / ".ssh"), "/etc/ssh", *named, *around)
-            stamps = {path: _stamp(path) for path in places}
-            if max(stamp[0] for stamp in stamps.values() if stamp) < began - _TICK:
+            stamps = {path: stamp(path) for path in places}
+            if max(then[0] for then in stamps.values() if then) < began - _TICK:
                 make_folder(cache("ssh"))
                 write_atomically(cache("ssh") / name, msgspec.json.encode(_Answer(asker, stamps, options)))
     return options
 
 
-def _stamp(path: str) -> list[int]:
+def stamp(path: str) -> list[int]:
+    """Return what changes with a file; [] if there is none."""
     with contextlib.suppress(OSError):
         status = os.stat(path)
         return [status.st_mtime_ns, status.st_size, status.st_ino]

@@ -98,6 +98,19 @@ def test_what_is_remembered_is_known(tmp_path: Path) -> None:
     assert verdict(file, file.read_text(), PORT)[0] is Trust.KNOWN
 
 
+def test_a_file_that_was_corrected_is_read_again(tmp_path: Path) -> None:
+    """A host that was reinstalled comes back in the middle of a run."""
+    file, known = tmp_path / "known_hosts", KnownHosts()
+    target = Target("x", "gpu-01", 22, "me", user_known_hosts=(file,))
+    for when, key in enumerate((OTHER, MINE)):
+        file.write_text(f"gpu-01 {text(key)}\n")
+        os.utime(file, (when, when))
+        trust, _ = hostkeys.judge(known.lines_about(target), "gpu-01", MINE)
+    assert trust is Trust.KNOWN
+    file.unlink()  # a home folder that is away for a moment
+    assert known.lines_about(target)
+
+
 def test_a_fifo_is_no_known_hosts_and_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert hostkeys.load(tmp_path / "fifo") == []
