@@ -7,6 +7,7 @@ import os
 import shlex
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from orchestrator.ssh.resolve import Target, resolve
 Ask: TypeAlias = Callable[[str], str]  # a prompt -> the input, without echo
 
 _AGENT_TIMEOUT = 60.0  # an agent may ask its owner to confirm
+_AGENT_AGAIN = 2.0  # seconds until one that failed is tried again: it may have been restarted
 _TRIES = 3
 
 
@@ -84,7 +86,7 @@ class Keyring:
         self._secrets = secrets or Secrets()
         self._lock = threading.Lock()
         self._files: dict[Path, Loaded] = {}
-        self._agents: dict[str, SharedAgent | None] = {}
+        self._agents: dict[str, tuple[SharedAgent | None, float]] = {}  # each with the time of the last try
 
     def files(self, target: Target) -> list[Loaded]:
         """Return the existing identity files, even with only a public half; hosts share the objects."""
@@ -99,10 +101,13 @@ class Keyring:
         if target.agent is None:
             return {}
         with self._lock:
-            if target.agent not in self._agents:
-                self._agents[target.agent] = _connect_agent(target.agent)
-            agent = self._agents[target.agent]
-        return {bytes(key.blob): key for key in agent.get_keys()} if agent else {}
+            agent, tried = self._agents.get(target.agent, (None, -_AGENT_AGAIN))
+            if (agent is None or agent.lost) and time.monotonic() - tried >= _AGENT_AGAIN:
+                if agent:
+                    agent.close()
+                agent = _connect_agent(target.agent)
+                self._agents[target.agent] = agent, time.monotonic()
+        return {} if agent is None or agent.lost else {bytes(key.blob): key for key in agent.get_keys()}
 
     def unusable(self, target: Target) -> list[Loaded]:
         """Return the files without a usable key that the agent does not hold either."""
@@ -125,13 +130,15 @@ class Keyring:
     def close(self) -> None:
         with self._lock:
             agents, self._agents = self._agents, {}
-        for agent in agents.values():
+        for agent, _ in agents.values():
             if agent:
                 agent.close()
 
 
 class SharedAgent(AgentSSH):
-    """An agent's socket used by many transports: one request at a time."""
+    """An agent's socket used by many transports: one request at a time; `lost` when it has failed."""
+
+    lost = False
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__()
@@ -140,7 +147,11 @@ class SharedAgent(AgentSSH):
 
     def _send_message(self, msg: Message | bytes) -> tuple[int, Message]:
         with self._turn:
-            answer: tuple[int, Message] = super()._send_message(msg)  # type: ignore[misc]
+            try:
+                answer: tuple[int, Message] = super()._send_message(msg)  # type: ignore[misc]
+            except (OSError, paramiko.SSHException):
+                self.lost = True
+                raise
             return answer
 
     def close(self) -> None:

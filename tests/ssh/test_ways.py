@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
-from orchestrator.model import Host
+from orchestrator.model import Host, Way
 from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal import cluster as sshd
+from orchestrator.ssh import keys
 from orchestrator.ssh.connect import SshConnector
 from orchestrator.ssh.keys import prepare
 from tests.ssh.runs.desk import kill_all, sessions_of
@@ -101,10 +102,8 @@ def test_a_bastion_that_was_cut_is_connected_to_again(
 # --- keys ---
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Path]:
-    """A running ssh-agent; its socket."""
-    sock = tmp_path / "agent"
+@contextmanager
+def running_agent(sock: Path) -> Iterator[Path]:
     process = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.PIPE)
     assert process.stdout
     process.stdout.readline()
@@ -112,6 +111,13 @@ def agent(tmp_path: Path) -> Iterator[Path]:
     process.terminate()
     process.wait()
     process.stdout.close()
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Path]:
+    """A running ssh-agent; its socket."""
+    with running_agent(tmp_path / "agent") as sock:
+        yield sock
 
 
 def add(agent: Path, key: Path) -> None:
@@ -175,6 +181,26 @@ def test_the_agent_s_key_is_used_and_its_file_not_asked_for(
         with ThreadPoolExecutor(4) as pool:
             assert set(pool.map(lambda host: greet(connector, host), hosts)) == {b"here\n"}
         connector.close()
+
+
+def test_an_agent_that_was_restarted_is_used_again(
+    connector: SshConnector, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "_AGENT_AGAIN", 0.0)
+    key, config = tmp_path / "key", tmp_path / "config"
+    keygen("-t", "ed25519", "-N", "", "-f", str(key))
+    config.write_text(
+        f"Host *\nIdentityAgent {tmp_path / 'agent'}\n"
+        + cluster.ssh_config.read_text().replace("IdentityFile", "#").replace("IdentitiesOnly yes", "")
+    )
+    host = replace(use(config, cluster.hosts[0]), via=Way.PARAMIKO)
+    with authorized(cluster, key):
+        for _ in range(2):
+            with running_agent(tmp_path / "agent") as agent:
+                add(agent, key)
+                assert greet(connector, host) == b"here\n"
+            with pytest.raises(HostError):
+                greet(connector, host)
 
 
 def test_chosen_keys_are_offered_before_the_agent_s_others(
