@@ -21,6 +21,7 @@ ROOM = 256 << 10  # bytes that logs leave free on the disk for the run's events 
 class Mirror:
     """Appends what a node sends to the files of one task, at exactly the right offset.
 
+    What users truncate or remove meanwhile is an OSError too, and is fetched again from its beginning.
     The constructor never fails, because the tasks are already running: a file that cannot be opened is
     retried when there is something to write to it.
     """
@@ -97,12 +98,21 @@ class MirrorFile:
             self.size -= odd
             os.ftruncate(self._fd, self.size)
 
+    def _is_cut(self) -> bool:
+        """Return True if somebody has truncated or removed the file, for example to make room."""
+        status = os.fstat(self._fd)
+        return status.st_size < self.size or (not status.st_nlink and self.path.parent.is_dir())
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _open(self) -> None:
+        if self._fd >= 0 and self._is_cut():
+            self.close()
+            self._open()
+            raise OSError(errno.ESTALE, "a log was truncated or removed", str(self.path))
         if self._fd < 0:
             if not self.path.parent.is_dir():
                 for folder in (self.path.parent.parent, self.path.parent):

@@ -134,6 +134,18 @@ def test_a_resumed_stream_leaves_no_double_and_no_hole(folder: RunFolder) -> Non
         again.add_log(20, b"x", [])
 
 
+@pytest.mark.parametrize("spoil", [lambda path: os.truncate(path, 0), Path.unlink])
+def test_a_log_that_a_user_emptied_is_fetched_again(folder: RunFolder, spoil: Callable[[Path], None]) -> None:
+    """To make room on this machine: the host did nothing wrong."""
+    mirror, path = Mirror(folder, "1", "worker-0"), folder.log("1", "worker-0")
+    mirror.add_log(0, b"abc", [])
+    spoil(path)
+    with pytest.raises(OSError, match="truncated or removed"):
+        mirror.add_log(3, b"def", [])
+    mirror.add_log(mirror.log.size, b"abcdef", [])
+    assert path.read_bytes() == b"abcdef"
+
+
 def make_run(root: Path, run: str, name: str = "") -> None:
     RunFolder(root, RunId(run)).create(plan_of(run, name))
 
