@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from orchestrator.events import FailureKind
 
-_TABLE = Path(__file__).with_name("rules.toml")
+# Now: in the months of a run, this installation may be replaced or removed.
+_TABLE = Path(__file__).with_name("rules.toml").read_text(encoding="utf-8")
 
 # Output about another task: a task that ends with it may only suffer from what happened to that one.
 OF_A_PEER = frozenset({FailureKind.PEER, FailureKind.TIMEOUT, FailureKind.INCARNATION})
@@ -58,7 +59,7 @@ class Rule(Struct, frozen=True):
 
 @cache
 def table() -> tuple[Rule, ...]:
-    return tuple(map(_rule, tomllib.loads(_TABLE.read_text(encoding="utf-8"))["rule"]))
+    return tuple(map(_rule, tomllib.loads(_TABLE)["rule"]))
 
 
 def classify(message: Sequence[str], name: str, file: str = "", source: str = "") -> Rule | None:

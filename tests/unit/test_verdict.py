@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from orchestrator.diagnosis import lastwords
+from orchestrator.diagnosis import lastwords, rules
 from orchestrator.diagnosis.statement import Raised, Statement
 from orchestrator.diagnosis.tracebacks import LONGEST_LINE
 from orchestrator.diagnosis.verdict import Hear, Verdict, judge, of_hang
@@ -34,6 +34,12 @@ INCARNATION = tail("incarnation")  # worker/0 says that worker/1 came back
 GLOO = tail("gloo")  # of PyTorch 2.15: names an address, but no task
 TRAINING = ("Epoch 1/3", " 3/5 [====>....] - ETA: 0s - loss: 2.3")
 KEYBOARD = ('  File "train.py", line 2, in <module>', "KeyboardInterrupt")
+
+
+def test_a_run_does_not_need_the_files_of_its_installation_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.open", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr("io.open", lambda *_: pytest.fail("opened"))
+    assert rules.table.__wrapped__()
 
 
 def report(message: str = "", kind: str = "Exception", **more: Any) -> Report:
