@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
+from orchestrator.errors import ExitStatus
 from orchestrator.store.key import opened
 from tests.local.here import inventory
 from tests.polling import poll
@@ -109,6 +110,15 @@ def test_the_page_of_a_launch_has_its_curves_its_code_and_its_log(tmp_path: Path
     page = (tmp_path / "page.html").read_text()
     for part in ("succeeded after", "<path ", "+print(&#39;changed&#39;)", "&lt;i&gt;done", "git <code>"):
         assert part in page, part
+
+
+def test_a_page_that_cannot_be_written_is_no_mistake_in_the_command(tmp_path: Path, launch: Launch) -> None:
+    for end, status in (("", ExitStatus.HERE), ("; false", ExitStatus.RUN_FAILED)):
+        (tmp_path / "pages").mkdir()
+        ended = launch("--report", "pages/x.html", "--", "sh", "-c", f"rmdir {tmp_path}/pages{end}")
+        assert ended.returncode == status, ended.stderr
+        assert "error: cannot write the report to pages/x.html" in ended.stderr
+        assert "try: `orchestrate report 2" in ended.stderr
 
 
 def test_tasks_of_pytorch_are_led_to_the_network_of_their_host(tmp_path: Path, launch: Launch) -> None:

@@ -17,12 +17,13 @@ from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
 from orchestrator.cli.desk.person import Person
 from orchestrator.cli.desk.screen import Screen
-from orchestrator.errors import ExitStatus
+from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.events import Noted, RunEnded, RunLeft, Stamped, StopBy, StopRequested
 from orchestrator.model import Order
 from orchestrator.node.base.fault import reason
 from orchestrator.node.base.paths import free_bytes
 from orchestrator.render import DisplayGoneError, Look, Plain, Renderer, choose, is_full
+from orchestrator.render.errors import report
 from orchestrator.store import RunFolder, RunReader
 from orchestrator.verbs import asking
 from orchestrator.verbs.watch import stream
@@ -47,7 +48,12 @@ def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interru
     if arguments.report is not None:
         from orchestrator.report.several import write
 
-        tell(f"report: {write([folder], Path(arguments.report) if arguments.report else None)}")
+        try:
+            tell(f"report: {write([folder], Path(arguments.report) if arguments.report else None)}")
+        except UsageError as error:  # its folder was removed, or its disk is full: the run's end counts
+            error.hint = f"`orchestrate report {folder.run} -o FILE`"
+            report(error, sys.stderr)
+            return status or ExitStatus.HERE
     return status
 
 
