@@ -305,6 +305,9 @@ def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
         stage.stage(run, shared)
     else:
         stage.stage_again(run, joined)
+        if emptied := run.staged.made.intersection(run.names).difference(joined):
+            note = f"the run's folder is gone from {ranges.fold(emptied)}, with all that tasks wrote there"
+            run.emit(Noted(note))
     run.started = True
     if validation is not None:
         validation()

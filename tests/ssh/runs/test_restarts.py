@@ -84,6 +84,18 @@ def test_a_failed_attempt_is_followed_by_another_that_goes_on(desk: Desk) -> Non
     desk.hosts_are_quiet(run)
 
 
+def test_a_working_folder_that_is_gone_is_reported(desk: Desk) -> None:
+    desk.timings = FAST
+    lose = (
+        "import shutil\nif attempt == 1 and me['index'] == 1: shutil.rmtree(pathlib.Path.cwd()); sys.exit(7)"
+    )
+    how = f"def fail(step): pass\n{lose}"
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), how)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    host = desk.cluster.hosts[1].name
+    assert f"note: the run's folder is gone from {host}, with all that tasks wrote there" in viewer.stderr
+
+
 def test_a_user_can_stop_in_the_pause(desk: Desk) -> None:
     desk.timings = LONG_PAUSE
     viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), "def fail(step): sys.exit(7)")
