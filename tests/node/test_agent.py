@@ -356,6 +356,28 @@ def memory(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="a read-only disk needs root to mount")
+def test_a_task_that_ends_on_a_disk_that_became_read_only_is_lost(lab: Lab) -> None:
+    """As after an error of the disk: nobody can write how it ended, and its peers wait for it."""
+    agent = lab.agent()
+    pid = lab.start(agent, "sh", "-c", "echo here; exec sleep 1000")["pid"]
+    lab.follow(agent, "worker/0")
+    agent.until(lambda: agent.log("worker/0") == b"here\n")
+    folder = str(lab.state / "runs" / lab.run)
+    subprocess.run(["mount", "--bind", folder, folder], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        os.kill(pid, signal.SIGKILL)
+        final = lab.final(agent)
+        assert final["state"] == "lost"
+        assert "its end could not be recorded: Read-only file system" in final["message"]
+        assert agent.request("sweep", run=lab.run) == {"killed": [], "alive": []}
+        [run] = agent.request("states", run=lab.run)["runs"]
+        assert [(task["state"]["state"], task["alive"]) for task in run["tasks"]] == [("lost", False)]
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
 def test_a_task_whose_folder_is_removed_is_ended_and_told_as_lost(lab: Lab) -> None:
     agent = lab.agent()
     pid = lab.start(agent, "sh", "-c", "echo here; exec sleep 1000")["pid"]

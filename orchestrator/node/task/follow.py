@@ -94,6 +94,8 @@ class Follower:
 
         def done(reply: Any) -> None:
             pause = 0.0 if reply[0]["ok"] else _SETTLE_SECONDS  # something cannot be killed: retry later
+            if reply[0]["ok"]:
+                tail.take(reply[0]["state"])
             self._agent.loop.after(pause, lambda: self._settling.discard(tail))
 
         self._agent.jobs.run("settle", work, done, seconds=_SETTLE_SECONDS)
@@ -155,9 +157,8 @@ class Tail:
         The state is read before the files: after a final state they cannot grow any more.
         """
         try:
-            record = state.read(self.folder)
-            if record != self._seen:
-                self._seen = self._state = record
+            if self._seen is None or not state.is_final(self._seen):
+                self.take(state.read(self.folder))
         except FileNotFoundError:
             pass  # the run was removed; the open files can still be read
         if self._state is not None and not state.is_final(self._state):
@@ -168,7 +169,12 @@ class Tail:
         """Treat the task as lost: its folder is gone, and its supervisor ends it."""
         record = self._seen or state.new(self.folder, "", 0)
         if not state.is_final(record):
-            self._seen = self._state = state.ended(record, state.LOST, message)
+            self.take(state.ended(record, state.LOST, message))
+
+    def take(self, record: dict[str, Any]) -> None:
+        """Take a state to report, if it is news."""
+        if record != self._seen:
+            self._seen = self._state = record
 
     def _tell_state(self) -> Frame | None:
         record, self._state = self._state, None

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Iterator
 
 from ..base import locks, procs
 from ..base.descriptors import write_all
+from ..base.fault import reason
 from ..base.paths import TaskFolder
 
 State = Dict[str, Any]
@@ -94,13 +95,18 @@ def write(folder: TaskFolder, state: State, flags: int = 0) -> None:
 
 
 def conclude(folder: TaskFolder, state: State) -> None:
-    """Write the final state, waiting for room; the lock is held meanwhile, so it is not reported yet."""
+    """Write the final state, waiting for room; the lock is held meanwhile, so it is not reported yet.
+
+    On a disk that fails, the free lock and no final state will show the end.
+    """
     deadline = time.monotonic() + _PATIENCE
     while os.path.isdir(folder.path) and time.monotonic() < deadline:
         try:
             write(folder, state)
             return
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EROFS, errno.EIO):
+                return
             time.sleep(0.5)
 
 
@@ -193,7 +199,7 @@ def requests(data: bytes) -> Iterator[tuple[str, float, dict[str, Any]]]:
 
 def _bury(folder: TaskFolder) -> State:
     """Take the lock, kill by cookie, then write `lost`."""
-    fd = os.open(folder.lock, os.O_RDWR)
+    fd = os.open(folder.lock, os.O_RDONLY)  # its disk may be read-only by now
     try:
         if not locks.take(fd):
             time.sleep(0.005)  # another process checks, or settles it
@@ -210,8 +216,8 @@ def _bury(folder: TaskFolder) -> State:
             record = ended(record, LOST, why)
             try:
                 write(folder, record)
-            except OSError:
-                pass  # no room: the next check finds the same
+            except OSError as error:  # the next check finds the same
+                record["message"] = f"its end could not be recorded: {reason(error)} ({folder.state})"
         return record
     finally:
         os.close(fd)
