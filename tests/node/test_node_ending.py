@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.base import procs
-from orchestrator.node.task import state
+from orchestrator.node.task import state, supervisor, tasks
 from tests.node.harness import (
     PROGRAMS,
     Node,
@@ -67,6 +67,22 @@ def test_a_stopped_process_hears_term_all_the_same(node: Node) -> None:
     os.kill(leader, signal.SIGSTOP)
     node.stop(20.0)
     assert node.final()["exit_code"] == 42
+
+
+def test_the_files_of_a_task_that_runs_for_months_stay_young(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd-tmpfiles removes what is old from /var/tmp, and a task whose lock is gone is ended."""
+    monkeypatch.setattr(supervisor, "_TOUCH_EVERY", 0.0)
+    tasks.store_plan(node.paths, node.run, "{}")
+    lease = Path(node.paths.lease(2222))
+    lease.touch()
+    node.start("sleep", "1000")
+    files = [lease, Path(node.paths.run_json(node.run)), *Path(node.task().path).iterdir()]
+    assert {path.name for path in files} > {"lock", "control", "state.json", "report.jsonl"}
+    for path in files:
+        os.utime(path, (1, 1))
+    until(lambda: all(path.stat().st_mtime > 1 for path in files), what="all were touched")
 
 
 def test_what_the_leader_leaves_behind_ends_too_and_its_exit_counts(node: Node) -> None:

@@ -30,6 +30,7 @@ _LITTLE = 32 << 10
 _LINE = 1 << 10  # a terminal never has more than 4 KB at once
 _FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.5  # between two passes of killing
 NO_PROCESS = "no process could be created for it"
+_TOUCH_EVERY = 86_400.0  # seconds; systemd removes from /var/tmp what is older than 30 days, whoever uses it
 _SAVE_EVERY = 0.5  # seconds between two records of how far a gap grew
 _BUG = 255  # the exit status of a supervisor that failed by itself; others are the system's error numbers
 
@@ -152,6 +153,7 @@ class Supervisor:
         self._pause = _FIRST_PAUSE
         self._left_behind = 0
         self._next_look = 0.0
+        self._next_touch = self._began + _TOUCH_EVERY
 
     def run(self) -> bool:
         """Return True if a standby that lent the task a fork still waits."""
@@ -275,6 +277,13 @@ class Supervisor:
         elif state.is_gone(self._launch.folder):
             self._reason = state.REMOVED
             self._ending.ask(state.WANT_KILL, 0.0, now)
+        if now >= self._next_touch:
+            self._next_touch = now + _TOUCH_EVERY
+            paths = self._launch.paths
+            lenient.touch(paths.run_json(self._launch.folder.run))
+            for folder in (self._launch.folder.path, paths.leases):
+                for name in lenient.listed(folder):
+                    lenient.touch(os.path.join(folder, name))
 
     def _act(self, action: str) -> None:
         if action == TERM_GROUP:
