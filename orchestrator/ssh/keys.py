@@ -23,7 +23,7 @@ from orchestrator.errors import ClusterError, HostError
 from orchestrator.model import Host, Way
 from orchestrator.node.base.fault import reason
 from orchestrator.ssh.openssh import open_masters
-from orchestrator.ssh.resolve import Target, resolve
+from orchestrator.ssh.resolve import Target, resolve, stamp
 
 Ask: TypeAlias = Callable[[str], str]  # a prompt -> the input, without echo
 
@@ -85,16 +85,19 @@ class Keyring:
     def __init__(self, secrets: Secrets | None = None) -> None:
         self._secrets = secrets or Secrets()
         self._lock = threading.Lock()
-        self._files: dict[Path, Loaded] = {}
+        self._files: dict[Path, tuple[list[int], Loaded]] = {}  # each with its stamp
         self._agents: dict[str, tuple[SharedAgent | None, float]] = {}  # each with the time of the last try
 
     def files(self, target: Target) -> list[Loaded]:
         """Return the existing identity files, even with only a public half; hosts share the objects."""
         with self._lock:
             for path in target.identities:
-                if path not in self._files and (os.path.isfile(path) or os.path.isfile(f"{path}.pub")):  # noqa: PTH113 - False, too, in a folder that we may not look into
-                    self._files[path] = load(path, self._secrets.passphrases.get(str(path)))
-            return [self._files[path] for path in dict.fromkeys(target.identities) if path in self._files]
+                now = stamp(str(path))
+                if path in self._files and (not now or self._files[path][0] == now):
+                    continue
+                if os.path.isfile(path) or os.path.isfile(f"{path}.pub"):  # noqa: PTH113 - False, too, in a folder that we may not look into
+                    self._files[path] = now, load(path, self._secrets.passphrases.get(str(path)))
+            return [self._files[path][1] for path in dict.fromkeys(target.identities) if path in self._files]
 
     def agent_keys(self, target: Target) -> Mapping[bytes, paramiko.AgentKey]:
         """Return the keys in the target's agent, by their public half."""

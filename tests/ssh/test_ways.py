@@ -203,6 +203,19 @@ def test_an_agent_that_was_restarted_is_used_again(
                 greet(connector, host)
 
 
+def test_a_key_that_was_replaced_is_offered(
+    connector: SshConnector, cluster: Cluster, tmp_path: Path
+) -> None:
+    key, config = tmp_path / "key", tmp_path / "no-identity"
+    config.write_text(cluster.ssh_config.read_text().replace("IdentityFile", "#"))
+    host = replace(use(config, cluster.hosts[0]), identity=str(key), via=Way.PARAMIKO)
+    for _ in range(2):  # in the middle of a run, with the file of authorized keys
+        keygen("-t", "ed25519", "-N", "", "-f", str(key))
+        with authorized(cluster, key):
+            assert greet(connector, host) == b"here\n"
+        key.unlink()
+
+
 def test_chosen_keys_are_offered_before_the_agent_s_others(
     connector: SshConnector, cluster: Cluster, tmp_path: Path, agent: Path, config: Path
 ) -> None:
