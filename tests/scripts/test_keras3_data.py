@@ -39,5 +39,5 @@ def test_two_tasks_train_as_one_process(tmp_path: Path) -> None:
         several = [re.findall(r"^DATA .*", log.read_text(), re.MULTILINE) for log in logs]
         out, err = alone.communicate()
     lines = re.findall(r"^DATA .*", out, re.MULTILINE)
-    assert len(lines) == 22, err
+    assert len(lines) == 26, err
     assert several == [lines, lines]

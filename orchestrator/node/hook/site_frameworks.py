@@ -24,6 +24,7 @@ _SIGNATURES = {
     "TensorFlowTrainer._symbolic_build": "self iterator data_batch",
 }
 _REPAIRED = ["fit", "evaluate", "steps_per_execution", "moving statistics of layers", "loss scaling"]
+_REPAIRED += ["gradient clipping", "losses that are one number"]
 _PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 _READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "SSTableDataset")
 
@@ -42,6 +43,8 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
         made["keras.src.backend.tensorflow.trainer"] = repair
         made["keras.src.layers.layer"] = average
         made["keras.src.optimizers.loss_scale_optimizer"] = agree
+        made["keras.src.backend.tensorflow.optimizer"] = clip
+        made["keras.src.losses.loss"] = divide
     if policy and "ORCHESTRATE_REPORT" in os.environ:
         made["tensorflow.python.distribute.cross_device_utils"] = note_reductions
     if policy or "keras" in keras:
@@ -266,6 +269,40 @@ def agree(optimizers: "Any") -> None:
         return tf.equal(context.all_reduce("SUM", tf.cast(tf.logical_not(finite), tf.float32)), 0.0)
 
     optimizer.check_finite = check_finite
+
+
+def clip(optimizers: "Any") -> None:
+    """Clip the sum of the workers' gradients: Keras 3 clips the part of each, and so permits more."""
+    optimizer = optimizers.TFOptimizer
+    limit, reduce = optimizer._clip_gradients, optimizer._all_reduce_sum_gradients  # noqa: SLF001
+
+    def clip_gradients(self: "Any", grads: "Any") -> "Any":
+        return grads if several(self._distribution_strategy) else limit(self, grads)
+
+    def all_reduce_sum_gradients(self: "Any", grads_and_vars: "Any") -> "Any":
+        reduced = reduce(self, grads_and_vars)
+        if not several(self._distribution_strategy):
+            return reduced
+        grads = limit(self, [grad for grad, _ in reduced])
+        return [(grads[at], variable) for at, (_, variable) in enumerate(reduced)]
+
+    optimizer._clip_gradients = clip_gradients  # noqa: SLF001
+    optimizer._all_reduce_sum_gradients = all_reduce_sum_gradients  # noqa: SLF001
+
+
+def divide(losses: "Any") -> None:
+    """Divide a loss that is one number by the replicas, as Keras does with one number per element."""
+    reduce, scale = losses.reduce_values, getattr(losses, "scale_loss_for_distribution", None)
+
+    def reduce_values(values: "Any", *rest: "Any", **named: "Any") -> "Any":
+        loss = reduce(values, *rest, **named)
+        how = named.get("reduction", rest[-1] if rest else "mean")  # the last parameter in each version
+        if tuple(values.shape) or how in (None, "none", "sum"):
+            return loss
+        shared = several(sys.modules["tensorflow"].distribute.get_strategy())
+        return scale(loss) if shared and scale else loss  # Keras 3.5 does it elsewhere
+
+    losses.reduce_values = reduce_values
 
 
 def average(layer: "Any") -> None:

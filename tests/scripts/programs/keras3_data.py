@@ -50,10 +50,10 @@ class Doubled(keras.Model):
         return {"loss": loss}
 
 
-def sequential(**compiled):
+def sequential(loss="mse", clipped=(), **compiled):
     with strategy.scope():
         model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones")])
-        model.compile("sgd", "mse", **compiled)
+        model.compile(keras.optimizers.SGD(**dict(clipped)), loss, **compiled)
     return model
 
 
@@ -148,6 +148,10 @@ CASES = {
         sequential(),
         {"x": strategy.distribute_datasets_from_function(from_function), "steps_per_epoch": 6},
     ),
+    "clipnorm": lambda: (sequential(clipped={"clipnorm": 0.2}), arrays()),
+    "global_clipnorm": lambda: (sequential(clipped={"global_clipnorm": 0.2}), arrays()),
+    "clipvalue": lambda: (sequential(clipped={"clipvalue": 0.1}), arrays()),
+    "a loss that is one number": lambda: (sequential(lambda y, p: keras.ops.mean((y - p) ** 2)), arrays()),
     "train_step": lambda: (doubled(), arrays()),
     "ragged": ragged,
 }
