@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from orchestrator.node.base import procs
 from orchestrator.node.task import state, supervisor, tasks
+from orchestrator.node.task.supervisor import LINGER
 from tests.node.harness import (
     PROGRAMS,
     Node,
@@ -83,6 +85,14 @@ def test_the_files_of_a_task_that_runs_for_months_stay_young(
     for path in files:
         os.utime(path, (1, 1))
     until(lambda: all(path.stat().st_mtime > 1 for path in files), what="all were touched")
+
+
+def test_a_program_in_a_shell_may_save_for_the_whole_grace_and_hears_term_once(node: Node) -> None:
+    node.start("sh", "-c", f'"{sys.executable}" "{PROGRAMS}/saves.py" {LINGER + 1} & wait')
+    until(lambda: node.log() == b"up\n")
+    node.stop(20.0)
+    assert node.final()["exit_signal"] == signal.SIGTERM
+    assert node.log() == b"up\nsaves\nsaved\n"
 
 
 def test_what_the_leader_leaves_behind_ends_too_and_its_exit_counts(node: Node) -> None:
@@ -206,7 +216,7 @@ def test_a_supervisor_that_is_told_to_end_stops_its_task_with_grace(node: Node) 
     for pid in (guard_of(leader), supervisor_of(leader)):  # as at a shutdown of the machine
         os.kill(pid, signal.SIGTERM)
     found = node.final()
-    assert (found["state"], found["exit_code"], node.log()) == (state.EXITED, 42, b"up\nsaved\n")
+    assert (found["state"], found["exit_code"], node.log()) == (state.EXITED, 42, b"up\nsaves\nsaved\n")
     assert found["message"] == "its supervisor received TERM"
 
 

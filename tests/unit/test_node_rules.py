@@ -32,7 +32,7 @@ STOP, KILL_NOW = ("stop", 30), ("kill", 0)
         # (time, request or what is alive, action)
         [(0, ALIVE, NOTHING), (9e9, ALIVE, NOTHING), (9e9, GONE, OVER)],
         [(0, STOP, None), (0, ALIVE, TERM_GROUP), (29, ALIVE, NOTHING), (30, ALIVE, KILL), (30, ALIVE, KILL)],
-        [(0, STOP, None), (0, ALIVE, TERM_GROUP), (1, LEFT, TERM_ALL), (2, LEFT, NOTHING), (3, LEFT, KILL)],
+        [(0, STOP, None), (0, ALIVE, TERM_GROUP), (1, LEFT, TERM_ALL), (29, LEFT, NOTHING), (30, LEFT, KILL)],
         [(0, ("stop", 3), None), (2.5, LEFT, TERM_ALL), (3, LEFT, KILL), (3, GONE, OVER)],
         [(0, ("stop", 0), None), (0, ALIVE, TERM_GROUP), (0.001, ALIVE, KILL)],
         [(0, KILL_NOW, None), (0, STOP, None), (0, ALIVE, KILL), (1, LEFT, KILL), (1, GONE, OVER)],

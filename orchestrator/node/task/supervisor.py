@@ -152,6 +152,7 @@ class Supervisor:
         self._reason = ""  # why it was ended without a request
         self._pause = _FIRST_PAUSE
         self._left_behind = 0
+        self._told = 0  # the group that has had TERM: some programs give up at a second one
         self._next_look = 0.0
         self._next_touch = self._began + _TOUCH_EVERY
 
@@ -287,12 +288,16 @@ class Supervisor:
 
     def _act(self, action: str) -> None:
         if action == TERM_GROUP:
+            self._told = self._facts["pid"]
             self._signal_group(signal.SIGTERM)
             self._signal_group(signal.SIGCONT)  # a stopped task could not receive it
             self._stopping()
         elif action == TERM_ALL:
-            self._left_behind = len(procs.signal_all(signal.SIGTERM, self._spared))
+            rest = [process for process in procs.alive(self._spared) if process.pgrp != self._told]
+            for process in rest:
+                procs.send(process, signal.SIGTERM)
             procs.signal_all(signal.SIGCONT, self._spared)
+            self._left_behind = len(rest)
             self._stopping()
         elif action == KILL:
             if self._pause == _FIRST_PAUSE:
@@ -429,7 +434,9 @@ def _explained(error: Exception, launch: Launch) -> NodeError:
 #
 # run --stop--> term --grace--> kill          TERM goes to the leader's group
 # run --leader ended--> settle --> linger     trackers of multiprocessing end with its pipe
-# term --leader ended--> linger --> kill      TERM goes to every process that it left behind
+# settle, or stop --> linger --> kill         TERM goes to every process that the leader left behind
+# term --leader ended--> rest --grace--> kill TERM goes to those outside of its group: a shell ends at once,
+#                                             while the program that it has started still saves
 
 SETTLE = 1.0  # seconds for processes to end by themselves after their leader
 LINGER = 2.0  # seconds for them after TERM
@@ -474,8 +481,9 @@ class Ending:
                 self.stage, self.patience = SETTLING, self.patience or now + SETTLE
                 if now < self.patience:
                     return NOTHING
+            if self.stage != TERMINATING:
+                self._due(now + LINGER)
             self.stage, self.patience = LINGERING, None
-            self._due(now + LINGER)
             return TERM_ALL
         if leader_alive and self.want == state.WANT_STOP and self.stage == RUNNING:
             self.stage = TERMINATING

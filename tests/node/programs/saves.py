@@ -1,4 +1,4 @@
-"""At TERM it saves and exits as it likes."""
+"""At TERM it saves, in so many seconds, and exits as it likes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import time
 
 
 def save(*_: object) -> None:
+    print("saves", flush=True)
+    time.sleep(float((sys.argv[1:] or ["0"])[0]))
     print("saved", flush=True)
     sys.exit(42)
 
