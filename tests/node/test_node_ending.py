@@ -95,6 +95,15 @@ def test_a_program_in_a_shell_may_save_for_the_whole_grace_and_hears_term_once(n
     assert node.log() == b"up\nsaves\nsaved\n"
 
 
+def test_the_workers_of_a_program_that_saves_at_term_outlive_that(node: Node) -> None:
+    node.python("saves.py", "0.5", "worker")
+    until(lambda: node.log() == b"up\n")
+    node.stop(20.0)
+    begun = time.monotonic()
+    assert (node.final()["exit_code"], node.log()) == (42, b"up\nsaves\nsaved\n")
+    assert time.monotonic() - begun < 15.0  # they have TERM afterwards
+
+
 def test_what_the_leader_leaves_behind_ends_too_and_its_exit_counts(node: Node) -> None:
     node.python("family.py", "ends", "0")
     family = identities(node.folder, 4)

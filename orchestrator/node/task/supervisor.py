@@ -29,6 +29,8 @@ _REST = 0.01  # after a short read: lines come in groups, not one by one
 _LITTLE = 32 << 10
 _LINE = 1 << 10  # a terminal never has more than 4 KB at once
 _FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.5  # between two passes of killing
+# A PyTorch program that saves at TERM fails before it can, if the workers of its DataLoader end first.
+_INNER = "pt_data_worker"
 NO_PROCESS = "no process could be created for it"
 _TOUCH_EVERY = 86_400.0  # seconds; systemd removes from /var/tmp what is older than 30 days, whoever uses it
 _SAVE_EVERY = 0.5  # seconds between two records of how far a gap grew
@@ -152,7 +154,7 @@ class Supervisor:
         self._reason = ""  # why it was ended without a request
         self._pause = _FIRST_PAUSE
         self._left_behind = 0
-        self._told = 0  # the group that has had TERM: some programs give up at a second one
+        self._told: set[int] = set()  # they have had TERM: some programs give up at a second one
         self._next_look = 0.0
         self._next_touch = self._began + _TOUCH_EVERY
 
@@ -288,21 +290,25 @@ class Supervisor:
 
     def _act(self, action: str) -> None:
         if action == TERM_GROUP:
-            self._told = self._facts["pid"]
-            self._signal_group(signal.SIGTERM)
+            self._tell(lambda p: p.pgrp == self._facts["pid"] and procs.name(p.pid) != _INNER)
             self._signal_group(signal.SIGCONT)  # a stopped task could not receive it
             self._stopping()
         elif action == TERM_ALL:
-            rest = [process for process in procs.alive(self._spared) if process.pgrp != self._told]
-            for process in rest:
-                procs.send(process, signal.SIGTERM)
+            self._left_behind = self._tell(lambda process: process.pid not in self._told)
             procs.signal_all(signal.SIGCONT, self._spared)
-            self._left_behind = len(rest)
             self._stopping()
         elif action == KILL:
             if self._pause == _FIRST_PAUSE:
                 self._stopping()
             self._kill()
+
+    def _tell(self, is_meant: Callable[[procs.Process], bool]) -> int:
+        """Send TERM to some of the task's processes; return to how many."""
+        meant = list(filter(is_meant, procs.alive(self._spared)))
+        self._told.update(process.pid for process in meant)
+        for process in meant:
+            procs.send(process, signal.SIGTERM)
+        return len(meant)
 
     def _kill(self) -> None:
         if self._leader_alive:
@@ -432,10 +438,10 @@ def _explained(error: Exception, launch: Launch) -> NodeError:
 
 # --- when to signal whom so that a task ends; pure: the clock and the facts are given ---
 #
-# run --stop--> term --grace--> kill          TERM goes to the leader's group
+# run --stop--> term --grace--> kill          TERM goes to the leader's group, without _INNER
 # run --leader ended--> settle --> linger     trackers of multiprocessing end with its pipe
 # settle, or stop --> linger --> kill         TERM goes to every process that the leader left behind
-# term --leader ended--> rest --grace--> kill TERM goes to those outside of its group: a shell ends at once,
+# term --leader ended--> rest --grace--> kill TERM goes to those that have not had it: a shell ends at once,
 #                                             while the program that it has started still saves
 
 SETTLE = 1.0  # seconds for processes to end by themselves after their leader
