@@ -154,7 +154,7 @@ class Supervisor:
         self._reason = ""  # why it was ended without a request
         self._pause = _FIRST_PAUSE
         self._left_behind = 0
-        self._told: set[int] = set()  # they have had TERM: some programs give up at a second one
+        self._notified: set[int] = set()  # they have had TERM: some programs give up at a second one
         self._next_look = 0.0
         self._next_touch = self._began + _TOUCH_EVERY
 
@@ -290,11 +290,11 @@ class Supervisor:
 
     def _act(self, action: str) -> None:
         if action == TERM_GROUP:
-            self._tell(lambda p: p.pgrp == self._facts["pid"] and procs.name(p.pid) != _INNER)
+            self._terminate(lambda p: p.pgrp == self._facts["pid"] and procs.name(p.pid) != _INNER)
             self._signal_group(signal.SIGCONT)  # a stopped task could not receive it
             self._stopping()
         elif action == TERM_ALL:
-            self._left_behind = self._tell(lambda process: process.pid not in self._told)
+            self._left_behind = self._terminate(lambda process: process.pid not in self._notified)
             procs.signal_all(signal.SIGCONT, self._spared)
             self._stopping()
         elif action == KILL:
@@ -302,10 +302,10 @@ class Supervisor:
                 self._stopping()
             self._kill()
 
-    def _tell(self, is_meant: Callable[[procs.Process], bool]) -> int:
+    def _terminate(self, is_meant: Callable[[procs.Process], bool]) -> int:
         """Send TERM to some of the task's processes; return to how many."""
         meant = list(filter(is_meant, procs.alive(self._spared)))
-        self._told.update(process.pid for process in meant)
+        self._notified.update(process.pid for process in meant)
         for process in meant:
             procs.send(process, signal.SIGTERM)
         return len(meant)
