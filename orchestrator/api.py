@@ -128,7 +128,7 @@ def launch(
         validate=None if validate is True else validate or "never",
         env=dict(env or {}),
     )
-    return RunHandle(launch_verb.launch(request, program))
+    return RunHandle(launch_verb.launch(request, program, awaited=True))
 
 
 @_worded()

@@ -71,7 +71,7 @@ def main(arguments: argparse.Namespace) -> int:
 
         request = surveyed(request, words, person, person.accepts, person.agrees)
     with Interrupts() as interrupts:
-        folder = launch(request, person, arguments.task)
+        folder = launch(request, person, arguments.task, awaited=arguments.detach)
         if not arguments.detach or interrupts.count:
             return follow(folder, arguments, interrupts)
     if arguments.json:

@@ -96,6 +96,7 @@ class Run(Struct):
     leased: dict[str, Session] = {}  # host -> the host whose agent holds its ports
     followed: dict[str, tuple[Session, Future[wire.Unknown]]] = {}  # host -> sent along with the last start
     fate: tuple[float, slurm.Fate] = (-math.inf, slurm.Fate())  # when Slurm was queried, and its reply
+    code_read: Callable[[], None] = lambda: None  # called when later edits of the code have no effect
     points: PointFile | None = None  # of the training
     usage: PointFile | None = None  # of each host by its tasks
     alive: set[str] = set()  # hosts where tasks could not be ended

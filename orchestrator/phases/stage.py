@@ -145,6 +145,7 @@ def _stage(
 def begin(run: Run) -> None:
     """Read the user's code while the hosts are connected to and examined."""
     if (source := run.source) is None:
+        run.code_read()
         return
     reading = Future[tuple[Contents, list[str]]]()
 
@@ -154,6 +155,7 @@ def begin(run: Run) -> None:
             reading.set_result((source.read(), state))
         except BaseException as error:  # for the consumer
             reading.set_exception(error)
+        run.code_read()
 
     run.clock.start("code", read)
     run.staged.reading = reading

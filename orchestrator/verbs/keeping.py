@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,7 @@ class Errand(Struct, frozen=True):
     secrets: Mapping[str, str]
     source: CodeSource | None = None
     new: bool = False  # False: a run is taken over
+    awaited: bool = False  # `start` returns when the code has been read
     stop: Order | None = None  # STOP or KILL: requested from the start
 
 
@@ -72,7 +74,7 @@ def start(errand: Errand) -> bool:
         closing.callback(os.close, lock)
         control = folder.open_control()
         closing.callback(os.close, control)
-        python.hand_over(pickle.dumps(errand), (lock, control))
+        python.hand_over(pickle.dumps(errand), (lock, control), wait=errand.awaited)
     return True
 
 
@@ -95,6 +97,7 @@ def main() -> None:
         errand = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - nobody else has that socket
         for descriptor in descriptors:  # the lock, which stays open, and the control
             os.set_inheritable(descriptor, False)
+        starter = os.dup(0)  # it may wait until this is closed
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         try:
             debug = open_plain(errand.folder.debug_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -109,7 +112,7 @@ def main() -> None:
         _log_to_stderr()
         # It logs a traceback for every unreachable host, which is reported as an error anyway.
         logging.getLogger("orchestrate.paramiko").setLevel(logging.CRITICAL)
-        status = _keep(errand, descriptors[1])
+        status = _keep(errand, descriptors[1], starter)
     except Exception as error:
         from orchestrator.phases.context import unforeseen  # imported by now, unless that has failed
 
@@ -122,7 +125,7 @@ def main() -> None:
         os._exit(status)
 
 
-def _keep(errand: Errand, control: int) -> int:
+def _keep(errand: Errand, control: int, starter: int) -> int:
     """Keep a run to its end; afterwards its events are on disk."""
     from orchestrator.connectors import Connectors
     from orchestrator.fleet import Fleet
@@ -159,6 +162,7 @@ def _keep(errand: Errand, control: int) -> int:
             errand.key,
             points=PointFile(errand.folder.points, len(errand.plan.tasks)),
             usage=PointFile(errand.folder.usage, len(errand.plan.hosts)),
+            code_read=partial(os.close, starter),
         )
         if errand.stop is not None:
             run.stop.ask(kill=errand.stop is Order.KILL)

@@ -66,10 +66,13 @@ def _check_metrics(file: Path) -> None:
         raise UsageError(f"metrics: there is no folder {file.parent}", hint=hint)
 
 
-def launch(request: LaunchRequest, caller: Caller, shown: Iterable[TaskId] = ()) -> RunFolder:
+def launch(
+    request: LaunchRequest, caller: Caller, shown: Iterable[TaskId] = (), *, awaited: bool = False
+) -> RunFolder:
     """Plan a run, create its folder and start its keeper; raise UsageError before anything is created.
 
-    `shown` are tasks that it must have.
+    `shown` are tasks that it must have. `awaited`: return when the code has been read, because who called may
+    edit it for the next launch.
     """
     key, made = own_key(), prepare(request, caller)
     planned = made.plan
@@ -88,7 +91,8 @@ def launch(request: LaunchRequest, caller: Caller, shown: Iterable[TaskId] = ())
             plan = replace(plan, run=new_run_id(plan.created))  # another launch has that id
         try:
             folder.write_request(replace(made.request, notify=shlex.join(notification), metrics=metrics))
-            keeping.start(keeping.Errand(folder, plan, key, passphrases, secrets, made.code, new=True))
+            errand = keeping.Errand(folder, plan, key, passphrases, secrets, made.code, True, awaited)
+            keeping.start(errand)
         except BaseException:  # nobody has it: nothing was started
             shutil.rmtree(folder.path, ignore_errors=True)
             raise

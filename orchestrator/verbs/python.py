@@ -34,11 +34,16 @@ def spawn(stdin: int) -> int:
     return os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setsid=True)
 
 
-def hand_over(errand: bytes, descriptors: Sequence[int]) -> None:
-    """Pass an errand to the waiting process: through a socket, because it contains secrets."""
+def hand_over(errand: bytes, descriptors: Sequence[int], *, wait: bool) -> None:
+    """Pass an errand to the waiting process: through a socket, because it contains secrets.
+
+    `wait` until that process closes its end.
+    """
     pid, ours = waiting.pop() if waiting else start()
     with ours, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its failure is noticed
         socket.send_fds(ours, [b"\0"], descriptors)
         ours.sendall(errand)
+        ours.shutdown(socket.SHUT_WR)
+        _ = wait and ours.recv(1)
     with contextlib.suppress(ChildProcessError):  # if SIGCHLD is ignored
         os.waitpid(pid, 0)

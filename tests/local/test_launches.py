@@ -64,6 +64,19 @@ def test_a_file_that_may_not_be_read_here_is_no_fault_of_a_host(tmp_path: Path, 
     assert launch("--", "true", verb="exec").returncode == 5
 
 
+def test_an_edit_after_a_detached_launch_is_of_the_next_one(tmp_path: Path, launch: Launch) -> None:
+    """A loop of `sed` and `launch --detach` had each run train with the value of the next."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time, orchestrator.sync.contents as contents\n"
+        "read = contents._read\n"
+        "contents._read = lambda *given: time.sleep(1) or read(*given)\n"
+    )
+    (tmp_path / "rate").write_text("first")
+    run = launch("--detach", "--", "cat", "rate").stdout.strip()
+    (tmp_path / "rate").write_text("second")
+    assert launch(run, verb="tail").stdout == "worker/0 here | first\n"
+
+
 def test_the_metrics_of_a_run_are_kept_and_change_nothing_of_it(tmp_path: Path, launch: Launch) -> None:
     report = """echo '{"kind": "progress", "step": 7, "loss": 0.5}' >> $ORCHESTRATE_REPORT"""
     assert launch("--metrics", "run.prom", "--", "sh", "-c", report).returncode == 0
