@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -101,8 +102,8 @@ def _git(folder: Path, *arguments: str) -> bytes | None:
     """
     if shutil.which("git") is None:
         return None
-    # Hooks set GIT_DIR and related variables, which select another repository.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    # Hooks set GIT_DIR and related variables, which select another repository; settings of the user hold.
+    environment = {name: text for name, text in os.environ.items() if not re.match("GIT_(?!CONFIG_)", name)}
     done = subprocess.run(
         ["git", "-C", str(folder), *arguments],
         capture_output=True,

@@ -174,6 +174,19 @@ def test_tracked_files_that_are_ignored_or_deleted(repository: Path) -> None:
     assert paths(read_tree(repository)) == [".gitignore", "a.py", "new.py", "tracked.log", "untracked-later"]
 
 
+def test_settings_of_git_in_the_environment_hold(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container sets safe.directory there; a hook's GIT_DIR names another repository."""
+    write(repository, "a.py", "a.tmp")
+    (tmp_path / "ignored").write_text("*.tmp\n")
+    given = {"COUNT": "1", "KEY_0": "core.excludesFile", "VALUE_0": str(tmp_path / "ignored")}
+    for name, value in given.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    assert paths(read_tree(repository)) == ["a.py"]
+
+
 def test_submodules(repository: Path, tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()
