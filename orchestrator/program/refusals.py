@@ -33,6 +33,7 @@ class Code(Struct, frozen=True):
     exists: Callable[[str], bool]  # including what is not sent; also for absolute paths and `~/`
     everywhere: Callable[[str], bool]  # whether the hosts have the same file under an absolute path
     real: Callable[[str], str] = str  # an absolute path with its links resolved
+    executable: Callable[[str], bool] = bool  # whether a file's mode says so
     cwd: str = ""  # where in the code the tasks run
     prepared: bool = False  # whether a `setup` runs before, which may create what is missing
 
@@ -89,11 +90,13 @@ def _missing(command: tuple[str, ...], code: Code) -> UsageError | None:
             what = f"{name} is a path of this machine"
             why = "the tasks run in a copy of the code on their hosts"
             return UsageError(what, why=why, hint=_line(command, name, here))
-    if here in code.sent or any(path.startswith(f"{here}/") for path in code.sent):
+    through = posixpath.join(code.real(posixpath.join(code.root, parent)), last)  # linked folders
+    linked = posixpath.relpath(through, code.root)
+    if {here, linked} & code.sent or any(path.startswith(f"{here}/") for path in code.sent):
         return None
     if not code.exists(name):
         what, hint = (f"{name} does not exist here", "check its name and your current folder")
-    elif here.startswith("../"):
+    elif linked.startswith("../"):
         what = f"{name} is outside the folder that is sent"
         hint = f"`cd {shlex.quote(parent)}`, then {_line(command, name, last)}"
     else:
@@ -104,7 +107,7 @@ def _missing(command: tuple[str, ...], code: Code) -> UsageError | None:
 
 
 def _script(command: tuple[str, ...], code: Code) -> UsageError | None:
-    """Refuse a script that would be searched for on PATH, and one with Windows line ends."""
+    """Refuse a script that would be searched for on PATH, has Windows line ends, or is not executable."""
     first = invocation.unwrapped(command)[0]
     name = invocation.program(command) or first
     if posixpath.normpath(name) not in code.sent:
@@ -125,6 +128,9 @@ def _script(command: tuple[str, ...], code: Code) -> UsageError | None:
         what = f"{name} has Windows line ends"
         why = "a shell, and the kernel in a first line such as #!/bin/bash, treat them as part of a word"
         return UsageError(what, why=why, hint=f"`sed -i 's/\\r$//' {shlex.quote(name)}`, then launch again")
+    if direct and "/" in name and not code.prepared and not code.executable(name):
+        hint = f"`chmod +x {shlex.quote(name)}`, then launch again"
+        return UsageError(f"{name} is not executable", hint=hint)
     return None
 
 

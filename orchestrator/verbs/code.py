@@ -133,6 +133,7 @@ def look(inventory: Inventory, project: CodeSource | None) -> Code:
         exists=lambda path: os.path.exists(here / os.path.expanduser(path)),  # noqa: PTH110, PTH111 - Path raises
         everywhere=lambda path: local or _shared(path),
         real=os.path.realpath,
+        executable=lambda path: not (here / path).is_file() or bool((here / path).stat().st_mode & 0o111),
         cwd=cwd,
         prepared=bool(inventory.job.setup),
     )

@@ -251,6 +251,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, newline="")
     (root / "out").mkdir()
+    (root / "above").symlink_to("..")
+    (root / "linked").symlink_to("src/deep")
     for name, data in BYTES.items():
         (root / name).write_bytes(data)
     for name in ("ready.sh", "compiled"):
@@ -284,6 +286,7 @@ MISTAKES = [
     ("'A=1 python train.py'", "no shell runs", "launch --env A=1 -- python train.py`"),
     ("'python train.py $X'", "no shell runs", "bash -o pipefail -c 'python train.py $X'"),
     ("../beside.py", "is outside the folder", "-- beside.py"),
+    ("above/beside.py", "is outside the folder", "`cd above`, then `orchestrate launch -- beside.py`"),
     ("HERE/train.py --lr 1", "is a path of this machine", "`orchestrate launch -- train.py --lr 1`"),
     ("python -u trian.py --lr 1", "trian.py does not exist here", None),
     ("./raedy.sh 3", "./raedy.sh does not exist here", None),
@@ -293,6 +296,7 @@ MISTAKES = [
     ("bash windows.sh", "windows.sh has Windows line ends", "`sed -i 's/\\r$//' windows.sh`"),
     ("./windows.sh", "./windows.sh has Windows line ends", None),
     ("tools/windows", "tools/windows has Windows line ends", None),
+    ("./notes x", "./notes is not executable", "`chmod +x ./notes`"),
     ("secret.py", "exists, but would not be sent", "git check-ignore -v secret.py"),
     ("old.py", "old.py, line 1: Missing parentheses", "python -m py_compile old.py"),
     ("nice -n 5 python open.py", "open.py, line 1: '(' was never closed", None),
@@ -334,6 +338,7 @@ GOOD = [
     "python -m worker_entry --epochs 3",
     "bash -c 'python train.py | tee log'",
     "./ready.sh",
+    "linked/train.py",
     "./compiled --fast",
     "/opt/on/the/hosts.py",
     "--epochs 3",
