@@ -46,6 +46,9 @@ def read_key() -> bytes | None:
             about, text = os.fstat(file.fileno()), file.read(4096)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:  # of another user, such as the one of whom HOME was kept
+        hint = "set XDG_CONFIG_HOME to a folder of yours, or make the key yours with `chown`"
+        raise UsageError(f"the key {path} cannot be used", why=reason(error), hint=hint) from error
     except OSError as error:
         raise _unusable(path, reason(error)) from error
     if about.st_uid not in (os.getuid(), 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -282,3 +283,16 @@ def test_a_key_that_is_none_is_an_error(damage: Callable[[Path], object], why: s
             use()
         assert why in caught.value.why
         assert caught.value.hint.startswith("`")
+
+
+@pytest.mark.usefixtures("config")
+def test_a_key_of_another_user_is_not_to_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HOME may be root's, in a container that runs as somebody else."""
+
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("orchestrator.store.key.open_plain", refuse)
+    with pytest.raises(UsageError, match="cannot be used") as caught:
+        own_key()
+    assert caught.value.hint.startswith("set XDG_CONFIG_HOME")
