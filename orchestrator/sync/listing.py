@@ -240,7 +240,7 @@ def _spec(file: Path, more: Sequence[str] = ()) -> pathspec.GitIgnoreSpec:
 
 def _lines(file: Path) -> list[str]:
     with reading(file):
-        text = file.read_text(encoding="utf-8", errors="surrogateescape") if file.is_file() else ""
+        text = file.read_text(encoding="utf-8-sig", errors="surrogateescape") if file.is_file() else ""
     return text.split("\n")
 
 

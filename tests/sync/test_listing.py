@@ -71,6 +71,8 @@ RULES: list[tuple[str, dict[str, str], list[str], list[str], list[str]]] = [
     ("a folder of its own word", {"d/.gitignore": "*\n"}, [], ["a"], ["d/x"]),
     ("ours", {".orchestrateignore": "*.h5\n"}, [], ["a.py"], ["m.h5", "d/m.h5"]),
     ("ours with a page break", {".orchestrateignore": "# models\x0cm.h5\r\nx\n"}, [], ["m.h5"], ["x"]),
+    ("ours of Notepad", {".orchestrateignore": "\ufeff*.h5\r\n"}, [], ["a.py"], ["m.h5"]),
+    ("of Notepad", {".gitignore": "\ufeff*.h5\r\n"}, [], ["a.py"], ["m.h5"]),
     ("the job's", {}, ["*.tmp", "/out/"], ["a.py", "d/out/x"], ["b.tmp", "out/y"]),
     ("no folder of an excluded folder", {".gitignore": lines("d/", "!d/keep")}, [], ["a"], ["d/keep"]),
 ]
