@@ -10,7 +10,7 @@ import ast
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 
@@ -320,9 +320,12 @@ _PATH = re.compile(r"(?:/|~/)[^\n\0*?\[{%]{1,300}")
 
 
 def own_paths(
-    command: Collection[str], sources: Collection[SourceFile], is_own: Callable[[str], bool]
+    command: Collection[str],
+    sources: Collection[SourceFile],
+    links: Mapping[str, str],
+    is_own: Callable[[str], bool],
 ) -> dict[str, str]:
-    """Return absolute paths that hosts may lack, each with its line; "" for an argument.
+    """Return absolute paths that hosts may lack, each with its line or link; "" for an argument.
 
     Names of outputs are left out, since the program may only write there, and so are paths whose existence
     it checks first.
@@ -350,6 +353,7 @@ def own_paths(
                 continue
             if not any(map(_WRITTEN.match, path.split("/"))) and not is_silent(PATH, source, node.lineno):
                 paths.setdefault(path, f"{source.path}, line {node.lineno}")
+    paths = {**{path: link for path, link in links.items() if not _OF_THE_SYSTEM.match(path)}, **paths}
     own = ((path, line) for path, line in paths.items() if _PATH.fullmatch(path) and is_own(path))
     return dict(islice(own, MOST_PATHS))
 

@@ -27,6 +27,8 @@ def read_program(command: tuple[str, ...], code: Code) -> Program:
     files = sources.read(command, code.text)
     beside = findings.hiding(command, code.sent, files)
     hiding = tuple(SourceFile(path, code.text(path) or "") for path in beside)
-    own = findings.own_paths(command, files, lambda path: code.exists(path) and not code.everywhere(path))
+    own = findings.own_paths(
+        command, files, code.links, lambda path: code.exists(path) and not code.everywhere(path)
+    )
     shell = invocation.shell_text(command, code.text)
     return Program(command, files, hiding, shell, own, sources.console_script(command, code.text))

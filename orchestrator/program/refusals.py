@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
 from msgspec import Struct
@@ -35,6 +35,7 @@ class Code(Struct, frozen=True):
     real: Callable[[str], str] = str  # an absolute path with its links resolved
     executable: Callable[[str], bool] = bool  # whether a file's mode says so
     cwd: str = ""  # where in the code the tasks run
+    links: Mapping[str, str] = {}  # absolute paths that links in it lead to, each with its link
     prepared: bool = False  # whether a `setup` runs before, which may create what is missing
 
     def text(self, path: str) -> str | None:

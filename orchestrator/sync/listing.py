@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,6 +46,7 @@ class CodeListing(Struct):
     notes: list[str] = []
     named: set[str] = set()  # of the paths, those that the user includes explicitly
     left_out: dict[str, Reason] = {}  # a folder's path ends with a slash
+    links: dict[str, str] = {}  # of the paths, with what each leads to
 
 
 def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ()) -> CodeListing:
@@ -67,21 +69,23 @@ def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ())
         )
     else:
         paths = _walk(root, _Rules(root, ignore, own, listing, gitignore=True))
-    listing.paths = list(_bounded(root, paths))
+    listing.paths = list(_bounded(root, paths, listing.links))
     return listing
 
 
-def _bounded(root: Path, paths: Iterable[str]) -> dict[str, None]:
-    """Yield paths within the limits; raise UsageError before reading anything."""
+def _bounded(root: Path, paths: Iterable[str], links: dict[str, str]) -> dict[str, None]:
+    """Return paths within the limits, and note `links`; raise UsageError before reading anything."""
     taken: dict[str, None] = {}
     files, sizes = Counter[str](), Counter[str]()
     total = 0
     for path in paths:
         top = "".join(path.partition("/")[:2])
         with contextlib.suppress(OSError):  # gone, or reported when it is read
-            size_of = os.lstat(f"{root}/{path}").st_size
-            sizes[top] += size_of
-            total += size_of
+            status = os.lstat(full := f"{root}/{path}")
+            sizes[top] += status.st_size
+            total += status.st_size
+            if stat.S_ISLNK(status.st_mode):
+                links[path] = os.readlink(full)
         taken[path] = None
         files[top] += 1
         if len(taken) > MOST_FILES or total > MOST_BYTES:

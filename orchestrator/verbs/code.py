@@ -126,6 +126,7 @@ def look(inventory: Inventory, project: CodeSource | None) -> Code:
     local = all(host.is_local for host in inventory.hosts)
     cwd = "" if project is None else project.root.cwd
     paths = () if project is None else project.listing.paths
+    links = {} if project is None else _leaving(project)
     return Code(
         root=str(here),
         sent=frozenset(posixpath.relpath(path, cwd or ".") for path in paths),
@@ -136,7 +137,18 @@ def look(inventory: Inventory, project: CodeSource | None) -> Code:
         executable=lambda path: not (here / path).is_file() or bool((here / path).stat().st_mode & 0o111),
         cwd=cwd,
         prepared=bool(inventory.job.setup),
+        links=links,
     )
+
+
+def _leaving(project: CodeSource) -> dict[str, str]:
+    """Return where links lead that are not followed within the code, each with the link."""
+    top, found = str(project.root.path), dict[str, str]()
+    for path, target in project.listing.links.items():
+        there = os.path.normpath(os.path.join(top, os.path.dirname(path), target))  # noqa: PTH118, PTH120
+        if target.startswith("/") or not Path(there).is_relative_to(top):
+            found[there] = f"the link {path}"
+    return found
 
 
 def _bytes(path: Path) -> bytes | None:

@@ -19,7 +19,7 @@ from orchestrator.model import AutoShard, Host, Inventory, Job, Role
 from orchestrator.planning import plan
 from orchestrator.program import findings, refusals, sources
 from orchestrator.program.findings import Scene
-from orchestrator.program.reading import Program
+from orchestrator.program.reading import Program, read_program
 from orchestrator.program.refusals import Code
 from orchestrator.program.sources import SourceFile
 from orchestrator.requests import LaunchRequest
@@ -182,7 +182,7 @@ def test_absolute_paths_that_hosts_may_lack(words: str, text: str, own: dict[str
     def here(path: str) -> bool:
         return not path.startswith("/elsewhere")
 
-    assert findings.own_paths(words.split(), (SourceFile("train.py", text),), here) == own
+    assert findings.own_paths(words.split(), (SourceFile("train.py", text),), {}, here) == own
 
 
 def launched() -> Iterator[tuple[str, tuple[tuple[Role, ...], Job, str]]]:
@@ -252,6 +252,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.write_text(text, newline="")
     (root / "out").mkdir()
     (root / "above").symlink_to("..")
+    (root / "shared").symlink_to("/home/me/shared")
     (root / "linked").symlink_to("src/deep")
     for name, data in BYTES.items():
         (root / name).write_bytes(data)
@@ -357,6 +358,13 @@ GOOD = [
 @pytest.mark.parametrize("line", GOOD)
 def test_nothing_is_said_of_what_may_be_right(project: Path, line: str) -> None:
     refusals.check(tuple(shlex.split(line)), look(project))
+
+
+def test_links_that_lead_out_of_the_code_are_paths_that_hosts_may_lack(project: Path) -> None:
+    seen = look(project)
+    assert seen.links == {str(project.parent): "the link above", "/home/me/shared": "the link shared"}
+    everything = replace(seen, exists=lambda _: True, everywhere=lambda path: path != "/home/me/shared")
+    assert read_program(("train.py",), everything).own_paths == {"/home/me/shared": "the link shared"}
 
 
 def test_a_setup_may_make_the_program(project: Path) -> None:
