@@ -7,6 +7,7 @@ By descending priority: `ignore` of [job], .orchestrateignore, files that are pr
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -80,12 +81,14 @@ def _bounded(root: Path, paths: Iterable[str], links: dict[str, str]) -> dict[st
     total = 0
     for path in paths:
         top = "".join(path.partition("/")[:2])
-        with contextlib.suppress(OSError):  # gone, or reported when it is read
+        with reading(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it is gone
             status = os.lstat(full := f"{root}/{path}")
             sizes[top] += status.st_size
             total += status.st_size
             if stat.S_ISLNK(status.st_mode):
                 links[path] = os.readlink(full)
+            elif stat.S_ISREG(status.st_mode) and not os.access(full, os.R_OK):  # known before the queue
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         taken[path] = None
         files[top] += 1
         if len(taken) > MOST_FILES or total > MOST_BYTES:
@@ -208,7 +211,7 @@ class _Rules:
         if verdict or (verdict is False and self.named(path)):
             return bool(verdict)
         marks = ENVIRONMENT_MARKS if path.endswith("/") else ()
-        is_environment = any((self._root / path / mark).is_file() for mark in marks)
+        is_environment = any(_is_file(self._root / path / mark) for mark in marks)
         if reason := Reason.ENVIRONMENT if is_environment else by_name(path):
             self._listing.left_out[path] = reason
             return True
@@ -244,8 +247,13 @@ def _spec(file: Path, more: Sequence[str] = ()) -> pathspec.GitIgnoreSpec:
 
 def _lines(file: Path) -> list[str]:
     with reading(file):
-        text = file.read_text(encoding="utf-8-sig", errors="surrogateescape") if file.is_file() else ""
+        text = file.read_text(encoding="utf-8-sig", errors="surrogateescape") if _is_file(file) else ""
     return text.split("\n")
+
+
+def _is_file(path: Path) -> bool:
+    """Return False also in a folder that cannot be read, which is an error of its own."""
+    return os.path.isfile(path)  # noqa: PTH113 - Path raises
 
 
 def reading(path: str | Path) -> contextlib.AbstractContextManager[None]:

@@ -138,6 +138,33 @@ def test_an_unreadable_file_is_an_error(root: Path, monkeypatch: pytest.MonkeyPa
     assert ".orchestrateignore" in caught.value.hint
 
 
+def test_an_unreadable_file_is_an_error_before_a_run_waits_for_its_hosts(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(root, "a.py", "secret.py")
+    monkeypatch.setattr(os, "access", lambda path, _: not path.endswith("secret.py"))
+    with pytest.raises(UsageError, match=r"cannot read secret\.py"):
+        list_files(root)
+
+
+def test_an_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one of this machine, when the marks of an environment are looked for in it."""
+    write(tmp_path, "a.py", "private/b")
+
+    def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(path: Any, *given: Any, **more: Any) -> Any:
+            if "private" in str(path):
+                raise PermissionError(13, "Permission denied", str(path))
+            return call(path, *given, **more)
+
+        return refuse
+
+    for name in ("stat", "scandir"):
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+    with pytest.raises(UsageError, match="cannot read private/"):
+        list_files(tmp_path)
+
+
 # --- git only ---
 
 
