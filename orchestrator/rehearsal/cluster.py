@@ -212,7 +212,7 @@ class Cluster:
         for number, port in enumerate(ports):
             home = self.folder / f"home-{number + 1}"
             home.mkdir(mode=0o700)
-            options = {"SetEnv": f"HOME={home}", **self.options}
+            options = {"SetEnv": f'"HOME={home}"', **self.options}
             # No other cluster has the same: a launch waits for others on the same hosts.
             first = ports[number - number % 250]
             address = f"127.{first >> 8}.{first & 255}.{number % 250 + 2}"

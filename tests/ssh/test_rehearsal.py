@@ -74,7 +74,8 @@ with Cluster(2) as cluster:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_it_works_without_root() -> None:
     """As a user that exists only in a mount namespace of ours, who sees the clone wherever it lies."""
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as clone:
+    blank = tempfile.TemporaryDirectory(prefix="two words")
+    with blank as folder, tempfile.TemporaryDirectory() as clone:
         os.chown(folder, 4242, 4242)
         Path(clone).chmod(0o755)
         python = Path(sys.executable)
