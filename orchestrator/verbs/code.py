@@ -143,12 +143,12 @@ def look(inventory: Inventory, project: CodeSource | None) -> Code:
 
 def _leaving(project: CodeSource) -> dict[str, str]:
     """Return where links lead that are not followed within the code, each with the link."""
-    top, found = str(project.root.path), dict[str, str]()
+    top, leading = str(project.root.path), dict[str, str]()
     for path, target in project.listing.links.items():
         there = os.path.normpath(os.path.join(top, os.path.dirname(path), target))  # noqa: PTH118, PTH120
         if target.startswith("/") or not Path(there).is_relative_to(top):
-            found[there] = f"the link {path}"
-    return found
+            leading[there] = f"the link {path}"
+    return leading
 
 
 def _bytes(path: Path) -> bytes | None:
