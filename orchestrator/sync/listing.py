@@ -103,12 +103,19 @@ def _bounded(root: Path, paths: Iterable[str], links: dict[str, str]) -> dict[st
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
-    """Run git on a folder; return None if there is no git or repository, or if it fails.
+    """Run git on a folder; return None if there is no repository, or if it fails.
 
-    Raise UsageError for a repository that git refuses to open: only git knows its ignored files.
+    Raise UsageError for a repository that git refuses to open, or without git: only git knows its ignored
+    files.
     """
     if shutil.which("git") is None:
-        return None
+        if not any(os.path.lexists(above / ".git") for above in (folder, *folder.parents)):
+            return None
+        raise UsageError(
+            f"{folder} is in a git repository, but there is no program git",
+            why="the files that git would commit are sent, and only git knows them",
+            hint="install git here, or add its folder to PATH",
+        )
     # Hooks set GIT_DIR and related variables, which select another repository; settings of the user hold.
     environment = {name: text for name, text in os.environ.items() if not re.match("GIT_(?!CONFIG_)", name)}
     done = subprocess.run(
