@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from orchestrator import wire
 from orchestrator.checks import gpus
-from orchestrator.diagnosis import rules
 from orchestrator.diagnosis.lastwords import LOOKED_AT
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.diagnosis.verdict import Verdict, judge, of_hang
@@ -261,7 +260,6 @@ class _Keeper:
                 failure = restarts.unprepared(verdict.cause, outside=failed.outside or bool(run.lost))
             else:
                 self._control.cancels = False
-                rules.table()  # the run may outlive the installation that it was started from
                 finished = Attempt(run, str(self._number), adopted).follow()
                 adopted, self._unproven = None, finished.unproven
                 if finished.by_user or self._earlier_end is not None:

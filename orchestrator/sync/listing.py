@@ -70,6 +70,10 @@ def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ())
         )
     else:
         paths = _walk(root, _Rules(root, ignore, own, listing, gitignore=True))
+        if shutil.which("git") is None and any((above / ".git").exists() for above in (root, *root.parents)):
+            listing.notes.append(
+                f"git is not on PATH: {root} is sent without the rest of its repository"
+            )
     listing.paths = list(_bounded(root, paths, listing.links))
     return listing
 
@@ -103,19 +107,12 @@ def _bounded(root: Path, paths: Iterable[str], links: dict[str, str]) -> dict[st
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
-    """Run git on a folder; return None if there is no repository, or if it fails.
+    """Run git on a folder; return None if there is no git or repository, or if it fails.
 
-    Raise UsageError for a repository that git refuses to open, or without git: only git knows its ignored
-    files.
+    Raise UsageError for a repository that git refuses to open: only git knows its ignored files.
     """
     if shutil.which("git") is None:
-        if not any(os.path.lexists(above / ".git") for above in (folder, *folder.parents)):
-            return None
-        raise UsageError(
-            f"{folder} is in a git repository, but there is no program git",
-            why="the files that git would commit are sent, and only git knows them",
-            hint="install git here, or add its folder to PATH",
-        )
+        return None
     # Hooks set GIT_DIR and related variables, which select another repository; settings of the user hold.
     environment = {name: text for name, text in os.environ.items() if not re.match("GIT_(?!CONFIG_)", name)}
     done = subprocess.run(

@@ -9,20 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orchestrator import wire
 from orchestrator.connectors import Connectors
-from orchestrator.diagnosis import rules
 from orchestrator.errors import ExitStatus
 from orchestrator.events import Event, HostRecovered, Noted, Phase, RunEnded, RunLeft, StopRequested
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.names import RunId
 from orchestrator.phases import keeper, launch, prepare, recovery
-from orchestrator.phases.attempt import Attempt
 from orchestrator.phases.connect import keep, open_sessions
 from orchestrator.phases.context import PhaseFailed, Run
 from orchestrator.phases.loop import Loop
@@ -73,27 +70,6 @@ def test_events_that_cannot_be_read_are_one_note_and_one_end(run: tuple[Run, Hea
     assert (ended.cause, ended.hint, ended.unproven) == ("launch: here is lost", "look at it", ())
     (note,) = [event.text for event in heard if isinstance(event, Noted)]
     assert "the tasks' last output stays on their hosts: the events of run r1 cannot be read" in note
-
-
-def test_the_rules_are_read_while_the_installation_is_there(
-    run: tuple[Run, Heard], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run whose environment was moved ended at its first failure, in spite of --max-restarts."""
-    kept, _ = run
-    rules.table.cache_clear()
-    control = kept.folder.open_control()
-
-    def begun(*given: Any) -> Attempt:
-        monkeypatch.setattr(rules, "_TABLE", kept.folder.path / "moved")
-        return Attempt(*given)
-
-    monkeypatch.setattr(keeper, "Attempt", begun)
-    try:
-        ended = keeper._Keeper(kept, control)._attempts(lambda: None)
-    finally:
-        os.close(control)
-    assert isinstance(ended, RunEnded)
-    assert rules.table()
 
 
 @contextmanager
