@@ -71,9 +71,7 @@ def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ())
     else:
         paths = _walk(root, _Rules(root, ignore, own, listing, gitignore=True))
         if shutil.which("git") is None and any((above / ".git").exists() for above in (root, *root.parents)):
-            listing.notes.append(
-                f"git is not on PATH: {root} is sent without the rest of its repository"
-            )
+            listing.notes.append(f"git is not on PATH: {root} is sent without the rest of its repository")
     listing.paths = list(_bounded(root, paths, listing.links))
     return listing
 
