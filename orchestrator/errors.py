@@ -169,6 +169,9 @@ def of_this_machine(error: Exception) -> OrchestrateError | None:
         hint = "`--debug` shows where; the current folder may have been removed"
     elif exhausted(error):  # a bug in our code or a library
         why, hint = str(error) or "no memory is left", "check `ulimit -a` and `free`; then try again"
+    elif isinstance(error, RuntimeError) and "home directory" in str(error):  # as Path.home() raises it
+        why = "HOME is not set, and this user has no entry in /etc/passwd"
+        hint = "`export HOME=FOLDER` with a folder of yours, then try again"
     else:
         return None
     worded = OrchestrateError("orchestrate failed on this machine", why=why, hint=hint)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from orchestrator.errors import ClusterError, UsageError
+from orchestrator.errors import ClusterError, ExitStatus, UsageError, worded
 from orchestrator.model import Host, Inventory, Job, Preparing, Restarts, RunPlan
 from orchestrator.phases.connect import for_nodes
 from orchestrator.planning.takeover import PLANNED, Telling, adopt, join, speaks_for
@@ -296,3 +297,18 @@ def test_a_key_of_another_user_is_not_to_be_moved(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UsageError, match="cannot be used") as caught:
         own_key()
     assert caught.value.hint.startswith("set XDG_CONFIG_HOME")
+
+
+def test_a_user_without_a_home_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container that runs as a user who is not in its /etc/passwd, with an empty environment."""
+
+    def refuse(uid: int) -> NoReturn:
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", refuse)
+    with pytest.raises(RuntimeError) as caught:
+        own_key()
+    error = worded(caught.value)
+    assert (error.status, error.hint[:15]) == (ExitStatus.HERE, "`export HOME=FO")
