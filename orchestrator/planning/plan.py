@@ -346,4 +346,4 @@ def _notes(stood: list[tuple[env_rules.Default, TaskId]], total: int) -> Iterato
         distinct = {value for value, _ in values}
         value = f"={distinct.pop()}" if len(distinct) == 1 else ""
         where = "" if len(values) == total else f" on {ranges.fold(task for _, task in values)}"
-        yield f"set {name}{value}{where} {note}"
+        yield f"{name}{value} is set{where} {note}"
