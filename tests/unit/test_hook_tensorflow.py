@@ -75,10 +75,11 @@ def test_a_version_that_was_not_tried_is_said(
     assert "not tried before" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("change", ["older", "no iterator", "another signature", "no function"])
+@pytest.mark.parametrize("change", ["older", "no iterator", "another signature", "no function", "part"])
 def test_a_keras_that_is_not_as_expected_does_not_train_on_several_tasks(
-    keras: SimpleNamespace, change: str
+    keras: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
+    monkeypatch.setattr(hook, "_missing", [])
     match change:
         case "older":
             keras.version.__version__ = "3.9.2"
@@ -88,6 +89,8 @@ def test_a_keras_that_is_not_as_expected_does_not_train_on_several_tasks(
             keras.reduce_per_replica = several
         case "no function":
             keras.TensorFlowTrainer._symbolic_build = None
+        case "part":
+            hook._if_there(hook.clip)(SimpleNamespace(TFOptimizer=object))
     hook.repair(keras)
     for name in ("fit", "evaluate"):
         with pytest.raises(RuntimeError, match=r"cannot repair Keras 3\.\d+\.\d for several tasks: .*3\.10"):

@@ -25,6 +25,7 @@ _SIGNATURES = {
 }
 _REPAIRED = ["fit", "evaluate", "steps_per_execution", "moving statistics of layers", "loss scaling"]
 _REPAIRED += ["gradient clipping", "losses that are one number"]
+_missing: "List[str]" = []
 _PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 _READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "SSTableDataset")
 
@@ -41,15 +42,27 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
             made["tf_keras.src.utils.data_utils"] = keep_home
     if "keras" in keras:
         made["keras.src.backend.tensorflow.trainer"] = repair
-        made["keras.src.layers.layer"] = average
-        made["keras.src.optimizers.loss_scale_optimizer"] = agree
-        made["keras.src.backend.tensorflow.optimizer"] = clip
-        made["keras.src.losses.loss"] = divide
+        made["keras.src.layers.layer"] = _if_there(average)
+        made["keras.src.optimizers.loss_scale_optimizer"] = _if_there(agree)
+        made["keras.src.backend.tensorflow.optimizer"] = _if_there(clip)
+        made["keras.src.losses.loss"] = _if_there(divide)
     if policy and "ORCHESTRATE_REPORT" in os.environ:
         made["tensorflow.python.distribute.cross_device_utils"] = note_reductions
     if policy or "keras" in keras:
         made["tensorflow.python.distribute.input_ops"] = lambda module: share(module, policy or "")
     return made
+
+
+def _if_there(change: "Callable[[Any], None]") -> "Callable[[Any], None]":
+    """Record that a part of Keras lacks what is to be changed: `fit` is then refused, not its import."""
+
+    def changed(module: "Any") -> None:
+        try:
+            change(module)
+        except AttributeError as error:
+            _missing.append(str(error))
+
+    return changed
 
 
 def note_reductions(module: "Any") -> None:
@@ -253,6 +266,8 @@ def _refuse(version: str, odd: str) -> None:
 
 def _step_by_step(model: "Any") -> None:
     """Make each step a separate execution."""
+    if _missing:
+        _refuse(_version(), _missing[0])
     model.steps_per_execution = 1
 
 
