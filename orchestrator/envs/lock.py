@@ -28,6 +28,7 @@ HASH = " --hash="
 _LATER = range(11, 40)  # minor versions, from OLDEST on
 _MOST = 16 << 20  # bytes of a requirements file or a lock
 _INCLUDE = re.compile(r"^\s*(?:-r|--requirement|-c|--constraint)[ \t=]\s*(\S+)", re.MULTILINE)
+_NAMED = re.compile(r"[\"']([^\"'\n]+\.(?:txt|in))[\"']")
 _INDEX = re.compile(r"^\s*((?:-i|-f|--(?:extra-)?index-url|--find-links)[ =]\s*\S+)", re.MULTILINE)
 _CPU = re.compile(r"^\s*tensorflow[-_]cpu\b", re.MULTILINE | re.IGNORECASE)
 _FULL = re.compile(r"^\s*tensorflow(?![-_.\w]).*$", re.MULTILINE | re.IGNORECASE)
@@ -151,7 +152,7 @@ def _contents(path: Path, done: set[Path]) -> Iterator[str]:
         return
     done.add(path)
     try:
-        text = read_plain(path, _MOST, follow=True).decode()
+        text = read_plain(path, _MOST, follow=True).decode("utf-8-sig")
         if "\0" in text:
             raise UnicodeError("it has NUL characters, as UTF-16 has")
     except (OSError, ValueError) as error:
@@ -164,7 +165,10 @@ def _contents(path: Path, done: set[Path]) -> Iterator[str]:
             * isinstance(error, UnicodeError),
         ) from error
     yield text
-    for name in _INCLUDE.findall(text):
+    names = _INCLUDE.findall(text)
+    if path.name == "pyproject.toml" and ("dynamic" in text or "[project]" not in text):
+        names = [*_NAMED.findall(text), "setup.py", "setup.cfg"]  # which may hold its dependencies
+    for name in names:
         if (other := path.parent / name).is_file():  # uv handles what else it can read
             yield from _contents(other, done)
 
@@ -191,6 +195,8 @@ def _resolve(environment: Environment) -> str:
             sources.append(path)
         arguments = ["pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate"]
         arguments += ["--generate-hashes", "--no-emit-index-url", "--python-version", _minimum(environment)]
+        if sources[-1].name == "pyproject.toml":  # uv remembers what its build listed, from other files too
+            arguments.append("--refresh")
         if environment.index is not None:
             arguments += ["--default-index", environment.index]
         if overrides := overrides_of("\n".join(contents)):

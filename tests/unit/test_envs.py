@@ -202,6 +202,27 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("index")
+def test_what_a_build_lists_is_not_remembered(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "mine"\nversion = "1"\ndynamic = ["dependencies"]\n'
+        '[build-system]\nrequires = []\nbuild-backend = "builder"\nbackend-path = ["."]\n'
+    )
+    (tmp_path / "builder.py").write_text(
+        "import pathlib\n"
+        "def prepare_metadata_for_build_wheel(folder, _settings=None):\n"
+        "    made = pathlib.Path(folder, 'mine-1.dist-info')\n"
+        "    made.mkdir()\n"
+        "    needs = pathlib.Path('requirements.txt').read_text()\n"
+        "    text = f'Metadata-Version: 2.1\\nName: mine\\nVersion: 1\\nRequires-Dist: {needs}\\n'\n"
+        "    made.joinpath('METADATA').write_text(text)\n"
+        "    return made.name\n"
+    )
+    for name in ("small", "other"):
+        (tmp_path / "requirements.txt").write_text(name)
+        assert lock.resolve(Environment(str(tmp_path / "pyproject.toml"))).names == (name,)
+
+
+@pytest.mark.usefixtures("index")
 def test_packages_beside_a_uv_lock_are_more_of_them(tmp_path: Path) -> None:
     project = (
         '[project]\nname = "mine"\nversion = "1"\ndependencies = ["small"]\nrequires-python = ">=3.11"\n'
@@ -317,9 +338,20 @@ def test_what_pip_was_told_counts_where_uv_was_told_nothing(tmp_path: Path) -> N
     assert passed_on() == {}
 
 
-def test_a_file_that_requirements_include_changes_the_recipe(tmp_path: Path) -> None:
-    path = tmp_path / "requirements.txt"
-    path.write_text("-r https://192.0.2.1/more.txt\n  --constraint=more.txt  # those of the lab\n")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("requirements.txt", "-r https://192.0.2.1/more.txt\n  --constraint=more.txt  # those of the lab\n"),
+        ("requirements.txt", "\ufeff-r more.txt\r\n"),
+        (
+            "pyproject.toml",
+            "[project]\ndynamic = ['dependencies']\n[tool.setuptools]\ndynamic.dependencies = 'more.txt'",
+        ),
+    ],
+)
+def test_a_file_that_requirements_include_changes_the_recipe(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
     (tmp_path / "more.txt").write_text("small\n")
     before = lock.recipe_digest(Environment(str(path)))
     (tmp_path / "more.txt").write_text("small==1\n")
