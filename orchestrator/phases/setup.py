@@ -20,6 +20,7 @@ from orchestrator.envs import (
     Compatibility,
     Lock,
     Platform,
+    allowed_by,
     available,
     fetch,
     fitting,
@@ -207,7 +208,7 @@ class _Maker(Struct):
         try:
             reply = self.session.request(wire.EnvFind(uv=self.uv, python=version_range))
         except HostError as error:
-            if error.kind != Trouble.NO_PYTHON or "/" in version or not minors:
+            if error.kind != Trouble.NO_PYTHON or allowed_by(version) is None or not minors:
                 raise
             self.candidates, self.why = minors, f"no Python there matches {version_range}"
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -10,7 +11,8 @@ import subprocess
 import venv
 import zipfile
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,9 +21,10 @@ from orchestrator.envs import Platform, available, lock, specifier, uv, wheels, 
 from orchestrator.envs.lock import Lock, overrides_of
 from orchestrator.envs.platforms import fit
 from orchestrator.envs.script import of_script
-from orchestrator.errors import ClusterError, UsageError
-from orchestrator.model import Environment, Via
+from orchestrator.errors import ClusterError, HostError, Trouble, UsageError
+from orchestrator.model import Environment, EnvironmentPlan, Via
 from orchestrator.node.stock.uv import environment as environment_of
+from orchestrator.phases.setup import _Maker
 from orchestrator.program.invocation import without_uv
 from orchestrator.verbs.environment import locked
 from tests.wheels import wheel
@@ -109,6 +112,21 @@ def test_the_python_is_chosen_by_the_wheels_of_the_packages(
     found = fit(packages, target)
     minors = found.allowed(asked)
     assert ((minors, specifier(asked, minors)) if minors else found.missing(asked)) == expected
+
+
+@pytest.mark.parametrize(("python", "chosen"), [("3.12", (12,)), (">=3.12", (12, 13)), ("python3.12", None)])
+def test_a_python_is_sent_for_a_version_but_not_for_a_program(
+    python: str, chosen: tuple[int, ...] | None
+) -> None:
+    def request(_message: object) -> None:
+        raise HostError("a", "has no Python that fits", kind=Trouble.NO_PYTHON)
+
+    plan = EnvironmentPlan("lock", python, None, Via.AUTO)
+    session = cast("Any", SimpleNamespace(request=request))
+    maker = _Maker(session, plan, Lock("", "lock"), lambda _event: None, 0.0, platform=DEBIAN)
+    with contextlib.nullcontext() if chosen else pytest.raises(HostError, match="has no Python that fits"):
+        maker.find(fit([TENSORFLOW], DEBIAN))
+    assert maker.candidates == (chosen or ())
 
 
 @pytest.mark.parametrize("target", [DEBIAN, ARM])
