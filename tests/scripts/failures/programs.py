@@ -39,6 +39,7 @@ p.parse_args([])
 """,
     "contrib": TF + "tf.contrib.layers\n",
     "estimator": TF + "tf.estimator.RunConfig()\n",
+    "estimator_import": "from tensorflow import estimator\n",
     "run_v2": TF + "tf.distribute.MirroredStrategy().experimental_run_v2(print)\n",
     "make_one_shot": TF + "tf.data.Dataset.range(3).make_one_shot_iterator()\n",
     "app_flags": TF + "tf.app.flags\n",
