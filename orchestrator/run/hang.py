@@ -91,7 +91,8 @@ SHORT = 10.0  # seconds; a shorter run without visible progress was no training
 SETTLED = 3.0  # seconds from the first progress: the nodes check twice a second
 
 _HINT = (
-    "run the framework's own start in the program, and set `framework` under [job] if it was not detected"
+    "train with `MultiWorkerMirroredStrategy`, or call `init_process_group()` or"
+    " `jax.distributed.initialize()`; set `framework` under [job] if it was not detected"
     ' (docs/frameworks.md); tasks that need no others: `framework = "none"`'
 )
 _HINT_IDLE = "build and compile the model, its optimizer and metrics within `strategy.scope()`"
