@@ -335,6 +335,14 @@ def average(layer: "Any") -> None:
 
     layer.Layer.add_weight = add_weight
 
+    # An average makes replicas of a task take turns in the middle of a call: each needs its own losses.
+    def losses(self: "Any") -> "Any":
+        context = sys.modules["tensorflow"].distribute.get_replica_context()
+        replica = context._replica_id if context else 0  # noqa: SLF001
+        return self.__dict__.setdefault("_losses_of_replicas", {}).setdefault(replica, [])
+
+    layer.Layer._losses = property(losses, lambda self, value: None)  # noqa: SLF001
+
 
 def name_version(keras: "Any") -> None:
     """Give Keras 2 the version attribute of Keras 3, as `tf.keras` and as the module that an import makes."""
