@@ -325,6 +325,8 @@ def divide(losses: "Any") -> None:
 def average(layer: "Any") -> None:
     """Average the moving statistics of layers across tasks, as Keras 2 does."""
     add = layer.Layer.add_weight
+    if "tensorflow" not in sys.modules:
+        return  # the host's keras.json names another backend
 
     def add_weight(self: "Any", *args: "Any", **named: "Any") -> "Any":
         trained = named.get("trainable", True) or named.get("aggregation") not in (None, "none")
@@ -341,7 +343,7 @@ def average(layer: "Any") -> None:
         replica = context._replica_id if context else 0  # noqa: SLF001
         return self.__dict__.setdefault("_losses_of_replicas", {}).setdefault(replica, [])
 
-    layer.Layer._losses = property(losses, lambda self, value: None)  # noqa: SLF001
+    layer.Layer._losses = property(losses, lambda _self, _value: None)  # noqa: SLF001
 
 
 def name_version(keras: "Any") -> None:
