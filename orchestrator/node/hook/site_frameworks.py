@@ -372,10 +372,10 @@ def mark_results(metrics_utils: "Any") -> None:
         wrapped = wrap(result_fn)
 
         def result(self: "Any", *args: "Any") -> "Any":
-            found = wrapped(self, *args)
-            for value in sys.modules["tensorflow"].nest.flatten(found):
+            values = wrapped(self, *args)
+            for value in sys.modules["tensorflow"].nest.flatten(values):
                 value.of_all_workers = True
-            return found
+            return values
 
         return sys.modules["tensorflow"].__internal__.decorator.make_decorator(result_fn, result)
 
