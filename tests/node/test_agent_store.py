@@ -381,5 +381,9 @@ def test_work_is_a_copy_of_the_tree(lab: Lab) -> None:
     assert link(str(work / "link")) == "a"
     (work / "a").write_bytes(b"changed by the run")
     assert (lab.workdir / "trees" / "aa" / "a").read_bytes() == b"1"
+    (lab.workdir / "trees" / "bb" / "a").unlink()  # as a purge of old files does
+    missing = agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digest="bb")["missing"]
+    assert missing == ["bb"]
+    make_tree(lab, agent, {"a": b"2"}, "bb")
     assert make(lab.agent(), "bb") == work  # nothing in it is touched again
     assert (work / "a").read_bytes() == b"changed by the run"

@@ -18,9 +18,10 @@ from ..base.paths import absolute, plain_name
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
 from ..task import environ
+from . import notes
 
 
-def make(_agent: Agent, request: Request) -> dict[str, Any]:
+def make(agent: Agent, request: Request) -> dict[str, Any]:
     """Copy a tree once per run, even if all hosts that share the folder ask; report what is missing."""
     workdir, run = absolute(request["workdir"]), run_folder(request["workdir"], request["run"])
     work = os.path.join(run, "work")
@@ -38,7 +39,11 @@ def make(_agent: Agent, request: Request) -> dict[str, Any]:
     trees = {digest: os.path.join(workdir, "trees", digest) for digest in digests}
     for tree in trees.values():
         lenient.touch(tree)  # a recently used tree is not cleaned
-    reply["missing"] = [digest for digest in digests if not trust.is_ours(trees[digest])]
+    reply["missing"] = [
+        digest
+        for digest, tree in trees.items()
+        if not trust.is_ours(tree) or notes.is_unchanged(agent.state, tree) is False
+    ]
     if reply["missing"] or existing:
         return reply
     made = f"{work}.{os.uname().nodename}.{os.urandom(6).hex()}"
