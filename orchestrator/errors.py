@@ -105,6 +105,7 @@ class Trouble(StrEnum):
     NO_INDEX = "no-index"  # the host reaches no package index
     INCOMPLETE = "incomplete"  # a transferred folder is incomplete
     RSYNC = "rsync"
+    STATE = "state"  # its state folder cannot be used, or a disk of it has failed
 
 
 FOREIGN = "does not speak our protocol"  # from a host that sent something our agent never sends

@@ -208,7 +208,7 @@ def failure(phase: Phase, errors: Sequence[HostError]) -> PhaseFailed:
     first, differ = alike[0], len(errors) - len(alike)
     others = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
     causes = {error.host: error.what for error in reversed(errors)}
-    outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in errors)
+    outside = any(error.lost or error.kind in (Trouble.TIMEOUT, Trouble.STATE) for error in errors)
     here = all(error.kind == Trouble.HERE for error in errors)
     otherwise = f"; {count(differ, 'host')} failed otherwise" if differ else ""
     cause = f"{first.host}{others} {first.what}{otherwise}"

@@ -194,6 +194,8 @@ def _prepare(run: Run, joined: list[str]) -> None:
         for error in refused.values():
             if error.kind == Trouble.KEPT:
                 raise KeptElsewhereError(Phase.CONNECT, f"{error.why}, as {error.host} reports", error.hint)
+            if error.kind == Trouble.STATE:
+                recovery.lose(run, error.host, recovery.reason(error))
         fail_on(run, Phase.CONNECT, refused)
         connect.lease(run)
         prove_free(run)

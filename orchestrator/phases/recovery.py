@@ -23,6 +23,7 @@ _NEWS = {
     Trouble.HOSTKEY_REVOKED,
     Trouble.HOSTKEY_UNKNOWN,
     Trouble.HERE,
+    Trouble.STATE,
 }
 _BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
 
@@ -56,9 +57,19 @@ def _try_again(run: Run, host: Host, attempt: int, shown: str) -> None:
 
 
 def _open(run: Run, host: Host, failed: Callable[[HostError | None], None]) -> None:
-    """Send the result to the loop; a bug must not end this, or the host would never be retried."""
+    """Send the result to the loop; a bug must not end this, or the host would never be retried.
+
+    A host that answers without its state folder, as after a disk failure, stays lost.
+    """
     try:
-        run.loop.put(Reconnected(run.fleet.open(host)))
+        session = run.fleet.open(host)
+        try:
+            session.request(wire.Keep(run=run.id, who=run.who))
+        except HostError as error:
+            if error.kind == Trouble.STATE or not session.alive:
+                session.close()
+                raise
+        run.loop.put(Reconnected(session))
     except HostError as error:
         run.loop.post(partial(failed, error))
     except Exception as error:

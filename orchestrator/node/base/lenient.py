@@ -7,6 +7,7 @@ import os
 import signal
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is to be written
+FAILED = (errno.EIO, errno.EROFS)  # the disk has failed
 
 
 def listed(folder: str) -> list[str]:

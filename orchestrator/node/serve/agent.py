@@ -226,7 +226,8 @@ def failure(error: BaseException) -> Reply:
     if isinstance(error, OSError):
         full = "make room where `state` and `workdir` of this host are: df -h, orchestrate clean"
         hint = full if error.errno in lenient.FULL else ""
-        error = NodeError("machine", reason(error), str(error.filename or ""), hint)
+        kind = "state" if error.errno in lenient.FAILED else "machine"
+        error = NodeError(kind, reason(error), str(error.filename or ""), hint)
     if not isinstance(error, NodeError):
         import traceback
 

@@ -13,7 +13,7 @@ import time
 import zlib
 from typing import Any, Callable, Dict, Iterator
 
-from ..base import locks, procs
+from ..base import lenient, locks, procs
 from ..base.descriptors import write_all
 from ..base.fault import reason
 from ..base.paths import TaskFolder
@@ -105,7 +105,7 @@ def conclude(folder: TaskFolder, state: State) -> None:
             write(folder, state)
             return
         except OSError as error:
-            if error.errno in (errno.EROFS, errno.EIO):
+            if error.errno in lenient.FAILED:
                 return
             time.sleep(0.5)
 

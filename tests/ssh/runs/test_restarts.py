@@ -9,10 +9,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import Desk, kill_all, until
+from tests.ssh.runs.desk import Desk, kill_all, mounted, until
 
 FAST = {
     "pauses": [0.05],
@@ -178,6 +179,22 @@ def test_a_spare_takes_the_place_of_a_lost_host(four: Desk) -> None:
     # Whatever the lost host still runs, nothing listens where it would call.
     assert f"{names[0]} may still run old tasks: the new ones listen on port" in viewer.stderr
     assert _ports(plan).isdisjoint(known)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk that fails")
+def test_a_spare_takes_the_place_of_a_host_whose_disk_fails(four: Desk) -> None:
+    """Its agent answers all the time."""
+    four.timings = FAST
+    spares(four, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
+    viewer = four.launch("--max-restarts", "3", "--", trainer(four), WAIT)
+    run = four.run_id()
+    half_way(four, run, 3)
+    names = [host.name for host in four.cluster.hosts]
+    with mounted(Path(four.cluster.hosts[1].state or ""), "ro"):
+        assert viewer.wait() == ExitStatus.OK, viewer.stderr
+        assert f"{names[1]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
+        assert "Read-only file system" in viewer.stderr
+        assert not four.named("HostRecovered", run)
 
 
 def _ports(plan: dict[str, Any]) -> set[int]:
