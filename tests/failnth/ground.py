@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import faulthandler
+import fcntl
 import functools
 import mmap
 import os
@@ -58,7 +59,7 @@ _HEAD = struct.Struct("7i")
 _SEEN = struct.Struct(f"{_DEPTHS * len(KINDS)}i")  # as the shim counts
 _TEXTS = struct.Struct("100s400s")
 _SIZE = _HEAD.size + _SEEN.size + _TEXTS.size
-_NEVER = -1
+_NEVER, _HIGH = -1, 500
 _WHILE = 15  # calls; a keeper tries again each second, or every five
 
 # What fails there in earnest: a full disk, a limit of descriptors, processes or memory, a broken disk, a cut.
@@ -122,7 +123,9 @@ def become() -> None:
     """Count from now on, in a command that was just forked."""
     sys.path[:] = filter(None, sys.path)  # of `python -c`: the project's folder
     if order := os.environ.pop("FAILNTH", ""):
-        trace = Path(os.environ.pop("FAILNTH_TRACE")).open("a")  # noqa: SIM115 - as long as the process
+        with Path(os.environ.pop("FAILNTH_TRACE")).open("a") as file:
+            # A number that no file of a keeper gets, which closes this one.
+            trace = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _HIGH)
         faulthandler.register(signal.SIGUSR2, trace, all_threads=False)
         vars(ctypes)["CDLL"](None).failnth_arm(order.encode())
 

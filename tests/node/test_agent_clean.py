@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,6 +183,7 @@ def test_a_tree_that_goes_while_it_is_copied_is_missing(lab: Lab, monkeypatch: p
 
     monkeypatch.setattr(shutil, "copytree", slow)
     fields = {"workdir": str(lab.workdir), "run": "run-a", "digest": DIGEST}
-    reply = work.make(None, Request(fields, b""))  # type: ignore[arg-type]
+    agent: Any = SimpleNamespace(state=str(lab.state))
+    reply = work.make(agent, Request(fields, b""))
     assert reply["missing"] == [DIGEST]
     assert not Path(reply["work"]).exists()
