@@ -38,8 +38,6 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
     if "tf_keras" in keras:
         made.update(dict.fromkeys(("tf_keras.api._v2.keras", "tensorflow.keras"), name_version))
         made["tf_keras.src.saving.saving_lib"] = read_arrays
-        made["tf_keras.src.utils.metrics_utils"] = mark_results
-        made["tf_keras.src.engine.training"] = keep_results
         if "KERAS_HOME" in os.environ:
             made["tf_keras.src.utils.data_utils"] = keep_home
     if "keras" in keras:
@@ -362,38 +360,6 @@ def keep_home(data_utils: "Any") -> None:
         return get_file(*args, **named)
 
     data_utils.get_file = get_at_home
-
-
-def mark_results(metrics_utils: "Any") -> None:
-    """Mark results of metrics, which already are of all workers."""
-    wrap = metrics_utils.result_wrapper
-
-    def result_wrapper(result_fn: "Any") -> "Any":
-        wrapped = wrap(result_fn)
-
-        def result(self: "Any", *args: "Any") -> "Any":
-            values = wrapped(self, *args)
-            for value in sys.modules["tensorflow"].nest.flatten(values):
-                value.of_all_workers = True
-            return values
-
-        return sys.modules["tensorflow"].__internal__.decorator.make_decorator(result_fn, result)
-
-    metrics_utils.result_wrapper = result_wrapper
-
-
-def keep_results(training: "Any") -> None:
-    """Keep the results of metrics: for each batch tf_keras adds those of all workers to N times the loss."""
-    reduce = training.reduce_per_replica
-
-    def reduce_per_replica(values: "Any", strategy: "Any", reduction: str) -> "Any":
-        if reduction == "concat" or not several(strategy):
-            return reduce(values, strategy, reduction)
-        return sys.modules["tensorflow"].nest.map_structure(
-            lambda v: v if getattr(v, "of_all_workers", False) else reduce(v, strategy, reduction), values
-        )
-
-    training.reduce_per_replica = reduce_per_replica
 
 
 def read_arrays(saving_lib: "Any") -> None:
