@@ -71,8 +71,7 @@ def launch(
 ) -> RunFolder:
     """Plan a run, create its folder and start its keeper; raise UsageError before anything is created.
 
-    `shown` are tasks that it must have. `awaited`: return when the code has been read, because who called may
-    edit it for the next launch.
+    `shown` are tasks that it must have. `awaited`: return once the code is read, as the caller may edit it.
     """
     key, made = own_key(), prepare(request, caller)
     planned = made.plan
@@ -91,8 +90,8 @@ def launch(
             plan = replace(plan, run=new_run_id(plan.created))  # another launch has that id
         try:
             folder.write_request(replace(made.request, notify=shlex.join(notification), metrics=metrics))
-            errand = keeping.Errand(folder, plan, key, passphrases, secrets, made.code, True, awaited)
-            keeping.start(errand)
+            errand = keeping.Errand(folder, plan, key, passphrases, secrets, made.code, new=True)
+            keeping.start(replace(errand, awaited=awaited))
         except BaseException:  # nobody has it: nothing was started
             shutil.rmtree(folder.path, ignore_errors=True)
             raise

@@ -44,6 +44,7 @@ def hand_over(errand: bytes, descriptors: Sequence[int], *, wait: bool) -> None:
         socket.send_fds(ours, [b"\0"], descriptors)
         ours.sendall(errand)
         ours.shutdown(socket.SHUT_WR)
-        _ = wait and ours.recv(1)
+        if wait:
+            ours.recv(1)
     with contextlib.suppress(ChildProcessError):  # if SIGCHLD is ignored
         os.waitpid(pid, 0)

@@ -98,6 +98,14 @@ def test_a_keras_that_is_not_as_expected_does_not_train_on_several_tasks(
     assert keras.TensorFlowTrainer(workers=1).fit() == "fits"
 
 
+def test_layers_of_another_backend_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """keras.json of a host may name it: TensorFlow is not imported there."""
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    layer = SimpleNamespace(Layer=type("Layer", (), {"add_weight": len}))
+    hook.average(layer)
+    assert (layer.Layer.add_weight, hasattr(layer.Layer, "_losses")) == (len, False)
+
+
 PACKAGES = {
     "tuner": {
         "__init__": "from tuner.src import engine",

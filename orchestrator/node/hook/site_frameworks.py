@@ -25,7 +25,7 @@ _SIGNATURES = {
 }
 _REPAIRED = ["fit", "evaluate", "steps_per_execution", "moving statistics of layers", "loss scaling"]
 _REPAIRED += ["gradient clipping", "losses that are one number"]
-_missing: "List[str]" = []
+_missing: "List[str]" = []  # what this Keras lacks of what is repaired
 _PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 _READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "SSTableDataset")
 
@@ -307,21 +307,20 @@ def clip(optimizers: "Any") -> None:
 
 def divide(losses: "Any") -> None:
     """Divide a loss that is one number by the replicas, as Keras does with one number per element."""
-    reduce, scale = losses.reduce_values, getattr(losses, "scale_loss_for_distribution", None)
+    reduce, scale = losses.reduce_values, losses.scale_loss_for_distribution
 
     def reduce_values(values: "Any", *rest: "Any", **named: "Any") -> "Any":
         loss = reduce(values, *rest, **named)
         how = named.get("reduction", rest[-1] if rest else "mean")  # the last parameter in each version
         if tuple(values.shape) or how in (None, "none", "sum"):
             return loss
-        shared = several(sys.modules["tensorflow"].distribute.get_strategy())
-        return scale(loss) if shared and scale else loss  # Keras 3.5 does it elsewhere
+        return scale(loss) if several(sys.modules["tensorflow"].distribute.get_strategy()) else loss
 
     losses.reduce_values = reduce_values
 
 
 def average(layer: "Any") -> None:
-    """Average the moving statistics of layers across tasks, as Keras 2 does."""
+    """Average the moving statistics of layers across tasks, as Keras 2 does, and keep losses by replica."""
     add = layer.Layer.add_weight
     if "tensorflow" not in sys.modules:
         return  # the host's keras.json names another backend
@@ -335,7 +334,7 @@ def average(layer: "Any") -> None:
 
     layer.Layer.add_weight = add_weight
 
-    # An average makes replicas of a task take turns in the middle of a call: each needs its own losses.
+    # To average, replicas of a task take turns in the middle of a call: in one list their losses would mix.
     def losses(self: "Any") -> "Any":
         context = sys.modules["tensorflow"].distribute.get_replica_context()
         replica = context._replica_id if context else 0  # noqa: SLF001

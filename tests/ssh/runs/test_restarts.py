@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import Desk, kill_all, mounted, until
+from tests.ssh.runs.desk import Desk, Viewer, kill_all, mounted, until
 
 FAST = {
     "pauses": [0.05],
@@ -154,13 +154,17 @@ def power_off(desk: Desk, run: str, number: int) -> None:
     kill_all([*desk.machinery_of(run, host), *desk.task_pids(run, f"worker/{number}")])
 
 
+def half_way_with_a_spare(desk: Desk, restarts: str = "1") -> tuple[Viewer, str, list[str]]:
+    desk.timings = FAST
+    spares(desk, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
+    viewer = desk.launch("--max-restarts", restarts, "--", trainer(desk), WAIT)
+    run = desk.run_id()
+    half_way(desk, run, 3)
+    return viewer, run, [host.name for host in desk.cluster.hosts]
+
+
 def test_a_spare_takes_the_place_of_a_lost_host(four: Desk) -> None:
-    four.timings = FAST
-    spares(four, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
-    viewer = four.launch("--max-restarts", "1", "--", trainer(four), WAIT)
-    run = four.run_id()
-    half_way(four, run, 3)
-    names = [host.name for host in four.cluster.hosts]
+    viewer, run, names = half_way_with_a_spare(four)
     known = _ports(json.loads((four.run_folder(run) / "plan.json").read_text()))
     power_off(four, run, 0)
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
@@ -184,12 +188,7 @@ def test_a_spare_takes_the_place_of_a_lost_host(four: Desk) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk that fails")
 def test_a_spare_takes_the_place_of_a_host_whose_disk_fails(four: Desk) -> None:
     """Its agent answers all the time."""
-    four.timings = FAST
-    spares(four, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
-    viewer = four.launch("--max-restarts", "3", "--", trainer(four), WAIT)
-    run = four.run_id()
-    half_way(four, run, 3)
-    names = [host.name for host in four.cluster.hosts]
+    viewer, run, names = half_way_with_a_spare(four, "3")
     with mounted(Path(four.cluster.hosts[1].state or ""), "ro"):
         assert viewer.wait() == ExitStatus.OK, viewer.stderr
         assert f"{names[1]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
