@@ -47,9 +47,11 @@ class StopFlag(threading.Event):
     """A request to end the run, which the keeper's thread sets and reads."""
 
     kill = False
+    at: float | None = None  # seconds since the epoch, if an earlier keeper received it
 
-    def ask(self, *, kill: bool) -> None:
+    def ask(self, *, kill: bool, at: float | None = None) -> None:
         self.kill = self.kill or kill
+        self.at = self.at or at
         self.set()
 
     @property
