@@ -9,6 +9,9 @@ from orchestrator.phases import recovery
 from orchestrator.phases.context import Run, log
 from orchestrator.phases.follow import Follower
 
+_WAIT = 1.0  # seconds that a host waits for the end of its tasks before it replies, and a kill request for us
+_AGAIN = 0.1  # seconds until a host that failed to reply is asked again
+
 
 class Stopper:
     """One stop of a run, repeated for hosts that come back and escalated to a kill on request."""
@@ -67,12 +70,13 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
             tell(list(run.fleet.sessions))
         # First: a connection that broke unnoticed must not pass for a host where nothing is alive.
         recovery.gather(run, 0.1, lambda session: tell([session.host.name]))
-        states = run.fleet.ask(wire.States(run=run.id), timeout=10.0)
+        states = run.fleet.ask(wire.States(run=run.id, wait=_WAIT), timeout=10.0)
         alive = any(task.alive for reply in states.good.values() for task in reply.tasks)
         impatient = run.clock.now() - began > run.timings.stop_impatient
         if not alive and not states.bad and (not run.lost or impatient):
             return
-        run.clock.sleep(0.05)
+        if states.bad:
+            run.clock.sleep(_AGAIN)
 
 
 def _request(run: Run, by: StopBy, grace: float, *, kill: bool, attempt: str = "") -> wire.Stop:

@@ -323,10 +323,11 @@ class Runs(Reply):
 
 
 class States(Request[Runs]):
-    """Ask for the tasks of one run; of all runs without one."""
+    """Ask for the tasks of one run, of all runs without one; `wait`: at most these seconds for their end."""
 
     HEAD = LARGE
     run: str | None
+    wait: float = 0.0
 
     def check(self, reply: Runs) -> None:
         names = [run.run for run in reply.runs]

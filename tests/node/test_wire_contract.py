@@ -152,6 +152,7 @@ def _tasks(ask: Asker) -> None:
     assert (known.plan, known.tasks[0].state.state) == (PLAN, wire.TaskPhase.RUNNING)
     assert ask(wire.CleanLook()).alive == (run,)
     assert ask(wire.Stop(run=run, grace=5.0, kill=True, final=True)).asked == ("worker/0",)
+    assert not ask(wire.States(run=run, wait=60.0)).tasks[0].alive
     ask.agent.until(lambda: ask.agent.states("worker/0")[-1]["state"] == "exited")
     state = ask.news(wire.StateNews)
     assert isinstance(state, wire.StateNews)

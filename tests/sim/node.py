@@ -297,8 +297,18 @@ class Agent:
         op = fields["op"]
         fate = self.world.on_request(self.node, op)
         slow = self.node.slow * self.world.dice.uniform(0.001, 0.03)
-        if op in ("states", "sweep", "work_make", "gpus", "stacks", "vitals_ask"):  # in a child
+        if op == "states":
+            until = self.world.now + fields.get("wait", 0.0)
+            self.world.after(slow, lambda: self._await_end(fields, fate, until))
+        elif op in ("sweep", "work_make", "gpus", "stacks", "vitals_ask"):  # in a child
             self.world.after(slow, lambda: self._answer(fields, fate))
+        else:
+            self._answer(fields, fate)
+
+    def _await_end(self, fields: dict[str, Any], fate: str, until: float) -> None:
+        alive = any(task["alive"] for run in self.op_states(fields)["runs"] for task in run["tasks"])
+        if alive and self.alive and self.world.now < until:
+            self.world.after(0.05, lambda: self._await_end(fields, fate, until))
         else:
             self._answer(fields, fate)
 

@@ -24,6 +24,7 @@ from .environ import Handles
 _SECONDS = 60.0  # for a child to end the rest of tasks
 _ACKNOWLEDGE = 1.0  # seconds for a supervisor to act on a stop
 _BUSY = 10.0  # the same on a very busy machine, where a task may still save its checkpoint
+_LOOK = 0.05  # seconds between two checks whether tasks have ended
 _ROOM = 12 << 20  # bytes of a reply: plans of large clusters are long, and a message holds 16 MB
 
 
@@ -157,7 +158,18 @@ def sweep(agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def states(agent: Agent, request: Request) -> dict[str, Any]:
-    """Return every task of one run or of all, settled; of all runs, as many as a reply can hold."""
+    """Return every task of one run or of all, settled, when none is alive or `wait` seconds are over."""
+    deadline = time.monotonic() + float(request.get("wait") or 0.0)
+    while True:
+        result = _states(agent, request)
+        alive = any(task["alive"] for run in result["runs"] for task in run["tasks"])
+        if not alive or time.monotonic() > deadline:
+            return result
+        time.sleep(_LOOK)
+
+
+def _states(agent: Agent, request: Request) -> dict[str, Any]:
+    """Of all runs, return as many as a reply can hold."""
     paths, reports, more, room = agent.paths, [], 0, _ROOM
     runs = reversed(paths.runs()) if request.get("run") is None else [request["run"]]
     for run in runs:  # their names begin with the date
