@@ -13,6 +13,7 @@ from orchestrator.events import (
     FailureKind,
     GapPlace,
     HangSuspected,
+    HostConnected,
     HostLost,
     HostRecovered,
     HostReplaced,
@@ -74,12 +75,13 @@ def start(world: World, new: Task) -> None:
 
 def end(world: World, ended: RunEnded) -> None:
     """The run has ended: it says the truth about what is alive, and how it came to its end."""
+    since = world.now - (90.0 if {"late-reply", "lost-reply"} & set(world.history.hits) else 30.0)
     for task in _tasks(world):
         if task.alive and task.node.name not in ended.unproven:
             world.problem(
                 f"{task.name} of attempt {task.attempt} is alive on {task.node.name}, which is not unproven"
             )
-        elif task.alive and not _hard(world, task.node.name) and task.node.answers_since(world.now - 30.0):
+        elif task.alive and not _hard(world, task.node.name) and task.node.answers_since(since):
             world.problem(f"{task.name} is alive on {task.node.name}, which answers")
     for name in ended.unproven if not {"late-reply", "lost-reply"} & set(world.history.hits) else ():
         lost = sum(one.host == name for one in _events(world, HostLost))
@@ -174,7 +176,7 @@ def whole(world: World) -> None:
         match event:
             case HostLost(host=host):
                 away.setdefault(host, at)
-            case HostRecovered(host=host):
+            case HostRecovered(host=host) | HostConnected(host=host):  # by a later keeper
                 away.pop(host, None)
             case HostReplaced(host=host) if at - away.get(host, -math.inf) < waits and starts:
                 world.problem(f"{host} is replaced after {at - away[host]:.1f} s")
