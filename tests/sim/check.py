@@ -19,6 +19,8 @@ from orchestrator.events import (
     HostReplaced,
     LogGap,
     Outcome,
+    Phase,
+    PhaseStarted,
     RunAdopted,
     RunEnded,
     RunPlanned,
@@ -115,8 +117,11 @@ def end(world: World, ended: RunEnded) -> None:
         case Outcome.SUCCEEDED:
             _succeeded(world, ended)
         case Outcome.STOPPED:
-            done = {one.task for one in exits if one.code == 0 and not one.stopped}
-            if essentials <= done:
+            # The end of a task decides nothing while others are still being started.
+            follows = any(one.phase is Phase.FOLLOW for one in _events(world, PhaseStarted))
+            first = min((one.at for _, _, one in history.events if _is_stop_of_user(one.event)), default=0.0)
+            done = {one.task for one in exits if one.code == 0 and not one.stopped and one.ended < first}
+            if follows and essentials <= done:
                 world.problem("stopped, and all tasks were done before")
         case Outcome.FAILED | Outcome.CLUSTER:
             _after_a_stop(world, exits)
