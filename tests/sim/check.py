@@ -251,7 +251,8 @@ def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
     if {"lost-reply", "stopped-elsewhere"} <= set(world.history.hits):
         patience += 600.0
     if not set(world.history.hits) - _HARMLESS - _PROMPT | {"slow-connect"} & set(world.history.hits):
-        kills = {"kill", "stop-then-kill"} & set(world.history.hits)  # at most 5 s after the stop
+        stops = {"stop", "kill", "stop-then-kill"} & set(world.history.hits)
+        kills = stops and "stop" not in stops  # at most 5 s after the stop
         patience = (min(5.0, world.plan.grace) if kills else world.plan.grace) + 5.0
     first = ends[0][0] if ends else None
     if world.history.keepers == 1 and (first is None or first - asked > patience):
