@@ -8,6 +8,7 @@ from itertools import groupby
 import pytest
 from hypothesis import HealthCheck, settings
 
+from orchestrator.sync import rsync
 from tests import golden
 
 
@@ -17,6 +18,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     golden.update = config.getoption("--update-golden")
+
+
+@pytest.fixture(scope="session")
+def usable_rsync() -> None:
+    """Skip a test of rsync where it is absent, or too old to be used."""
+    if rsync.here() is None:
+        pytest.skip("no rsync, or one before 3.4, which orchestrate does not use")
 
 
 # Each test of these keeps the cores busy for seconds.

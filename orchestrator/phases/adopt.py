@@ -48,17 +48,17 @@ def adopt(run: Run) -> Adopted | RunLeft:
 
     Raise `RunLeft` if it cannot be kept from here: no host responds, or another keeper is alive.
     """
-    stamped = list(events_of(run.folder))
-    history = [one.event for one in stamped]
+    journal = list(events_of(run.folder))
+    history = [stamped.event for stamped in journal]
     if not any(isinstance(event, RunPlanned) for event in history):
         run.emit(announcement(run.folder, run.plan))
     if not run.plan.tree:
         synced = (event.digest for event in history if isinstance(event, TreeSynced))
         run.plan = replace(run.plan, tree=next(synced, ""))
     endings = (number for number, event in enumerate(history) if isinstance(event, RunEnded))
-    for one in stamped[max(endings, default=-1) + 1 :]:
-        if isinstance(one.event, StopRequested) and one.event.by is StopBy.USER:
-            run.stop.ask(kill=False, at=one.at)  # the last keeper was killed while it stopped the run
+    for stamped in journal[max(endings, default=-1) + 1 :]:
+        if isinstance(stamped.event, StopRequested) and stamped.event.by is StopBy.USER:
+            run.stop.ask(kill=False, at=stamped.at)  # the last keeper was killed while it stopped the run
             break
     with phase(run, Phase.CONNECT):
         # Replaced hosts may still run their old tasks, which nothing on them would end.

@@ -107,7 +107,7 @@ def test_it_is_started_once_and_entered_each_time(
     else:
         assert "--network host" in start
         assert "--shm-size" in start
-        assert ("--user" in start) == (engine == "docker")
+        assert ("--user " in start) == (engine == "docker")
         assert ("--userns=keep-id" in start) == (engine == "podman" and os.getuid() != 0)
         inside.leave()
         assert not (folder / "running").exists()

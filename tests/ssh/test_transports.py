@@ -147,6 +147,7 @@ def test_a_close_wakes_a_reader_and_a_sender_and_leaves_nothing(
         link.open(["true"])
 
 
+@pytest.mark.usefixtures("usable_rsync")
 def test_rsync_goes_over_it(link: Link, host: Host, tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "big").write_bytes(os.urandom(3_000_000))

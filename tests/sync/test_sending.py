@@ -59,6 +59,8 @@ def hidden(folder: Path) -> list[str]:
 @pytest.fixture(params=["pieces", "rsync"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Trees are not held as they were read, and what the host has a version of goes by one way."""
+    if request.param == "rsync":
+        request.getfixturevalue("usable_rsync")
     monkeypatch.setattr("orchestrator.sync.contents._KEPT", 0)
     monkeypatch.setattr(sends, "RSYNC_FROM", 0 if request.param == "rsync" else 1 << 40)
     return str(request.param)

@@ -61,6 +61,7 @@ def remote_rsyncs(desk: Desk) -> list[int]:
     return [pid for pid in sorted(descendants([desk.cluster.watcher])) if b"rsync\0--server" in cmdline(pid)]
 
 
+@pytest.mark.usefixtures("usable_rsync")
 def test_a_killed_rsync_ends_the_run_and_lets_go(desk: Desk) -> None:
     """The receiving rsync is two processes; the other one must not hold the channel for minutes."""
     desk.script("look.py", LOOK)
