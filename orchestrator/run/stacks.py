@@ -23,11 +23,15 @@ _FRAME = re.compile(r'  File "(.*)", line ([0-9]{1,9}|\?\?\?) in (.*)$')
 _PACKAGES = re.compile(r".*/(?:site-packages|dist-packages)/")
 _STANDARD = re.compile(r".*/lib(?:64)?/python3\.\d+/(?:lib-dynload/)?")
 _GENERATED = re.compile(r"<(?!string>|stdin>)|.*__autograph_generated_file")
-# Where Python waits while TensorFlow's own threads run a step, a collective or a barrier. A task that waits
-# for data (gen_dataset_ops.py) does not wait for another task.
+_COMMAND = re.compile(r".*/bin/([^/.]+)$")  # torchrun, accelerate: they start the program
+# Where Python waits while a framework's own threads run a step, a collective or a barrier: in PyTorch the
+# gradients are exchanged during `backward`. A task that waits for data (gen_dataset_ops.py) does not wait for
+# another task. JAX has no frame of its own there.
 _TOGETHER = re.compile(
     r"tensorflow/python/(?:eager/(?:execute|context|core)|framework/(?:ops|tensor)|distribute/.*"
     r"|eager/polymorphic_function/.*|training/server_lib)\.py"
+    r"|torch/(?:distributed/(?!elastic/|launcher/|run\.py).*|autograd/graph|nn/parallel/distributed"
+    r"|cuda/__init__)\.py"
 )
 # Where idle threads of a data loader wait for a consumer or for work.
 _IDLE = re.compile(r"(?:queue|threading|selectors|concurrent/futures/\w+|multiprocessing/\w+)\.py")
@@ -36,6 +40,9 @@ _LOADERS = re.compile(
     r"tensorflow/python/(?:ops/script_ops|data/ops/from_generator_op)\.py|torch/utils/data/"
     r"|(?:tf_)?keras/.*(?:data_utils|data_adapter)"
 )
+_BETWEEN = re.compile(
+    r"torch/utils/data/_utils/(?:worker|pin_memory)\.py"
+)  # a loader's process between two batches
 _HOOK = re.compile(r".*/site/[0-9a-f]+/site\w+\.py$")  # ours, in a task's Python
 # Where an ended main thread waits for other threads, and for processes.
 _EXITING = frozenset(["_shutdown", "shut_down", "_exit_function", "_python_exit"])
@@ -82,13 +89,22 @@ class Stand(Struct, frozen=True):
     @property
     def together(self) -> bool:
         """Return True if it is where tasks wait for each other."""
-        inner = next((frame for frame in self.frames if frame.library != PYTHON), None)
-        return inner is not None and _TOGETHER.match(inner.file) is not None
+        return _TOGETHER.match(_inner(self.frames)) is not None
+
+    @property
+    def reads(self) -> bool:
+        """Return True if its main thread waits for data."""
+        return any(_LOADERS.match(frame.file) for frame in self.frames)
 
 
 class StackFinding(Struct, frozen=True):
     groups: tuple[tuple[Stand, ...], ...]  # equal ones together, the odd ones first, then by size
     odd: tuple[Stand, ...]  # what the others appear to wait for
+
+
+def _inner(frames: Sequence[Frame]) -> str:
+    """Return the file of the innermost frame outside the standard library; "" if there is none."""
+    return next((frame.file for frame in frames if frame.library != PYTHON), "")
 
 
 def threads(text: str, cwd: str = "") -> list[tuple[Frame, ...]]:
@@ -113,15 +129,19 @@ def stand(task: str, host: str, processes: Sequence[wire.StackProcess], step: in
     if not processes:
         return Stand(task, host, why="none of its processes could be found", step=step)
     stopped = any(process.state in _STOPPED for process in processes)
-    main, *others = processes
-    dumps = threads(main.text, main.cwd)
-    parts = [*dumps[:-1], *(frames for child in others for frames in threads(child.text, child.cwd))]
-    beside = next(filter(_is_busy, parts), ())
-    return Stand(task, host, dumps[-1] if dumps else (), stopped, "" if dumps else _why(main), step, beside)
+    dumps = [threads(process.text, process.cwd) for process in processes]
+    runs = (n for n, dump in enumerate(dumps) if dump and any(not frame.library for frame in dump[-1]))
+    place = next(runs, 0)
+    main = dumps.pop(place)
+    beside = next(filter(_is_busy, itertools.chain(main[:-1], *dumps)), ())
+    why = "" if main else _why(processes[place])
+    return Stand(task, host, main[-1] if main else (), stopped, why, step, beside)
 
 
 def _is_busy(frames: Sequence[Frame]) -> bool:
     """Return True for a thread that works in the program's code, or waits there for something external."""
+    if _BETWEEN.match(_inner(frames)):
+        return False
     inner = list(itertools.takewhile(lambda frame: frame.library, frames))
     loads = any(_LOADERS.match(frame.file) for frame in frames)
     idle = not loads and any(_IDLE.match(frame.file) for frame in inner)
@@ -156,11 +176,14 @@ def _odd(stands: Sequence[Stand], completion: Completion) -> list[Stand]:
     if waiting and len(waiting) < len(gang):
         elsewhere = [stand for stand in gang if not stand.together]
         return [stand for stand in elsewhere if stand.frames] or elsewhere
+    reading = [stand for stand in gang if stand.reads]
+    if 0 < len(reading) < len(gang):  # a GPU's step is waited for in the program's own line
+        return reading
     # Where all wait together, a thread of the chief's own may only be monitoring.
     busy = [stand for stand in gang if stand.beside and (stand.loads or not stand.together)]
     if 0 < len(busy) < len(gang) and len({stand.own for stand in gang}) == 1:
         return busy
-    # It is not known where PyTorch and JAX wait for each other.
+    # It is not known where JAX waits for the others.
     usual, most = Counter(stand.own or stand.frames for stand in gang).most_common(1)[0]
     if len(gang) > most > len(gang) / 2:
         return [stand for stand in gang if (stand.own or stand.frames) != usual]
@@ -180,7 +203,8 @@ def place(stand: Stand) -> str:
     inner, own = stand.frames[0], next(iter(stand.own), stand.frames[0])
     if own == inner:
         return f"at {own}"
-    return f"at {own}, {'inside TensorFlow' if stand.together else f'in {inner}'}"
+    in_tensorflow = stand.together and _inner(stand.frames).startswith("tensorflow")
+    return f"at {own}, {'inside TensorFlow' if in_tensorflow else f'in {inner}'}"
 
 
 def sentence(finding: StackFinding, *, hang: bool) -> str:
@@ -234,6 +258,8 @@ def _frame(match: re.Match[str], cwd: str) -> Frame:
         return Frame(file, number, function, file.partition("/")[0].removesuffix(".py"))
     if standard := _STANDARD.match(path):
         return Frame(path[standard.end() :], number, function, PYTHON)
+    if command := _COMMAND.match(path):
+        return Frame(path.rpartition("/")[2], number, function, command[1])
     if _HOOK.match(path):
         return Frame(path.rpartition("/")[2], number, function, "orchestrate")
     library = "generated code" if _GENERATED.match(path) else ""

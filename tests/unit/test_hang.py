@@ -195,6 +195,11 @@ def waiting(task: str, **more: Any) -> Stand:
     return standing(task, COLLECTIVE, "/t.py:5 in f", **more)
 
 
+BACKWARD = ("/e/site-packages/torch/autograd/graph.py:1113 in _engine_run_backward", "train.py:16 in main")
+QUEUE = "/usr/lib/python3.11/multiprocessing/connection.py:930 in wait"
+LOADER = (QUEUE, "/e/site-packages/torch/utils/data/dataloader.py:730 in __next__", "train.py:14 in main")
+WORKER = (QUEUE, "/e/site-packages/torch/utils/data/_utils/worker.py:310 in _worker_loop", *LOADER[1:])
+DDP = standing("worker/0", *BACKWARD, before=WORKER)
 ZERO, GANG = waiting("worker/0"), [waiting(f"worker/{index}") for index in range(3)]
 ODD: list[tuple[str, list[Stand], list[str]]] = [
     ("nobody", GANG, []),
@@ -203,6 +208,13 @@ ODD: list[tuple[str, list[Stand], list[str]]] = [
     ("one in a lock", [ZERO, standing("worker/1", WAIT, "/t.py:7 in g")], ["worker/1"]),
     ("one that is behind", [waiting(f"worker/{i}", step=9 - i // 2) for i in range(3)], ["worker/2"]),
     ("one that says nothing", [ZERO, stacks.stand("worker/1", "h", [process()])], ["worker/1"]),
+    ("of PyTorch, one in its own code", [DDP, standing("worker/1", "train.py:7 in save")], ["worker/1"]),
+    ("of PyTorch, one that waits for its data", [DDP, standing("worker/1", *LOADER)], ["worker/1"]),
+    (
+        "on GPUs too",
+        [standing("worker/0", "train.py:17 in main"), standing("worker/1", *LOADER)],
+        ["worker/1"],
+    ),
     ("never the evaluator", [*GANG, standing("evaluator/0", "/t.py:70 in wait")], []),
 ]
 
@@ -210,6 +222,16 @@ ODD: list[tuple[str, list[Stand], list[str]]] = [
 @pytest.mark.parametrize(("who", "stands", "names"), ODD, ids=[case[0] for case in ODD])
 def test_the_odd_one(who: str, stands: list[Stand], names: list[str]) -> None:
     assert odd(*stands) == names, who
+
+
+def test_a_task_stands_where_the_program_does_that_its_command_started() -> None:
+    def text(*frames: str) -> str:
+        return "Thread 0x1 (most recent call first):\n" + "".join(f"  File {frame}\n" for frame in frames)
+
+    agent = '"/e/site-packages/torch/distributed/elastic/agent/server/api.py", line 730 in _invoke_run'
+    torchrun = process(text(agent, '"/e/bin/torchrun", line 8 in <module>'))
+    program = process(text('"/t.py", line 9 in main'))
+    assert stacks.place(stacks.stand("worker/0", "h", [torchrun, program])) == "at /t.py:9 in main"
 
 
 def test_with_parameter_servers_only_the_chief_can_be_odd() -> None:
