@@ -426,8 +426,8 @@ def _explained(error: Exception, launch: Launch) -> NodeError:
     why = reason(error) if isinstance(error, OSError) else str(error)
     hint = "check that it is in the synced tree and not ignored; or correct `python` in hosts.toml"
     if "/" not in program:
-        places = os.get_exec_path(launch.env)
-        if not any(os.path.lexists(os.path.join(place, program)) for place in places):
+        places = launch.env.get(b"PATH", os.defpath.encode()).split(b":")
+        if not any(os.path.lexists(os.path.join(place, launch.argv[0])) for place in places):
             why = os.strerror(errno.ENOENT)  # a folder on PATH that nobody may enter has another reason
         hint = "give its path, or install it: a name without a slash is searched on PATH"
     elif os.path.exists(program):
