@@ -121,7 +121,7 @@ def end(world: World, ended: RunEnded) -> None:
             follows = any(one.phase is Phase.FOLLOW for one in _events(world, PhaseStarted))
             first = min((one.at for _, _, one in history.events if _is_stop_of_user(one.event)), default=0.0)
             done = {one.task for one in exits if one.code == 0 and not one.stopped and one.ended < first}
-            if follows and essentials <= done:
+            if follows and essentials <= done and not any(one.lost for one in exits):
                 world.problem("stopped, and all tasks were done before")
         case Outcome.FAILED | Outcome.CLUSTER:
             _after_a_stop(world, exits)

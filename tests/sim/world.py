@@ -281,7 +281,7 @@ class World:
             return
         if self.tears and (size := self.folder.events.stat().st_size) > 40:
             self.hit("keeper-killed-in-a-write")
-            os.truncate(self.folder.events, size - self.dice.randint(1, 30))
+            os.truncate(self.folder.events, size - self.dice.randint(2, 30))  # more than its newline
             kept = [
                 n for n, one in enumerate(self.history.events) if not isinstance(one[2].event, TaskProgressed)
             ]
