@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 from orchestrator.node.base.descriptors import replace_file
+from orchestrator.node.base.trust import is_private
 from orchestrator.text import size
 
 OURS = "orchestrate"  # the name of our folders under each XDG directory
@@ -99,7 +100,8 @@ def _check_ours(path: Path, about: os.stat_result) -> None:
     owners = {about.st_uid, path.lstat().st_uid}
     if not owners <= {os.geteuid(), 0}:
         raise NotOursError(errno.EPERM, "it belongs to another user, and it names commands", str(path))
-    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    # Debian and Ubuntu give each user a group, which their umask lets write.
+    if about.st_mode & stat.S_IWOTH or (about.st_mode & stat.S_IWGRP and not is_private(about.st_gid)):
         raise NotOursError(
             errno.EPERM, "others than its owner may write it, and it names commands", str(path)
         )

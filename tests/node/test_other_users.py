@@ -159,7 +159,7 @@ def test_a_group_of_one_user_may_write(tmp_path: Path, monkeypatch: pytest.Monke
 
     def check(name: str, *members: str) -> None:
         monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((name, "x", gid, list(members))))
-        trust._is_private.cache_clear()
+        trust.is_private.cache_clear()
         trust.check_way(str(tmp_path))
 
     check("ada")

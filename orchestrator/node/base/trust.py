@@ -86,13 +86,13 @@ def _why_not(status: os.stat_result) -> str:
         return ""
     if status.st_mode & stat.S_IWOTH:
         return f"its mode is {stat.S_IMODE(status.st_mode):03o}: everybody may write there"
-    if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid):
+    if status.st_mode & stat.S_IWGRP and not is_private(status.st_gid):
         return f"its mode is {stat.S_IMODE(status.st_mode):03o}: group {status.st_gid} may write there"
     return ""
 
 
 @functools.lru_cache(maxsize=None)
-def _is_private(gid: int) -> bool:
+def is_private(gid: int) -> bool:
     """Return True if a group is private: it has the user's name, as with useradd, and no other member."""
     import grp
     import pwd
