@@ -84,7 +84,7 @@ class Attempt:
                 follower.step(0.5)
                 elsewhere = self._stopped_elsewhere() if stopper is None else None
                 if (run.stop.requested or elsewhere) and requested is None:
-                    requested = elsewhere or run.stop.at or run.clock.wall()
+                    requested = run.stop.at or elsewhere or run.clock.wall()
                     run.fleet.resume()
                     next_leave = run.clock.now() + run.timings.catch_up
                     if stopper is None:

@@ -27,6 +27,7 @@ FOUND = {
     10690: "launch: after one host refused and another was lost, a stream with dropped frames was used",
     432: "adopt: a keeper that was killed while it stopped a failed attempt is followed by one that stops",
     5624: "adopt: a keeper that was killed at a stop is followed by one that blames what failed of the stop",
+    204837: "adopt: the same with a third keeper, which finds the tasks stopped",
 }
 
 
