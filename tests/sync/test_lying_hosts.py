@@ -165,7 +165,11 @@ def test_a_folder_that_becomes_a_link_between_two_backups_leads_nowhere(home: Pa
 
 
 def test_a_hosts_modes_are_no_more_than_permissions_and_less_the_umask(home: Path) -> None:
-    fetch(Liar([file("a", mode=0o6777)], {"a": b"x"}).session, "/there", home / "new")
+    usual = os.umask(0o022)
+    try:
+        fetch(Liar([file("a", mode=0o6777)], {"a": b"x"}).session, "/there", home / "new")
+    finally:
+        os.umask(usual)
     assert stat.S_IMODE((home / "new" / "a").stat().st_mode) == 0o755
 
 
