@@ -18,7 +18,8 @@ MET = "met"
 _OFTEN, _SELDOM = 0.1, 2.0  # seconds between two checks: at first, and after some minutes
 _SHARE = 20.0  # times the duration of a check, if that is longer
 _HALF_OPEN = ("02", "03", "0C")  # SYN_SENT, SYN_RECV, NEW_SYN_RECV
-_TIME_WAIT, _CLOSED, LISTEN = "06", "07", "0A"
+_CLOSED, LISTEN = "07", "0A"
+_ENDING = ("04", "05", "06", "09", "0B")  # FIN_WAIT1, FIN_WAIT2, TIME_WAIT, LAST_ACK, CLOSING
 _PRIVILEGED = 1024  # logins and file systems also connect hosts
 _MAPPED = "00000000" * 2 + "%08X" % int.from_bytes(b"\0\0\xff\xff", sys.byteorder)  # IPv4 in a table of IPv6
 
@@ -117,7 +118,7 @@ class Meeting:
         # At a task's port nobody else listens; its process is out of sight in another container.
         ends = _ends(row for row in rows if row.inode in beside) & self._ports
         # The kernel remembers for a minute what was closed, but not whose it was.
-        past = _ends(row for row in rows if row.state == _TIME_WAIT) & self._others
+        past = _ends(row for row in rows if row.inode == "0" and row.state in _ENDING) & self._others
         if ends or (past and not family):
             return True
         others = (process.pid for process in procs.bearers(self._run) if process.pid not in family)
