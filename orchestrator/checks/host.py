@@ -40,7 +40,8 @@ _BRINGS = {
     "absl": "absl-py",
     "tensorflow_datasets": "tensorflow-datasets",
 }
-_NO_CONDA = re.compile(r"(?:conda|mamba): .*not found|(?:conda|mamba) (?:init|activate)|shell hook")
+# A shell reports a missing command in the login's language.
+_NO_CONDA = re.compile(r"(?:conda|mamba)\s?: (?!error)|(?:conda|mamba) (?:init|activate)|shell hook")
 _CONDA = (
     "`conda activate` is a function of interactive shells: write "
     '`setup = ". ~/miniconda3/etc/profile.d/conda.sh; conda activate NAME"`, or leave `setup` out and set '

@@ -87,7 +87,7 @@ def test_conda_is_activated_after_its_file_was_sourced(lab: Lab) -> None:
     (wanted / "trainer").symlink_to(sys.executable)
     bare = facts(lab, python="trainer", setup="conda activate tf")
     assert (bare["python"]["ok"], bare["setup"]["status"]) == (False, 127)
-    assert "conda: command not found" in bare["setup"]["words"]
+    assert "conda: " in bare["setup"]["words"]
     sourced = facts(lab, python="trainer", setup=". ~/miniconda3/etc/profile.d/conda.sh; conda activate tf")
     assert (sourced["python"]["path"], sourced["setup"]["status"]) == (str(wanted / "trainer"), 0)
     by_path = facts(lab, python="~/miniconda3/envs/tf/bin/trainer")

@@ -171,7 +171,7 @@ def test_the_output_is_that_of_plain_python(lab: Lab, program: Program) -> None:
             "VIRTUAL_ENV": str(Path(sys.executable).parent.parent),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             # LC_CTYPE: by the Python of this test, if nothing sets a locale.
-            **({} if "LC_CTYPE" in os.environ else {"LANG": "C.UTF-8"}),
+            **({} if {"LC_ALL", "LC_CTYPE", "LANG"} & {*os.environ} else {"LANG": "C.UTF-8"}),
             "PYTHONUNBUFFERED": "1",
             "PYTHONBREAKPOINT": "0",
             **spec["env"],

@@ -131,7 +131,7 @@ ALONE: list[dict[str, Any]] = [
     {"facts__python": DEAD, "facts__setup": {"status": None, "words": ""}},
     {
         "facts__packages": {},
-        "facts__setup": {"status": 127, "words": "bash: line 1: conda: command not found"},
+        "facts__setup": {"status": 127, "words": "bash: Zeile 1: conda: Kommando nicht gefunden."},
     },
     {"facts__packages": {}, "facts__setup": {"status": 1, "words": NO_HOOK}},
     {"facts__packages__tf-keras": None},
