@@ -199,18 +199,18 @@ class _Login(AuthHandler):
     RFC 4253 (section 10) allows that. An RSA key waits for the server's list of signature algorithms.
     """
 
-    _sent = False
+    _sends = False  # here: the reply, which the transport's thread may read meanwhile, does not do it again
 
     def _request_auth(self) -> None:
+        self._sends = "rsa" not in self._get_key_type_and_bits(self.private_key)[0]  # type: ignore[attr-defined]
         super()._request_auth()  # type: ignore[misc]
-        if "rsa" not in self._get_key_type_and_bits(self.private_key)[0]:  # type: ignore[attr-defined]
+        if self._sends:
             message = paramiko.Message()
             message.add_string("ssh-userauth")
             super()._parse_service_accept(paramiko.Message(message.asbytes()))  # type: ignore[misc]
-            self._sent = True
 
     def _parse_service_accept(self, message: paramiko.Message) -> None:
-        if not self._sent:
+        if not self._sends:
             super()._parse_service_accept(message)  # type: ignore[misc]
 
 

@@ -203,6 +203,16 @@ def test_an_agent_that_was_restarted_is_used_again(
                 greet(connector, host)
 
 
+def test_a_key_after_refused_ones_lets_in(connector: SshConnector, cluster: Cluster, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(cluster.ssh_config.read_text())
+    for name in ("first", "second"):
+        keygen("-t", "ed25519", "-N", "", "-f", str(tmp_path / name))
+        prepend(config, f"IdentityFile {tmp_path / name}")
+    host = replace(use(config, cluster.hosts[0]), via=Way.PARAMIKO)
+    assert greet(connector, host) == b"here\n"
+
+
 def test_a_key_that_was_replaced_is_offered(
     connector: SshConnector, cluster: Cluster, tmp_path: Path
 ) -> None:
