@@ -55,6 +55,7 @@ def test_a_key_that_cannot_be_read_is_named(
     broken = tmp_path / "broken"
     host = replace(cluster.hosts[0], user="nobody-of-that-name", identity=str(broken))
     broken.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nnonsense\n-----END OPENSSH PRIVATE KEY-----\n")
+    broken.chmod(0o644)
     error = refused(connector, host)
     assert f"{broken} can be read by others" in error.why  # as for ssh, whatever else it is
     broken.chmod(0o600)

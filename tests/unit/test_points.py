@@ -149,7 +149,8 @@ def test_prometheus_reads_the_figures_of_a_run(tmp_path: Path) -> None:
     assert found["host_received_bytes_total", "gpu-01"] == 10**9 + 1005
     states = {key[3] for key, value in found.items() if key[0] == "task_state" and value}
     assert states == {"training"}
-    assert (path.stat().st_mode & 0o777, os.listdir(tmp_path)) == (0o644, ["run.prom"])
+    os.umask(mask := os.umask(0))
+    assert (path.stat().st_mode & 0o777, os.listdir(tmp_path)) == (0o644 & ~mask, ["run.prom"])
 
     failed = ev.AttemptFailed("1", "x", "worker/0", (), "", 0.0, 1, 2)
     ended = ev.RunEnded("20261121-010203-abcd", ev.Outcome.FAILED, 1, 9.0, "x", "", (), "/runs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -194,7 +195,8 @@ FEW = settings(max_examples=40, deadline=None)
 def bash(script: str) -> list[str]:
     """The words that the last command of a script gets; it is a function that prints them."""
     show = "show() { printf '%s\\0' \"$@\"; }; "
-    done = subprocess.run(["bash", "-c", show + script], capture_output=True, check=True)
+    env = {**os.environ, "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(["bash", "-c", show + script], env=env, capture_output=True, check=True)
     return done.stdout.decode().split("\0")[:-1]
 
 
