@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from typing import Any
 
@@ -17,12 +18,26 @@ from orchestrator.model import Environment
 
 START = re.compile(r"^# /// script$", re.MULTILINE)
 _BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$")  # defined by PEP 723
-_UNREAD = ("sources", "index", "extra-index-url", "find-links")  # of uv's table: other sources of packages
+_UNREAD = {  # of uv's table: what leads to other packages, and what to do
+    **dict.fromkeys(
+        ("sources", "index", "extra-index-url", "find-links"), "write `requirements` or `index` under [env]"
+    ),
+    **dict.fromkeys(
+        (
+            *("exclude-newer", "exclude-newer-package", "prerelease", "resolution"),
+            *("constraint-dependencies", "override-dependencies", "exclude-dependencies"),
+        ),
+        "run `uv export --script {} -o requirements.txt`, and name that file as `requirements` under [env]",
+    ),
+}
 _SHAPE = 'lines such as `# dependencies = ["tensorflow"]`, and `# ///` after them'
 
 
-def of_script(text: str, name: str) -> Environment | None:
-    """Return the table that the header of a script describes, None without one; raise UsageError."""
+def of_script(text: str, name: str, *, is_used: bool = True) -> Environment | None:
+    """Return the table that the header of a script describes, None without one; raise UsageError.
+
+    What only uv can follow is an error if the table is used.
+    """
     if not (starts := len(START.findall(text))):
         return None
     header = _BLOCK.search(text)
@@ -32,13 +47,13 @@ def of_script(text: str, name: str) -> Environment | None:
     lines = header["content"].split("\n")
     try:
         table = tomllib.loads("\n".join(line[2:] for line in lines))
-        return _environment(table)
+        return _environment(table, name, is_used)
     except (ValueError, TypeError, Wrong) as error:  # packaging's errors are ValueErrors
         what = f"the header of {name} (# /// script) cannot be read"
         raise UsageError(what, why=str(error), hint=_SHAPE) from error
 
 
-def _environment(table: dict[str, Any]) -> Environment:
+def _environment(table: dict[str, Any], script: str, is_used: bool) -> Environment:
     packages, python = table.get("dependencies", []), table.get("requires-python")
     if not isinstance(packages, list) or not all(isinstance(requirement, str) for requirement in packages):
         raise TypeError("dependencies is not a list of texts")
@@ -50,8 +65,12 @@ def _environment(table: dict[str, Any]) -> Environment:
     uv = tool.get("uv", {}) if isinstance(tool, dict) else {}
     if not isinstance(uv, dict):
         raise TypeError("tool.uv is not a table")
-    if other := next((name for name in _UNREAD if name in uv), ""):
-        raise ValueError(f"{other} of [tool.uv] is not used; write `requirements` or `index` under [env]")
+    if other := next((name for name in _UNREAD if is_used and name in uv), ""):
+        raise UsageError(
+            f"the header of {script} (# /// script) leads to other packages on the hosts",
+            why=f"{other} of [tool.uv] is not used",
+            hint=_UNREAD[other].format(shlex.quote(script)),
+        )
     index = uv.get("index-url")
     return Environment(
         packages=tuple(packages),

@@ -53,13 +53,17 @@ def with_header(request: LaunchRequest, around: Code) -> tuple[LaunchRequest, tu
         return request, ()
     from orchestrator.envs.script import of_script  # importing packaging takes 50 ms of every launch
 
-    if (table := of_script(text, name)) is None:
+    inventory = request.inventory
+    is_set = inventory.environment is not None or all(
+        host.python != DEFAULT_PYTHON for host in inventory.hosts
+    )
+    if (table := of_script(text, name, is_used=not is_set)) is None:
         return request, ()
-    inventory, request = request.inventory, replace(request, command=invocation.without_uv(request.command))
+    request = replace(request, command=invocation.without_uv(request.command))
     if not table.packages:
         return request, ()
     own = "its [env]" if inventory.environment is not None else "its `python`"
-    if inventory.environment is not None or all(host.python != DEFAULT_PYTHON for host in inventory.hosts):
+    if is_set:
         return request, (f"the packages in the header of {name} are not read: {inventory.source} has {own}",)
     note = f"the environment is what the header of {name} lists: {listed(table.packages, 'and')}"
     job = inventory.job

@@ -391,6 +391,8 @@ def test_a_file_that_requirements_include_changes_the_recipe(tmp_path: Path, nam
         ("dependencies = [", "Invalid value"),
         ("[tool]\nuv = 2", "tool.uv is not a table"),
         ("[tool.uv]\nsources = {}", "sources of .tool.uv. is not used"),
+        ("[tool.uv]\nexclude-newer = '2021-01-01T00:00:00Z'", "exclude-newer of .tool.uv. is not used"),
+        ("[tool.uv]\nconstraint-dependencies = ['six<1.16']", "constraint-dependencies of .tool.uv. is not"),
         ("[tool.uv]\nindex-url = 'https://me:secret@example.org'", "contains a login"),
     ],
 )
@@ -410,6 +412,8 @@ def test_the_header_of_a_script(lines: str, found: tuple[str, ...] | str) -> Non
         with pytest.raises(UsageError, match=r"the header of x\.py") as error:
             of_script(wrong, "x.py")
         assert re.search(why, error.value.why)
+    if "is not" in found and "uv. " in found:  # as uv would follow it: with an [env] the hint must work
+        assert of_script(text, "x.py", is_used=False) is not None
 
 
 def test_only_a_header_counts() -> None:
