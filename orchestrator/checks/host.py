@@ -378,7 +378,7 @@ CHECKS = (
         "port",
         each(_port),
         ask=("cat", "/proc/sys/net/ipv4/ip_local_port_range"),
-        fix="end that process (a run: `orchestrate stop RUN`), or set another `task_port` in hosts.toml",
+        fix="set another `task_port` in hosts.toml, or end that process (a run: `orchestrate stop RUN`)",
     ),
     Check("linger", each(_linger), ask=("sh", "-c", _LINGERS)),
     Check("gpu", each(_gpu)),
