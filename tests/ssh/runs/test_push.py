@@ -67,7 +67,7 @@ def test_data_leaves_once_and_goes_from_host_to_host(four: Desk, data: Path) -> 
     assert all(one["sent"] + one["peers"] == total for one in first.values())
     assert all(one["reused"] for one in push(four).values())
 
-    # One lacks it, in one it is damaged: the others mend that.
+    # One lacks it, in one it is damaged: the others repair that.
     lost, damaged, *_ = first
     with exclusive("clean"):
         four.start(
