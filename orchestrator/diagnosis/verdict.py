@@ -109,7 +109,8 @@ def of_hang(verdict: Verdict, exits: Sequence[TaskExited], hear: Hear) -> Verdic
     odd = [task_exit for task_exit in exits if verdict.task in ("", task_exit.task)]
     for exited in sorted(odd, key=lambda task_exit: task_exit.task):
         statement = hear(exited.task, exited.attempt)
-        earlier = statement.loose or (f"it had raised {statement.exception}" if statement.raised else "")
+        raised = statement.raised and "SignalException" not in statement.exception  # torchrun's, at our stop
+        earlier = statement.loose or (f"it had raised {statement.exception}" if raised else "")
         if earlier or verdict.task:
             cause = f"{verdict.cause}; {earlier}" if earlier else verdict.cause
             if not verdict.task:  # the stacks of all are of no use then

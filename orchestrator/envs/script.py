@@ -18,25 +18,19 @@ from orchestrator.model import Environment
 
 START = re.compile(r"^# /// script$", re.MULTILINE)
 _BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$")  # defined by PEP 723
-_UNREAD = {  # of uv's table: what leads to other packages, and what to do
-    **dict.fromkeys(
-        ("sources", "index", "extra-index-url", "find-links"), "write `requirements` or `index` under [env]"
-    ),
-    **dict.fromkeys(
-        (
-            *("exclude-newer", "exclude-newer-package", "prerelease", "resolution"),
-            *("constraint-dependencies", "override-dependencies", "exclude-dependencies"),
-        ),
-        "run `uv export --script {} -o requirements.txt`, and name that file as `requirements` under [env]",
-    ),
-}
+# Keys of uv's table that lead to other packages, and to other versions.
+_SOURCES = ("sources", "index", "extra-index-url", "find-links")
+_VERSIONS = (
+    *("exclude-newer", "exclude-newer-package", "prerelease", "resolution"),
+    *("constraint-dependencies", "override-dependencies", "exclude-dependencies"),
+)
 _SHAPE = 'lines such as `# dependencies = ["tensorflow"]`, and `# ///` after them'
 
 
 def of_script(text: str, name: str, *, is_used: bool = True) -> Environment | None:
     """Return the table that the header of a script describes, None without one; raise UsageError.
 
-    What only uv can follow is an error if the table is used.
+    Settings that only uv follows are an error if its packages are used.
     """
     if not (starts := len(START.findall(text))):
         return None
@@ -65,11 +59,12 @@ def _environment(table: dict[str, Any], script: str, is_used: bool) -> Environme
     uv = tool.get("uv", {}) if isinstance(tool, dict) else {}
     if not isinstance(uv, dict):
         raise TypeError("tool.uv is not a table")
-    if other := next((name for name in _UNREAD if is_used and name in uv), ""):
+    if is_used and packages and (other := next((name for name in (*_SOURCES, *_VERSIONS) if name in uv), "")):
+        export = f"run `uv export --script {shlex.quote(script)} -o requirements.txt`, and name that file as"
         raise UsageError(
-            f"the header of {script} (# /// script) leads to other packages on the hosts",
+            f"the hosts would get other packages than the header of {script} (# /// script) asks for",
             why=f"{other} of [tool.uv] is not used",
-            hint=_UNREAD[other].format(shlex.quote(script)),
+            hint=f"{export if other in _VERSIONS else 'write'} `requirements` under [env]",
         )
     index = uv.get("index-url")
     return Environment(

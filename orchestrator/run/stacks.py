@@ -23,7 +23,6 @@ _FRAME = re.compile(r'  File "(.*)", line ([0-9]{1,9}|\?\?\?) in (.*)$')
 _PACKAGES = re.compile(r".*/(?:site-packages|dist-packages)/")
 _STANDARD = re.compile(r".*/lib(?:64)?/python3\.\d+/(?:lib-dynload/)?")
 _GENERATED = re.compile(r"<(?!string>|stdin>)|.*__autograph_generated_file")
-_COMMAND = re.compile(r".*/bin/([^/.]+)$")  # torchrun, accelerate: they start the program
 # Where Python waits while a framework's own threads run a step, a collective or a barrier: in PyTorch the
 # gradients are exchanged during `backward`. A task that waits for data (gen_dataset_ops.py) does not wait for
 # another task. JAX has no frame of its own there.
@@ -40,9 +39,10 @@ _LOADERS = re.compile(
     r"tensorflow/python/(?:ops/script_ops|data/ops/from_generator_op)\.py|torch/utils/data/"
     r"|(?:tf_)?keras/.*(?:data_utils|data_adapter)"
 )
-_BETWEEN = re.compile(
-    r"torch/utils/data/_utils/(?:worker|pin_memory)\.py"
-)  # a loader's process between two batches
+# Where a loader's own process or thread waits for its next batch.
+_BETWEEN = re.compile(r"torch/utils/data/_utils/(?:worker|pin_memory)\.py")
+# Commands that start the program as a child and wait for it.
+_LAUNCHERS = re.compile(r"torch/distributed/(?:elastic/|launcher/|run\.py)|accelerate/commands/")
 _HOOK = re.compile(r".*/site/[0-9a-f]+/site\w+\.py$")  # ours, in a task's Python
 # Where an ended main thread waits for other threads, and for processes.
 _EXITING = frozenset(["_shutdown", "shut_down", "_exit_function", "_python_exit"])
@@ -62,7 +62,7 @@ class Frame(Struct, frozen=True):
 
 
 class Stand(Struct, frozen=True):
-    """Where one task is: the main thread of its first Python process, and what works next to it."""
+    """Where one task is: the main thread of its program's first Python process, and what works next to it."""
 
     task: str
     host: str
@@ -80,7 +80,7 @@ class Stand(Struct, frozen=True):
     @property
     def loads(self) -> bool:
         """Return True if what works next to its main thread reads data for it, as far as a library shows."""
-        return any(_LOADERS.match(frame.file) for frame in self.beside)
+        return _has(self.beside, _LOADERS)
 
     @property
     def own(self) -> tuple[Frame, ...]:
@@ -94,7 +94,7 @@ class Stand(Struct, frozen=True):
     @property
     def reads(self) -> bool:
         """Return True if its main thread waits for data."""
-        return any(_LOADERS.match(frame.file) for frame in self.frames)
+        return _has(self.frames, _LOADERS)
 
 
 class StackFinding(Struct, frozen=True):
@@ -130,21 +130,37 @@ def stand(task: str, host: str, processes: Sequence[wire.StackProcess], step: in
         return Stand(task, host, why="none of its processes could be found", step=step)
     stopped = any(process.state in _STOPPED for process in processes)
     dumps = [threads(process.text, process.cwd) for process in processes]
-    runs = (n for n, dump in enumerate(dumps) if dump and any(not frame.library for frame in dump[-1]))
-    place = next(runs, 0)
+    place = _place_of_program([dump[-1] if dump else () for dump in dumps])
     main = dumps.pop(place)
     beside = next(filter(_is_busy, itertools.chain(main[:-1], *dumps)), ())
     why = "" if main else _why(processes[place])
     return Stand(task, host, main[-1] if main else (), stopped, why, step, beside)
 
 
+def _place_of_program(mains: Sequence[Sequence[Frame]]) -> int:
+    """Return which main thread of a task's processes stands for it.
+
+    It is the first; of programs started by a command such as torchrun, one that does not wait for others.
+    """
+    if not _has(mains[0], _LAUNCHERS):
+        return 0
+    programs = [
+        n for n, main in enumerate(mains) if main and not _has(main, _LAUNCHERS) and not _has(main, _BETWEEN)
+    ]
+    return next((n for n in programs if not _TOGETHER.match(_inner(mains[n]))), next(iter(programs), 0))
+
+
+def _has(frames: Sequence[Frame], pattern: re.Pattern[str]) -> bool:
+    return any(pattern.match(frame.file) for frame in frames)
+
+
 def _is_busy(frames: Sequence[Frame]) -> bool:
     """Return True for a thread that works in the program's code, or waits there for something external."""
-    if _BETWEEN.match(_inner(frames)):
+    inner_file = _inner(frames)
+    if _BETWEEN.match(inner_file) or _TOGETHER.match(inner_file) or _has(frames, _LAUNCHERS):
         return False
     inner = list(itertools.takewhile(lambda frame: frame.library, frames))
-    loads = any(_LOADERS.match(frame.file) for frame in frames)
-    idle = not loads and any(_IDLE.match(frame.file) for frame in inner)
+    idle = not _has(frames, _LOADERS) and _has(inner, _IDLE)
     return len(inner) < len(frames) and not idle
 
 
@@ -258,8 +274,6 @@ def _frame(match: re.Match[str], cwd: str) -> Frame:
         return Frame(file, number, function, file.partition("/")[0].removesuffix(".py"))
     if standard := _STANDARD.match(path):
         return Frame(path[standard.end() :], number, function, PYTHON)
-    if command := _COMMAND.match(path):
-        return Frame(path.rpartition("/")[2], number, function, command[1])
     if _HOOK.match(path):
         return Frame(path.rpartition("/")[2], number, function, "orchestrate")
     library = "generated code" if _GENERATED.match(path) else ""

@@ -199,7 +199,7 @@ class _Login(AuthHandler):
     RFC 4253 (section 10) allows that. An RSA key waits for the server's list of signature algorithms.
     """
 
-    _sends = False  # here: the reply, which the transport's thread may read meanwhile, does not do it again
+    _sends = False  # whether it does; set before the request, whose reply another thread may read at once
 
     def _request_auth(self) -> None:
         self._sends = "rsa" not in self._get_key_type_and_bits(self.private_key)[0]  # type: ignore[attr-defined]

@@ -323,7 +323,7 @@ class Runs(Reply):
 
 
 class States(Request[Runs]):
-    """Ask for the tasks of one run, of all runs without one; `wait`: at most these seconds for their end."""
+    """Ask for the tasks of one run, or of all runs. The reply waits up to `wait` seconds for their end."""
 
     HEAD = LARGE
     run: str | None

@@ -390,9 +390,9 @@ def test_a_file_that_requirements_include_changes_the_recipe(tmp_path: Path, nam
         ("requires-python = 3", "requires-python is not a text"),
         ("dependencies = [", "Invalid value"),
         ("[tool]\nuv = 2", "tool.uv is not a table"),
-        ("[tool.uv]\nsources = {}", "sources of .tool.uv. is not used"),
-        ("[tool.uv]\nexclude-newer = '2021-01-01T00:00:00Z'", "exclude-newer of .tool.uv. is not used"),
-        ("[tool.uv]\nconstraint-dependencies = ['six<1.16']", "constraint-dependencies of .tool.uv. is not"),
+        ("dependencies = ['x']\n[tool.uv]\nsources = {}", "sources of .tool.uv. is not used"),
+        ("dependencies = ['x']\n[tool.uv]\nexclude-newer = '2021-01-01'", "exclude-newer of .tool.uv."),
+        ("[tool.uv]\nexclude-newer = '2021-01-01'", ()),
         ("[tool.uv]\nindex-url = 'https://me:secret@example.org'", "contains a login"),
     ],
 )
@@ -412,8 +412,15 @@ def test_the_header_of_a_script(lines: str, found: tuple[str, ...] | str) -> Non
         with pytest.raises(UsageError, match=r"the header of x\.py") as error:
             of_script(wrong, "x.py")
         assert re.search(why, error.value.why)
-    if "is not" in found and "uv. " in found:  # as uv would follow it: with an [env] the hint must work
-        assert of_script(text, "x.py", is_used=False) is not None
+
+
+def test_a_setting_of_uv_matters_only_in_a_header_that_is_used() -> None:
+    """The fix that is suggested for one is an [env], which takes the place of the header."""
+    text = "# /// script\n# dependencies = ['x']\n# [tool.uv]\n# resolution = 'lowest'\n# ///\n"
+    with pytest.raises(UsageError) as error:
+        of_script(text, "my train.py")
+    assert "`uv export --script 'my train.py' -o requirements.txt`" in error.value.hint
+    assert of_script(text, "my train.py", is_used=False) is not None
 
 
 def test_only_a_header_counts() -> None:

@@ -224,14 +224,25 @@ def test_the_odd_one(who: str, stands: list[Stand], names: list[str]) -> None:
     assert odd(*stands) == names, who
 
 
-def test_a_task_stands_where_the_program_does_that_its_command_started() -> None:
-    def text(*frames: str) -> str:
-        return "Thread 0x1 (most recent call first):\n" + "".join(f"  File {frame}\n" for frame in frames)
+def test_a_task_stands_where_a_program_does_that_its_command_started() -> None:
+    """With torchrun: of two, one that does not wait for the others; its loader's process is beside it."""
 
-    agent = '"/e/site-packages/torch/distributed/elastic/agent/server/api.py", line 730 in _invoke_run'
-    torchrun = process(text(agent, '"/e/bin/torchrun", line 8 in <module>'))
-    program = process(text('"/t.py", line 9 in main'))
-    assert stacks.place(stacks.stand("worker/0", "h", [torchrun, program])) == "at /t.py:9 in main"
+    def dump(*places: str) -> wire.StackProcess:
+        frames = (re.sub(r"(.+):(\d+) in", r'  File "\1", line \2 in', place) + "\n" for place in places)
+        return process("Thread 0x1 (most recent call first):\n" + "".join(frames))
+
+    agent = "/e/site-packages/torch/distributed/elastic/agent/server/api.py:730 in _invoke_run"
+    torchrun = dump(agent, "/e/bin/torchrun:8 in <module>")
+    hangs = dump("train.py:7 in get", WORKER[1], "train.py:14 in main")
+    for processes, place in (
+        ([torchrun, dump(*BACKWARD), dump(*LOADER), hangs], "at train.py:7 in get, beside its main thread"),
+        (
+            [torchrun, dump(*BACKWARD)],
+            "at train.py:16 in main, in torch/autograd/graph.py:1113 in _engine_run_backward",
+        ),
+        ([torchrun], f"at /e/bin/torchrun:8 in <module>, in {agent[17:]}"),
+    ):
+        assert stacks.place(stacks.stand("worker/0", "h", processes)) == place
 
 
 def test_with_parameter_servers_only_the_chief_can_be_odd() -> None:

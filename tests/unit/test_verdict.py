@@ -245,11 +245,16 @@ def test_all_tasks_whose_loss_is_no_number_are_named(bad: dict[int, str], cause:
     assert doubt(Finished(ends, True, False, {}, (), None, losses)).cause == cause
 
 
+SIGNALED = (
+    *("Traceback (most recent call last):", '  File "/e/bin/torchrun", line 10, in <module>', "    main()"),
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15",
+)
 HANGS: dict[str, tuple[str, Lines]] = {
     "a thread of the one that hangs had ended": ("worker/2", FEED),
     "a thread of one had ended, and no task differs from the others": ("", (*FEED, *TRAINING)),
     "a process had ended": ("", ("Process SpawnProcess-1:", *FEED[1:])),
     "one had raised": ("", RAISED),
+    "torchrun had raised when it was stopped": ("worker/2", SIGNALED),
     "one hangs": ("worker/2", TRAINING),
     "no task differs from the others": ("", TRAINING),
 }
