@@ -48,11 +48,14 @@ locked() {
     exec {lock}>&-
 }
 
+# Pythons that uv downloads where the system has none that TensorFlow knows (Ubuntu 26.04 has 3.14).
+pythons=$envs/pythons
+
 # The first Python of at least 3.11, and below LIMIT where one is given. The system's own comes first:
 # what is made from it outlives the tools that bring a Python of their own.
 base_python() {
     local candidate limit=${1:-9.9}
-    for candidate in /usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11; do
+    for candidate in /usr/bin/python3 python3 python3.1{4,3,2,1} "$pythons"/*/bin/python3; do
         if "$candidate" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (${limit/./, }))" 2>/dev/null; then
             command -v "$candidate"
             return

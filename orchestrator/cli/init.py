@@ -107,7 +107,7 @@ def _end(
     if inventory.environment is not None:
         with contextlib.suppress(ClusterError):  # setup reports the reason and a fix
             plan, lock = locked(inventory.environment)
-            tell(*unfit(machines, lock, plan.index))
+            tell(*unfit(machines, lock, plan))
         then = f"then: orchestrate preflight{to_name}"
         tell(f"next: orchestrate setup{to_name} creates their Python environment; {then}")
         return ExitStatus.OK

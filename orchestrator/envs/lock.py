@@ -91,7 +91,7 @@ def _check_index(environment: Environment, text: str) -> None:
     if named_there is None:
         return
     try:
-        uv.compiled(text, "--universal", index=environment.index)
+        uv.compiled(text, *universal(environment.python), index=environment.index)
     except ClusterError as error:
         raise UsageError(
             f"{path} names an index of its own, {named_there[1]!r}",
@@ -193,8 +193,8 @@ def _resolve(environment: Environment) -> str:
                 contents, extras, path = [contents[0], text], [], Path(name) / "locked.txt"
                 path.write_text(text, encoding="utf-8")
             sources.append(path)
-        arguments = ["pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate"]
-        arguments += ["--generate-hashes", "--no-emit-index-url", "--python-version", _minimum(environment)]
+        arguments = ["pip", "compile", "--quiet", *universal(environment.python), "--no-header"]
+        arguments += ["--no-annotate", "--generate-hashes", "--no-emit-index-url"]
         if sources[-1].name == "pyproject.toml":  # uv remembers what its build listed, from other files too
             arguments.append("--refresh")
         if environment.index is not None:
@@ -216,10 +216,11 @@ def overrides_of(listing: str) -> list[str]:
     return [line.strip() for line in _FULL.findall(listing)] or ["tensorflow; sys_platform == 'never'"]
 
 
-def _minimum(environment: Environment) -> str:
-    python = environment.python or OLDEST
-    if EXACT.fullmatch(python):
-        return python
-    if (allowed := allowed_by(python)) is None:  # a program
-        return OLDEST
-    return next((f"3.{minor}" for minor in range(6, 40) if allows(allowed, minor)), OLDEST)
+def universal(python: str | None) -> tuple[str, ...]:
+    """Return uv's options to resolve for all Pythons that [env] allows: its default is the controller's."""
+    oldest = python or OLDEST
+    if not EXACT.fullmatch(oldest):
+        allowed = allowed_by(oldest)  # None for a program
+        minors = (f"3.{minor}" for minor in range(6, 40) if allowed is not None and allows(allowed, minor))
+        oldest = next(minors, OLDEST)
+    return "--universal", "--python-version", oldest

@@ -19,9 +19,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from orchestrator.envs import uv
-from orchestrator.envs.lock import HASH, Lock, bare, requirement_lines
+from orchestrator.envs.lock import HASH, Lock, bare, requirement_lines, universal
 from orchestrator.envs.platforms import Compatibility, Platform, fit
 from orchestrator.errors import ClusterError
+from orchestrator.model import EnvironmentPlan
 from orchestrator.node.disk.removing import measure
 from orchestrator.node.stock.uv import tail
 from orchestrator.plainfile import cache, make_folder
@@ -68,9 +69,9 @@ def fetch(lock: Lock, platform: Platform, index: str | None, on_bytes: Callable[
     return folder
 
 
-def fitting(lock: Lock, platform: Platform, index: str | None) -> Compatibility:
+def fitting(lock: Lock, platform: Platform, plan: EnvironmentPlan) -> Compatibility:
     """Return the Pythons for which a platform gets a wheel of every package; raise ClusterError."""
-    return fit(_pylock(lock, index, "--universal"), platform)
+    return fit(_pylock(lock, plan.index, *universal(plan.python)), platform)
 
 
 def uv_for(platform: Platform, index: str | None, on_bytes: Callable[[int], None]) -> Path:

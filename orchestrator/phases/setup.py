@@ -128,7 +128,7 @@ def _make(
     fits: dict[Platform, Compatibility] = {}  # without an index that is reachable from here, none
     for platform in {maker.platform for maker in makers.values()}:
         with contextlib.suppress(ClusterError):
-            fits[platform] = fleet.in_pool(functools.partial(fitting, lock, platform, plan.index))
+            fits[platform] = fleet.in_pool(functools.partial(fitting, lock, platform, plan))
     each(lambda maker: maker.find(fits.get(maker.platform)))
     going = [maker for name, maker in makers.items() if name not in bad]
     fleet.in_pool(lambda: _choose(going, emit))

@@ -17,6 +17,7 @@ from orchestrator.config.values import program
 from orchestrator.envs import Compatibility, Lock, Platform, fitting
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
+from orchestrator.model import EnvironmentPlan
 from orchestrator.ranges import fold
 
 _SECONDS = 60.0
@@ -130,10 +131,10 @@ def _platform(answer: str) -> dict[str, Any]:
     return {"platform": own, "minors": tuple(map(int, match["minors"].split()))}
 
 
-def unfit(machines: Mapping[str, Machine], lock: Lock, index: str | None) -> list[str]:
+def unfit(machines: Mapping[str, Machine], lock: Lock, plan: EnvironmentPlan) -> list[str]:
     """Return a line about hosts none of whose Pythons has wheels of all packages; raise ClusterError."""
     fits = {
-        platform: fitting(lock, platform, index)
+        platform: fitting(lock, platform, plan)
         for platform in {m.platform for m in machines.values()}
         if platform
     }

@@ -87,7 +87,7 @@ CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {LINES!r
     [
         ("1", LINES, [b"a b\n", b"half"]),
         ("", LINES, [b"a b\nhalf"]),
-        ("1", CHILD, [b"a", b" ", b"b", b"\n", b"half", b""]),  # somebody may wait for half a line of it
+        ("1", CHILD, [b"a", b" ", b"b", b"\n", b"half"]),  # somebody may wait for half a line of it
     ],
 )
 def test_a_line_is_one_write(tmp_path: Path, unbuffered: str, program: str, writes: list[bytes]) -> None:
@@ -102,4 +102,5 @@ def test_a_line_is_one_write(tmp_path: Path, unbuffered: str, program: str, writ
         argv = [sys.executable, "-c", program]
         subprocess.run(argv, stdout=its.fileno(), env=os.environ | hook, check=True)
         its.send(b"end")
-        assert list(iter(lambda: ours.recv(100), b"end")) == writes
+        received = iter(lambda: ours.recv(100), b"end")
+        assert [write for write in received if write] == writes  # Python 3.13 also writes nothing at its end

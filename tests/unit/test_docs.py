@@ -31,7 +31,7 @@ from orchestrator.config.tables import (
 from orchestrator.envs import Platform, fitting, resolve
 from orchestrator.errors import ExitStatus
 from orchestrator.events import Event, FailureKind, Stamped, TaskExited, TaskProgressed, TaskStarted, encode
-from orchestrator.model import Host, Job, Role
+from orchestrator.model import EnvironmentPlan, Host, Job, Role
 from tests import golden, picture
 from tests.golden import matches_golden
 
@@ -193,7 +193,15 @@ def test_an_example_resolves_and_has_wheels(title: str) -> None:
     assert table is not None
     lock = resolve(table)
     assert set(lock.names) >= {re.split(r"\W", name)[0] for name in table.packages} - {"tensorflow"}
-    assert fitting(lock, Platform("x86_64", "glibc 2.36"), None).minors
+    assert fitting(lock, Platform("x86_64", "glibc 2.36"), EnvironmentPlan("")).minors
+
+
+@pytest.mark.parametrize("minor", [12, 14])
+def test_wheels_for_the_requested_python_do_not_depend_on_the_controllers(minor: int) -> None:
+    table = parse(f'[[host]]\nssh = "a"\n[env]\npackages = ["numpy"]\npython = "3.{minor}"\n').environment
+    assert table is not None
+    fit = fitting(resolve(table), Platform("x86_64", "glibc 2.36"), EnvironmentPlan("", table.python))
+    assert minor in fit.minors
 
 
 def test_they_are_all_read() -> None:

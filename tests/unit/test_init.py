@@ -8,6 +8,7 @@ from orchestrator.config.load import parse
 from orchestrator.config.mistakes import Wrong
 from orchestrator.envs import Lock, Platform
 from orchestrator.envs.platforms import fit
+from orchestrator.model import EnvironmentPlan
 from orchestrator.phases.survey import Machine, TensorFlowPython, choose_addresses, choose_python, unfit
 from orchestrator.verbs import init
 from orchestrator.verbs.inventory import host_of
@@ -94,7 +95,7 @@ def test_a_python_without_wheels_is_named_before_minutes_are_spent(
     ]
     packages = [{"name": "tensorflow", "wheels": wheels}]
     monkeypatch.setattr(
-        "orchestrator.phases.survey.fitting", lambda _lock, target, _index: fit(packages, target)
+        "orchestrator.phases.survey.fitting", lambda _lock, target, _plan: fit(packages, target)
     )
     machine = Machine("h", "p", (), platform=Platform("x86_64", libc), minors=minors)
-    assert unfit({"a": machine}, Lock("", ""), None) == lines
+    assert unfit({"a": machine}, Lock("", ""), EnvironmentPlan("")) == lines
