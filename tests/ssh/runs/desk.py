@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,7 +81,9 @@ def _listeners(server: SshServer) -> list[int]:
 def sessions_of(server: SshServer) -> list[int]:
     """The processes of sshd that serve its logins."""
     lines = {pid: cmdline(pid) for pid in descendants(_listeners(server))}
-    return [pid for pid, line in lines.items() if line.startswith(b"sshd") and b"[priv]" not in line]
+    # A connection goes on without its monitor: [priv], or [postauth] (OpenSSH 10.6).
+    monitors = re.compile(rb"\[(priv|postauth)\]")
+    return [pid for pid, line in lines.items() if line.startswith(b"sshd") and not monitors.search(line)]
 
 
 @dataclass
