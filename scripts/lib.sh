@@ -69,7 +69,7 @@ worker_base() { base_python 3.14; }
 
 # What containers that mount the training environment are made from: it has the same Python.
 base_image() {
-    case $("$(worker_base)" --version) in
+    case $("$(worker_base)" --version 2>/dev/null) in # before set-up there may be none
         *' 3.11'*) echo debian:bookworm-slim ;;
         *' 3.12'*) echo ubuntu:noble ;;
         *) echo debian:trixie-slim ;;

@@ -53,3 +53,13 @@ def _computed() -> float:
     """Seconds of a core that our children took, whatever else the machine does."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def test_a_python_that_uv_downloaded_is_used_where_no_other_fits(tmp_path: Path) -> None:
+    python = tmp_path / "pythons" / "cpython-3.13-linux-x86_64-gnu" / "bin" / "python3"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\n")  # fits every limit, and no other Python fits this one
+    python.chmod(0o755)
+    source = ["bash", "-c", ". scripts/lib.sh; base_python 3.11"]
+    environ = os.environ | {"ORCHESTRATE_ENVS": str(tmp_path)}
+    assert subprocess.check_output(source, cwd=ROOT, env=environ, text=True).strip() == str(python)
