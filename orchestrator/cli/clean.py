@@ -7,8 +7,7 @@ import sys
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, say
-from orchestrator.cli.desk.person import Person
-from orchestrator.cli.desk.request import request_of
+from orchestrator.cli.desk.person import Person, request_of
 from orchestrator.errors import SeveralErrors, UsageError
 from orchestrator.render.clean import lines
 from orchestrator.render.errors import report

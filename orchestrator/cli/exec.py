@@ -9,8 +9,7 @@ import time
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, say, tell
-from orchestrator.cli.desk.person import Person
-from orchestrator.cli.desk.request import request_of
+from orchestrator.cli.desk.person import Person, request_of
 from orchestrator.errors import ExitStatus, SeveralErrors
 from orchestrator.phases.command import Commands
 from orchestrator.render.commands import CommandAnswers, StreamLines

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import tell, unchanged
-from orchestrator.cli.desk.person import Person
-from orchestrator.cli.desk.request import request_of, selection_of
+from orchestrator.cli.desk.person import Person, request_of, selection_of
 from orchestrator.errors import ExitStatus, unless_refused
 from orchestrator.export import common
 from orchestrator.node.base.descriptors import write_all

@@ -11,11 +11,9 @@ from typing import Any
 import msgspec
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import facts, say, tell
-from orchestrator.cli.desk.person import Person
-from orchestrator.cli.desk.request import request_of
-from orchestrator.cli.desk.watch import follow
+from orchestrator.cli.desk.person import Person, request_of
+from orchestrator.cli.desk.watch import Interrupts, follow
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.events import Stamped, encode
 from orchestrator.model import Terminal
@@ -67,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return _dry_run(request, person, as_json=arguments.json)
     if (words := named_hosts(arguments.hosts)) and not arguments.replay:
-        from orchestrator.verbs.bare import surveyed  # noqa: PLC0415 - needed where there is no file of hosts
+        from orchestrator.verbs.init import surveyed  # noqa: PLC0415 - needed where there is no file of hosts
 
         request = surveyed(request, words, person, person.accepts, person.agrees)
     with Interrupts() as interrupts:

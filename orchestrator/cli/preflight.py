@@ -10,8 +10,7 @@ import sys
 from orchestrator.checks.cluster import without
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import say, width
-from orchestrator.cli.desk.person import Person
-from orchestrator.cli.desk.request import request_of
+from orchestrator.cli.desk.person import Person, request_of
 from orchestrator.errors import ExitStatus, SeveralErrors, status_of
 from orchestrator.events import CheckReported, Level, Stamped, encode
 from orchestrator.model import RunPlan

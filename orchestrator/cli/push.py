@@ -6,8 +6,7 @@ import argparse
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import bars, say
-from orchestrator.cli.desk.person import Person
-from orchestrator.cli.desk.request import request_of
+from orchestrator.cli.desk.person import Person, request_of
 from orchestrator.errors import ExitStatus, SeveralErrors
 from orchestrator.requests import PushRequest
 from orchestrator.text import count, size

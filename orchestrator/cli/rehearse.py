@@ -7,11 +7,9 @@ import os
 import sys
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
-from orchestrator.cli.desk.person import Person
-from orchestrator.cli.desk.request import request_of
-from orchestrator.cli.desk.watch import follow
+from orchestrator.cli.desk.person import Person, request_of
+from orchestrator.cli.desk.watch import Interrupts, follow
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Inventory
 from orchestrator.rehearsal import Cluster

@@ -7,7 +7,6 @@ import sys
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk import watch
-from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import facts, tell
 from orchestrator.cli.desk.person import Person
 from orchestrator.errors import ExitStatus
@@ -41,7 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
             tell(f"it was the newest; still running: {', '.join(others)}; orchestrate stop RUN")
         return ExitStatus.OK
     reader = RunReader(folder, shows=lambda _task: False, start=seen_bytes)
-    with Interrupts() as interrupts:
+    with watch.Interrupts() as interrupts:
         reach_keeper(folder, order, seen_bytes, person)
         renderer = choose(sys.stdout, arguments.json, sys.stderr, Look(view=view))
         status = watch.own(folder, reader, renderer, interrupts, order)

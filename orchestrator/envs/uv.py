@@ -1,9 +1,11 @@
-"""This installation's uv, which resolves packages here."""
+"""This installation's uv, which resolves packages here, and downloads Pythons for hosts without one."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,9 +16,11 @@ from pathlib import Path
 from orchestrator.envs.platforms import Platform
 from orchestrator.errors import ClusterError, UsageError
 from orchestrator.node.stock.uv import environment, tail
+from orchestrator.plainfile import cache, make_folder
 
 # It uses sysconfig, which before Python 3.12 shows one thread what another has half initialized.
 _finding = threading.Lock()
+_RELEASE = re.compile(r"3\.(\d+)\.\d+")
 
 
 def binary() -> Path:
@@ -68,3 +72,37 @@ def is_own(target: Platform) -> bool:
     """Return True if this machine's own uv runs on the target."""
     is_musl = platform.libc_ver()[0] != "glibc"
     return (sys.platform, platform.machine(), is_musl) == ("linux", target.machine, target.is_musl)
+
+
+def available(target: Platform) -> frozenset[int]:
+    """Return the minor versions of Python 3 that uv can download for a platform."""
+    arguments = ["python", "list", "--only-downloads", "--all-platforms", "--all-arches"]
+    arguments += ["--output-format", "json"]
+    listing = json.loads(run("list the Pythons that uv can download", arguments))
+    releases = (
+        _RELEASE.fullmatch(build["version"]) for build in listing if build["key"].endswith(_suffix(target))
+    )
+    return frozenset(int(release[1]) for release in releases if release)
+
+
+def standalone(target: Platform) -> Path:
+    """Return the folder of a Python of the platform's minor version; raise ClusterError if there is none.
+
+    UV_PYTHON_INSTALL_MIRROR names a mirror, as for uv itself.
+    """
+    folder = cache("pythons")
+    make_folder(folder)
+    key = f"cpython-{target.minor}{_suffix(target)}"
+    arguments = ["python", "install", "--no-bin", "--install-dir", str(folder), key]
+    try:
+        run(f"download Python {target.minor}", arguments, UV_PYTHON_DOWNLOADS="manual")
+    except ClusterError as error:
+        hint = f"install Python {target.minor} there, or name a mirror in UV_PYTHON_INSTALL_MIRROR here"
+        raise ClusterError(error.what, why=error.why, hint=hint) from error
+    # uv names the folder after the patch version, of which there may be several.
+    made = folder.glob(f"cpython-{target.minor}.*{_suffix(target)}")
+    return max(made, key=lambda python: [int(part) for part in re.findall(r"\d+", python.name.split("-")[1])])
+
+
+def _suffix(target: Platform) -> str:
+    return f"-linux-{target.machine}-{'musl' if target.is_musl else 'gnu'}"

@@ -39,8 +39,7 @@ from orchestrator.planning.commands import command_of, is_builtin, is_r, resolve
 from orchestrator.planning.selection import stand_by
 from orchestrator.program import ahead
 from orchestrator.program.choices import KerasChoice, choose_framework, choose_keras, reads_config
-from orchestrator.program.findings import Finding, Scene, find
-from orchestrator.program.reading import Program
+from orchestrator.program.findings import Finding, Program, Scene, find
 from orchestrator.ranges import grouped
 from orchestrator.requests import LaunchRequest
 from orchestrator.text import count, endpoint

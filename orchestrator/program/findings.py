@@ -18,13 +18,25 @@ from msgspec import Struct
 
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import Recipe, Role, TaskSpec
-from orchestrator.program import invocation
+from orchestrator.program import invocation, sources
+from orchestrator.program.refusals import Code
 from orchestrator.program.sources import SourceFile, argument, called, dotted, imports, text
 
 PAGE = "docs/lint.md"
 PROGRAM, PATH = "O201", "O203"  # found on the hosts
 # docs/lint.md has a section for each
 CODES = ("O101", "O104", "O105", "O106", "O107", "O108", "O109", PROGRAM, PATH)
+
+
+class Program(Struct, frozen=True):
+    """One of the commands of a launch."""
+
+    command: tuple[str, ...]
+    sources: tuple[SourceFile, ...] = ()  # the program and the modules beside it, where they are Python
+    hiding: tuple[SourceFile, ...] = ()  # files beside it that Python imports in place of others
+    shell: str = ""  # the shell script that runs it
+    own_paths: Mapping[str, str] = {}  # paths in it that only this machine has, each with its line
+    installed: str | None = None  # the module that it runs from the package installed on each host
 
 
 class Finding(Struct, frozen=True):
@@ -371,3 +383,12 @@ def _changes(source: SourceFile) -> Iterator[tuple[int, bool]]:
             case ast.Expr(value=ast.Call() as call) if dotted(call.func).endswith("environ.pop"):
                 if text(argument(call, 0, "key")) == "TF_CONFIG":
                     yield statement.lineno, False
+
+
+def read_program(command: tuple[str, ...], code: Code) -> Program:
+    """Read the program of a command, and what it imports of the code."""
+    files = sources.read(command, code.text)
+    beside = tuple(SourceFile(path, code.text(path) or "") for path in hiding(command, code.sent, files))
+    own = own_paths(command, files, code.links, lambda path: code.exists(path) and not code.everywhere(path))
+    shell = invocation.shell_text(command, code.text)
+    return Program(command, files, beside, shell, own, sources.console_script(command, code.text))

@@ -1,27 +1,33 @@
-"""`init`: examine hosts, and write a hosts.toml for them."""
+"""`init`: examine hosts, and write a hosts.toml for them; or use what was discovered for one launch."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 import orchestrator
 from orchestrator import ranges
 from orchestrator.checks.cluster import state_for
+from orchestrator.config import load as config
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import is_loopback
-from orchestrator.errors import HostError, UsageError
+from orchestrator.errors import HostError, SeveralErrors, UsageError
 from orchestrator.fleet import Fleet
-from orchestrator.model import Host
-from orchestrator.phases.survey import Machine, choose_addresses, choose_python
+from orchestrator.model import DEFAULT_PYTHON, FrameworkName, Host
+from orchestrator.phases.survey import Machine, choose_addresses, choose_python, survey
 from orchestrator.quoting import toml
+from orchestrator.requests import LaunchRequest
 from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Trust
 from orchestrator.text import plain
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import logins, new_fleet
 from orchestrator.verbs.inventory import host_of
+from orchestrator.verbs.launch import prepare
 
 # Whether to write new keys, by host, to known_hosts; the number is that of different keys.
 Accepts: TypeAlias = Callable[[Mapping[str, HostKeyRefused], int], bool]
@@ -134,3 +140,44 @@ def text(
         parts += ["\n[[host]]\n", *(f"{line}\n" for line in lines)]
         entries[place] += 1
     return "".join(parts)
+
+
+def surveyed(
+    request: LaunchRequest,
+    words: Sequence[str],
+    caller: Caller,
+    accepts: Accepts,
+    agrees: Callable[[str], bool],
+) -> LaunchRequest:
+    """Examine the hosts named in `words`: their addresses, a Python with TensorFlow, or otherwise an [env].
+
+    The caller is asked whether new host keys are known, and whether to create an environment.
+    """
+    inventory = request.inventory
+    addresses = {host.name: host.address for host in inventory.hosts}
+    hosts = {
+        ssh: replace(host, address=addresses[host.name])
+        for ssh, host in read_hosts(words, None).items()
+        if host.name in addresses
+    }
+    if all(host.is_local for host in hosts.values()):
+        return request
+    made = prepare(request, caller, resolves=False)  # reject mistakes first
+    fleet, bad = connect(list(hosts.values()), caller, accepts)
+    with contextlib.closing(fleet):
+        machines, silent = survey(fleet, addresses)
+    if bad := bad | silent:
+        raise SeveralErrors(bad.values())
+    examined = config.parse(text(hosts, machines, {}, None), inventory.source)
+    python, names = choose_python(machines.values()), ranges.fold(machines)
+    has_header = made.request.inventory.environment is not None
+    if has_header or made.plan.recipe.framework is not FrameworkName.TENSORFLOW:
+        plain = tuple(replace(host, python=DEFAULT_PYTHON) for host in examined.hosts)
+        examined = replace(examined, hosts=plain, environment=None)
+    elif python is not None:
+        caller.tell(f"{names}: TensorFlow {python.tensorflow} in {python.path}")
+    elif choose_python(machines.values(), made=True) is None and not agrees(
+        f"{names}: no Python with TensorFlow on each; make the environment of `setup` there?"
+    ):
+        examined = replace(examined, environment=None)
+    return replace(request, inventory=examined)

@@ -18,7 +18,7 @@ from orchestrator.model import Host, Resumed
 from orchestrator.planning.commands import check_commands, choose_command, commands, is_builtin
 from orchestrator.planning.plan import LaunchFacts
 from orchestrator.program import refusals
-from orchestrator.program.reading import read_program
+from orchestrator.program.findings import read_program
 from orchestrator.program.refusals import Code
 from orchestrator.quoting import toml
 from orchestrator.requests import LaunchRequest

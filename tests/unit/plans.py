@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from orchestrator.model import Host, Inventory, Job, Role, RunPlan
 from orchestrator.planning import plan
 from orchestrator.planning.commands import choose_command
-from orchestrator.program.reading import Program
+from orchestrator.program.findings import Program
 from orchestrator.program.sources import SourceFile
 from orchestrator.requests import LaunchRequest
 

@@ -18,8 +18,7 @@ from orchestrator.errors import HelpRequested, UsageError
 from orchestrator.model import AutoShard, Host, Inventory, Job, Role
 from orchestrator.planning import plan
 from orchestrator.program import findings, refusals, sources
-from orchestrator.program.findings import Scene
-from orchestrator.program.reading import Program, read_program
+from orchestrator.program.findings import Program, Scene, read_program
 from orchestrator.program.refusals import Code
 from orchestrator.program.sources import SourceFile
 from orchestrator.requests import LaunchRequest

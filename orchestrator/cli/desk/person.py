@@ -1,19 +1,25 @@
-"""The person at this terminal, as the caller of a verb."""
+"""The person at this terminal, as the caller of a verb, and the request in their command line."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import OrchestrateError
 from orchestrator.render import question
+from orchestrator.requests import Selection, make
 from orchestrator.text import count
-from orchestrator.verbs import Caller
+from orchestrator.verbs import Caller, inventory
 
 if TYPE_CHECKING:
     from orchestrator.ssh.hostkeys import HostKeyRefused
+
+_T = TypeVar("_T", bound=Struct)
 
 
 class Person(Caller):
@@ -61,3 +67,17 @@ class Person(Caller):
         from orchestrator.render.progress import progress
 
         return progress(title, total)
+
+
+def selection_of(arguments: argparse.Namespace) -> Selection:
+    return make(Selection, vars(arguments))
+
+
+def request_of(kind: type[_T], arguments: argparse.Namespace, person: Person, **more: object) -> _T:
+    """Return a request from the options named like its fields, and the inventory they select."""
+    given = {**vars(arguments), **more}
+    if "inventory" not in given:
+        given["inventory"] = inventory.chosen(selection_of(arguments), person)
+    if given.get("env") is not None:
+        given["env"] = dict(given["env"])
+    return make(kind, given)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any, Self
 
 from msgspec import Struct
 
-from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
 from orchestrator.cli.desk.person import Person
 from orchestrator.cli.desk.screen import Screen
@@ -36,6 +39,39 @@ _PATIENCE = 2  # stop requests without an effect after which the viewer leaves t
 
 
 BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines are dropped
+
+
+class Interrupts:
+    """A context in which Ctrl-C and SIGTERM are counted and passed on; none is lost.
+
+    Those that arrive before `pass_on` is called are passed on then.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._receive: Callable[[int], object] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        # Before a job's time limit, if requested: `#SBATCH --signal=B:USR1@120`.
+        of_slurm = (signal.SIGUSR1,) if "SLURM_JOB_ID" in os.environ else ()
+        for number in (signal.SIGINT, signal.SIGTERM, *of_slurm):
+            self._before[number] = signal.signal(number, self._came)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def pass_on(self, receive: Callable[[int], object]) -> None:
+        self._receive = receive
+        if self.count:
+            receive(self.count)
+
+    def _came(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self._receive is not None:
+            self._receive(self.count)
 
 
 def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interrupts) -> int:
@@ -80,11 +116,7 @@ def own(
 
     A keeper that was killed is replaced. `stop` (STOP or KILL) is what was already requested of the run.
     """
-
-    def ask(count: int) -> None:
-        folder.ask_keeper(Order.STOP if count == 1 else Order.KILL)
-
-    interrupts.pass_on(ask)
+    interrupts.pass_on(lambda count: folder.ask_keeper(Order.STOP if count == 1 else Order.KILL))
     return _Watch(folder, reader, renderer, interrupts, True, stop, terminal).loop()
 
 
