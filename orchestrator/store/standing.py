@@ -62,14 +62,12 @@ def save(folder: RunFolder, view: View, written: int) -> None:
 
 def _saved(folder: RunFolder) -> tuple[View, int]:
     """Return the saved view if it is complete and belongs to these events; None otherwise."""
-    try:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         head, _, body = read_plain(folder.view, MOST).partition(b"\n")
         offset, mark, check = map(int, head.split())
         if offset > 0 and crc32(body) == check and _mark(folder, offset) == mark:
             with READING:
                 return msgspec.json.decode(body, type=View), offset
-    except (OSError, ValueError, RecursionError):
-        pass
     return View(), 0
 
 

@@ -273,10 +273,8 @@ class Staging:
         folder = self.top.folder(above, make=True)
         flags = os.O_WRONLY | os.O_NOFOLLOW
         if at == 0:
-            try:
+            with suppress(FileNotFoundError):
                 os.unlink(last, dir_fd=folder)
-            except FileNotFoundError:
-                pass
             flags |= os.O_CREAT | os.O_EXCL
         fd = os.open(last, flags, entry.mode & 0o777 | 0o600, dir_fd=folder)
         with os.fdopen(fd, "wb", buffering=0) as file:
@@ -287,12 +285,9 @@ class Staging:
     def link(self, local: Path, entry: Entry) -> None:
         """Reuse an unchanged local file; where that is impossible, the file is fetched."""
         *above, last = parts_of(entry.path)
-        with Below(str(local)) as old:
-            try:
-                source, target = old.folder(above), self.top.folder(above, make=True)
-                os.link(last, last, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
-            except OSError:
-                pass
+        with Below(str(local)) as old, suppress(OSError):
+            source, target = old.folder(above), self.top.folder(above, make=True)
+            os.link(last, last, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
 
 
 def receive(

@@ -21,6 +21,11 @@ def close_others(kept: Collection[int]) -> None:
                 pass  # the one used for listing them
 
 
+def close_all(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
 def write_all(fd: int, data: bytes | memoryview) -> None:
     """Write all data, although a single write may take less; raise OSError."""
     view = memoryview(data)

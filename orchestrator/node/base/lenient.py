@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from contextlib import suppress
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is to be written
 FAILED = (errno.EIO, errno.EROFS)  # the disk has failed
@@ -62,15 +63,11 @@ def signal_name(number: int) -> str:
 
 def touch(path: str | int) -> None:
     """Mark something as in use, so that `clean` keeps it; root's files stay unchanged."""
-    try:
+    with suppress(OSError):
         os.utime(path)
-    except OSError:
-        pass
 
 
 def discard(path: str) -> None:
     """Remove a file if possible; a file that stays does no harm to the callers."""
-    try:
+    with suppress(OSError):
         os.unlink(path)
-    except OSError:
-        pass

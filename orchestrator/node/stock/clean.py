@@ -147,7 +147,9 @@ def prune(paths: Paths, request: Request) -> dict[str, Any]:
     living, shared, older = frozenset(request["alive"]) | alive(paths), request["shared"], request["older"]
     workdir, states = absolute(request["workdir"]), os.path.join(paths.root, "runs")
     works, trees, data, envs = (os.path.join(workdir, name) for name in ("runs", "trees", "data", "envs"))
-    working = [measure(path) for path in _plain(works, _is_work)]
+    # A working folder has a note of the trees that it was made from; a crash leaves an empty one.
+    is_work = _plain(works, lambda path: os.path.isfile(os.path.join(path, "trees")) or not listed(path))
+    working = [measure(path) for path in is_work]
 
     def in_hands(run: Folder) -> bool:
         """Return True for the folder of a living run, or one in which a living run continues."""
@@ -184,11 +186,6 @@ def _is_state(path: str) -> bool:
     """Return True for a run's state that is not a working folder too; a crash leaves an empty one."""
     names = set(listed(path))
     return not names or (not names.isdisjoint(_OF_A_STATE) and "work" not in names)
-
-
-def _is_work(path: str) -> bool:
-    """Return True for a run's working folder, which has a note of the trees that it was made from."""
-    return os.path.isfile(os.path.join(path, "trees")) or not listed(path)
 
 
 def _is_stock(path: str) -> bool:

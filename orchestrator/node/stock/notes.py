@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from typing import Iterator
 
 from ..base.descriptors import replace_file
@@ -23,15 +24,13 @@ _FEW = 16  # files that may be searched for in the text of notes
 def write(state: str | None, path: str, manifest: Manifest) -> None:
     """Store a note of a folder that was just verified; a full disk is not an error."""
     place = _place(state, path)
-    try:
+    with suppress(OSError):
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
         marks = [_mark(os.lstat(os.path.join(path, file.path))) for file in manifest.files]
         lines = json.dumps(path), json.dumps({"rows": manifest.rows, "marks": marks})
         replace_file(place, "\n".join(lines).encode())
         for old in _newest_first(os.path.dirname(place))[_MOST:]:
             discard(old)
-    except OSError:
-        pass
 
 
 def forget(state: str | None, path: str) -> None:

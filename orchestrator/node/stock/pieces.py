@@ -10,6 +10,7 @@ import hashlib
 import os
 import stat
 import threading
+from contextlib import suppress
 from typing import BinaryIO, Callable, Collection
 
 from ..base.descriptors import write_all
@@ -90,10 +91,8 @@ class Pieces:
                 os.close(self._make(number))
         for path, target in self.manifest.links.items() if not missing else ():
             *above, name = parts_of(path)
-            try:
+            with suppress(FileExistsError):  # `tidy` has kept what is correct
                 os.symlink(target, name, dir_fd=self._folder.folder(above, make=True))
-            except FileExistsError:
-                pass  # `tidy` has kept what is correct
         return missing
 
     def _look(self) -> None:

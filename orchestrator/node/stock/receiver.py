@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..base import locks, trust
@@ -126,10 +127,9 @@ def _fill(order: Order, pieces: Pieces, base: str | None, reader: int, tell: int
     if order.pem:
         from . import peers
 
-        try:
+        # no TLS, or no port: the controller sends everything
+        with suppress(OSError, AttributeError, ImportError):
             port = peers.Server(pieces, order.pem, order.ports).port
-        except (OSError, AttributeError, ImportError):
-            pass  # no TLS, or no port: the controller sends everything
     pieces.on_piece = lambda number: say({"piece": number})
     ready = {"present": False, "path": order.path, "incoming": order.incoming, "port": port}
     say({**ready, "bits": pieces.bits(), **({} if base is None else {"base": base})})

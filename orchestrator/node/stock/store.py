@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from ..base import trust
+from ..base.descriptors import close_all
 from ..base.fault import NodeError
 from ..base.lenient import touch
 from ..base.paths import absolute
@@ -111,7 +112,16 @@ class _Transfer:
         self._path = path
         self._untaken: dict[int, Request] = {}  # that the child has not read yet
         self._decoder = frames.Decoder()
-        order = _order(agent, request, path)
+        mutable, run = bool(request["mutable"]), str(request["run"])
+        order = receiver.Order(
+            os.path.realpath(path) if mutable else path,
+            mutable,
+            agent.state,
+            Manifest.decode(request.payload),
+            str(request["key"]),
+            bool(request["serve"]),
+            [port for port in request["ports"] if leases.leased(agent, port, run) is None],
+        )
         reader, writer = os.pipe()
         self._updates, tell = os.pipe()
         self.feed = Outbox(agent.loop, writer)
@@ -128,8 +138,7 @@ class _Transfer:
             os.close(self._updates)
             raise
         finally:
-            os.close(reader)
-            os.close(tell)
+            close_all(reader, tell)
         os.set_blocking(self._updates, False)
         agent.loop.watch(self._updates, READ, self._hear)
 
@@ -178,16 +187,3 @@ class _Transfer:
             if running.get(self._path) is self:
                 del running[self._path]
             self._agent.send({"id": request.id, **reply})
-
-
-def _order(agent: Agent, request: Request, path: str) -> receiver.Order:
-    mutable, run = bool(request["mutable"]), str(request["run"])
-    return receiver.Order(
-        os.path.realpath(path) if mutable else path,
-        mutable,
-        agent.state,
-        Manifest.decode(request.payload),
-        str(request["key"]),
-        bool(request["serve"]),
-        [port for port in request["ports"] if leases.leased(agent, port, run) is None],
-    )

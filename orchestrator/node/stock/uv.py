@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import configparser
 import os
+from contextlib import suppress
 from typing import Any, Mapping
 
 from ..base.fault import NodeError
@@ -67,11 +68,10 @@ def _of_pip(login: Mapping[str, str]) -> "dict[str, str]":
     if not any(map(os.path.isfile, (os.path.join(config, "uv/uv.toml"), "/etc/uv/uv.toml"))):
         parser = configparser.RawConfigParser(strict=False)
         for path in files:
-            try:
+            # pip itself reports what is wrong with it
+            with suppress(OSError, UnicodeError, configparser.Error):
                 parser.read(path, encoding="utf-8")
                 values.update(parser.items("global"))
-            except (OSError, UnicodeError, configparser.Error):
-                pass  # pip itself reports what is wrong with it
     values.update(
         (name[4:].lower().replace("_", "-"), value) for name, value in login.items() if name[:4] == "PIP_"
     )

@@ -11,9 +11,11 @@ import errno
 import os
 import signal
 import time
+from contextlib import suppress
 from typing import Any
 
 from ..base import procs
+from ..base.descriptors import close_all
 from ..base.fault import NodeError
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ
@@ -49,8 +51,7 @@ def start(agent: Agent, request: Request) -> None:
     try:
         agent.rooms["exec"] = agent.jobs.run("exec", work, done, seconds=_LONGEST, keep=writers)
     finally:
-        for writer in writers:
-            os.close(writer)
+        close_all(*writers)
 
 
 def end(agent: Agent, _request: Request) -> dict[str, Any]:
@@ -140,10 +141,8 @@ def _expect(handler: Any) -> None:
 
 def _spawn(argv: list[bytes], out: int, err: int) -> int:
     """Start the command; raise the OSError for a program that cannot be executed."""
-    try:
+    with suppress(OSError):  # the folder may be missing or not accessible: then from the current one
         os.chdir(os.path.expanduser("~"))
-    except OSError:
-        pass  # the folder may be missing or not accessible: then from the current one
     streams = [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
     ours = (*_ENDS, signal.SIGINT, signal.SIGPIPE)
     return os.posix_spawnp(argv[0], argv, os.environ, file_actions=streams, setpgroup=0, setsigdef=ours)

@@ -11,6 +11,7 @@ import socket
 import struct
 import termios
 import zlib
+from contextlib import suppress
 from typing import Any, Dict, Mapping, NamedTuple
 
 from ..base import network, procs
@@ -127,12 +128,10 @@ class Handles(NamedTuple):
 
 def type_in(terminal: int, request: Mapping[str, Any]) -> None:
     """Send input to a terminal and set its size; invalid requests, and those without room, are dropped."""
-    try:
+    with suppress(OSError, ValueError, TypeError, KeyError, struct.error):
         if request["terminal"]:
             resize(terminal, request["terminal"])
         os.write(terminal, bytes.fromhex(request["typed"]))
-    except (OSError, ValueError, TypeError, KeyError, struct.error):
-        pass
 
 
 def resize(terminal: int, size: list[int]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from ..base.fault import NodeError
@@ -78,15 +79,14 @@ class Follower:
         """In a child, because it is slow: settle tasks whose lock is free although they have not ended."""
         self._agent.loop.after(_LOCKS_EVERY, self._look_at_locks)
         for tail in self._tails:
-            try:
+            # no descriptor or process is available, or its disk fails: the next check decides
+            with suppress(OSError, NodeError):
                 if state.is_gone(tail.folder):
                     tail.bury(state.REMOVED)
                 elif tail not in self._settling and not (
                     state.is_locked(tail.folder) or state.has_ended(tail.folder)
                 ):
                     self._settle(tail)
-            except (OSError, NodeError):
-                pass  # no descriptor or process is available, or its disk fails: the next check decides
 
     def _settle(self, tail: Tail) -> None:
         def work() -> Any:
@@ -156,11 +156,9 @@ class Tail:
 
         The state is read before the files: after a final state they cannot grow any more.
         """
-        try:
+        with suppress(FileNotFoundError):  # the run was removed; the open files can still be read
             if self._seen is None or not state.is_final(self._seen):
                 self.take(state.read(self.folder))
-        except FileNotFoundError:
-            pass  # the run was removed; the open files can still be read
         if self._state is not None and not state.is_final(self._state):
             return self._tell_state()
         return self._next_log() or self._next_report() or self._tell_state()

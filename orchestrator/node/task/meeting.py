@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from typing import AbstractSet, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from ..base import lenient, procs
@@ -166,10 +167,8 @@ def _ends(rows: Iterable[Row]) -> set[str]:
 def _packed(address: str) -> Iterator[bytes]:
     """Return the bytes of an address; none for a name."""
     for family in (socket.AF_INET, socket.AF_INET6):
-        try:
+        with suppress(OSError):
             yield socket.inet_pton(family, address)
-        except OSError:
-            pass
 
 
 def hexadecimal(packed: bytes) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import struct
 import time
+from contextlib import suppress
 from typing import Any, Dict
 
-from ..base.descriptors import write_all
+from ..base.descriptors import close_all, write_all
 from ..base.fault import reason
 from .environ import Launch
 
@@ -64,8 +65,7 @@ class Output:
             pass
 
     def close(self) -> None:
-        os.close(self._log)
-        os.close(self._index)
+        close_all(self._log, self._index)
 
     def _append(self, data: bytes, now_ns: int) -> None:
         """Store the bytes if there is room, otherwise count them as missing; never raises for a full disk."""
@@ -113,9 +113,7 @@ class Output:
         if now_ns - self._indexed_ns < RECORD_EVERY_NS:
             return
         self._indexed_ns = now_ns
-        try:
+        with suppress(OSError):  # only a time is missing, not a byte
             if os.write(self._index, RECORD.pack(offset, now_ns)) != RECORD.size:
                 size = os.fstat(self._index).st_size
                 os.ftruncate(self._index, size - size % RECORD.size)
-        except OSError:
-            pass  # only a time is missing, not a byte

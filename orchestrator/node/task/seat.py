@@ -17,11 +17,11 @@ import signal
 import socket
 import struct
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Iterator, NamedTuple, NoReturn, Sequence
 
 from ..base import lenient, procs
-from ..base.descriptors import replace_file
+from ..base.descriptors import close_all, replace_file
 from ..base.paths import Paths, TaskFolder
 from ..disk.removing import remove
 from ..serve.loop import READ
@@ -131,8 +131,7 @@ class _Task(NamedTuple):
 def _pass_on(data: bytes, fds: list[int], ours: socket.socket) -> _Task:
     lock, control, answer, *leases = fds
     send(ours, data, fds)
-    for fd in (control, answer):
-        os.close(fd)
+    close_all(control, answer)
     return _Task(_launch(data), [lock, *leases])
 
 
@@ -154,8 +153,7 @@ def _await(seat: Seat, listener: socket.socket, ours: socket.socket) -> _Task | 
         if ours.fileno() in ready:
             if lent is None or ours.recv(1) != _LENT:
                 return lent  # the Python has ended
-            for fd in lent.held:
-                os.close(fd)
+            close_all(*lent.held)
             lent = None
         if listener.fileno() in ready:
             message = _serve(seat, listener, busy=lent is not None)
@@ -274,12 +272,9 @@ def _live(seat: Seat, channel: socket.socket, log: tuple[int, int], place: list[
         lends = supervisor.Supervisor(launch, handles, waiting, lends=lends).run()
         if lends:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            for fd in (*fds[:2], *fds[3:]):
-                os.close(fd)
-            try:
+            close_all(*fds[:2], *fds[3:])
+            with suppress(OSError):  # its guard has ended: no task will come
                 channel.sendall(_LENT)
-            except OSError:
-                pass  # its guard has ended: no task will come
 
 
 def _start(seat: Seat, log: tuple[int, int]) -> Waiting:
@@ -296,7 +291,6 @@ def _start(seat: Seat, log: tuple[int, int]) -> Waiting:
     if pid == 0:
         supervisor.lead(launch, log[1], parent, answer)
     theirs.close()
-    os.close(answer)
-    os.close(reply)
+    close_all(answer, reply)
     replace_file(os.path.join(seat.folder, "leader"), b"%d" % pid)
     return Waiting(seat.folder, pid, ours, log[0])

@@ -18,10 +18,11 @@ import shutil
 import socket
 import time
 import zlib
+from contextlib import suppress
 from typing import Any, Callable, Container, Iterator, Mapping, Sequence
 
 from ..base import lenient, locks, procs, trust
-from ..base.descriptors import replace_file
+from ..base.descriptors import close_all, replace_file
 from ..base.paths import Paths, make_private
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
@@ -41,9 +42,8 @@ _READ_BY_IMPORTS = re.compile(
     rb"(PYTHON|LD_|LC_|LANG|OMP_|MKL_|KMP_|OPENBLAS|GOTO|MALLOC|TF_|XLA|CUDA|NVIDIA|KERAS|TORCH|PYTORCH|JAX|GRPC|HDF5|PATH$"
     rb"|HOME$)"
 )
-_OF_GUEST = frozenset(
-    ("PYTHONDONTWRITEBYTECODE", "TF_CPP_MIN_LOG_LEVEL", "grpc_proxy")
-)  # it sets them itself
+# It sets them itself.
+_OF_GUEST = frozenset(("PYTHONDONTWRITEBYTECODE", "TF_CPP_MIN_LOG_LEVEL", "grpc_proxy"))
 _COVERAGE = re.compile(rb"COV(ERAGE)?_")  # read by a .pth file, with paths below the working folder
 _OPTIONS = frozenset((b"-u", b"-B", b"-O", b"-OO", b"-s", b"-q"))  # with which Python runs `sitecustomize`
 _NEEDED = 600 << 20  # bytes of one
@@ -191,10 +191,8 @@ def keep(agent: Agent, request: Request) -> dict[str, Any]:
     named = {name: str(request[name]) for name in ("owner", "machine")}
     order = json.dumps({"seconds": float(request["seconds"]), **named}).encode() + b"\n"
     for fd in agent.rooms.pop("standby", []):
-        try:
+        with suppress(OSError):  # it has ended
             os.write(fd, order)
-        except OSError:
-            pass  # it has ended
         os.close(fd)
     programs = agent.rooms.get("standby programs", {})
     for name, described in _standbys(agent.paths):
@@ -343,8 +341,7 @@ def _begin(
         ours = -1
     finally:
         listener.close()
-        for fd in (lock, owner, *log, *([ours] if ours >= 0 else [])):
-            os.close(fd)
+        close_all(lock, owner, *log, *([ours] if ours >= 0 else []))
 
 
 def _connect(paths: Paths, name: str) -> socket.socket:

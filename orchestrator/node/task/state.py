@@ -11,6 +11,7 @@ import json
 import os
 import time
 import zlib
+from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator
 
 from ..base import lenient, locks, procs
@@ -69,12 +70,10 @@ def read(folder: TaskFolder) -> State:
     for _ in range(_LOOKS):
         with open(folder.state, "rb") as file:
             data = file.read()
-        try:
+        with suppress(ValueError, KeyError):
             state: State = json.loads(data)
             if state.pop("check") == _check(state):
                 return state
-        except (ValueError, KeyError):
-            pass
         time.sleep(0.001)
     return new(folder, "", 0)  # a power failure truncated it: to be settled
 

@@ -15,9 +15,11 @@ import os
 import signal
 import termios
 import time
+from contextlib import suppress
 from typing import Any, Callable, Iterator, NoReturn
 
 from ..base import lenient, procs, trust
+from ..base.descriptors import close_all
 from ..base.fault import NodeError, no_process, reason
 from ..base.paths import TaskFolder
 from ..serve.loop import READ, Loop, wake_on
@@ -51,8 +53,7 @@ def guard(launch: Launch, handles: Handles) -> None:
             return
         if child == 0:
             supervise(lambda: Supervisor(launch, handles).run(), lambda: launch.folder.crash)
-        for fd in (handles.control, handles.log_write, handles.answer):
-            os.close(fd)
+        close_all(handles.control, handles.log_write, handles.answer)
         status = os.waitpid(child, 0)[1]
         if status != 0:
             bury(launch, handles, status)
@@ -113,19 +114,14 @@ def record_crash(path: str) -> None:
     """Store the traceback of a bug of ours; the guard ends the task."""
     import traceback
 
-    try:
-        with open(path, "a", encoding="utf-8") as file:
-            traceback.print_exc(file=file)
-    except OSError:
-        pass
+    with suppress(OSError), open(path, "a", encoding="utf-8") as file:
+        traceback.print_exc(file=file)
 
 
 def _tell_start(fd: int, answer: dict[str, Any]) -> None:
     """Send the result to the waiting `start`, and close; it may be gone."""
-    try:
+    with suppress(OSError):
         os.write(fd, json.dumps(answer).encode())
-    except OSError:
-        pass
     os.close(fd)
 
 
@@ -183,8 +179,7 @@ class Supervisor:
         state.conclude(self._launch.folder, self._final())
         if self._spared:  # this process goes on
             self._output.close()
-            for fd in (wakeup, signal.set_wakeup_fd(-1)):
-                os.close(fd)
+            close_all(wakeup, signal.set_wakeup_fd(-1))
         return bool(self._spared)
 
     def _begin(self) -> None:
@@ -324,10 +319,8 @@ class Supervisor:
 
     def _signal_group(self, signum: int) -> None:
         """Signal the leader's group; nobody but us reaps the leader, so it cannot be another's."""
-        try:
+        with suppress(ProcessLookupError, PermissionError):  # the pass over all descendants reports it
             os.killpg(self._facts["pid"], signum)
-        except (ProcessLookupError, PermissionError):
-            pass  # the pass over all descendants reports it
 
     def _stopping(self) -> None:
         self._update(state=state.STOPPING, want=self._asked)
@@ -373,11 +366,9 @@ class Supervisor:
         now = time.monotonic()
         if self._unsaved or (self._output.changed and now >= self._save_again):
             self._save_again = now + _SAVE_EVERY
-            try:
+            with suppress(OSError):  # the next turn tries again
                 state.write(self._launch.folder, self._facts)
                 self._unsaved = self._output.changed = False
-            except OSError:
-                pass  # the next turn tries again
 
 
 # --- the task's first process ---

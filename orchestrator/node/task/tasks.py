@@ -9,10 +9,11 @@ import os
 import signal
 import socket
 import time
+from contextlib import suppress
 from typing import Any, Iterator, Mapping, Sequence
 
 from ..base import lenient, locks, procs
-from ..base.descriptors import replace_file
+from ..base.descriptors import close_all, replace_file
 from ..base.fault import NodeError, no_process, reason
 from ..base.paths import Paths, TaskFolder, make_private
 from ..disk.removing import remove
@@ -51,8 +52,7 @@ def start(agent: Agent, request: Request) -> None:
             agent.fail(request, error)
             return
         finally:
-            for fd in claim:
-                os.close(fd)
+            close_all(*claim)
         answer = bytearray()
 
         def hear() -> None:
@@ -99,10 +99,8 @@ def stop(agent: Agent, request: Request) -> dict[str, Any]:
     paths, run, final = agent.paths, request["run"], request.get("final")
     attempt = "" if final else request.get("attempt", "")
     if final and os.path.isdir(paths.run(run)):
-        try:
+        with suppress(OSError):  # no room: running tasks are stopped anyway
             os.close(os.open(paths.stopped(run), os.O_WRONLY | os.O_CREAT, 0o600))
-        except OSError:
-            pass  # no room: running tasks are stopped anyway
     grace, kill = float(request.get("grace") or 0.0), bool(request.get("kill"))
     chosen = [folder for folder in paths.tasks(run) if attempt in ("", folder.attempt)]
     stopping = [folder for folder in chosen if state.stop(folder, grace, kill)]
@@ -220,11 +218,9 @@ def leave(agent: Agent) -> None:
     for run in agent.words:
         folder = agent.paths.run(run)
         if lenient.listed(folder) == ["keeper"]:
-            try:
+            with suppress(OSError):  # another agent of the same keeper uses it
                 os.unlink(agent.paths.keeper(run))
                 os.rmdir(folder)
-            except OSError:
-                pass  # another agent of the same keeper uses it
 
 
 def _run(paths: Paths, run: str) -> dict[str, Any]:
@@ -288,8 +284,7 @@ def take_claim(folder: TaskFolder) -> list[int]:
         state.write(made, state.new(folder, procs.incarnation(), time.time_ns()), os.O_CREAT)
         os.rename(made.path, folder.path)
     except OSError as error:
-        for fd in claim:
-            os.close(fd)
+        close_all(*claim)
         remove(made.path)  # what cannot be removed stays hidden and harmless
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY) and os.path.exists(folder.path):
             return []
@@ -346,8 +341,7 @@ def begin(
         os.close(reading)
         raise supervisor.refuse(folder, no_process("start", supervisor.NO_PROCESS, error)) from None
     finally:
-        for fd in (log_read, log_write, writing):
-            os.close(fd)
+        close_all(log_read, log_write, writing)
     return reading
 
 

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import time
+from contextlib import suppress
 from typing import Callable
 
 from ..disk.removing import remove
@@ -88,11 +89,9 @@ class Waiting:
 
     def drop(self) -> None:
         """Discard its output so far: nobody will read it."""
-        try:
+        with suppress(BlockingIOError):
             while os.read(self._pipe, 1 << 16):
                 pass
-        except BlockingIOError:
-            pass
 
     def close(self) -> None:
         self._sock.close()
