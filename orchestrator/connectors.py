@@ -48,7 +48,12 @@ class Connectors:
             case Way.OPENSSH:
                 return self._over_openssh(host)
             case Way.AUTO | Way.PARAMIKO:
-                return self._over_ssh(host, timeout)
+                try:
+                    return self._over_paramiko().connect(host, timeout)
+                except OnlyOpenSSHError as error:
+                    if host.via is Way.PARAMIKO:
+                        raise
+                    return self._over_openssh(host, error.needs, error)
             case via:
                 return PipeLink(host.name, host.client(via))
 
@@ -60,15 +65,6 @@ class Connectors:
             connector.close()
         if self._masters:
             openssh.close_masters(self._masters)
-
-    def _over_ssh(self, host: Host, timeout: float) -> Link:
-        """Connect with paramiko, or with OpenSSH where that is required and allowed."""
-        try:
-            return self._over_paramiko().connect(host, timeout)
-        except OnlyOpenSSHError as error:
-            if host.via is Way.PARAMIKO:
-                raise
-            return self._over_openssh(host, error.needs, error)
 
     def _over_openssh(self, host: Host, remark: str = "", before: HostError | None = None) -> Link:
         """Connect with OpenSSH; the error of a refused paramiko login, `before`, is the more precise one."""

@@ -49,8 +49,3 @@ class AttemptName(_Name):
 def is_validation(attempt: str) -> bool:
     """Return True for an attempt that runs before the training; False for "", which is no attempt."""
     return bool(attempt) and AttemptName(attempt).number is None
-
-
-def is_rehearsed(host: str) -> bool:
-    """Return True for a host of a rehearsal, which no longer exists when its run has ended."""
-    return re.fullmatch(r"rehearsal-\d+", host) is not None

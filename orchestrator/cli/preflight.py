@@ -13,8 +13,7 @@ from orchestrator.cli.desk.out import say, width
 from orchestrator.cli.desk.person import Person, request_of
 from orchestrator.errors import ExitStatus, SeveralErrors, status_of
 from orchestrator.events import CheckReported, Level, Stamped, encode
-from orchestrator.model import RunPlan
-from orchestrator.phases.preflight import Findings, sampled
+from orchestrator.phases.preflight import sampled
 from orchestrator.ranges import expand_all, fold
 from orchestrator.render import DisplayGoneError
 from orchestrator.render.errors import report, write
@@ -43,13 +42,8 @@ def main(arguments: argparse.Namespace) -> int:
     planned = everything(request)
     with awaiting() as step:
         findings = check(planned, person, show, step, all_pairs=request.all_pairs)
-    return _conclude(arguments, planned, findings)
-
-
-def _conclude(arguments: argparse.Namespace, planned: RunPlan, findings: Findings) -> int:
-    """Show everything, the errors last; return the exit status."""
     failed, good = findings.failed, findings.good
-    if not arguments.json:
+    if not arguments.json:  # everything, the errors last
         out: tuple[str, ...] = ()
         columns = width()
         if findings.checks:

@@ -45,11 +45,6 @@ class Platform(Struct, frozen=True):
         parts = (self.abi if self.python else "", self.libc.replace(" ", "-") or "musl", self.machine)
         return "-".join(filter(None, parts))
 
-    @property
-    def triple(self) -> str:
-        """Return the platform in the form that uv accepts."""
-        return f"{self.machine}-unknown-linux-{'musl' if self.is_musl else 'gnu'}"
-
     def tags(self) -> Iterator[str]:
         """Return the platform tags of wheels that run there, in pip's order (PEP 600, PEP 656)."""
         if self.is_musl:

@@ -109,7 +109,8 @@ def _pylock(lock: Lock, index: str | None, *target: str) -> list[Mapping[str, An
 
 def _packages(lock: Lock, platform: Platform, index: str | None) -> dict[str, bool]:
     """Return the lines of a lock that a platform needs, without markers, and whether each has a wheel."""
-    target = ("--python-version", platform.python, "--python-platform", platform.triple)
+    triple = f"{platform.machine}-unknown-linux-{'musl' if platform.is_musl else 'gnu'}"
+    target = ("--python-version", platform.python, "--python-platform", triple)
     packages = _pylock(lock, index, *target)
     by_name = {canonicalize_name(package["name"]): package for package in packages}
     chosen = {}

@@ -79,10 +79,8 @@ class Fleet:
             self.clock.post(partial(opened, session, self.clock.now() - began))
             return session
 
-        def opened(
-            session: Session, seconds: float
-        ) -> None:  # at once, so that a cancel finds it and can close it
-            self.sessions[session.host.name] = session
+        def opened(session: Session, seconds: float) -> None:
+            self.sessions[session.host.name] = session  # at once: a cancel has to find it, to close it
             on_open(session, seconds)
 
         by_name = {host.name: host for host in hosts}

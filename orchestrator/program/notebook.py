@@ -12,9 +12,7 @@ import msgspec
 MARK = "# Made of {name} by orchestrate, again at each launch; edit the notebook."
 _SHOWN = 'def display(*shown):\n    print(*shown, sep="\\n")'
 _MAGIC = re.compile(r"(\s*)(?:(\w+)\s*=\s*)?([%!?].*|[\w.]+\?{1,2}\s*)", re.DOTALL)
-_KEPT = re.compile(
-    r"%%(?:time|timeit|capture|prun|memit)\b"
-)  # the code that they measure belongs to the program
+_KEPT = re.compile(r"%%(?:time|timeit|capture|prun|memit)\b")  # what they measure belongs to the program
 _INSTALL = re.compile(r"!+\s*(?:\S*python\S*\s+-m\s+)?(?:pip3?|conda|mamba|apt|apt-get|sudo)\b")
 _VALUE = re.compile(r"(?<!\$)\{([A-Za-z_][^{},]*)\}")  # `{name}` is Python's, `${name}` the shell's
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from orchestrator import ranges
 from orchestrator.text import cut
@@ -41,6 +41,11 @@ def alike(messages: Iterable[tuple[str, tuple[str, ...]]]) -> list[tuple[tuple[s
 def names(hosts: Iterable[str]) -> str:
     """Return `gpu-[01-08], login`."""
     return re.sub(r",(?![^\[]*\])", ", ", ranges.fold(hosts))
+
+
+def span(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """Return `3 s to 5 s`, the least and the greatest value; one if their texts are equal."""
+    return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
 
 
 def command(argv: Sequence[str]) -> str:

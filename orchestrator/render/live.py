@@ -62,9 +62,8 @@ class Paint:
         """Return a task's line in rows of `width` cells, broken between words: half a number misleads."""
         prefix = plain(self._prefixes.of_line(output))
         at = when(output.sent) if self._timestamps else ""
-        style = self._styles.get(
-            output.task if isinstance(output, LogLine) else "", ""
-        )  # several have no color
+        # Several tasks together have no color.
+        style = self._styles.get(output.task, "") if isinstance(output, LogLine) else ""
         text, room = _decoded(output.text), width - cell_len(at + prefix)
         rows = [text]
         if room >= _LEAST_ROOM and text.cell_len > room:

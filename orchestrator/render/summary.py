@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from orchestrator import ranges
 from orchestrator.diagnosis.ends import end
 from orchestrator.events import Level, Outcome, RunEnded
 from orchestrator.model import Role, TaskId
-from orchestrator.names import is_rehearsed
 from orchestrator.quoting import shown
 from orchestrator.ranges import grouped
 from orchestrator.render import fold
@@ -61,7 +62,7 @@ def _more(view: View, ended: RunEnded) -> str:
     name = view.planned.name if view.planned else ""
     run = shown(name) if name and not name.startswith("-") else ended.run
     page = f"more: `orchestrate report {run}` writes a page"
-    rehearsed = all(is_rehearsed(task.host) for task in view.tasks.values())
+    rehearsed = all(re.fullmatch(r"rehearsal-\d+", task.host) for task in view.tasks.values())
     return page if rehearsed else f"{page}, `orchestrate pull {run}` fetches what the tasks wrote"
 
 
@@ -118,7 +119,4 @@ def _end(task: TaskView) -> str:
 
 def _time(tasks: list[TaskView]) -> str:
     seconds = [task.exited.seconds for task in tasks if task.exited]
-    if not seconds:
-        return ""
-    least, most = duration(min(seconds)), duration(max(seconds))
-    return most if least == most else f"{least} to {most}"
+    return fold.span(seconds, duration) if seconds else ""

@@ -54,9 +54,8 @@ def runs_table(
     head = ("run", "name", "state", "started", "took", "loss", "tasks", "hosts", "command")
     cells = [_run_cells(row, now) for row in rows]
     whole = max(map(len, table(head, cells, None)))
-    if (
-        width is not None and whole > width
-    ):  # the last part of an id is enough: the date has a column of its own
+    # The last part of an id is enough: the date has a column of its own.
+    if width is not None and whole > width:
         cells = [[run[0].rpartition("-")[2], *run[1:]] for run in cells]
         room = width - sum(2 + max(len(head[n]), *(len(run[n]) for run in cells)) for n in (0, 2, 3, 4, 5))
         cells = [[run[0], cut(run[1], max(_NAME, room)), *run[2:]] for run in cells]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import assert_never
 
 from orchestrator import events as ev
@@ -143,8 +143,7 @@ def placed(events: Iterable[ev.EnvironmentMade | ev.DataPlaced]) -> list[str]:
         same.setdefault(_placed(event), []).append(event)
     lines = []
     for (how, what), alike in same.items():
-        least, most = (duration(bound(event.seconds for event in alike)) for bound in (min, max))
-        took = "" if alike[0].reused else f" in {most if least == most else f'{least} to {most}'}"
+        took = "" if alike[0].reused else f" in {fold.span([event.seconds for event in alike], duration)}"
         lines.append(f"{fold.names(event.host for event in alike)}: {how}{took}{': ' if what else ''}{what}")
     return lines
 
@@ -201,18 +200,14 @@ def _validated(view: View) -> list[str]:
         single, how = len(alike) == 1, "passes validation" if len(alike) == 1 else "pass validation"
         if measured:
             speeds = sorted((done.steps_per_second or 0.0, done.host) for done in alike)
-            loss = _span([done.loss or 0.0 for done in alike], "{:.4f}".format)
-            speed = _span([speed for speed, _ in speeds], "{:.1f}".format)
+            loss = fold.span([done.loss or 0.0 for done in alike], "{:.4f}".format)
+            speed = fold.span([speed for speed, _ in speeds], "{:.1f}".format)
             slowest = "" if " to " not in speed else f" ({speeds[0][1]} is the slowest)"
             how = f"pass{'es' * single} validation: loss {loss}, {speed} steps/s{slowest} on {dataset}"
-        took = _span([done.seconds for done in alike], duration)
+        took = fold.span([done.seconds for done in alike], duration)
         names = fold.names(done.host for done in alike)
         lines.append(f"{names}: {how}, {took}{f', {note}' * bool(note)}")
     return lines
-
-
-def _span(values: list[float], text: Callable[[float], str]) -> str:
-    return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
 
 
 def _hanging(view: View, event: ev.HangSuspected) -> str:

@@ -91,11 +91,6 @@ class Stand(Struct, frozen=True):
         """Return True if it is where tasks wait for each other."""
         return _TOGETHER.match(_inner(self.frames)) is not None
 
-    @property
-    def reads(self) -> bool:
-        """Return True if its main thread waits for data."""
-        return _has(self.frames, _LOADERS)
-
 
 class StackFinding(Struct, frozen=True):
     groups: tuple[tuple[Stand, ...], ...]  # equal ones together, the odd ones first, then by size
@@ -192,7 +187,7 @@ def _odd(stands: Sequence[Stand], completion: Completion) -> list[Stand]:
     if waiting and len(waiting) < len(gang):
         elsewhere = [stand for stand in gang if not stand.together]
         return [stand for stand in elsewhere if stand.frames] or elsewhere
-    reading = [stand for stand in gang if stand.reads]
+    reading = [stand for stand in gang if _has(stand.frames, _LOADERS)]  # it waits for data
     if 0 < len(reading) < len(gang):  # a GPU's step is waited for in the program's own line
         return reading
     # Where all wait together, a thread of the chief's own may only be monitoring.

@@ -133,9 +133,8 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             return _host(view, event.host, state=HostState.FAILED, failed=event, since=at)
         case ev.HostLost():
             host = view.hosts.get(event.host)
-            since = (
-                host.since if host and host.state is HostState.LOST else at
-            )  # otherwise only the reason is new
+            # If it was lost before, only the reason is new.
+            since = host.since if host and host.state is HostState.LOST else at
             return _host(view, event.host, state=HostState.LOST, why=event.why, since=since)
         case ev.HostRecovered():
             return _host(view, event.host, state=HostState.CONNECTED, why="", since=at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -41,11 +42,6 @@ class _Place(Struct, frozen=True):
         """Return its name, and True for a file."""
         return self.host.container, is_sif(self.report.engine)
 
-    @property
-    def is_built(self) -> bool:
-        """Return True for an image that came from no registry: pulling its name may get another place."""
-        return self.report.image.endswith(" []") or "localhost/" in self.report.image
-
     def gives(self, other: _Place) -> bool:
         """Return True if the other machine can run what is here."""
         if not self.report.image or self.image != other.image:
@@ -73,7 +69,8 @@ def bring(hosts: tuple[Host, ...], emit: Emit, caller: Caller) -> dict[str, Host
         emit(Stepped("", ""))
         bad = dict(places.bad)
         lacking = {name: place for name, place in places.good.items() if not place.report.image}
-        built = [place for place in here.values() if place.is_built]
+        # Images that came from no registry: pulling their names may get others.
+        built = [place for place in here.values() if re.search(r" \[\]$|localhost/", place.report.image)]
         # What another host has is taken only where pulling fails: it could call anything by that name.
         pulls = {name: lack for name, lack in lacking.items() if not any(copy.gives(lack) for copy in built)}
         pulled = fleet.each(pulls, lambda place: _pull(place, emit))

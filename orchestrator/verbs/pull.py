@@ -49,9 +49,8 @@ def fetch(
             hint="name another folder with --to: it will be made",
         )
     hosts = [plan.host(name) for name in names]
-    if (
-        hosts[0].job and slurm.look(hosts[0].job, ()).over
-    ):  # its nodes may belong to others now, but the home folder is shared
+    # The nodes of a job that is over may belong to others now, but the home folder is shared.
+    if hosts[0].job and slurm.look(hosts[0].job, ()).over:
         hosts = [replace(host, ssh=LOCAL) for host in hosts]
     errors: list[HostError] = []
     filled: list[Path] = []
