@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from orchestrator.names import AttemptName
-from orchestrator.text import READING, json_safe, utf8
+from orchestrator.text import READING, json_of, json_safe
 
 # `$` alone accepts a final newline, and other languages that read the event schema have no \Z.
 TaskName: TypeAlias = Annotated[
@@ -509,11 +509,7 @@ def encode(stamped: Stamped) -> bytes:
     fields = {"at": stamped.at, **msgspec.to_builtins(stamped.event)}
     if (attempt := fields.get("attempt", "")).isascii() and attempt.isdigit():
         fields["attempt"] = int(attempt)  # a name here, because validations have one; in JSON a number
-    try:
-        line = msgspec.json.encode(fields)
-    except UnicodeEncodeError:  # a name or an argument that is not UTF-8
-        line = msgspec.json.encode(utf8(fields))
-    return json_safe(line)
+    return json_safe(json_of(fields))
 
 
 def decode(line: bytes) -> Stamped:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 # Held to read text as a type: msgspec (0.22) dies of SIGSEGV if two threads meet a type at once.
 READING = threading.Lock()
 
@@ -98,13 +100,20 @@ def _escaped(match: re.Match[str]) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-def utf8(value: Any) -> Any:
-    """Return the data with invalid UTF-8 (bytes of a file name, for example) replaced by escapes."""
+def json_of(value: object) -> bytes:
+    """Return the value as JSON, with invalid UTF-8 (bytes of a file name, for example) as escapes."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_utf8(msgspec.to_builtins(value)))
+
+
+def _utf8(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {utf8(key): utf8(entry) for key, entry in value.items()}
-    return [utf8(entry) for entry in value] if isinstance(value, list | tuple) else value
+        return {_utf8(key): _utf8(entry) for key, entry in value.items()}
+    return [_utf8(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def moment(form: str, seconds: float) -> str:

@@ -19,7 +19,7 @@ from orchestrator.events import Stamped, encode
 from orchestrator.model import Terminal
 from orchestrator.planning.explain import dry_run
 from orchestrator.requests import LaunchRequest
-from orchestrator.text import utf8
+from orchestrator.text import json_of
 from orchestrator.verbs.code import Sent
 from orchestrator.verbs.inventory import SLURM, named_hosts
 from orchestrator.verbs.launch import launch, notify_command, prepare
@@ -90,7 +90,7 @@ def _dry_run(request: LaunchRequest, person: Person, *, as_json: bool) -> int:
     if as_json:
         more: dict[str, Any] = {"code": sent.as_json()} if sent else {}
         more["findings"] = [finding.as_json() for finding in made.findings]
-        facts(msgspec.json.encode(utf8({**msgspec.to_builtins(made.plan), **more})))
+        facts(json_of({**msgspec.to_builtins(made.plan), **more}))
     else:
         say(*dry_run(made.plan).removesuffix("\n").split("\n"), *(sent.as_text() if sent else ()))
         say(*(("", f"after the run, on this machine: {shlex.join(notification)}") if notification else ()))

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-import msgspec
 from msgspec.structs import replace
 
 from orchestrator import wire
@@ -31,7 +30,7 @@ from orchestrator.sync.contents import Contents, read_builtin, read_folder
 from orchestrator.sync.files import fetch
 from orchestrator.sync.listing import git_state
 from orchestrator.sync.sending import push
-from orchestrator.text import utf8
+from orchestrator.text import json_of
 
 _PAGE = "docs/lint.md"
 _FILES = 20_000  # whose digests are kept
@@ -74,7 +73,7 @@ def _record(run: Run) -> None:
     files = {file.path: hashlib.sha256(file.digests.encode()).hexdigest()[:16] for file in rows}
     try:
         record = CodeRecord(files, *(reading.result()[1] if reading else ()))
-        write_atomically(run.folder.code, msgspec.json.encode(utf8(msgspec.to_builtins(record))))
+        write_atomically(run.folder.code, json_of(record))
     except OSError as error:
         log.warning("the state of the code is not kept: %s", error)
 

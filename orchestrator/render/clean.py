@@ -11,7 +11,7 @@ from msgspec.structs import astuple
 from orchestrator import wire
 from orchestrator.render import fold
 from orchestrator.render.errors import block
-from orchestrator.text import count, size, utf8
+from orchestrator.text import count, json_of, size
 from orchestrator.verbs.clean import Cleaning, remains
 
 _KINDS = ("state", "code", "data", "envs", "work")
@@ -19,7 +19,7 @@ _KINDS = ("state", "code", "data", "envs", "work")
 
 def lines(done: Cleaning, *, json: bool) -> list[str]:
     if json:
-        return [msgspec.json.encode(utf8(line)).decode() for line in _facts(done)]
+        return [json_of(line).decode() for line in _facts(done)]
     # What deserves a line of its own; hosts with the same text share it.
     notices = [(host, (text,)) for host, reply in done.hosts.items() for text in _texts(reply, done.dry)]
     shown = [f"{fold.names(hosts)}: {texts[0]}" for hosts, texts in fold.alike(notices)]

@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from orchestrator import wire
 from orchestrator.events import FailureKind, Outcome
@@ -24,7 +22,7 @@ from orchestrator.run import hang
 from orchestrator.run.view import View
 from orchestrator.store.folder import decode_plan
 from orchestrator.store.key import opened
-from orchestrator.text import count, cut, duration, moment, plain, signal_name, size, utf8
+from orchestrator.text import count, cut, duration, json_of, moment, plain, signal_name, size
 
 if TYPE_CHECKING:
     from orchestrator.verbs.status import Machines, StatusReport
@@ -48,7 +46,7 @@ def runs_table(
 ) -> list[str]:
     """Return a line per run, in the given order."""
     if json:
-        return [msgspec.json.encode(utf8(_run_facts(row))).decode() for row in rows]
+        return [json_of(_run_facts(row)).decode() for row in rows]
     if not rows:
         return []
     head = ("run", "name", "state", "started", "took", "loss", "tasks", "hosts", "command")
@@ -105,7 +103,7 @@ def status_table(
         for task in tasks:  # without text; None is the attempt of a validation
             del task["said"]
             task["attempt"] = int(task["attempt"]) if task["attempt"].isdigit() else None
-        return [msgspec.json.encode(utf8({**run, "tasks": tasks})).decode()]
+        return [json_of({**run, "tasks": tasks}).decode()]
     elsewhere = f"kept by {keeper}" if keeper else "no keeper"
     who = "kept by a process of this machine" if kept else elsewhere
     named = f" ({plan.name})" if plan.name else ""
@@ -298,7 +296,7 @@ def machines_table(
 ) -> list[str]:
     """Return a row for each host and user; if that exceeds `height`, one for hosts with the same use."""
     if json:
-        return [msgspec.json.encode(utf8(asdict(row))).decode() for row in rows]
+        return [json_of(row).decode() for row in rows]
     cells: list[Sequence[str]] = []
     for row in rows:
         since = "" if row.since is None else duration(now - row.since)

@@ -11,7 +11,6 @@ from posixpath import normpath
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
-import msgspec
 from msgspec.structs import asdict
 
 from orchestrator.config.targets import is_loopback
@@ -28,7 +27,7 @@ from orchestrator.report.story import Story, points, read
 from orchestrator.requests import LaunchRequest
 from orchestrator.store import RunFolder
 from orchestrator.store.known import read_lock
-from orchestrator.text import count, cut, size, utf8
+from orchestrator.text import count, cut, json_of, size
 
 _SHOWN = 12  # differences of one area; JSON has all
 _WIDEST = 48  # characters of a value
@@ -156,7 +155,7 @@ def shown(runs: tuple[str, str], rows: Sequence[Difference], *, json: bool, widt
     if json:
         entries = [{"area": area, "what": name, "a": a, "b": b} for area, name, (a, b) in rows]
         facts = {"a": runs[0], "b": runs[1], "differences": entries}
-        return [msgspec.json.encode(utf8(facts)).decode()]
+        return [json_of(facts).decode()]
     if not rows:
         return [f"{runs[0]} and {runs[1]} differ in nothing that this machine knows of them"]
     room, lines = (width or 1000) - _REST, list[tuple[str, ...]]()

@@ -29,7 +29,7 @@ from orchestrator.planning.environ import TF_CONFIG
 from orchestrator.planning.plan import tf_config
 from orchestrator.requests import LaunchRequest
 from orchestrator.run.view import Vitals
-from orchestrator.text import READING, plain, utf8
+from orchestrator.text import READING, json_of, plain
 from orchestrator.unbroken import unbroken
 
 MOST = 64 << 20  # bytes of a plan
@@ -92,7 +92,7 @@ class RunFolder(Struct, frozen=True):
         return self._kept(self.vitals, Vitals)
 
     def write_request(self, request: LaunchRequest) -> None:
-        write_atomically(self.request, msgspec.json.encode(utf8(msgspec.to_builtins(request))))
+        write_atomically(self.request, json_of(request))
 
     def read_request(self) -> LaunchRequest | None:
         """Return the request; None if the run was launched elsewhere, or it cannot be read."""
@@ -312,11 +312,7 @@ def encode_plan(plan: RunPlan) -> bytes:
         for spec, env in zip(plan.tasks, envs, strict=True)
     ]
     stored = _StoredPlan(**{**asdict(plan), "tasks": tuple(tasks)}, task_env=shared)
-    try:
-        data = msgspec.json.encode(stored)
-    except UnicodeEncodeError:  # a path or a login name that is not UTF-8
-        data = msgspec.json.encode(utf8(msgspec.to_builtins(stored)))
-    return msgspec.json.format(data) + b"\n"
+    return msgspec.json.format(json_of(stored)) + b"\n"
 
 
 def decode_plan(data: bytes) -> RunPlan:

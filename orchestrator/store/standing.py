@@ -15,7 +15,7 @@ from orchestrator.run.view import View, apply
 from orchestrator.store.folder import MOST, RunFolder
 from orchestrator.store.points import newest
 from orchestrator.store.reader import RunReader
-from orchestrator.text import READING, utf8
+from orchestrator.text import READING, json_of
 
 _MARK = 256  # bytes before its position in the events that must be identical
 
@@ -51,10 +51,7 @@ def in_question(folder: RunFolder) -> bool:
 
 def save(folder: RunFolder, view: View, written: int) -> None:
     """Store the view after the first bytes of the events; without room for it, these are read instead."""
-    try:
-        body = msgspec.json.encode(view)
-    except UnicodeEncodeError:
-        body = msgspec.json.encode(utf8(msgspec.to_builtins(view)))
+    body = json_of(view)
     with contextlib.suppress(OSError):
         head = f"{written} {_mark(folder, written)} {crc32(body)}\n".encode()
         write_atomically(folder.view, head + body)
