@@ -17,7 +17,7 @@ from functools import cache, partial
 import msgspec
 from msgspec.structs import replace
 
-from orchestrator import wire
+from orchestrator import processes, wire
 from orchestrator.checks import gpus
 from orchestrator.diagnosis.lastwords import LOOKED_AT
 from orchestrator.diagnosis.statement import Statement
@@ -525,7 +525,7 @@ def _report(argv: Sequence[str], text: bytes, patience: float) -> str:
             try:
                 process.communicate(text, timeout=patience)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+                processes.kill(process)
                 return f"was killed, since it had not ended after {patience:g} s"
     except OSError as error:
         return f"could not be started: {error.strerror or error}"

@@ -1,8 +1,8 @@
 """A run's folder as one stream of events: events.jsonl and the logs, merged for viewers.
 
-The contract of `RunReader.poll`: 1. Every event of events.jsonl comes once, in order; between them
-TaskProgressed of points.jsonl. 2. Every line of a followed log comes once, in file order, after the task's
-TaskStarted and before its
+The contract of `RunReader.poll`:
+1. Every event of events.jsonl comes once, in order; between them TaskProgressed of points.jsonl.
+2. Every line of a followed log comes once, in file order, after the task's TaskStarted and before its
    TaskExited; lines of several tasks are ordered by time.
 3. A display that cannot keep up loses lines only with `drop_behind`, and then receives a LogGap.
 """

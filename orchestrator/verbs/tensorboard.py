@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from orchestrator import processes
 from orchestrator.envs import uv
 from orchestrator.errors import ClusterError, SeveralErrors
 from orchestrator.fleet import Fleet
@@ -105,11 +106,10 @@ def _tensorboard(
     try:
         yield process, log
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_END)
-            os.killpg(process.pid, signal.SIGKILL)
+        processes.kill(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END)
+        processes.kill(process)
         process.wait()
 
 
