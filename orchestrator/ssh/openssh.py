@@ -110,9 +110,8 @@ def open_masters(hosts: Sequence[Host], tell: Callable[[str], None]) -> Path | N
     pool = ThreadPoolExecutor(8)
     try:
         answers = {host.name: pool.submit(_asks, host) for host in hosts}
-        if slow := [
-            name for name, answer in answers.items() if answer in wait(answers.values(), _SLOW).not_done
-        ]:
+        silent = wait(answers.values(), _SLOW).not_done
+        if slow := [name for name, answer in answers.items() if answer in silent]:
             tell(f"waiting for the login of {fold(slow)}")
         asking = [host for host in hosts if answers[host.name].result()]
     finally:
