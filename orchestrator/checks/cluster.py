@@ -220,12 +220,9 @@ def _reach(evidence: Evidence) -> Judgements:
         for reason, some in missed.items():
             sources = dict.fromkeys(pair.source for pair in some)
             who = f"{fold(sources)} cannot reach"
-            if 1 < len(sources) == tried[name]:
-                who = (
-                    "no other host reaches"
-                    if len(sources) == peers
-                    else f"none of {len(sources)} hosts reaches"
-                )
+            many = len(sources)
+            if 1 < many == tried[name]:
+                who = "no other host reaches" if many == peers else f"none of {many} hosts reaches"
             ports = ", ".join(dict.fromkeys(map(_port_of, some)))
             text = f"{who} its task port {ports}: {reason}"
             findings[name].append(_failed(text, *_meaning(some[0], own)))

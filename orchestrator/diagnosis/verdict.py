@@ -135,11 +135,8 @@ def _alike(
         return [first]
     if first.signal is not None or not signature:  # an end without output is most informative if all have it
         same = [exited for exited in exits if (exited.code, exited.signal) == (first.code, first.signal)]
-        return (
-            same
-            if len(same) == len(exits) and not any(exited.stopped or exited.lost for exited in same)
-            else [first]
-        )
+        differ = len(same) < len(exits) or any(exited.stopped or exited.lost for exited in same)
+        return [first] if differ else same
     ended = (
         exited
         for exited in exits

@@ -195,11 +195,8 @@ def _literal(word: str) -> str:
 
 def _trainers(plan: RunPlan) -> list[str]:
     """The roles whose success is the run's; the others may serve for ever."""
-    return list(
-        dict.fromkeys(
-            task.role.value for task in essential([spec.id for spec in plan.tasks], plan.completion)
-        )
-    )
+    tasks = essential([spec.id for spec in plan.tasks], plan.completion)
+    return list(dict.fromkeys(task.role.value for task in tasks))
 
 
 def _jobset(name: str, plan: RunPlan, table: Kubernetes, specs: Mapping[str, Manifest]) -> Manifest:

@@ -55,7 +55,7 @@ def plain_batch(plan: RunPlan, folder: str, remarks: Sequence[str]) -> str:
         "",
         f"cd {shlex.quote(folder)} || exit",
         *(f"export {name}={shlex.quote(value)}" for name, value in common.environment(plan.tasks).items()),
-        *([task.setup] if task.setup else []),
+        *filter(None, [task.setup]),
         "exec "
         + " ".join(map(command_line, (srun, (host.python, common.RANK_FILE.name, *rank, "--"))))
         + f" {program}",

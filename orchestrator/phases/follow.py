@@ -234,12 +234,8 @@ class Follower:
             where = error.filename or folder
             log.warning("no room for the logs: %s", error)
             fix = f"`df -h {shlex.quote(str(folder))}`, then make room: " if error.errno in FULL else ""
-            self._emit(
-                Noted(
-                    f"the logs wait on their hosts: {error.strerror} on this machine ({where}); "
-                    f"{fix}the run continues by itself"
-                )
-            )
+            what = f"the logs wait on their hosts: {error.strerror} on this machine ({where}); "
+            self._emit(Noted(f"{what}{fix}the run continues by itself"))
         self._unwritten = error.errno
         self._due[frame.host] = self._run.clock.now() + _AGAIN
 

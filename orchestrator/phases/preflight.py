@@ -117,19 +117,18 @@ def examine(
     }
     listening = grouped((name, port) for (_, _, port), name in first.items())
     nonce = secrets.token_hex(8)
-    gather_listening = fleet.begin(
-        {
-            host.name: wire.Listen(
-                run=plan.run,
-                ports=listening.get(host.name, []),
-                nonce=nonce,
-                host=host.name,
-                extra=len(hosts) > 1,
-                large=_LARGE,
-            )
-            for host in hosts
-        }
-    )
+    listens = {
+        host.name: wire.Listen(
+            run=plan.run,
+            ports=listening.get(host.name, []),
+            nonce=nonce,
+            host=host.name,
+            extra=len(hosts) > 1,
+            large=_LARGE,
+        )
+        for host in hosts
+    }
+    gather_listening = fleet.begin(listens)
     answers = gather_facts()
     facts = answers.good
     fails(answers.bad)
@@ -286,13 +285,12 @@ class Sharing:
         return self._begin("clean")
 
     def _begin(self, step: Literal["write", "read", "clean"]) -> Callable[[], Answers[wire.Sharers]]:
-        return self._fleet.begin(
-            {
-                host.name: wire.Share(workdir=host.workdir, nonce=self._nonce, host=host.name, step=step)
-                for host in self._hosts
-                if host.name not in self._alone
-            }
-        )
+        shares = {
+            host.name: wire.Share(workdir=host.workdir, nonce=self._nonce, host=host.name, step=step)
+            for host in self._hosts
+            if host.name not in self._alone
+        }
+        return self._fleet.begin(shares)
 
 
 def shared_workdirs(fleet: Fleet, hosts: Sequence[Host]) -> dict[str, str]:

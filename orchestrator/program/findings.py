@@ -90,12 +90,8 @@ def find(scene: Scene) -> tuple[Finding, ...]:
     files = {source.path: source for source in (*scene.sources, *scene.hiding)}
     tensorflow = FRAMEWORKS[scene.recipe.framework].has_config
     rules = (_config, _batch, _saving, _hiding, _servers) if tensorflow else (_hiding, _lightning, _meeting)
-    findings = (finding for rule in rules for finding in rule(scene))
-    return tuple(
-        dict.fromkeys(
-            finding for finding in findings if not is_silent(finding.code, files[finding.path], finding.line)
-        )
-    )
+    findings = dict.fromkeys(finding for rule in rules for finding in rule(scene))
+    return tuple(each for each in findings if not is_silent(each.code, files[each.path], each.line))
 
 
 def is_silent(code: str, source: SourceFile, line: int) -> bool:

@@ -91,8 +91,6 @@ def _line(line: str, left_out: list[str]) -> str:
     parts = _VALUE.split(magic.lstrip("!"))
     command = " + ".join(f"str({word})" if i % 2 else repr(word) for i, word in enumerate(parts) if word)
     call = f'__import__("subprocess").run({command}, shell=True'
-    return (
-        f"{blank}{target} = {call}, stdout=-1, text=True).stdout.splitlines()"
-        if target
-        else f"{blank}{call})"
-    )
+    if target:
+        return f"{blank}{target} = {call}, stdout=-1, text=True).stdout.splitlines()"
+    return f"{blank}{call})"

@@ -62,11 +62,9 @@ class CommandAnswers:
                 self.errors.append(error)
                 self.status = max(self.status, int(error.status))
                 answer = self.running.pop(host, Answer(host, now))
-                return (
-                    [(Pipe.OUT, _facts(answer.result(error)))]
-                    if self._json
-                    else _stream(answer, all_of_it=True)
-                )
+                if self._json:
+                    return [(Pipe.OUT, _facts(answer.result(error)))]
+                return _stream(answer, all_of_it=True)
         return []
 
     def due(self, now: float) -> StreamLines:

@@ -61,18 +61,16 @@ def _page(folders: Sequence[RunFolder], now: float, live: Renewal | None) -> str
         facts.append(facts_of(folder, story, curves))
         given.append(texts(parameters(story)))
     names = dict.fromkeys(name for row in rows for name in row.last)
-    return draw(
-        "several.html",
-        {
-            "runs": rows,
-            "metrics": sorted(names, key=lambda name: (name != "step", name == PACE)),
-            "charts": charts(lines, 0.0, restarts),
-            "parameters": _parameters(given),
-            "differences": list(_differences(facts)),
-            "now": now,
-            "live": live,
-        },
-    )
+    shown = {
+        "runs": rows,
+        "metrics": sorted(names, key=lambda name: (name != "step", name == PACE)),
+        "charts": charts(lines, 0.0, restarts),
+        "parameters": _parameters(given),
+        "differences": list(_differences(facts)),
+        "now": now,
+        "live": live,
+    }
+    return draw("several.html", shown)
 
 
 def metrics(folder: RunFolder) -> dict[str, float]:

@@ -195,8 +195,6 @@ def metrics(record: Mapping[str, Any]) -> dict[str, float]:
 
 def number(value: object) -> float | None:
     """Return an untrusted number if it is valid."""
-    return (
-        float(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST
-        else None
-    )
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) < _MOST else None

@@ -169,10 +169,10 @@ def find(stands: Sequence[Stand], completion: Completion) -> StackFinding:
 
 def _odd(stands: Sequence[Stand], completion: Completion) -> list[Stand]:
     """Return the suspects: stopped or exiting, not waiting where others do, alone, or behind."""
-    if stopped := [stand for stand in stands if stand.stopped] or [
-        stand for stand in stands if stand.leaving
-    ]:
+    if stopped := [stand for stand in stands if stand.stopped]:
         return stopped
+    if leaving := [stand for stand in stands if stand.leaving]:
+        return leaving
     gang = [stand for stand in stands if TaskId.parse(stand.task).role in (Role.CHIEF, Role.WORKER)]
     if completion is Completion.CHIEF:  # the others only serve it, wherever they are
         leader = essential([TaskId.parse(stand.task) for stand in gang], completion)[0] if gang else None

@@ -121,8 +121,8 @@ def open_masters(hosts: Sequence[Host], tell: Callable[[str], None]) -> Path | N
     folder = Path(tempfile.mkdtemp(prefix="orchestrate-"))
     for host in asking:
         tell(f"{host.name}: logging in with ssh")
-        persist = ("-o", f"ControlPersist={_IDLE}")
-        subprocess.run(command(host, "-f", "-N", "-M", *persist, masters=folder), check=False)
+        argv = command(host, "-f", "-N", "-M", "-o", f"ControlPersist={_IDLE}", masters=folder)
+        subprocess.run(argv, check=False)
     return folder
 
 

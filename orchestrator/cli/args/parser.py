@@ -75,10 +75,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if not command and split < len(argv):
         raise UsageError("no command follows --", hint="write a command after it, or leave -- out")
     _check_verb(ours, command)
+    words = [*ours, *command[:1]]
     # `stop "$RUN"` must not end the only run if RUN is empty.
-    if any(
-        not word or (word[:2] == "--" and word.find("=") == len(word) - 1) for word in [*ours, *command[:1]]
-    ):
+    if any(not word or (word[:2] == "--" and word.find("=") == len(word) - 1) for word in words):
         raise UsageError(
             f"an argument of orchestrate {ours[0]} is empty",
             why="a shell variable is probably not set",
