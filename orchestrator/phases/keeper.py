@@ -38,19 +38,12 @@ from orchestrator.events import (
 )
 from orchestrator.fleet import Cancelled
 from orchestrator.model import Order, RunPlan
-from orchestrator.phases import launch, recovery, stage, stop
+from orchestrator.phases import launch, prepare, recovery, stage, stop
 from orchestrator.phases.adopt import Adopted, adopt, announcement
 from orchestrator.phases.attempt import Attempt, Finished
 from orchestrator.phases.context import PhaseFailed, Run, log, unforeseen
 from orchestrator.phases.follow import collect
 from orchestrator.phases.loop import ViewerRequest, Watched
-from orchestrator.phases.prepare import (
-    CannotSeatError,
-    KeptElsewhereError,
-    connect_or_replace,
-    prepare,
-    start_again,
-)
 from orchestrator.planning.takeover import FIRST
 from orchestrator.ranges import fold, grouped
 from orchestrator.run import hang, restarts
@@ -212,8 +205,8 @@ class _Keeper:
         run.emit(announcement(run.folder, run.plan))
         self._control.listen()
         stage.begin(run)
-        connect_or_replace(run)
-        prepare(run)
+        prepare.connect_or_replace(run)
+        prepare.prepare(run)
         return self._attempts(lambda: launch.launch(run, str(FIRST)))
 
     def adopted(self) -> RunEnded | RunLeft:
@@ -244,12 +237,12 @@ class _Keeper:
         while True:
             try:
                 begin()
-            except CannotSeatError as error:
+            except prepare.CannotSeatError as error:
                 assert self._verdict is not None
                 # A host that came back while another one was waited for may still run its tasks.
                 self._end_all(kill=True, grace=0.0, by=StopBy.FAILURE)
                 return self._run_failed(replace(self._verdict, hint=error.hint), error.cause)
-            except KeptElsewhereError as error:
+            except prepare.KeptElsewhereError as error:
                 return RunLeft(run.id, error.cause, error.hint)
             except (PhaseFailed, OrchestrateError) as error:
                 failed = of_phase(error)
@@ -279,7 +272,7 @@ class _Keeper:
             if (why := self._enough()) is not None:
                 return self._run_failed(verdict, why)
             self._rest(verdict)
-            begin = partial(start_again, run, self._number)
+            begin = partial(prepare.start_again, run, self._number)
 
     def _enough(self) -> str | None:
         """Return why no further attempt follows; None if one does."""

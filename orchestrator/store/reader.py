@@ -22,21 +22,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
+from orchestrator import events as ev
 from orchestrator.errors import UsageError
-from orchestrator.events import (
-    GapPlace,
-    HostConnected,
-    LogGap,
-    LogLine,
-    Noted,
-    RunAdopted,
-    RunEnded,
-    RunLeft,
-    Stamped,
-    TaskExited,
-    TaskStarted,
-    decode,
-)
 from orchestrator.node.task.output import RECORD
 from orchestrator.plainfile import open_plain, tail_of
 from orchestrator.run.lines import Splitter
@@ -62,7 +49,7 @@ class _Log(Struct):
     ended: bool = False
     fd: int = -1
     dry: int = 0  # the poll in which its end was reached
-    waiting: deque[Stamped] = field(default_factory=deque)  # read, but not yielded yet
+    waiting: deque[ev.Stamped] = field(default_factory=deque)  # read, but not yielded yet
 
 
 class RunReader(Struct):
@@ -80,12 +67,12 @@ class RunReader(Struct):
     damage: str = ""  # the first part of events.jsonl that could not be read
     _polls: int = 0
     _points: PointReader | None = None
-    _reports: deque[Stamped] = field(default_factory=deque)  # points, not yielded yet
+    _reports: deque[ev.Stamped] = field(default_factory=deque)  # points, not yielded yet
     _logs: dict[tuple[str, str], _Log] = {}
     _live: list[_Log] = []  # those that may have more in this poll: each of many events asks for their lines
     _clocks: dict[str, float] = {}  # seconds that a host's clock is ahead of ours
 
-    def poll(self) -> Iterator[Stamped]:
+    def poll(self) -> Iterator[ev.Stamped]:
         """Yield what is new until nothing is left; a busy log may have more right away."""
         self._polls += 1
         self._live = list(self._logs.values())
@@ -93,24 +80,24 @@ class RunReader(Struct):
         for stamped in self._events():
             event = stamped.event
             yield from self._lines(stamped.at)
-            if isinstance(event, TaskExited | RunEnded):  # its last ones were written before it
+            if isinstance(event, ev.TaskExited | ev.RunEnded):  # its last ones were written before it
                 self._report()
-            yield from self._reported(math.inf if isinstance(event, RunEnded) else stamped.at)
+            yield from self._reported(math.inf if isinstance(event, ev.RunEnded) else stamped.at)
             match event:
-                case HostConnected(host, _, clock):
+                case ev.HostConnected(host, _, clock):
                     self._clocks[host] = clock
-                case TaskStarted(task, host, attempt):
+                case ev.TaskStarted(task, host, attempt):
                     self._begin(task, host, attempt)
-                case TaskExited(task, _, attempt):
+                case ev.TaskExited(task, _, attempt):
                     yield from self._drain(self._logs.get((attempt, task)))
-                case RunAdopted():  # possibly of a run that was over except for a host that did not reply
+                case ev.RunAdopted():  # possibly of a run that was over except for a host that did not reply
                     self.ended = self.given_up = False
                     self._live = list(self._logs.values())
                     for log in self._live:
                         log.ended = False
-                case RunLeft():
+                case ev.RunLeft():
                     self.given_up = True
-                case RunEnded():
+                case ev.RunEnded():
                     for log in self._logs.values():
                         yield from self._drain(log)
                     self.ended = True
@@ -124,13 +111,13 @@ class RunReader(Struct):
         """Read the points that were added since."""
         if self.progress:
             self._points = self._points or PointReader(self.folder.points)
-            self._reports.extend(Stamped(point.at, point.event) for point in self._points.poll())
+            self._reports.extend(ev.Stamped(point.at, point.event) for point in self._points.poll())
 
-    def _reported(self, until: float) -> Iterator[Stamped]:
+    def _reported(self, until: float) -> Iterator[ev.Stamped]:
         while self._reports and self._reports[0].at <= until:
             yield self._reports.popleft()
 
-    def _events(self) -> Iterator[Stamped]:
+    def _events(self) -> Iterator[ev.Stamped]:
         try:
             fd = open_plain(self.folder.events, os.O_RDONLY)
         except FileNotFoundError:
@@ -152,14 +139,14 @@ class RunReader(Struct):
                     return  # the rest of it is being written
                 self.start += len(line)
                 try:
-                    yield decode(line)
+                    yield ev.decode(line)
                 except msgspec.ValidationError as error:
                     # Half a line from a killed keeper, ended by the next one, is not damage.
                     half = line.startswith(b'{"at":') and not line.endswith(b"}\n") and len(line) < _LONGEST
                     if not half and not self.damage:  # reported once
                         self.damage = f"{self.folder.events}: at byte {begins:,} is no event: {error}"
                         warning = f"{self.damage}; it is left out, and so is all like it"
-                        yield Stamped(time.time(), Noted(warning))
+                        yield ev.Stamped(time.time(), ev.Noted(warning))
 
     def _begin(self, task: str, host: str, attempt: str) -> None:
         if (attempt, task) in self._logs or not self.shows(task):
@@ -177,7 +164,7 @@ class RunReader(Struct):
     def _splitter(self, task: str, host: str, offset: int) -> Splitter:
         return Splitter(task, host, offset=offset, clock=self._clocks.get(host, 0.0))
 
-    def _lines(self, until: float | None) -> Iterator[Stamped]:
+    def _lines(self, until: float | None) -> Iterator[ev.Stamped]:
         """Yield the lines of all logs by the time of their bytes, up to a moment (s since the epoch)."""
         self._live = [log for log in self._live if not log.ended and self._fill(log)]
         heap = [(log.waiting[0].at, order, log) for order, log in enumerate(self._live)]
@@ -192,7 +179,7 @@ class RunReader(Struct):
             else:
                 heapq.heappop(heap)
 
-    def _drain(self, log: _Log | None) -> Iterator[Stamped]:
+    def _drain(self, log: _Log | None) -> Iterator[ev.Stamped]:
         """Yield the rest of a log whose task has ended."""
         if log is None or log.ended:
             return
@@ -244,14 +231,14 @@ class RunReader(Struct):
         log.splitter = self._splitter(log.task, log.host, log.offset)
         log.times_offset = 0
         why = "the terminal is slower than the log; the file has all"
-        gap = LogGap(log.task, GapPlace.DISPLAY, dropped + 1, why)
-        log.waiting.append(Stamped(time.time(), gap))
+        gap = ev.LogGap(log.task, ev.GapPlace.DISPLAY, dropped + 1, why)
+        log.waiting.append(ev.Stamped(time.time(), gap))
 
 
-def _stamp(lines: list[LogLine]) -> Iterator[Stamped]:
+def _stamp(lines: list[ev.LogLine]) -> Iterator[ev.Stamped]:
     now = time.time()
     for line in lines:
-        yield Stamped(line.sent or now, line)
+        yield ev.Stamped(line.sent or now, line)
 
 
 def _new_times(log: _Log) -> list[tuple[int, int]]:
@@ -266,7 +253,7 @@ def _new_times(log: _Log) -> list[tuple[int, int]]:
     return [(offset, when) for offset, when in RECORD.iter_unpack(data[:whole])]
 
 
-def events_of(folder: RunFolder) -> list[Stamped]:
+def events_of(folder: RunFolder) -> list[ev.Stamped]:
     """Return all events of a run that are on disk; raise UsageError if they cannot be read."""
     return list(RunReader(folder, shows=lambda _task: False).poll())
 
