@@ -20,14 +20,7 @@ from orchestrator.phases.hang import RunStacks
 from orchestrator.phases.preflight import Findings
 from orchestrator.render import question
 from orchestrator.report import several
-from orchestrator.requests import (
-    ExecRequest,
-    LaunchRequest,
-    PreflightRequest,
-    PullRequest,
-    Selection,
-    make,
-)
+from orchestrator.requests import ExecRequest, LaunchRequest, PreflightRequest, PullRequest, Selection, make
 from orchestrator.store import RunFolder, RunReader
 from orchestrator.store.standing import over, standing
 from orchestrator.text import plain
@@ -243,10 +236,7 @@ class RunHandle(Struct, frozen=True):
         return end
 
     def _stream(
-        self,
-        tasks: Callable[[str], bool] = lambda _task: True,
-        start: int = 0,
-        order: Order | None = None,
+        self, tasks: Callable[[str], bool] = lambda _task: True, start: int = 0, order: Order | None = None
     ) -> Iterator[Stamped | None]:
         """Yield the events after `start` bytes, and None after each check; raise if no keeper is left."""
         with _worded():

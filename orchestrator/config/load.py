@@ -170,11 +170,7 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report, *, own:
 
 
 def _of_roles(
-    document: Mapping[str, Any],
-    entries: Sequence[HostTable],
-    report: Report,
-    *,
-    own: bool,
+    document: Mapping[str, Any], entries: Sequence[HostTable], report: Report, *, own: bool
 ) -> tuple[Host, ...]:
     """Return all hosts, with the keys of their roles where their own tables do not have them.
 

@@ -127,10 +127,7 @@ class Session:
         self._ahead: list[tuple[Request[Any], Future[Any]]] = []
 
     def start(
-        self,
-        timeout: float = DEFAULT.hello,
-        beat: float = DEFAULT.beat,
-        ahead: Sequence[Request[Any]] = (),
+        self, timeout: float = DEFAULT.hello, beat: float = DEFAULT.beat, ahead: Sequence[Request[Any]] = ()
     ) -> None:
         """Start the agent, with a heartbeat every `beat` seconds; raise HostError without a hello.
 

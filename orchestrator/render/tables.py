@@ -72,12 +72,7 @@ def is_state(row: RunRow, state: str) -> bool:
 
 
 def status_table(
-    report: StatusReport,
-    *,
-    json: bool,
-    now: float = 0.0,
-    width: int | None = None,
-    height: int | None = None,
+    report: StatusReport, *, json: bool, now: float = 0.0, width: int | None = None, height: int | None = None
 ) -> list[str]:
     """Return the nodes' reports on each task of a run.
 

@@ -15,16 +15,7 @@ from msgspec import Meta, Struct
 from orchestrator.errors import expect
 from orchestrator.node.disk.listing import MOST_LISTED
 from orchestrator.node.stock.manifest import BLOB
-from orchestrator.wire.message import (
-    Count,
-    Digest,
-    Folder,
-    Nothing,
-    Port,
-    Reply,
-    Request,
-    Words,
-)
+from orchestrator.wire.message import Count, Digest, Folder, Nothing, Port, Reply, Request, Words
 
 _Bits = Annotated[str, Meta(max_length=1 << 19, pattern=r"\A[0-9a-f]+\Z")]
 

@@ -183,10 +183,7 @@ def facts(agent: Agent, request: Request) -> dict[str, Any]:
     return {
         **_python(python, setup, list(request.get("packages") or ()), request.get("env") or {}),
         "r": _r(python, setup) if request.get("r") else None,
-        "disk": {
-            "state": free_bytes(state) if state else None,
-            "workdir": _workdir(request["workdir"]),
-        },
+        "disk": {"state": free_bytes(state) if state else None, "workdir": _workdir(request["workdir"])},
         **gpus.look(agent, request),
         "addresses": [{"ip": ip, "name": name} for ip, name in sorted(network.addresses().items())],
         "answers": {

@@ -170,10 +170,7 @@ def prune(paths: Paths, request: Request) -> dict[str, Any]:
 
     kinds: dict[str, tuple[Iterable[Folder], Callable[[Folder], bool]]] = {
         "state": (map(measure, _plain(states, _is_state)), lambda item: item.name not in living),
-        "work": (
-            working,
-            lambda item: shared and request["work"] and not in_hands(item) and is_known(item),
-        ),
+        "work": (working, lambda item: shared and request["work"] and not in_hands(item) and is_known(item)),
         "code": (map(_by_its_top, _plain(trees, _is_stock)), lambda item: shared and item.name not in needed),
         "data": (map(_by_its_top, _plain(data, _is_stock)), lambda item: shared and item.name not in needed),
         "envs": (map(_by_its_top, environments), lambda _: shared and not living),  # a living run may use any

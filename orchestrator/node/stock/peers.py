@@ -101,11 +101,7 @@ class Server:
 
 
 def pull(
-    pieces: Pieces,
-    pem: str,
-    source: dict[str, Any],
-    stopped: threading.Event,
-    on_end: Callable[[str], None],
+    pieces: Pieces, pem: str, source: dict[str, Any], stopped: threading.Event, on_end: Callable[[str], None]
 ) -> None:
     """Fetch pieces from one peer, in order, in a separate thread; `on_end` receives the problem.
 
