@@ -49,6 +49,8 @@ def final(at: TaskPlace, state: wire.TaskRecord, clock_offset: float, now: float
     seconds = state.seconds  # by a monotonic clock, if its supervisor observed the end
     if seconds is None:
         seconds = max(0.0, (ended - started) / 1e9) if started and ended else 0.0
+    elif started:  # the node's clock may have been set meanwhile, and the earliest failure is the root cause
+        ended = started + int(seconds * 1e9)
     lost, loss = "", Loss.NONE
     if state.state is wire.TaskPhase.LOST:
         lost = state.message or "its supervisor was killed"
