@@ -164,6 +164,7 @@ LIMITS = (
         hosts={"h3": {"workdir": "full"}},
         wanted=(("h3", "disk", "free", "needs room"),),
     ),
+    Row("a full /dev/shm", logins={"h3": "TMPFS=/dev/shm OPTIONS=nr_inodes=1"}),
 )
 
 PORTS = (

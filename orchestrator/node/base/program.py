@@ -41,8 +41,7 @@ def listen(argv: list[bytes], env: dict[bytes, bytes], seconds: float, cwd: str 
 
     It prints to files: a background process of a profile or a setup would keep a pipe open forever.
     """
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryFile(dir=place) as out, tempfile.TemporaryFile(dir=place) as err:
+    with _memory() as out, _memory() as err:
         process = subprocess.Popen(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         ends, why = time.monotonic() + seconds, ""
         while process.poll() is None and not why:
@@ -60,6 +59,14 @@ def listen(argv: list[bytes], env: dict[bytes, bytes], seconds: float, cwd: str 
         except subprocess.TimeoutExpired:  # it waits inside the kernel, for example for a lost GPU
             status = -signal.SIGKILL
         return Said(_last_of(out), _last_of(err), status, why)
+
+
+def _memory() -> IO[bytes]:
+    """Return an empty file that needs no disk: each of them, and /dev/shm, may be full."""
+    try:
+        return open(os.memfd_create("output"), "w+b")
+    except (AttributeError, OSError):  # a Python made for an old C library, an old kernel
+        return tempfile.TemporaryFile()
 
 
 def _last_of(file: IO[bytes]) -> bytes:
