@@ -208,6 +208,6 @@ def _failed(
         host,
         how,
         kind="validate",
-        why=tail or (end.lost if end is not None else "it printed nothing"),
+        why=(end.lost if end is not None else "") or tail or "it printed nothing",
         hint=f"read the whole output in {path}; `--validate never` launches without this step",
     )

@@ -228,6 +228,8 @@ def test_an_error_of_worker_entry_is_the_hosts_error(tmp_path: Path) -> None:
     error = _failed(tmp_path / "log", "a", end(1), told, 900.0)
     assert (error.what, error.hint) == ("cannot train: no data", "")
     assert error.why == "no network\nits task advises: do this"
+    (tmp_path / "log").write_text("the output until the machine restarted\n")
+    assert _failed(tmp_path / "log", "a", replace(end(1), lost="restarted"), None, 900.0).why == "restarted"
 
 
 @pytest.mark.parametrize(
