@@ -83,6 +83,8 @@ class Control:
                 *lines, buffer = (buffer + os.read(self._fifo, 4096)).split(b"\n")
             elif data := self._run.folder.take_order():
                 lines = [data]
+            elif not os.fstat(self._fifo).st_nlink:  # the run's folder was removed, and nobody can reach us
+                os._exit(ExitStatus.HERE)  # as if we were killed: `stop` takes the run over from its hosts
             for line in lines:
                 self._run.loop.post(partial(self._handle, line))
 

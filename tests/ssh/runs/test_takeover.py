@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Host
 from orchestrator.store.key import opened, seal
+from tests.processes import is_gone
 from tests.ssh.runs.desk import Desk, until
 from tests.ssh.runs.test_keeper import counting, let_it_end
 from tests.ssh.runs.test_restarts import FAST
@@ -85,6 +87,19 @@ def sealed_run(desk: Desk, *words: str) -> str:
     until("both run", lambda: len(desk.task_pids(run)) == 2)
     desk.lose_keeper(run)
     return run
+
+
+def test_a_keeper_whose_folder_was_removed_leaves_the_run_to_the_next(desk: Desk) -> None:
+    """It was out of reach, and its agents kept the ports: no run could be started any more."""
+    desk.launch("--detach", *counting(desk)).wait()
+    run = desk.run_id()
+    until("both run", lambda: len(desk.task_pids(run)) == 2)
+    keeper = desk.keeper(run)
+    shutil.rmtree(desk.run_folder(run))
+    until("it is gone", lambda: is_gone(keeper))
+    status, text = verb(desk, "stop", run)
+    assert status == ExitStatus.OK, text
+    desk.nothing_is_left(run)
 
 
 def test_with_the_key_a_run_is_started_again_from_elsewhere(desk: Desk) -> None:
