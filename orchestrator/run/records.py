@@ -30,6 +30,7 @@ _WORD = 100  # characters of a description of its data activity
 _NOTE = 2000  # characters of a task's message when it is ready
 
 _MOST = 2**63
+_SET = 10_000_000_000  # nanoseconds: a supervisor measures from a moment after its task's start
 LONGEST = 256 << 10  # bytes of a record: the hook's, with six exceptions in which every character is escaped
 
 
@@ -49,8 +50,8 @@ def final(at: TaskPlace, state: wire.TaskRecord, clock_offset: float, now: float
     seconds = state.seconds  # by a monotonic clock, if its supervisor observed the end
     if seconds is None:
         seconds = max(0.0, (ended - started) / 1e9) if started and ended else 0.0
-    elif started:  # the node's clock may have been set meanwhile, and the earliest failure is the root cause
-        ended = started + int(seconds * 1e9)
+    elif started and ended and abs(ended - (passed := started + int(seconds * 1e9))) > _SET:
+        ended = passed  # the node's clock was set meanwhile, and the earliest failure is the root cause
     lost, loss = "", Loss.NONE
     if state.state is wire.TaskPhase.LOST:
         lost = state.message or "its supervisor was killed"
