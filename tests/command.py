@@ -10,8 +10,6 @@ Many tests start the true command: those of terminals, of signals at the start, 
 that runs before it, through a shell, in containers.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Damages the folders of runs in random ways, and calls every verb on them: see scripts/corrupt."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Tests that look at the whole machine, one at a time, whichever worker or clone runs them."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import tempfile

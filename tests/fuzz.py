@@ -1,7 +1,5 @@
 """Mutated answers of a recorded agent through the controller's way of reading them, and mutated lines."""
 
-from __future__ import annotations
-
 import json
 import logging
 import random

@@ -1,7 +1,5 @@
 """Golden files: the text that the product prints stands in one file below tests/golden, and nowhere else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "golden"

@@ -6,8 +6,6 @@ XIDS are lines of github.com/tinygrad/tinygrad/issues/6947 and madMAx43v3r/chia-
 of NVIDIA's documentation of memory errors in dmesg's form.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Scripts that are started by their name run with the Python that scripts/setup made."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

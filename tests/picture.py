@@ -4,8 +4,6 @@ The recording has the run's events as lines of JSON, after a line with the comma
 the moment of the picture. The clock stands at the recorded times: the same recording gives the same picture.
 """
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

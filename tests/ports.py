@@ -1,7 +1,5 @@
 """Ports for what a test starts later: until then nobody else has them, whichever worker or clone asks."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

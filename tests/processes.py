@@ -1,7 +1,5 @@
 """What /proc says of the processes of a test."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Removing a folder while somebody writes into it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The Python that trains in tests."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

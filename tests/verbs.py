@@ -1,7 +1,5 @@
 """Verbs called as a person calls them, and keepers of runs that are killed."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Small wheels made by hand, so that environments can be made without a package index."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import zipfile

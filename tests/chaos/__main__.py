@@ -1,7 +1,5 @@
 """scripts/chaos: random faults against real runs on the container cluster."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

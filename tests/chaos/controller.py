@@ -1,7 +1,5 @@
 """The controller's side of a round: the command as a user types it, and the run's folder."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ Where a race decides, several ends are right; each is as narrow as it can be. {t
 victim's, {peer} is the other task of a pair.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@
 `strike` returns whether there was anything to strike at; `heal` may be called at any time, and twice.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What must hold after every run, whatever was done to it; each returns what is wrong, one line each."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

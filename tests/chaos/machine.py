@@ -4,8 +4,6 @@ Needs root on the Docker host: its processes are found in the host's /proc, its 
 nsenter.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """One round: launch, strike, heal, wait for the end, and look at everything."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What happens in a round, decided by its seed alone. Pure."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

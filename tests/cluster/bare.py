@@ -3,8 +3,6 @@
 What a person with new machines has; for `test_bare.py` and `benchmarks/bare`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import time

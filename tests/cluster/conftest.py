@@ -1,7 +1,5 @@
 """The container cluster for these tests: brought up once, by the script that people use, and removed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The container cluster as tests see it: its folder and its machines."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass

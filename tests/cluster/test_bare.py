@@ -1,7 +1,5 @@
 """From machines with sshd and Python alone, in a closed network, to a run in an environment with data."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Runs in containers of real engines on hosts behind real sshd's: their life, their ends, their images."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -6,8 +6,6 @@ gets it by a wrapper in the place of its Python. Nothing that is executed has it
 git, nor the tasks.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

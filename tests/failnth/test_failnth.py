@@ -1,7 +1,5 @@
 """One call fails in each verb: a sample of scripts/fail-nth, and what it has found."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

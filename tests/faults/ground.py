@@ -4,8 +4,6 @@ Real packets, real filters, real addresses, and four of them in a quarter of a s
 network (another disk, another user, sshd) is a matter of `tests/cluster`.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

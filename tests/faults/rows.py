@@ -1,7 +1,5 @@
 """Faults: how each is made, and what preflight must find. Nothing else may be found."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Every fault is found, and nothing else is."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Four hosts whose Python has PyTorch, or JAX and Keras 3, or TensorFlow."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Programs as people copy them to several hosts, each of which then trains alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.errors import ExitStatus

@@ -1,7 +1,5 @@
 """PyTorch, JAX and Keras 3 on several tasks: equal weights, killed and continued; who raises first."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Launchers, trainers and contracts, each with a program as its documentation writes it, on two hosts."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

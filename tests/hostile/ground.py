@@ -1,7 +1,5 @@
 """A controller with a home worth robbing, an honest host and one that lies, both on this machine."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

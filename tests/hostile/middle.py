@@ -4,8 +4,6 @@ What it changes is Python text in a file beside the program, which a test writes
 removes behind it: without the file it is an honest host.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Calls a verb while a host lies, and looks at what became of the controller and the other hosts."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

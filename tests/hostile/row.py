@@ -1,7 +1,5 @@
 """One deviation: what the host lies while which verb runs, and what has to become of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

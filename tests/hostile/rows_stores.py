@@ -1,7 +1,5 @@
 """A host that lies about data, listings, files and its environment; at worst it spoils its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tests.hostile.row import PROTOCOL, Row, Verb, when

@@ -1,7 +1,5 @@
 """Plans of runs that a host has made up or changed, told to a controller that knows no run at all."""
 
-from __future__ import annotations
-
 import itertools
 import textwrap
 from collections.abc import Iterator

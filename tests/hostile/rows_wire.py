@@ -1,7 +1,5 @@
 """Answers that our agent would not give, to every operation that the verbs ask for."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Answers of the right form that cannot be, or that are meant for a terminal, a shell or a path."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from tests.hostile.row import PROTOCOL, Row, Verb, when

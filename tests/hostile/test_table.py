@@ -1,7 +1,5 @@
 """Whatever a node says: one error at most, nothing of the controller changed or run, the others unharmed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

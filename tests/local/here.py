@@ -1,7 +1,5 @@
 """Hosts that are this machine."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """A program in the place of our agent: it greets as ours does, and then says what a test wants."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

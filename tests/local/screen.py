@@ -1,7 +1,5 @@
 """A real terminal (tmux) with a shell in it, at a size of one's choice, and what a person sees there."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The Python API on this machine, in programs, threads, notebooks and pytest: nothing is printed."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """Damaged runs, in short; scripts/corrupt is the long form."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

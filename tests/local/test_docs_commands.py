@@ -8,8 +8,6 @@
 What stands in square brackets is a usage: its verb and options have to exist.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

@@ -5,8 +5,6 @@ Its lines must be printed in this order; run IDs, hosts, paths, digests, sizes a
 stands for anything. `ELSEWHERE` has the reason for each screen that this machine cannot print.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import textwrap

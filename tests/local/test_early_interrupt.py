@@ -1,7 +1,5 @@
 """Ctrl-C while a verb is still being imported: no traceback, and the status of an interrupt."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A host whose GPU fails while it trains; its nvidia-smi and dmesg are fakes that give recorded answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

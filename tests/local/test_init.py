@@ -1,7 +1,5 @@
 """`orchestrate init` of a name that nobody knows, of a file."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

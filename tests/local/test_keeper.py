@@ -1,7 +1,5 @@
 """How a keeper ends a run when it cannot do all that belongs to that."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

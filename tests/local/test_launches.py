@@ -1,7 +1,5 @@
 """Launches on this machine, without preflight and validation."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

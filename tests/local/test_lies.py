@@ -1,7 +1,5 @@
 """What the controller makes of an agent that lies: one error, an ended session, and no harm."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import threading

@@ -1,7 +1,5 @@
 """Two users of one machine, each with a run: who sees what of whom."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The newest run, as nodes tell of it to a machine that has none: the newest that started tasks."""
 
-from __future__ import annotations
-
 import re
 import socket
 from pathlib import Path

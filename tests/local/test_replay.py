@@ -1,7 +1,5 @@
 """`launch --replay`: what ran, once more, and what is said when that cannot be reproduced."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

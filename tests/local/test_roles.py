@@ -1,7 +1,5 @@
 """Programs that differ by role: what each task runs, when it ends, and what is refused before it starts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

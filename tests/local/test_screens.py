@@ -1,7 +1,5 @@
 """What a person sees of a run in a real terminal; its four tasks print as Keras does."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """examples/sweep.py, with a few of its rates: trials on four hosts, at the end one table and one page."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Hosts that are this machine: whose disk is whose, data on the way there, and what is pulled from there."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import closing

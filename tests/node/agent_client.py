@@ -1,7 +1,5 @@
 """A controller in its smallest form: one agent behind pipes, asked synchronously."""
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess

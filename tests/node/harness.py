@@ -1,7 +1,5 @@
 """Starts real tasks in a state folder of their own, and knows every process that belongs to them."""
 
-from __future__ import annotations
-
 import glob
 import os
 import shutil

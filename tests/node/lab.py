@@ -1,7 +1,5 @@
 """A machine with agents on it: folders of their own, a run of its own, and nothing left at the end."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The agent: its start, requests, helpers, ports, and a task as it is seen through it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pwd

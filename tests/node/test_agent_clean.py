@@ -1,7 +1,5 @@
 """`clean`: what ended runs left goes, what is alive stays, and a launch never loses its code."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

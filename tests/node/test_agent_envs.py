@@ -1,7 +1,5 @@
 """Environments that the agent makes with a real uv, from wheels made by hand."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a machine says about itself."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shlex

@@ -1,7 +1,5 @@
 """Folders that agents receive in pieces, from a controller and from each other; and work folders."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

@@ -1,7 +1,5 @@
 """The step into a container, with programs that stand in for engines."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

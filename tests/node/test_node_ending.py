@@ -1,7 +1,5 @@
 """How a task ends: by itself, when asked, when it does not listen, and with what it leaves behind."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """What a task's own Python says of itself: the exception that ended it, its stacks, its place."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What the kernel killed for want of memory is in a task's last state; a restarted machine too."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The log is the task's bytes, whatever they are and whatever happens to the disk."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """Processes by their start and by cookie: the right ones, and never another."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The node's code runs on what clusters have: Python 3.8 and later."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tasks started ahead: a Python that waits with its imports made becomes the task, or nobody notices it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Starting: once, detached from the caller, with exactly the environment that was given."""
 
-from __future__ import annotations
-
 import fcntl
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """What another user of a machine can do: nothing that we execute, stage, keep or listen on is theirs."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import grp

@@ -1,7 +1,5 @@
 """Every operation of a real agent, asked and read with the controller's types."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

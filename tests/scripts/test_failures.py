@@ -4,8 +4,6 @@ The texts beside the programs are what they printed under TensorFlow 2.21; `verd
 them. Some are run again, so that the texts stay true.
 """
 
-from __future__ import annotations
-
 import subprocess
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `fit` of Keras 3 makes of each kind of data on two tasks is what it makes of it in one process."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Programs as people write them, launched unchanged, with the losses that they must reach."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ What they would download is made. `custom_loop.py` has a name that TensorFlow ha
 what it is called today, and with that name it trains.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

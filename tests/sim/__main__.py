@@ -1,7 +1,5 @@
 """scripts/simulate: thousands of histories of a run, each from one number."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import multiprocessing

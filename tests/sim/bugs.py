@@ -1,7 +1,5 @@
 """Five bugs, each put into the keeper as a careless change might: the simulator has to find every one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager

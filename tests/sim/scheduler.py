@@ -1,7 +1,5 @@
 """A clock that jumps to the next event, and threads of which exactly one runs at a time."""
 
-from __future__ import annotations
-
 import heapq
 import math
 import queue

@@ -1,7 +1,5 @@
 """The keeper in simulated histories: what must hold does, a seed replays, and known bugs are found."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

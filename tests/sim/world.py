@@ -1,7 +1,5 @@
 """One history: a seed makes a run, its hosts and what happens to them; the real keeper does the rest."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

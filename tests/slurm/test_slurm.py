@@ -1,7 +1,5 @@
 """Runs in jobs of a real Slurm: their start, and each way in which Slurm ends them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

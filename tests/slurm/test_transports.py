@@ -1,7 +1,5 @@
 """The rows of tests/ssh/test_transports.py, over steps of a real job."""
 
-from __future__ import annotations
-
 import os
 import signal
 

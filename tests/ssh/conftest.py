@@ -1,7 +1,5 @@
 """Real sshd's for the tests: one cluster a session for what leaves it as it was."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`orchestrate exec`: the real program against real sshd's."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

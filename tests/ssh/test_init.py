@@ -1,7 +1,5 @@
 """`orchestrate init`: the real program against real sshd's, whose keys nobody knows at first."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """What a link promises: bytes both ways, statuses, and readers that wake up."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

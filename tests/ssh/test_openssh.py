@@ -1,7 +1,5 @@
 """What paramiko cannot do goes over OpenSSH's client by itself, and ends as `ssh` would end it."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Everything that keeps a host from being reached is one error: what, why, and what to try."""
 
-from __future__ import annotations
-
 import math
 import socket
 import subprocess

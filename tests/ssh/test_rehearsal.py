@@ -1,7 +1,5 @@
 """The embedded cluster leaves nothing behind, however it ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

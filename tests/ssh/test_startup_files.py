@@ -3,8 +3,6 @@
 A real sshd; the shell of the login is put in its place by a ForceCommand, as sshd would run it.
 """
 
-from __future__ import annotations
-
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The contract of every transport, in the same rows: paramiko, the pipes of a client, this machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

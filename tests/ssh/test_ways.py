@@ -1,7 +1,5 @@
 """What works with `ssh` works here: jumps, proxies, keys, agents, ssh_config, login shells."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

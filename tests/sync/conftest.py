@@ -1,7 +1,5 @@
 """A session with a real agent behind a real sshd."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A host that answers what it likes: listings and contents made by hand, behind the seam of a session."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """Event files come here as they grow there, and a host that lies gets nowhere."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders come from hosts and go to hosts as they are, whole or not at all, and only when they differ."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Which files belong to a tree, with git and without."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """A host that lies gets one error: nothing of ours is read, moved, changed or made, the target included."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

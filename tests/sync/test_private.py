@@ -1,7 +1,5 @@
 """What stays at home: secrets, keys whatever their name, environments, and our own state."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which folder is the code, and which never is."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

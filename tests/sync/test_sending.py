@@ -1,7 +1,5 @@
 """Folders of this machine arrive as they are, in pieces and by rsync, and only what is not there is sent."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import os
 import random

@@ -1,7 +1,5 @@
 """What the tests of training share: data to train on, and desks with hosts that have TensorFlow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

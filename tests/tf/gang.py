@@ -1,7 +1,5 @@
 """Real training processes for tests: started together with a TF_CONFIG each, and never left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools

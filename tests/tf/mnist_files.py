@@ -1,7 +1,5 @@
 """The four original files of MNIST, smaller and of random numbers; and a server that has them."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import http.server

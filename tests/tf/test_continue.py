@@ -1,7 +1,5 @@
 """`launch --continue` after Keras' BackupAndRestore: training goes on at the epoch where it was stopped."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

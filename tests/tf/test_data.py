@@ -1,7 +1,5 @@
 """Data that are not there: they are fetched, or it is one error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 Same global batch, seed and data; the bound is that of sums in another order.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The examples run as they are, knowing nothing of us; and they stay short."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The same training by a launch, as pods and under mpirun: the tasks end with the same weights."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re

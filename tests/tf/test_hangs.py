@@ -1,7 +1,5 @@
 """A real gang that waits in a collective for one task that sleeps: the sleeper is named."""
 
-from __future__ import annotations
-
 import json
 
 from orchestrator.errors import ExitStatus

@@ -1,7 +1,5 @@
 """The whole of `launch` with real training, on real SSH servers."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

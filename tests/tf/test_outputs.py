@@ -1,7 +1,5 @@
 """What `fit` leaves behind with a chief and a worker: each file once, all the same model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.tf.gang import Gang, words, worker_entry

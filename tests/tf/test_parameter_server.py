@@ -1,7 +1,5 @@
 """Chief, workers and ps: both loops, a worker replaced in mid-run, a stop and a restart, and a good end."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

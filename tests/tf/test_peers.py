@@ -1,7 +1,5 @@
 """Programs of TensorFlow whose tasks train separate models, connected or not."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.errors import ExitStatus

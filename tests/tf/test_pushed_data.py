@@ -1,7 +1,5 @@
 """From a prepared set of this machine to a training that finds its data by itself, on every host."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

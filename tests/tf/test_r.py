@@ -1,7 +1,5 @@
 """R through reticulate: alone, two R tasks, and R beside Python, which must hold the same weights."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

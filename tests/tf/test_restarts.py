@@ -1,7 +1,5 @@
 """A training that is interrupted, loses a machine, and ends as if nothing had happened."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """A training that was stopped or killed goes on as if nothing had happened: no step more, no bit else."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A task that waits with TensorFlow imported has not touched CUDA; it becomes the task that trains."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """One task alone: in the check of a node, with the job's data, and in a cluster that cannot form."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -4,8 +4,6 @@ An import of TensorFlow takes three seconds of a core, and the tests start more 
 forked is a process of its own in a session of its own. Imported by the Python that trains, too.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import runpy

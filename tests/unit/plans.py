@@ -1,7 +1,5 @@
 """Plans for tests: made by hand from a few words, or any plan at all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from orchestrator.model import Host, Inventory, Job, Role, RunPlan

@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.model import EarlyImports, Preset

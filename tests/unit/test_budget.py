@@ -4,8 +4,6 @@
 the reason in the commit message when you raise one.
 """
 
-from __future__ import annotations
-
 import tokenize
 from collections import Counter
 from collections.abc import Iterator

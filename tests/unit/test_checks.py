@@ -1,7 +1,5 @@
 """Judgements of preflight: a row of facts, and what is said of it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Command lines: what they are read as, the one error that answers each mistake, and what a Tab offers."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

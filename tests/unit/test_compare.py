@@ -1,7 +1,5 @@
 """What `runs --diff` tells of two runs, of folders made by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What hosts.toml means, and what is said of each mistake in it."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

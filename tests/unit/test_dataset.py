@@ -1,7 +1,5 @@
 """Data of this machine: read once, named by its content, cut into pieces."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

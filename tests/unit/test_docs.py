@@ -1,7 +1,5 @@
 """What the pages promise is what the code has: keys, options, events, checks, messages, links."""
 
-from __future__ import annotations
-
 import html
 import inspect
 import json

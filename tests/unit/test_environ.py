@@ -1,7 +1,5 @@
 """What a task is told: by its framework, its hosts, the user and the defaults; and what is said about it."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Callable, Iterator

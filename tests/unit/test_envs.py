@@ -1,7 +1,5 @@
 """The [env] table: the lock that is made of it, and the wheels for hosts without an index."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """Batch files and manifests of planned runs: golden files, and the schemas of Kubernetes."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

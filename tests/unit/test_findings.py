@@ -1,7 +1,5 @@
 """What is wrong with a program or a command, found before anything is sent: said where it is true alone."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The house of CONTRIBUTING.md: who may import whom."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

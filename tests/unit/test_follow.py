@@ -1,7 +1,5 @@
 """What a keeper makes of the frames of a task and of a local training, and what it tries again."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

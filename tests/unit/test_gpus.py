@@ -1,7 +1,5 @@
 """The health of GPUs: recorded answers of nvidia-smi, and such with one field changed."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What becomes of tasks together: hangs, ends, stacks, and tasks that train apart."""
 
-from __future__ import annotations
-
 import re
 import socket
 from pathlib import Path

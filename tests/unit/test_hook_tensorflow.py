@@ -1,7 +1,5 @@
 """Changes of our hook to Keras and TensorFlow, against stand-ins: tests/scripts has the real ones."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

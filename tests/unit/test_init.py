@@ -1,7 +1,5 @@
 """What `init` makes of machines that were looked at."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.config.load import parse

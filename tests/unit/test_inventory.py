@@ -1,7 +1,5 @@
 """Which hosts a command line means: of a file here or above, that `--hosts` names, `--only`, `--exclude`."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

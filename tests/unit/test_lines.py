@@ -1,7 +1,5 @@
 """Output cut into lines, and what Keras 2 (tf_keras 2.21) and Keras 3.12 printed (keras/) read from them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pure rules of a task's life on a node: when to signal whom, and what environment it gets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A notebook becomes a script that Python runs, and says what it leaves out."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Who is told of a run's end, and what becomes of a command that fails."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The file that finds a task's rank in what an engine set: tables of their variables, and tasks that meet."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib

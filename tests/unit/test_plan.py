@@ -1,7 +1,5 @@
 """Which task runs where, when another attempt follows, and what `launch --dry-run` prints of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Points of a training: thinned as they come, read while they are written; the file of `--metrics`."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

@@ -1,7 +1,5 @@
 """The process of a command, to its last moment, and those that it starts."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

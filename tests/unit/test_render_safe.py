@@ -1,7 +1,5 @@
 """Nothing that we print holds a control or an invisible character, whoever said it."""
 
-from __future__ import annotations
-
 import ast
 import enum
 import io

@@ -1,7 +1,5 @@
 """Tables and errors on terminals of any width, the rows of a long step, and who uses a machine."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """The page of a run, of folders made by hand: whatever they hold becomes text, bounded."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The page of `report --follow`: who is answered, and with what, and how it ends."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import http.client

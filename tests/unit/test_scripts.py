@@ -1,7 +1,5 @@
 """The scripts that a newcomer runs first."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

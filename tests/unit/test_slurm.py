@@ -1,7 +1,5 @@
 """What is made of Slurm's words; tests/slurm has a real one."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any, cast

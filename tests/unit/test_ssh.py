@@ -1,7 +1,5 @@
 """known_hosts as OpenSSH reads it, ssh_config's words, and what connecting raises."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """The folder of a run: what its readers see, which runs are found, and what damage does to it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What this machine forgets: old run folders but those that go on, or may, and validations."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

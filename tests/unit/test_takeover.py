@@ -1,7 +1,5 @@
 """Plans that nodes tell of, laid on the hosts of the inventory; their seal, and the key that makes it."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """What is printed of any text; gpu-[01-08] and back; text for shells and parsers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The root cause of a failure as TensorFlow, Python and R print it: stories, and their verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """What a user installs: the wheel alone, in an environment of its own."""
 
-from __future__ import annotations
-
 import email
 import json
 import os

@@ -1,7 +1,5 @@
 """What comes from outside: frames, names, and answers that many threads read at once."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

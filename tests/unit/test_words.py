@@ -3,8 +3,6 @@
 What stands after `try:` is something to do: a command in backquotes, or an imperative.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What worker_entry can be asked, reads in TF_CONFIG and reports, and the step at which all tasks stop."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -6,8 +6,6 @@ what a task would see (no terminal, stdin /dev/null), and keeps what they printe
 
 # ruff: noqa: E501 - people's lines
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """A controller, a project and a rehearsal cluster, driven through the command line as a user would."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

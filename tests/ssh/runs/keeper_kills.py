@@ -1,7 +1,5 @@
 """Launches whose keeper is killed at a random moment, and what must hold afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

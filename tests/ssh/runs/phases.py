@@ -1,7 +1,5 @@
 """Runs that are held in a phase, so that something can be done to them there."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import shlex

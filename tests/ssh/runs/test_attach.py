@@ -1,7 +1,5 @@
 """`launch --attach`: the terminal of a task is ours, in a real one."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

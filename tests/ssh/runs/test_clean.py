@@ -1,7 +1,5 @@
 """`orchestrate clean` as a person types it: after a crash, beside a living run, with a silent host."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

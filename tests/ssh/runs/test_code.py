@@ -1,7 +1,5 @@
 """What is sent, and what becomes of a launch when something writes, is cut or killed meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

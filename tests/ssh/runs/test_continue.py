@@ -1,7 +1,5 @@
 """`launch --continue`: a run in the folders of an earlier one, with its checkpoints and the code of today."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the user gives arrives as it is, and what is secret stays so."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

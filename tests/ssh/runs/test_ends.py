@@ -1,7 +1,5 @@
 """How runs end: well, badly, stopped; and that nothing is left afterwards."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -3,8 +3,6 @@
 tests/sim plays the same, and Ctrl-C twice, at every moment of the phases between them.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The controller's disk is full: what does not fit waits on the nodes, which is said, and is made up for."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

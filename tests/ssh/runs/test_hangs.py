@@ -1,7 +1,5 @@
 """Tasks that hang: seen, looked at, named, and ended as told."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,5 @@
 """Agents that are killed, hosts that hang, hosts that are gone, a clock that is wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

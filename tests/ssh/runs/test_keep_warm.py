@@ -1,7 +1,5 @@
 """Tasks that were started ahead: within a launch, before a restart, and for the next launch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

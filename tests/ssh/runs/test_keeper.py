@@ -1,7 +1,5 @@
 """The keeper outlives viewers; when it is killed itself, the run goes on and another takes over."""
 
-from __future__ import annotations
-
 import signal
 
 from orchestrator.errors import ExitStatus

@@ -1,7 +1,5 @@
 """A few rounds of scripts/soak-keeper: each seed is a moment, a trainer and a way to go on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """Without a keeper: what would never end by itself ends after the lifeline, healthy training goes on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

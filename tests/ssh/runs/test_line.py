@@ -1,7 +1,5 @@
 """`launch --wait`: first come, first served, all hosts or none; nothing is left of whoever dies in line."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

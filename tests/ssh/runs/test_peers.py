@@ -4,8 +4,6 @@ The programs are small ones with sockets, in the shape of what people write; tes
 them with tasks that are connected.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What training wrote comes to the controller, and nothing of the user's is overwritten."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

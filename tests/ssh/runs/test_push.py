@@ -1,7 +1,5 @@
 """`orchestrate push`, and launches that need data: real sshd's, hosts that give it to each other."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

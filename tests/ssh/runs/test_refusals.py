@@ -1,7 +1,5 @@
 """Hosts that cannot be used, as seen from the command line: one block for all that fail alike, status 3."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Attempts after a failed one: on the same hosts, on spares, on fewer; and what ends them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

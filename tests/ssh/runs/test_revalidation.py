@@ -1,7 +1,5 @@
 """A validation is remembered for hosts that are as they were; whatever is doubtful is validated again."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

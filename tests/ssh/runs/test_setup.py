@@ -1,7 +1,5 @@
 """`orchestrate setup`, and launches that need an environment: real sshd's, a real uv, wheels made by hand."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

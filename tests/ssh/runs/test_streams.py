@@ -1,7 +1,5 @@
 """Not a byte lost or doubled, and nothing raw on the terminal."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """What a node tells of a run never owns the controller, nor makes it act on other nodes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`orchestrate tensorboard`: the tasks of all hosts in one TensorBoard here, while they write."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Several viewers, viewers elsewhere, and viewers whose folder, disk or output is not what it should be."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
