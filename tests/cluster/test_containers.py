@@ -89,15 +89,13 @@ def test_a_run_is_inside_and_leaves_no_container(desk: Desk, engine: str) -> Non
     names = [f"orchestrate-{run}-{host.name}" for host in desk.cluster.hosts]
     until("both are inside", lambda: viewer.stdout.count(f"inside python3 {os.getuid()}") == 2)
     assert containers(engine, run) == names
-    stacks = desk.start("stacks", run)
-    assert stacks.wait() == 0, stacks.stderr
+    stacks = desk.start("stacks", run).ended()
     assert "t.py:4" in stacks.stdout
     for host in desk.cluster.hosts:
         (Path(host.workdir) / "runs" / run / "work" / "enough").touch()
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     assert containers(engine, run) == []
-    pulled = desk.start("pull", run, "enough", "--to", str(end))
-    assert pulled.wait() == 0, pulled.stderr
+    desk.start("pull", run, "enough", "--to", str(end)).ended()
     assert (end / "enough").exists()
 
 
@@ -114,16 +112,14 @@ def test_a_container_that_is_killed_is_the_cause_and_the_next_attempt_has_anothe
     assert failed["cause"].startswith(f"{host.name}: its container ended (killed, out of memory, or")
     assert failed["kind"] == "rebooted"
     assert "journalctl" in failed["hint"]
-    stop = desk.start("stop", run)
-    assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.start("stop", run).ended()
     assert viewer.wait() == ExitStatus.INTERRUPTED
     assert containers(engine, run) == []
 
 
 def test_nothing_stays_behind_a_keeper_that_is_gone(desk: Desk, engine: str) -> None:
     desk.script("t.py", WAITING.replace("sys.argv[1]", "'enough'"))
-    viewer = desk.launch("--detach", "--", "t.py")
-    assert viewer.wait() == ExitStatus.OK
+    desk.launch("--detach", "--", "t.py").ended()
     run = desk.run_id()
     until("both are inside", lambda: len(desk.named("TaskStarted", run)) == 2)
     desk.lose_keeper(run)
@@ -131,8 +127,7 @@ def test_nothing_stays_behind_a_keeper_that_is_gone(desk: Desk, engine: str) -> 
     for host in desk.cluster.hosts:
         (Path(host.workdir) / "runs" / run / "work" / "enough").touch()
     until("the containers are gone", lambda: not containers(engine, run))
-    tail = desk.start("tail", run)
-    assert tail.wait() == ExitStatus.OK, tail.stderr
+    tail = desk.start("tail", run).ended()
     assert tail.stdout.count("inside python3") == 2
     assert containers(engine, run) == []
 
@@ -140,15 +135,12 @@ def test_nothing_stays_behind_a_keeper_that_is_gone(desk: Desk, engine: str) -> 
 def test_exec_is_inside_or_outside_and_a_missing_image_is_named(desk: Desk, engine: str) -> None:
     hosts = ("--hosts", str(desk.hosts))
     first = ("--", "python3", "-c", "print(open('/proc/1/cmdline').read()[:7])")
-    inside = desk.start("exec", *hosts, *first)
-    assert inside.wait() == ExitStatus.OK, inside.stderr
+    inside = desk.start("exec", *hosts, *first).ended()
     assert "python3" in inside.stdout
-    outside = desk.start("exec", "--outside", *hosts, *first)
-    assert outside.wait() == ExitStatus.OK, outside.stderr
+    outside = desk.start("exec", "--outside", *hosts, *first).ended()
     assert "python3" not in outside.stdout
     desk.write_hosts(desk.cluster.hosts, container="orchestrate-none:1", container_engine=engine)
-    preflight = desk.start("preflight", *hosts)
-    assert preflight.wait() == ExitStatus.CLUSTER
+    preflight = desk.start("preflight", *hosts).ended(ExitStatus.CLUSTER)
     names = "rehearsal-[01-02]"
     assert f"error: {names} have no image orchestrate-none:1" in preflight.stderr
     assert f"`{engine} pull orchestrate-none:1`" in preflight.stderr
@@ -165,8 +157,7 @@ def test_setup_copies_an_image_that_was_built_here(desk: Desk, engine: str, imag
         head, first, second = desk.hosts.read_text().split("[[host]]")
         engines = [f"container_engine = '{one}'\n" for one in (engine, other)]
         desk.hosts.write_text(f"{head}[[host]]{first}{engines[0]}[[host]]{second}{engines[1]}")
-        setup = desk.start("setup", "--hosts", str(desk.hosts))
-        assert setup.wait() == ExitStatus.OK, setup.stderr
+        setup = desk.start("setup", "--hosts", str(desk.hosts)).ended()
         assert f"rehearsal-02: copied {name} from this machine" in setup.stderr
         assert ask(other, "image", "inspect", name).returncode == 0
     finally:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk
 
 TRAIN = """
@@ -86,8 +85,7 @@ def test_a_program_that_trains_on_each_host_alone_is_reported(
     fixture, program, command = PROGRAMS[name]
     desk: Desk = request.getfixturevalue(fixture)
     desk.write_hosts(desk.cluster.hosts[:2], job="[defaults]\ndevices = []\n")
-    viewer = desk.launch(*command, desk.script("train.py", program))
-    assert viewer.wait() == ExitStatus.OK, viewer.stdout + viewer.stderr
+    viewer = desk.launch(*command, desk.script("train.py", program)).ended()
     assert [told["connected"] for told in desk.named("PeersReported")] == [False], viewer.stdout
     (ended,) = desk.named("RunEnded")
     assert "worker/[0-1] run separately" in "".join(ended.get("warnings", []))

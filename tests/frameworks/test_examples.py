@@ -31,8 +31,7 @@ def weights(desk: Desk, attempt: str) -> list[str]:
 def test_all_tasks_end_with_equal_weights(fixture: str, example: str, request: pytest.FixtureRequest) -> None:
     desk: Desk = request.getfixturevalue(fixture)
     desk.write_hosts(desk.cluster.hosts[:2])
-    viewer = desk.launch("--", desk.example(example), "--epochs", "2")
-    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    desk.launch("--", desk.example(example), "--epochs", "2").ended(limit=LIMIT)
     zero, one = weights(desk, "1")
     assert zero == one
 
@@ -45,8 +44,7 @@ def test_a_killed_training_continues_and_all_tasks_end_with_equal_weights(
     desk: Desk = request.getfixturevalue(fixture)
     epochs = "4" if example.startswith("keras") else "12"  # time to be killed after 1
     command = ("--", desk.example(example), "--epochs", epochs)
-    viewer = desk.launch(*command, fast=False)
-    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    viewer = desk.launch(*command, fast=False).ended(limit=LIMIT)
     assert f"{note}; `framework` under [job] changes it" in viewer.stderr
     assert not re.search(r"tensorflow|TF_", viewer.stderr.replace('"tensorflow"', ""), re.IGNORECASE)
     assert not desk.named("PeersReported")
@@ -107,8 +105,7 @@ def test_who_raised_first_is_named(
     desk: Desk = request.getfixturevalue(fixture)
     desk.write_hosts(desk.cluster.hosts, job="[defaults]\ndevices = []\n")
     script = desk.script("train.py", program.replace("RAISES", str(raises)))
-    viewer = desk.launch(*command, script)
-    assert viewer.wait(LIMIT) == ExitStatus.RUN_FAILED, viewer.stdout + viewer.stderr
+    viewer = desk.launch(*command, script).ended(ExitStatus.RUN_FAILED, limit=LIMIT)
     cause = f"error: worker/{raises} on rehearsal-0{raises + 1} "
     (line,) = (line for line in viewer.stderr.split("\n") if line.startswith("error: worker/"))
     assert line.startswith(cause), viewer.stderr

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk
 
 DDP = """
@@ -177,8 +176,7 @@ def test_a_program_trains_together_and_all_processes_end_equal(
     desk: Desk = request.getfixturevalue(f"{framework}_desk")
     desk.write_hosts(desk.cluster.hosts[:2], job="[defaults]\ndevices = []\n")
     desk.script("train.py", program)
-    viewer = desk.launch(*command)
-    assert viewer.wait() == ExitStatus.OK, viewer.stdout + viewer.stderr
+    viewer = desk.launch(*command).ended()
     ends = re.findall(r"rank (\d) of (\d): (-?[\d.]+)", viewer.stdout)
     assert sorted(rank for rank, _, _ in ends) == [str(rank) for rank in range(size)], viewer.stdout
     assert {(of, weights) for _, of, weights in ends} == {(str(size), ends[0][2])}, viewer.stdout

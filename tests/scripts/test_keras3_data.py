@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk
 from tests.training import training_python
@@ -31,8 +30,7 @@ def test_two_tasks_train_as_one_process(tmp_path: Path) -> None:
     with alone, Cluster(2, python=training_python()) as cluster, closing(Desk(cluster, tmp_path)) as desk:
         desk.write_hosts(cluster.hosts)
         desk.script(PROGRAM.name, PROGRAM.read_text())
-        viewer = desk.launch("--", PROGRAM.name)
-        assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
+        desk.launch("--", PROGRAM.name).ended(limit=PATIENCE)
         logs = sorted((desk.run_folder() / "logs" / "1").glob("*.log"))
         several = [re.findall(r"^DATA .*", log.read_text(), re.MULTILINE) for log in logs]
         out, err = alone.communicate()

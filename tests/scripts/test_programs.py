@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from tests.scripts.corpus import ALL, IN_THE_SUITE, Launched
 from tests.ssh.runs.desk import Desk
@@ -59,8 +58,7 @@ def test_a_program_is_launched_unchanged(desk: Desk, one: Launched) -> None:
         *(f"--env={pair.format(shared=desk.folder / 'shared')}" for pair in one.env),
         "--",
         *one.command,
-    )
-    assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    ).ended(limit=PATIENCE)
     found = losses(desk)
     assert len(found) == one.trainers
     assert all(value < one.below for value in found), found
@@ -74,8 +72,7 @@ def test_a_program_is_launched_unchanged(desk: Desk, one: Launched) -> None:
 @pytest.mark.parametrize("desk", [Launched(("worker",), ())], indirect=True)
 @pytest.mark.soak
 def test_a_training_that_diverged_is_no_plain_success(desk: Desk) -> None:
-    viewer = desk.launch("--", "diverges.py")
-    assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    viewer = desk.launch("--", "diverges.py").ended(limit=PATIENCE)
     said = viewer.stdout + viewer.stderr
     assert "succeeded, with a loss that is not finite," in said
 
@@ -92,8 +89,7 @@ def test_a_path_that_hosts_would_share_is_said(machines: Cluster, tmp_path: Path
         "model.fit(x)\nmodel.save('model.h5')\n",
     )
     desk.write_hosts(machines.hosts[:2], workdir=str(desk.folder / "shared"))
-    viewer = desk.launch("--no-validate", "--", "train.py", fast=False)
-    assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stderr
+    viewer = desk.launch("--no-validate", "--", "train.py", fast=False).ended(limit=PATIENCE)
     desk.close()
     assert "O105 train.py, line 7: all tasks write model.h5" in viewer.stderr
     assert "these hosts share their working folder" in viewer.stderr

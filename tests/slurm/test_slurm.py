@@ -53,8 +53,7 @@ def test_sbatch_trains_four_tasks_to_the_weights_of_a_run_over_ssh(slurm: Slurm,
     with Cluster(4, python=training_python()) as cluster:
         desk = Desk(cluster, tmp_path / "desk")
         program = (desk.project / desk.example("fit.py")).read_text()
-        over_ssh = desk.launch("--", desk.script("fit.py", short(program)))
-        assert over_ssh.wait(2 * LIMIT) == 0, over_ssh.stdout + over_ssh.stderr
+        over_ssh = desk.launch("--", desk.script("fit.py", short(program))).ended(limit=2 * LIMIT)
         desk.close()
     for name in ("fit.py", "digits.csv.gz"):
         (slurm.project / name).write_bytes((desk.project / name).read_bytes())

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, until
 
 FIT = """
@@ -50,12 +49,11 @@ def test_it_goes_on_at_the_epoch_where_it_was_stopped_with_one_host_replaced(thr
         lambda: [one[-1:] for one in epochs(three, first).values()] == [[(3, 12)]] * 2,
         150,
     )
-    assert three.start("stop", "--now", first, "--hosts", str(three.hosts)).wait() == ExitStatus.OK
+    three.start("stop", "--now", first, "--hosts", str(three.hosts)).ended()
 
     three.write_hosts([hosts[0], hosts[2]], job=job)
     three.script("fit.py", FIT.format(stays=-1))
-    viewer = three.launch("--continue", first, "--", "fit.py")
-    assert viewer.wait(150) == ExitStatus.OK, viewer.stderr
+    viewer = three.launch("--continue", first, "--", "fit.py").ended(limit=150)
     second = three.run_id()
     assert epochs(three, second) == {f"worker-{n}": [(3, 12), (4, 16)] for n in range(2)}
     assert f"was copied from {hosts[0].name} to {hosts[2].name}" in viewer.stderr

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk
 from tests.tf.gang import PATIENCE, ROOT, Gang
 
@@ -26,8 +25,7 @@ def accuracies(text: str) -> list[str]:
 
 @pytest.mark.soak
 def test_the_custom_loop_unchanged_under_launch(desk: Desk) -> None:
-    viewer = desk.launch("--", desk.example("custom_loop.py"))
-    assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    desk.launch("--", desk.example("custom_loop.py")).ended(limit=PATIENCE)
     logs = (desk.run_folder() / "logs" / "1").glob("*.log")
     one, other = (accuracies(log.read_text()) for log in logs)
     assert one == other
@@ -46,8 +44,7 @@ def test_mirrored_on_one_machine(tmp_path: Path) -> None:
 def test_parameter_servers_unchanged_under_launch(three: Desk) -> None:
     """Workers and ps never end by themselves; when the chief is done, stopping them is success."""
     three.give_roles("chief", "worker", "ps")
-    viewer = three.launch("--", three.example("parameter_server.py"))
-    assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    three.launch("--", three.example("parameter_server.py")).ended(limit=PATIENCE)
     (chief,) = (three.run_folder() / "logs" / "1").glob("chief-0.log")
     assert float(accuracies(chief.read_text())[-1]) > 0.7
     stopped = {event["task"]: event["stopped"] for event in three.named("TaskExited")}

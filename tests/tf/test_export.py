@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.errors import ExitStatus
 from orchestrator.export.common import RANK_FILE
 from orchestrator.orchestrate_rank import expand
 from tests.ports import free_ports
@@ -32,8 +31,7 @@ def digests(text: str) -> list[str]:
 def launched(desk: Desk) -> str:
     """The weights of a launch."""
     program = (desk.project / desk.example("fit.py")).read_text()
-    viewer = desk.launch("--", desk.script("fit.py", short(program)))
-    assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    viewer = desk.launch("--", desk.script("fit.py", short(program))).ended(limit=PATIENCE)
     found = digests(viewer.stdout)
     assert len(found) == 4
     assert len(set(found)) == 1
@@ -43,8 +41,7 @@ def launched(desk: Desk) -> str:
 def exported(desk: Desk) -> list[dict[str, Any]]:
     with desk.hosts.open("a") as file:
         file.write(KUBERNETES)
-    viewer = desk.start("export", "kubernetes", "--hosts", str(desk.hosts), "--", "fit.py")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    viewer = desk.start("export", "kubernetes", "--hosts", str(desk.hosts), "--", "fit.py").ended()
     return list(yaml.safe_load_all(viewer.stdout))
 
 

@@ -2,7 +2,6 @@
 
 import json
 
-from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, until
 
 LIMIT = 150.0  # seconds; three tasks share what cores there are
@@ -45,14 +44,12 @@ def test_a_gang_in_a_collective_waits_for_one_that_sleeps(three: Desk) -> None:
     )
 
     def found() -> bool:
-        asked = three.start("stacks", "--json")
-        assert asked.wait() == ExitStatus.OK, asked.stderr
+        asked = three.start("stacks", "--json").ended()
         said = json.loads(asked.stdout)["found"]
         print(said)  # what a failure is read by
         return bool(said == expected)
 
     until("all have come to where they stay", found)
-    stop = three.start("stop", "--now")
-    assert stop.wait() == ExitStatus.OK, stop.stderr
+    three.start("stop", "--now").ended()
     viewer.wait()
     three.nothing_is_left(three.run_id())

@@ -21,8 +21,9 @@ def results(desk: Desk) -> list[dict[str, Any]]:
 @pytest.mark.soak
 def test_the_tutorials_parameters_with_all_phases(desk: Desk) -> None:
     """Global batch 64 x 2, SGD 0.001, 3 epochs of 5 steps; preflight and validation included."""
-    viewer = desk.launch("--", *words("--dataset digits --epochs 3 --steps-per-epoch 5"), fast=False)
-    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    desk.launch("--", *words("--dataset digits --epochs 3 --steps-per-epoch 5"), fast=False).ended(
+        limit=LIMIT
+    )
     found = results(desk)
     assert len(found) == 2
     assert len({result["digest"] for result in found}) == 1

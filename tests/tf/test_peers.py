@@ -2,7 +2,6 @@
 
 import pytest
 
-from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk
 
 KERAS = """
@@ -54,8 +53,7 @@ IN_THE_SUITE = ("outside the scope",)
 def test_tasks_that_train_separate_models_are_reported(desk: Desk, name: str) -> None:
     begins, scope, connected = PROGRAMS[name]
     desk.script("t.py", (KERAS if scope else begins).format(begins=begins, scope=scope))
-    viewer = desk.launch("--", "t.py")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    viewer = desk.launch("--", "t.py").ended()
     expected = [] if connected is None else [connected]
     assert [one["connected"] for one in desk.named("PeersReported")] == expected, viewer.stdout
     (ended,) = desk.named("RunEnded")

@@ -34,13 +34,13 @@ def test_an_unchanged_script_trains_on_a_set_that_was_sent(desk: Desk, prepared:
     desk.write_hosts(desk.cluster.hosts, job=job, python=training_python())
     cache = str(desk.folder / "cache")
     script = desk.script("train.py", SCRIPT)
-    viewer = desk.launch("--", script, XDG_CACHE_HOME=cache)
-    assert viewer.wait(LIMIT) == 0, viewer.stdout + viewer.stderr
+    viewer = desk.launch("--", script, XDG_CACHE_HOME=cache).ended(limit=LIMIT)
     assert viewer.stdout.count("TRAINED on 1437 examples in 1 files") == 2, viewer.stdout
 
     # The program that comes along finds it too, and nothing is sent again.
-    again = desk.launch("--json", "--", "--epochs", "1", "--batch-size", "32", XDG_CACHE_HOME=cache)
-    assert again.wait(LIMIT) == 0, again.stdout + again.stderr
+    again = desk.launch("--json", "--", "--epochs", "1", "--batch-size", "32", XDG_CACHE_HOME=cache).ended(
+        limit=LIMIT
+    )
     events = [json.loads(line) for line in again.stdout.splitlines()]
     assert [event["reused"] for event in events if event["event"] == "DataPlaced"] == [True, True]
     results = [

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk
 from tests.training import r_python, training_python
@@ -40,8 +39,9 @@ def ended_with(text: str) -> dict[str, tuple[str, float]]:
 @pytest.mark.soak
 def test_two_r_tasks_share_a_data_set_of_one_file(desk: Desk, prepared: Path) -> None:
     """One file for two tasks is what the R tutorial fails on ("error when consuming dataset")."""
-    viewer = desk.start("launch", "--hosts", str(desk.hosts), "--no-validate", "--", "mnist.R", str(prepared))
-    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    viewer = desk.start(
+        "launch", "--hosts", str(desk.hosts), "--no-validate", "--", "mnist.R", str(prepared)
+    ).ended(limit=LIMIT)
     found = ended_with(viewer.stdout)
     assert set(found) == {"worker/0", "worker/1"}
     assert len({digest for digest, _ in found.values()}) == 1
@@ -58,8 +58,7 @@ def test_an_r_task_and_a_python_task_train_one_model(desk: Desk) -> None:
     first += f'env = {{ PROGRAM = "Rscript mnist.R", RETICULATE_PYTHON = "{r_python()}" }}\n'
     second += 'env = { PROGRAM = "python fit.py" }\n'
     desk.hosts.write_text(f"{head}[[host]]{first}[[host]]{second}")
-    viewer = desk.launch("--", "sh", "-c", "exec $PROGRAM")
-    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    viewer = desk.launch("--", "sh", "-c", "exec $PROGRAM").ended(limit=LIMIT)
     found = ended_with(viewer.stdout)
     assert set(found) == {"worker/0", "worker/1"}
     assert len(set(found.values())) == 1

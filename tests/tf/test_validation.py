@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk
 from tests.tf.gang import Gang, words, worker_entry
 
@@ -44,8 +43,7 @@ def test_a_host_is_validated_once_for_all_programs_of_its_framework(desk: Desk) 
     def launched(*words: str) -> tuple[set[str], set[str]]:
         """The hosts that trained alone, and those that had before."""
         options = ("--hosts", str(desk.hosts), "--skip-preflight")
-        viewer = desk.start("launch", *options, *words)
-        assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stderr
+        desk.start("launch", *options, *words).ended(limit=LIMIT)
         stood = (host for event in desk.named("ValidationStood") for host in event["hosts"])
         return {event["host"] for event in desk.named("HostValidated")}, {*stood}
 

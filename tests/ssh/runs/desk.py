@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from orchestrator.errors import ExitStatus
 from orchestrator.events import encode
 from orchestrator.model import Host, Role
 from orchestrator.names import RunId
@@ -115,6 +116,12 @@ class Viewer:
             return self.process.wait(limit)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running:\n{self.stdout}\n{self.stderr}") from None
+
+    def ended(self, status: int = ExitStatus.OK, limit: float = LIMIT) -> Self:
+        """Wait for its end, which has to have this status."""
+        found = self.wait(limit)
+        assert found == status, f"ended with {found}:\n{self.stdout}\n{self.stderr}"
+        return self
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)

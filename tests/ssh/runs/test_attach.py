@@ -112,8 +112,7 @@ def test_a_keeper_that_is_killed_and_a_viewer_that_leaves(desk: Desk, screen: Sc
     screen.shows(f"run {run} continues")
     screen.shows(f"status {ExitStatus.INTERRUPTED.value}")
     assert screen.is_sane()
-    stop = desk.start("stop", run)
-    assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.start("stop", run).ended()
     desk.nothing_is_left(run)
 
 
@@ -123,14 +122,12 @@ def test_the_terminal_is_sane_after_a_hangup(desk: Desk, screen: Screen) -> None
     os.kill(int((desk.project / "viewer").read_text()), signal.SIGHUP)
     screen.shows(f"status {128 + signal.SIGHUP}")
     assert screen.is_sane()
-    stop = desk.start("stop", desk.run_id())
-    assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.start("stop", desk.run_id()).ended()
 
 
 def test_a_program_that_is_not_attached_passes_its_breakpoints(desk: Desk) -> None:
     desk.script("t.py", "breakpoint()\nimport pdb\npdb.set_trace()\nprint('after')\n")
-    viewer = desk.launch("--", "t.py")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    viewer = desk.launch("--", "t.py").ended()
     assert viewer.stdout.count("skipped the breakpoint in t.py, line 1: ") == 2
-    viewer = desk.launch("--env", "PYTHONBREAKPOINT=builtins.print", "--", "t.py")
-    assert viewer.wait() == ExitStatus.RUN_FAILED  # by pdb, as the user has it
+    own = ("--env", "PYTHONBREAKPOINT=builtins.print")
+    desk.launch(*own, "--", "t.py").ended(ExitStatus.RUN_FAILED)  # by pdb, as the user has it

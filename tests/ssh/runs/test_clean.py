@@ -43,7 +43,7 @@ def facts(viewer: Viewer) -> dict[str | None, dict[str, object]]:
 
 def family(desk: Desk) -> str:
     desk.script("t.py", FAMILY)
-    assert desk.launch("--detach", "--", "t.py").wait() == ExitStatus.OK
+    desk.launch("--detach", "--", "t.py").ended()
     run = desk.run_id()
     until("both are up", lambda: desk.families_are_up(run, 2))
     return run
@@ -76,14 +76,14 @@ def test_after_a_crash_one_command_leaves_nothing(desk: Desk) -> None:
 
 
 def test_old_folders_go_and_working_folders_are_kept(desk: Desk) -> None:
-    assert desk.launch("--", "touch", "checkpoint").wait() == ExitStatus.OK
+    desk.launch("--", "touch", "checkpoint").ended()
     old = desk.run_id()
     desk.at_rest(old)
     folders = [desk.run_folder(old)]
     for host in desk.cluster.hosts:
         folders += [Path(host.state or "") / "runs" / old, Path(host.workdir) / "runs" / old]
     age(*folders)
-    assert desk.launch("--", "true").wait() == ExitStatus.OK
+    desk.launch("--", "true").ended()
     done = clean(desk)
     assert done.process.returncode == ExitStatus.OK, done.stdout + done.stderr
     assert "working folders are kept" in done.stdout
@@ -115,13 +115,12 @@ def test_a_living_run_is_left_alone(desk: Desk) -> None:
         assert all(desk.node_work(host, run).exists() for host in desk.cluster.hosts)
         assert all(list((Path(host.workdir) / "trees").iterdir()) for host in desk.cluster.hosts)
         assert desk.run_folder(run).exists()
-    stop = desk.start("stop", run, "--now")
-    assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.start("stop", run, "--now").ended()
     desk.logs_are_identical(run)
 
 
 def test_with_a_silent_host_the_others_are_cleaned_and_what_it_may_share_is_not(desk: Desk) -> None:
-    assert desk.launch("--", "true").wait() == ExitStatus.OK
+    desk.launch("--", "true").ended()
     run, (first, second) = desk.run_id(), desk.cluster.hosts
     desk.at_rest(run)
     age(*(Path(folder or "") for host in (first, second) for folder in (host.workdir, host.state)))

@@ -47,8 +47,7 @@ def test_a_tree_that_is_written_to_all_the_time_launches(desk: Desk) -> None:
     noise(desk.project / "a-model.bin", 20_000_000)  # more than is held in memory as it was read
     with writer(desk.project / "train.log", "open(sys.argv[1], 'a').write('line\\n')"):
         for _ in range(2):
-            viewer = desk.launch("--", "look.py")
-            assert viewer.wait() == 0, viewer.stderr
+            viewer = desk.launch("--", "look.py").ended()
             assert "train.log" in viewer.stdout
     assert no_scraps(desk)
 
@@ -64,14 +63,14 @@ def test_a_killed_rsync_ends_the_run_and_lets_go(desk: Desk) -> None:
     """The receiving rsync is two processes; the other one must not hold the channel for minutes."""
     desk.script("look.py", LOOK)
     noise(desk.project / "model.bin", 30_000_000)
-    assert desk.launch("--", "look.py").wait() == 0
+    desk.launch("--", "look.py").ended()
     noise(desk.project / "model.bin", 30_000_000, seed=2)
     viewer = desk.launch("--", "look.py")
     receiving = until("rsync receives", lambda: len(found := remote_rsyncs(desk)) > 1 and found)
     os.kill(receiving[-1], signal.SIGKILL)
     assert viewer.wait() == 3, viewer.stderr
     assert desk.named("RunEnded")[0]["outcome"] == "cluster"
-    assert desk.launch("--", "look.py").wait() == 0
+    desk.launch("--", "look.py").ended()
     until("nothing half-sent is left", lambda: no_scraps(desk), 10)
 
 
@@ -87,8 +86,7 @@ def test_a_killed_rsync_ends_the_run_and_lets_go(desk: Desk) -> None:
 )
 def test_a_program_that_no_host_has(desk: Desk, words: tuple[str, ...], what: str, more: str) -> None:
     desk.script("train.py", "print('trained')\n")
-    viewer = desk.launch("--", *words)
-    assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+    viewer = desk.launch("--", *words).ended(ExitStatus.CLUSTER)
     assert what in viewer.stderr
     assert more in viewer.stderr
     assert not desk.named("TreeSynced")
@@ -100,8 +98,7 @@ def test_a_setup_may_know_the_program(desk: Desk, tmp_path_factory: pytest.TempP
     (folder / "trainer").write_text("#!/bin/sh\necho trained\n")
     (folder / "trainer").chmod(0o755)
     desk.write_hosts(desk.cluster.hosts, job=f"[job]\nsetup = 'export PATH={folder}:$PATH'\n")
-    viewer = desk.launch("--", "trainer")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    desk.launch("--", "trainer").ended()
 
 
 def test_a_path_that_only_this_machine_has_is_noted(desk: Desk) -> None:
@@ -109,8 +106,7 @@ def test_a_path_that_only_this_machine_has_is_noted(desk: Desk) -> None:
     here.symlink_to("/proc/self/cwd/only-here")  # whoever stands in the folder of the code sees something
     there.mkdir()
     desk.script("only-here", "")
-    viewer = desk.launch("--", "true", "--data", str(here), f"--more={there}", "--out", str(here))
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    viewer = desk.launch("--", "true", "--data", str(here), f"--more={there}", "--out", str(here)).ended()
     assert viewer.stderr.count("note: O203") == 1
     assert f"the argument {here} exists where you launched, but not on " in viewer.stderr
     assert "$ORCHESTRATE_DATA/here (docs/lint.md#o203)" in viewer.stderr

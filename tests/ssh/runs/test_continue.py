@@ -26,8 +26,7 @@ while "wait" in sys.argv:
 
 def trained(desk: Desk, *words: str, version: str = "one") -> str:
     desk.script("train.py", TRAIN.replace("VERSION", version))
-    viewer = desk.launch(*words)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    desk.launch(*words).ended()
     return desk.run_id()
 
 
@@ -37,9 +36,7 @@ def printed(desk: Desk, run: str) -> dict[str, str]:
 
 
 def refused(desk: Desk, *words: str, status: ExitStatus = ExitStatus.CLUSTER) -> Viewer:
-    viewer = desk.launch(*words)
-    assert viewer.wait() == status, viewer.stderr
-    return viewer
+    return desk.launch(*words).ended(status)
 
 
 def test_it_goes_on_with_the_code_of_today_and_again(desk: Desk) -> None:
@@ -56,14 +53,12 @@ def test_it_goes_on_with_the_code_of_today_and_again(desk: Desk) -> None:
     notes = [event["text"] for event in desk.named("Noted", third)]
     assert any(note.startswith(f"continues in the folder of run {first} on ") for note in notes), notes
 
-    pulled = desk.start("pull", "third", "--all", "--to", "here", "--hosts", str(desk.hosts))
-    assert pulled.wait() == ExitStatus.OK, pulled.stderr
+    desk.start("pull", "third", "--all", "--to", "here", "--hosts", str(desk.hosts)).ended()
     found = {path.name: path.read_text() for path in (desk.project / "here").rglob("rank_*")}
     assert found == {"rank_0": "3", "rank_1": "3"}
     assert not [*(desk.project / "here").rglob("*.py")]  # unchanged code of any of the three
 
-    shown = desk.start("launch", "--replay", "third", "--hosts", str(desk.hosts))
-    assert shown.wait() == ExitStatus.OK, shown.stderr  # it begins anew
+    desk.start("launch", "--replay", "third", "--hosts", str(desk.hosts)).ended()  # it begins anew
     assert printed(desk, desk.run_id()) == {f"worker-{n}": "three begins at 0" for n in range(2)}
 
 
@@ -127,7 +122,7 @@ def test_what_cannot_be_continued_is_refused(desk: Desk) -> None:
     desk.lose_keeper(run)  # its tasks live on
     alive = refused(desk, "--continue", run, "--other-ports", "--", "train.py")
     assert f"have live tasks of run {run} in this folder" in alive.stderr
-    assert desk.start("stop", run, "--hosts", str(desk.hosts)).wait() == ExitStatus.OK
+    desk.start("stop", run, "--hosts", str(desk.hosts)).ended()
 
     both = refused(desk, "--continue", run, "--replay", run, status=ExitStatus.USAGE)
     assert "--replay and --continue cannot be given at once" in both.stderr
@@ -164,6 +159,6 @@ def test_clean_keeps_a_folder_that_a_living_run_has_continued_in(desk: Desk) -> 
     assert printed(desk, second)["worker-0"] == "one begins at 1"
     assert (elsewhere / "notes").read_text() == "of today"
     words = ("clean", "--work", "--yes", "--older-than", "0", "--hosts", str(desk.hosts))
-    assert desk.start(*words).wait() == ExitStatus.OK
+    desk.start(*words).ended()
     assert all((desk.node_work(host, first) / "train.py").exists() for host in desk.cluster.hosts)
-    assert desk.start("stop", second, "--hosts", str(desk.hosts)).wait() == ExitStatus.OK
+    desk.start("stop", second, "--hosts", str(desk.hosts)).ended()

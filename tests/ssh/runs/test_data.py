@@ -27,8 +27,7 @@ print("DUMP " + json.dumps({name: os.environ.get(name) for name in names} | {"ar
 def test_environment_and_arguments_arrive_exactly(desk: Desk) -> None:
     desk.script("a 'b' $c.py", DUMP)
     words = [word for name, value in NASTY.items() for word in ("--env", f"{name}={value}")]
-    viewer = desk.launch(*words, "--", "a 'b' $c.py", ",".join(NASTY), *NASTY.values())
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    viewer = desk.launch(*words, "--", "a 'b' $c.py", ",".join(NASTY), *NASTY.values()).ended()
     dumps = [line.partition("DUMP ")[2] for line in viewer.stdout.splitlines() if "DUMP " in line]
     assert len(dumps) == 2
     for dump in dumps:
@@ -67,7 +66,6 @@ def test_a_secret_is_seen_by_the_task_and_by_nobody_else(desk: Desk) -> None:
 
 def test_a_missing_secret_is_said_before_anything_starts(desk: Desk) -> None:
     desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["NO_SUCH_KEY"]\n')
-    viewer = desk.launch("--", "true")
-    assert viewer.wait() == ExitStatus.USAGE
+    viewer = desk.launch("--", "true").ended(ExitStatus.USAGE)
     assert "NO_SUCH_KEY" in viewer.stderr
     assert not list(desk._runs())

@@ -20,8 +20,7 @@ while True:
 
 
 def test_a_good_run(desk: Desk) -> None:
-    viewer = desk.launch("--", "sh", "-c", "echo hello from $ORCHESTRATE_TASK; echo oops >&2")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    viewer = desk.launch("--", "sh", "-c", "echo hello from $ORCHESTRATE_TASK; echo oops >&2").ended()
     run = desk.run_id()
     for task in ("worker/0", "worker/1"):
         assert f"hello from {run}/1/{task}/" in viewer.stdout
@@ -53,8 +52,7 @@ def test_a_script_that_hides_a_failure_succeeds_with_a_warning(
 ) -> None:
     desk.script("train.py", text)
     desk.script("run.sh", f"{line}\n")
-    viewer = desk.launch("--", "bash", "run.sh")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    viewer = desk.launch("--", "bash", "run.sh").ended()
     (ended,) = desk.named("RunEnded")
     assert [one.partition(" on ")[0] for one in ended.get("warnings", [])] == ["worker/[0-1]"] * bool(warning)
     assert warning in "".join(ended.get("warnings", []))
@@ -84,8 +82,7 @@ def test_a_task_that_cannot_start_stops_those_that_did(desk: Desk) -> None:
     first, second = desk.cluster.hosts
     desk.script("t.py", STUBBORN)
     desk.write_hosts([first, replace(second, python="/no/such/python")])
-    viewer = desk.launch("--", "t.py")
-    assert viewer.wait() == ExitStatus.RUN_FAILED
+    viewer = desk.launch("--", "t.py").ended(ExitStatus.RUN_FAILED)
     assert second.name in viewer.stdout + viewer.stderr
     assert "/no/such/python" in viewer.stdout + viewer.stderr
     desk.nothing_is_left(desk.run_id())

@@ -45,8 +45,7 @@ def test_with_room_again_the_rest_is_fetched_and_the_run_ends(desk: Desk, disk: 
     viewer.shows("the logs wait on their hosts: No space left on device")
     run = desk.run_id()
     nodes_have_all(desk, run)
-    status = desk.start("status", run)
-    assert status.wait() == ExitStatus.OK
+    status = desk.start("status", run).ended()
     assert "exited" in status.stdout
     assert viewer.process.poll() is None
     assert not desk.named("HostLost", run)
@@ -67,8 +66,7 @@ def test_a_stop_ends_the_run_whatever_waits(desk: Desk) -> None:
     viewer.shows("the logs wait on their hosts")
     run = desk.run_id()
     nodes_have_all(desk, run)
-    stop = desk.start("stop", "--now", run)
-    assert stop.wait() == ExitStatus.OK, stop.stderr
+    stop = desk.start("stop", "--now", run).ended()
     assert "no answer" not in stop.stderr
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     ended = {event["task"]: event["code"] for event in desk.named("TaskExited", run)}
@@ -79,7 +77,7 @@ def test_a_stop_ends_the_run_whatever_waits(desk: Desk) -> None:
 
 def test_a_viewer_reports_a_disk_on_which_no_event_finds_room(desk: Desk, disk: Path) -> None:
     desk.script("long.py", "import time\nprint('up', flush=True)\ntime.sleep(3600)\n")
-    assert desk.launch("--detach", "--", "long.py").wait() == ExitStatus.OK
+    desk.launch("--detach", "--", "long.py").ended()
     run = desk.run_id()
     until("both live", lambda: len(desk.task_pids(run)) == 2)
     filled = subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'rest'}"], check=False, capture_output=True)
@@ -87,6 +85,6 @@ def test_a_viewer_reports_a_disk_on_which_no_event_finds_room(desk: Desk, disk: 
     viewer = desk.start("tail", run)
     viewer.shows("no space left on this machine: nothing new can be shown")
     (disk / "rest").unlink()
-    assert desk.start("stop", "--now", run).wait() == ExitStatus.OK
+    desk.start("stop", "--now", run).ended()
     assert viewer.wait() == ExitStatus.INTERRUPTED
     desk.nothing_is_left(run)

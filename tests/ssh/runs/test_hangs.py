@@ -54,8 +54,7 @@ FAST = ("--hang-timeout", "3")
 def test_a_task_that_hangs_is_named_and_the_run_ends(four: Desk) -> None:
     desk = four
     desk.script("t.py", TRAINER)
-    viewer = desk.launch(*FAST, "--", "t.py", "stop")
-    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+    viewer = desk.launch(*FAST, "--", "t.py", "stop").ended(ExitStatus.RUN_FAILED)
     (suspected,) = desk.named("HangSuspected")
     assert (suspected["kind"], suspected["tasks"]) == ("silent", [f"worker/{index}" for index in range(4)])
     (taken,) = desk.named("StacksTaken")
@@ -82,8 +81,7 @@ def test_a_hang_can_only_be_reported_and_passes(desk: Desk) -> None:
     viewer = desk.launch(*FAST, "--", "t.py", "doze")
     viewer.shows("all stacks: ")
     viewer.shows("no task differs from the others: worker/[0-1] at t.py:23 in doze")
-    status = desk.start("status")
-    assert status.wait() == ExitStatus.OK
+    status = desk.start("status").ended()
     assert "silent, perhaps hanging: worker/[0-1]" in status.stdout
     for host in desk.cluster.hosts:
         (desk.node_work(host, desk.run_id()) / "bed").write_text("up!")
@@ -100,23 +98,20 @@ def test_stacks_by_hand_from_any_machine(desk: Desk) -> None:
     run = desk.run_id()
     until("both have stepped", lambda: viewer.stdout.count("has stepped") == 2)
     first, second = (host.name for host in desk.cluster.hosts)
-    asked = desk.start("stacks", "night")
-    assert asked.wait() == ExitStatus.OK, asked.stderr
+    asked = desk.start("stacks", "night").ended()
     assert "  t.py:13 in deadlock" in asked.stdout
     assert f"worker/0  {first}" in asked.stdout
     path = asked.stdout.strip().rpartition("all of it: ")[2]
     with open(path) as file:  # noqa: PTH123
         assert f"==== worker/1 on {second}, attempt 1" in file.read()
     with desk.elsewhere():
-        there = desk.start("stacks", run, "--hosts", str(desk.hosts), "--json")
-        assert there.wait() == ExitStatus.OK, there.stderr
+        there = desk.start("stacks", run, "--hosts", str(desk.hosts), "--json").ended()
     found = json.loads(there.stdout)
     alone = next(group for group in found["groups"] if group["tasks"] == ["worker/1"])
     assert alone["frames"][0] == "t.py:13 in deadlock"
     assert not desk.named("HangSuspected")
     desk.kill_sshd(desk.cluster.servers[1])
-    asked = desk.start("stacks")
-    assert asked.wait() == ExitStatus.CLUSTER
+    asked = desk.start("stacks").ended(ExitStatus.CLUSTER)
     assert f"warning: no stacks from {second}: " in asked.stderr
     assert "t.py:8 in wait_for_the_others" in asked.stdout
     desk.start_sshd(desk.cluster.servers[1])
@@ -124,8 +119,7 @@ def test_stacks_by_hand_from_any_machine(desk: Desk) -> None:
 
     viewer.signal(signal.SIGINT)
     viewer.wait()
-    late = desk.start("stacks")
-    assert late.wait() == ExitStatus.USAGE
+    late = desk.start("stacks").ended(ExitStatus.USAGE)
     assert f"no task of run {run} is alive" in late.stderr
     desk.nothing_is_left(run)
 
@@ -135,8 +129,7 @@ def test_a_gang_that_hung_is_started_again_where_that_is_allowed(desk: Desk) -> 
     desk.script(
         "t.py", 'import os\nif os.environ["ORCHESTRATE_ATTEMPT"] == "2":\n    raise SystemExit\n' + TRAINER
     )
-    viewer = desk.launch(*FAST, "--max-restarts", "1", "--", "t.py", "stop")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    desk.launch(*FAST, "--max-restarts", "1", "--", "t.py", "stop").ended()
     (failed,) = desk.named("AttemptFailed")
     assert (failed["cause_task"], failed["kind"]) == ("worker/1", "hang")
     assert "is stopped (SIGSTOP)" in failed["cause"]
@@ -178,8 +171,7 @@ def test_a_failure_that_does_not_end_its_task_is_the_root_cause(desk: Desk, how:
     desk.script("t.py", OUTLIVED)
     desk.timings = {"held": 0.5}
     patience = FAST if how == "feeder" else ()
-    viewer = desk.launch(*patience, "--", "t.py", how)
-    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+    viewer = desk.launch(*patience, "--", "t.py", how).ended(ExitStatus.RUN_FAILED)
     (ended,) = desk.named("RunEnded")
     host = desk.cluster.hosts[1].name
     if how == "feeder":

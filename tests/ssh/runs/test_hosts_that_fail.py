@@ -72,14 +72,12 @@ def test_all_hosts_lost_a_stop_ends_in_time_and_says_what_it_does_not_know(desk:
     assert f"orchestrate stop {run}" in viewer.stderr
     assert desk.task_pids(run)
 
-    helpless = desk.start("stop", run)
-    assert helpless.wait() == ExitStatus.CLUSTER
+    helpless = desk.start("stop", run).ended(ExitStatus.CLUSTER)
     assert "none of its hosts can be reached" in helpless.stderr
 
     for server in desk.cluster.servers:
         desk.start_sshd(server)
-    stop = desk.start("stop", run)
-    assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.start("stop", run).ended()
     desk.nothing_is_left(run)
 
 
@@ -160,7 +158,7 @@ while n < 10_000 or not os.path.exists(sys.argv[1]):
 def test_no_byte_is_lost_however_often_connections_are_cut(desk: Desk) -> None:
     dice = random.Random(20261121)
     desk.script("t.py", LOUD)
-    assert desk.launch("--detach", "--", "t.py", str(desk.folder / "enough")).wait() == ExitStatus.OK
+    desk.launch("--detach", "--", "t.py", str(desk.folder / "enough")).ended()
     run = desk.run_id()
     until("both run", lambda: len(desk.named("TaskStarted", run)) == 2)
     for cut in range(8):

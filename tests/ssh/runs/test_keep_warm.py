@@ -37,17 +37,16 @@ def test_the_next_launch_of_an_edited_program_finds_its_imports_made(
 ) -> None:
     count = len(desk.cluster.hosts)
     program = desk.script("train.py", PROGRAM.format(mark="first"))
-    viewer = desk.start("launch", "--hosts", str(desk.hosts), "--keep-warm", "10m", *torch, "--", program)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    viewer = desk.start(
+        "launch", "--hosts", str(desk.hosts), "--keep-warm", "10m", *torch, "--", program
+    ).ended()
     assert f"kept warm for 10 min: {count} tasks on " in viewer.stderr
     until("all have imported", lambda: len(waiting(desk)) == count)
     kept = waiting(desk)
-    shown = desk.start("status", "--machines", "--hosts", str(desk.hosts))
-    assert shown.wait() == ExitStatus.OK
+    shown = desk.start("status", "--machines", "--hosts", str(desk.hosts)).ended()
     assert shown.stdout.count("1 task kept warm (") == count
     desk.script("train.py", PROGRAM.format(mark="second"))
-    viewer = desk.start("launch", "--hosts", str(desk.hosts), *torch, "--", program)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    viewer = desk.start("launch", "--hosts", str(desk.hosts), *torch, "--", program).ended()
     assert viewer.stdout.count("second imported") == count
     assert pids(viewer.stdout) == kept
     until("nothing waits without the option", lambda: not waiting(desk))
@@ -58,18 +57,15 @@ def test_another_environment_imports_again_and_clean_ends_what_waits(
 ) -> None:
     program = desk.script("train.py", PROGRAM.format(mark="first"))
     launch = ("launch", "--hosts", str(desk.hosts), "--keep-warm", "10m", *torch)
-    assert desk.start(*launch, "--", program).wait() == ExitStatus.OK
+    desk.start(*launch, "--", program).ended()
     until("all have imported", lambda: len(waiting(desk)) == len(desk.cluster.hosts))
     kept = waiting(desk)
-    viewer = desk.start(*launch, "--env", "XLA_FLAGS=x", "--", program)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    viewer = desk.start(*launch, "--env", "XLA_FLAGS=x", "--", program).ended()
     assert not pids(viewer.stdout) & kept
     desk.script("train.py", "print('before')\nimport torch")
-    viewer = desk.start(*launch, "--", program)
-    assert viewer.wait() == ExitStatus.OK
+    viewer = desk.start(*launch, "--", program).ended()
     assert "nothing is kept warm: line 1 of train.py runs before its imports" in viewer.stderr
-    cleaned = desk.start("clean", "--hosts", str(desk.hosts))
-    assert cleaned.wait() == ExitStatus.OK
+    cleaned = desk.start("clean", "--hosts", str(desk.hosts)).ended()
     assert "kept warm, ended" in cleaned.stdout
     until("clean has ended them", lambda: all(map(is_gone, kept)))
     assert not waiting(desk)

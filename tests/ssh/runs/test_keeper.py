@@ -33,8 +33,7 @@ def test_a_closed_terminal_changes_nothing(desk: Desk) -> None:
     viewer.signal(signal.SIGHUP)
     viewer.wait()
     let_it_end(desk)
-    tail = desk.start("tail", run, "-n", "all")
-    assert tail.wait() == ExitStatus.OK
+    tail = desk.start("tail", run, "-n", "all").ended()
     assert tail.stdout.count("enough") == 2
 
 
@@ -42,12 +41,10 @@ def test_two_runs_at_once_on_the_same_hosts(desk: Desk) -> None:
     first = desk.launch(*counting(desk))
     first.shows("line 5")
     run = desk.run_id()
-    second = desk.launch("--", "true")
-    assert second.wait() == ExitStatus.CLUSTER
+    second = desk.launch("--", "true").ended(ExitStatus.CLUSTER)
     assert run in second.stdout + second.stderr
     assert "@" in second.stdout + second.stderr
-    third = desk.launch("--other-ports", "--", "sh", "-c", 'echo "$TF_CONFIG"')
-    assert third.wait() == ExitStatus.OK, third.stderr
+    third = desk.launch("--other-ports", "--", "sh", "-c", 'echo "$TF_CONFIG"').ended()
     assert f":{desk.cluster.hosts[0].task_port}" not in third.stdout
     let_it_end(desk)
     assert first.wait() == ExitStatus.OK, first.stderr

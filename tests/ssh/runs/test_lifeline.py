@@ -18,8 +18,7 @@ def unkept(desk: Desk, hosts: list[Host], count: int) -> str:
     """A run with a short lifeline, whose keeper was killed."""
     desk.script("t.py", SLEEP)
     desk.write_hosts(hosts, job=f"[job]\ngrace = 1\nlifeline = {LIFELINE}")
-    launch = desk.launch("--detach", "--", "t.py")
-    assert launch.wait() == ExitStatus.OK, launch.stderr
+    desk.launch("--detach", "--", "t.py").ended()
     run = desk.run_id()
     until("all run", lambda: len(desk.task_pids(run)) == count)
     until("all are followed", lambda: any(e["phase"] == "follow" for e in desk.named("PhaseStarted", run)))
@@ -38,10 +37,8 @@ def test_parameter_servers_and_their_workers_end_and_a_chief_goes_on(four: Desk)
     until("the others have ended", lambda: not any(four.machinery_of(run, host) for host in hosts[1:]))
     assert len(four.task_pids(run)) == 1
     (chief,) = four.task_pids(run, "chief/0")
-    status = four.start("status", run)
-    assert status.wait() == ExitStatus.OK, status.stderr
+    status = four.start("status", run).ended()
     assert status.stdout.count("killed by SIGTERM") == 2
     os.kill(chief, signal.SIGTERM)
-    tail = four.start("tail", run)
-    assert tail.wait() == ExitStatus.RUN_FAILED, tail.stderr
+    four.start("tail", run).ended(ExitStatus.RUN_FAILED)
     four.nothing_is_left(run)

@@ -129,8 +129,7 @@ def test_a_host_that_dies_in_line_ends_the_wait_and_a_stop_leaves_it(four: Desk,
     end = ended(second)
     assert end["status"] == ExitStatus.CLUSTER
     assert "rehearsal-04" in end["cause"]
-    stop = third.start("stop", third.run_id())
-    assert stop.wait() == ExitStatus.OK, stop.stderr
+    third.start("stop", third.run_id()).ended()
     assert ended(third)["outcome"] == "stopped"
     first_ends.touch()
     assert ended(four)["outcome"] == "succeeded"

@@ -37,8 +37,9 @@ def write(desk: Desk, data: Path) -> None:
 
 def push(desk: Desk, *words: str, **environ: str) -> dict[str, dict[str, Any]]:
     """Push; what is said of each host that has the data then."""
-    viewer = desk.start("push", "--json", "--hosts", str(desk.hosts), *words, **caches(desk), **environ)
-    assert viewer.wait() == 0, viewer.stderr
+    viewer = desk.start(
+        "push", "--json", "--hosts", str(desk.hosts), *words, **caches(desk), **environ
+    ).ended()
     events = [json.loads(line) for line in viewer.stdout.splitlines()]
     return {event["host"]: event for event in events if event["event"] == "DataPlaced"}
 
@@ -88,8 +89,7 @@ def test_data_leaves_once_and_goes_from_host_to_host(four: Desk, data: Path) -> 
 def test_a_launch_sends_what_is_missing_and_tells_tasks_where_it_is(four: Desk, data: Path) -> None:
     write(four, data)
     script = four.script("read.py", READ)
-    viewer = four.launch("--", script, XDG_CACHE_HOME=caches(four)["XDG_CACHE_HOME"])
-    assert viewer.wait() == 0, viewer.stderr
+    viewer = four.launch("--", script, XDG_CACHE_HOME=caches(four)["XDG_CACHE_HOME"]).ended()
     assert viewer.stdout.count("READ my data/images") == viewer.stdout.count("READ my data/sub/labels") == 4
     assert len({line.partition("READ ")[2] for line in viewer.stdout.splitlines() if "READ" in line}) == 2
     phases = [event["phase"] for event in four.named("PhaseEnded")]
@@ -103,8 +103,7 @@ def test_a_launch_sends_what_is_missing_and_tells_tasks_where_it_is(four: Desk, 
 
 def test_a_launch_without_its_data_touches_nothing(four: Desk, data: Path) -> None:
     write(four, data / "nowhere")
-    viewer = four.launch("--", four.script("read.py", READ))
-    assert viewer.wait() == 2
+    viewer = four.launch("--", four.script("read.py", READ)).ended(2)
     assert "which does not exist" in viewer.stderr
     assert not (four.state / "orchestrate" / "runs").exists()
 

@@ -161,8 +161,7 @@ def test_a_host_without_rsync_takes_the_code_all_the_same(tmp_path: Path) -> Non
         desk.script("data", "x" * 3_000_000)  # more than goes as a stream anyway
         for word in ("first", "second"):  # the second time there is a tree to start from
             desk.script("said", word)
-            viewer = desk.launch("--", "cat", "said")
-            assert viewer.wait() == ExitStatus.OK, viewer.stderr
+            viewer = desk.launch("--", "cat", "said").ended()
             assert viewer.stdout.count(word) == 2
 
 
@@ -172,17 +171,14 @@ def test_a_host_without_rsync_takes_the_code_all_the_same(tmp_path: Path) -> Non
 def test_two_entries_for_one_machine_need_two_state_folders(desk: Desk) -> None:
     one = str(desk.folder / "one state")
     every(desk, state=one)
-    launch = desk.launch("--", "true")
-    assert launch.wait() == ExitStatus.CLUSTER, launch.stderr
+    launch = desk.launch("--", "true").ended(ExitStatus.CLUSTER)
     first, second = (host.name for host in desk.cluster.hosts)
     assert f"{second} shares the state folder of {first}" in launch.stderr
-    preflight = desk.start("preflight", "--hosts", str(desk.hosts))
-    assert preflight.wait() == ExitStatus.CLUSTER, preflight.stderr
+    preflight = desk.start("preflight", "--hosts", str(desk.hosts)).ended(ExitStatus.CLUSTER)
     assert f'write state = "/var/tmp/orchestrate-{second}"' in " ".join(preflight.stdout.split())
     head, last = desk.hosts.read_text().rsplit(f'state = "{one}"', 1)
     desk.hosts.write_text(f'{head}state = "{desk.folder / "another"}"{last}')
-    launch = desk.launch("--", "true")
-    assert launch.wait() == ExitStatus.OK, launch.stderr
+    desk.launch("--", "true").ended()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a full or read-only disk needs root to mount")
@@ -200,11 +196,9 @@ def test_a_workdir_that_cannot_be_written(
     with mounted(desk.folder / "disk", options) as disk:
         every(desk, workdir=str(disk / "work"))
         desk.script("data", "x" * 100_000)
-        launch = desk.launch("--", "true")
-        assert launch.wait() == ExitStatus.CLUSTER, launch.stderr
+        launch = desk.launch("--", "true").ended(ExitStatus.CLUSTER)
         assert launch_says in launch.stderr
         assert launch.stderr.count("error:") == 1, launch.stderr
         traceback_free(desk, desk.run_id())
-        preflight = desk.start("preflight", "--hosts", str(desk.hosts))
-        assert preflight.wait() == ExitStatus.CLUSTER, preflight.stderr
+        preflight = desk.start("preflight", "--hosts", str(desk.hosts)).ended(ExitStatus.CLUSTER)
         assert preflight_says in preflight.stdout, preflight.stdout

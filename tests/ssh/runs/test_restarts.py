@@ -89,8 +89,7 @@ def test_a_working_folder_that_is_gone_is_reported(desk: Desk) -> None:
         "import shutil\nif attempt == 1 and me['index'] == 1: shutil.rmtree(pathlib.Path.cwd()); sys.exit(7)"
     )
     how = f"def fail(step): pass\n{lose}"
-    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), how)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), how).ended()
     host = desk.cluster.hosts[1].name
     assert f"note: the run's folder is gone from {host}, with all that tasks wrote there" in viewer.stderr
 
@@ -120,8 +119,7 @@ def test_a_new_keeper_goes_on_with_the_restarts(desk: Desk) -> None:
     viewer.signal(signal.SIGKILL)
     os.kill(desk.keeper(run), signal.SIGKILL)
     desk.timings = FAST
-    tail = desk.start("tail", run, TOKEN="12345")
-    assert tail.wait() == ExitStatus.OK, tail.stderr
+    desk.start("tail", run, TOKEN="12345").ended()
     assert "token 5" in log(desk, run, 2, "worker-0")
     assert ended(desk, run)["attempts"] == 2
 
@@ -312,8 +310,7 @@ def test_no_attempt_starts_beside_a_task_that_cannot_be_ended(desk: Desk) -> Non
     name = desk.cluster.hosts[1].name
     assert f"{name} has live tasks of the last attempt: worker/1" in viewer.stderr
     assert not [event for event in desk.named("TaskStarted", run) if event["attempt"] == 2]
-    stop = desk.start("stop", run)
-    assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.start("stop", run).ended()
     desk.hosts_are_quiet(run)
 
 
@@ -329,8 +326,7 @@ def test_a_host_that_is_away_as_the_launch_begins_has_its_place_taken(four: Desk
     four.kill_sshd(four.cluster.servers[0])
     four.kill_sshd(four.cluster.servers[2])
     names = [host.name for host in four.cluster.hosts]
-    viewer = four.launch("--max-restarts", "1", "--", trainer(four), "fail = lambda step: None")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    viewer = four.launch("--max-restarts", "1", "--", trainer(four), "fail = lambda step: None").ended()
     run = four.run_id()
     assert f"{names[0]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
     assert f"note: {names[2]} cannot stand in for another host: refused the connection" in viewer.stderr

@@ -16,8 +16,7 @@ def validated(
     desk: Desk, *options: str, status: ExitStatus = ExitStatus.OK, skip: str = "--skip-preflight"
 ) -> list[str]:
     """Launch, and say which hosts trained alone."""
-    viewer = desk.start("launch", "--hosts", str(desk.hosts), *skip.split(), *options, "--", "true")
-    assert viewer.wait() == status, viewer.stderr
+    desk.start("launch", "--hosts", str(desk.hosts), *skip.split(), *options, "--", "true").ended(status)
     logs = sorted((desk.run_folder() / "logs" / "validate").glob("*.log"))
     names = [host.name for host in desk.cluster.hosts]
     return [names[int(path.stem.rpartition("-")[2])] for path in logs]

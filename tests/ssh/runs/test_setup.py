@@ -54,21 +54,18 @@ def environments(desk: Desk) -> list[Path]:
 def test_hosts_without_an_index_get_their_packages_from_here(desk: Desk, wheels: Path) -> None:
     write(desk, 'packages = ["small"]')
     setup = ("setup", "--hosts", str(desk.hosts))
-    first = desk.start(*setup, **offline(desk, wheels))
-    assert first.wait(LIMIT) == 0, first.stderr
+    first = desk.start(*setup, **offline(desk, wheels)).ended(limit=LIMIT)
     assert "2 hosts ready with the environment" in first.stdout
     assert first.stderr.count("rehearsal-[01-02]: environment made in") == 1
     assert len(environments(desk)) == 2
-    again = desk.start(*setup, "--json", **offline(desk, wheels))
-    assert again.wait() == 0, again.stderr
+    again = desk.start(*setup, "--json", **offline(desk, wheels)).ended()
     events = [json.loads(line) for line in again.stdout.splitlines()]
     assert [event["reused"] for event in events if event["event"] == "EnvironmentMade"] == [True, True]
 
     # A host is replaced; a launch makes the environment again.
     shutil.rmtree(Path(desk.cluster.hosts[1].workdir).expanduser())
     script = desk.script("use.py", "import small, sys; print('answer', small.answer, sys.prefix)")
-    viewer = desk.start(*LAUNCH, str(desk.hosts), "--", script, **offline(desk, wheels))
-    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    viewer = desk.start(*LAUNCH, str(desk.hosts), "--", script, **offline(desk, wheels)).ended(limit=LIMIT)
     assert viewer.stderr.count("environment made in") == 1
     assert viewer.stdout.count("answer 42") == 2
     assert all(str(path) in viewer.stdout for path in environments(desk))
@@ -80,8 +77,7 @@ def test_a_python_of_ones_own_is_left_alone(desk: Desk, wheels: Path) -> None:
     write(desk, 'packages = ["small"]', 'via = "controller"')
     text = desk.hosts.read_text().replace("[[host]]", f'[[host]]\npython = "{sys.executable}"', 1)
     desk.hosts.write_text(text)
-    viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
-    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels)).ended(limit=LIMIT)
     assert viewer.stdout.startswith("1 host ready")
     assert "a `python` of your own" in viewer.stdout
     assert len(environments(desk)) == 1
@@ -89,8 +85,7 @@ def test_a_python_of_ones_own_is_left_alone(desk: Desk, wheels: Path) -> None:
 
 def test_packages_that_do_not_exist_end_it_before_a_host_is_asked(desk: Desk, wheels: Path) -> None:
     write(desk, 'packages = ["nosuch>=1"]')
-    viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
-    assert viewer.wait(LIMIT) == 3
+    viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels)).ended(3, limit=LIMIT)
     assert "error: cannot resolve the packages of [env]" in viewer.stderr
     assert "nosuch" in viewer.stderr
     assert "Traceback" not in viewer.stderr
@@ -133,13 +128,11 @@ def test_hosts_without_a_python_that_fits_get_one(desk: Desk, wheels: Path, tmp_
     for number, _ in enumerate(desk.cluster.hosts, 1):
         with (desk.cluster.folder / f"home-{number}" / ".config" / "uv" / "uv.toml").open("a") as file:
             file.write('python-preference = "only-managed"\n')  # as if they had none
-    viewer = desk.start("setup", "--hosts", str(desk.hosts), **env)
-    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    viewer = desk.start("setup", "--hosts", str(desk.hosts), **env).ended(limit=LIMIT)
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert f"orchestrate installs Python {minor} in the working folder" in viewer.stderr
     script = desk.script("use.py", "import small, sys; print('base', sys.base_prefix)")
-    viewer = desk.start(*LAUNCH, str(desk.hosts), "--", script, **env)
-    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    viewer = desk.start(*LAUNCH, str(desk.hosts), "--", script, **env).ended(limit=LIMIT)
     assert viewer.stdout.count("/data/") == 2, viewer.stdout
 
 
@@ -161,8 +154,9 @@ def test_the_header_of_a_script_is_its_environment(desk: Desk, wheels: Path) -> 
     desk.write_hosts(desk.cluster.hosts, python="")
     desk.script("use.py", HEADER)
     for command in (["python", "use.py", "7"], ["uv", "run", "--script", "use.py", "7"]):
-        viewer = desk.start(*LAUNCH, str(desk.hosts), "--", *command, **offline(desk, wheels))
-        assert viewer.wait(LIMIT) == 0, viewer.stderr
+        viewer = desk.start(*LAUNCH, str(desk.hosts), "--", *command, **offline(desk, wheels)).ended(
+            limit=LIMIT
+        )
         assert viewer.stdout.count("answer 42") == viewer.stdout.count(" 7\n") == 2
         assert "the environment is what the header of use.py lists: small" in viewer.stderr
         assert all(str(path) in viewer.stdout for path in environments(desk))
@@ -170,8 +164,7 @@ def test_the_header_of_a_script_is_its_environment(desk: Desk, wheels: Path) -> 
 
     desk.script("use.py", HEADER.replace('"small"', '"small >= 1.0"'))
     write(desk, 'packages = ["small"]')
-    viewer = desk.start(*LAUNCH, str(desk.hosts), "--", "use.py", **offline(desk, wheels))
-    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    viewer = desk.start(*LAUNCH, str(desk.hosts), "--", "use.py", **offline(desk, wheels)).ended(limit=LIMIT)
     assert f"the packages in the header of use.py are not read: {desk.hosts} has its [env]" in viewer.stderr
     names = {path.name for path in environments(desk)}
     assert names > {made}, "the first one may be in use"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk, mounted, until
 
@@ -32,8 +31,7 @@ print("no newline at the end", end="")
 
 def test_many_lines_of_every_kind_from_four_tasks(four: Desk) -> None:
     four.script("t.py", LOUD)
-    viewer = four.launch("--", "t.py", "2000")
-    assert viewer.wait(120) == ExitStatus.OK, viewer.stderr
+    viewer = four.launch("--", "t.py", "2000").ended(limit=120)
     run = four.run_id()
     four.logs_are_identical(run)
     log = (four.run_folder() / "logs/1/worker-3.log").read_bytes()
@@ -53,8 +51,7 @@ def test_many_lines_of_every_kind_from_four_tasks(four: Desk) -> None:
 def test_json_is_json_and_nothing_else(desk: Desk) -> None:
     import json
 
-    viewer = desk.launch("--json", "--", "sh", "-c", "echo one; echo '{not json'")
-    assert viewer.wait() == ExitStatus.OK
+    viewer = desk.launch("--json", "--", "sh", "-c", "echo one; echo '{not json'").ended()
     events = [json.loads(line) for line in viewer.stdout.splitlines()]
     assert [e["text"] for e in events if e["event"] == "LogLine"].count("{not json") == 2
     names = [e["event"] for e in events]
@@ -74,8 +71,7 @@ def test_a_full_disk_on_a_node_does_not_end_the_training(desk: Desk) -> None:
             "print('trained to the end')\n"
             "open(sys.argv[1] + os.environ['TF_CONFIG'][-2], 'w').write('done')\n",
         )
-        viewer = desk.launch("--", "t.py", str(desk.folder / "done-"))
-        assert viewer.wait() == ExitStatus.OK, viewer.stderr
+        desk.launch("--", "t.py", str(desk.folder / "done-")).ended()
         assert len(list(desk.folder.glob("done-*"))) == 1
         gaps = desk.named("LogGap")
         assert gaps
@@ -106,8 +102,7 @@ def test_a_stop_does_not_wait_for_all_of_a_flood(desk: Desk) -> None:
 @pytest.mark.parametrize("count", [16, pytest.param(64, marks=pytest.mark.soak)])
 def test_many_hosts_through_the_whole_of_launch(tmp_path: Path, count: int) -> None:
     with Cluster(count) as cluster, closing(Desk(cluster, tmp_path)) as desk:
-        viewer = desk.launch("--no-validate", "--", "hostname", fast=False)
-        assert viewer.wait(120) == ExitStatus.OK, viewer.stderr
+        viewer = desk.launch("--no-validate", "--", "hostname", fast=False).ended(limit=120)
         lines = [line for line in viewer.stdout.splitlines() if line.endswith(f"| {socket.gethostname()}")]
         assert len(lines) == count
         reach = [check["level"] for check in desk.named("CheckReported") if check["check"] == "reach"]

@@ -58,7 +58,7 @@ def writing(desk: Desk, tmp_path: Path) -> Path:
     (desk.project / "events").write_bytes(events.read_bytes())
     desk.script("task.py", TASK)
     options = ("--detach", "--skip-preflight", "--no-validate")
-    assert desk.launch(*options, "--", "task.py", str(tmp_path / "go")).wait() == ExitStatus.OK
+    desk.launch(*options, "--", "task.py", str(tmp_path / "go")).ended()
     return tmp_path / "go"
 
 
