@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from orchestrator.errors import ExitStatus
 from orchestrator.store.key import opened
 from tests.local.here import inventory
 from tests.polling import poll
+from tests.verbs import call
 
 ROOT = Path(__file__).parents[2]
 Launch: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
@@ -141,3 +144,22 @@ def test_tasks_of_pytorch_are_led_to_the_network_of_their_host(tmp_path: Path, l
         ended = launch("--", "sh", "-c", f"echo seen: {' '.join('$' + name for name in names)}")
         assert ended.returncode == 0, ended.stderr
         assert f"seen: {seen}\n" in ended.stdout.replace("seen:\n", "seen: \n")
+
+
+# --- A launch that was refused is not the newest run ---
+
+
+def test_a_refused_launch_is_not_the_newest_run(tmp_path: Path) -> None:
+    with inventory(tmp_path, "gpu-01") as hosts:
+        (tmp_path / "hosts.toml").write_text(hosts)
+        launch = ("launch", "--no-validate", "--name")
+        command = ("--", "sh", "-c", "echo trained")
+        done = call((*launch, "trained", "--skip-preflight", *command), tmp_path, tmp_path / "state")
+        assert done.status == 0, done.err
+        port = int(re.findall(r"task_port = (\d+)", hosts)[0])
+        with socket.create_server(("", port)):
+            refused = call((*launch, "refused", *command), tmp_path, tmp_path / "state")
+        assert refused.status == 3, refused.err
+        told = call(("tail",), tmp_path, tmp_path / "elsewhere")
+        assert told.status == 0, told.err
+        assert "trained" in told.out

@@ -1,9 +1,20 @@
 """The keeper outlives viewers; when it is killed itself, the run goes on and another takes over."""
 
+import os
 import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import Desk
+from orchestrator.model import Host, Role
+from orchestrator.rehearsal import Cluster
+from tests.ssh.runs.desk import Desk, until
+from tests.ssh.runs.keeper_kills import Soak, draw
+from tests.training import training_python
 
 # Counts until a file says that it is enough.
 COUNTING = """
@@ -48,3 +59,61 @@ def test_two_runs_at_once_on_the_same_hosts(desk: Desk) -> None:
     assert f":{desk.cluster.hosts[0].task_port}" not in third.stdout
     let_it_end(desk)
     assert first.wait() == ExitStatus.OK, first.stderr
+
+
+# --- Without a keeper: what would never end by itself ends after the lifeline, healthy training goes on ---
+
+LIFELINE = 3  # seconds
+SLEEP = "import time; print('up', flush=True); time.sleep(600)\n"
+
+
+def unkept(desk: Desk, hosts: list[Host], count: int) -> str:
+    """A run with a short lifeline, whose keeper was killed."""
+    desk.script("t.py", SLEEP)
+    desk.write_hosts(hosts, job=f"[job]\ngrace = 1\nlifeline = {LIFELINE}")
+    desk.launch("--detach", "--", "t.py").ended()
+    run = desk.run_id()
+    until("all run", lambda: len(desk.task_pids(run)) == count)
+    until("all are followed", lambda: any(e["phase"] == "follow" for e in desk.named("PhaseStarted", run)))
+    if Role.PS in {host.role for host in hosts}:
+        followed = time.monotonic()
+        until("a lifeline is over under a keeper", lambda: time.monotonic() > followed + LIFELINE + 1)
+        assert len(desk.task_pids(run)) == count
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    return run
+
+
+def test_parameter_servers_and_their_workers_end_and_a_chief_goes_on(four: Desk) -> None:
+    roles = (Role.CHIEF, Role.WORKER, Role.PS)
+    hosts = [replace(host, role=role) for host, role in zip(four.cluster.hosts, roles, strict=False)]
+    run = unkept(four, hosts, 3)
+    until("the others have ended", lambda: not any(four.machinery_of(run, host) for host in hosts[1:]))
+    assert len(four.task_pids(run)) == 1
+    (chief,) = four.task_pids(run, "chief/0")
+    status = four.start("status", run).ended()
+    assert status.stdout.count("killed by SIGTERM") == 2
+    os.kill(chief, signal.SIGTERM)
+    four.start("tail", run).ended(ExitStatus.RUN_FAILED)
+    four.nothing_is_left(run)
+
+
+# --- A few rounds of scripts/soak-keeper: each seed is a moment, a trainer and a way to go on ---
+
+# Stopped from elsewhere, followed from everywhere, and killed twice; test_every_phase.py has the rest.
+SEEDS = (48, 47, 39)
+
+
+@pytest.fixture(scope="module")
+def soak(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Soak]:
+    with (
+        Cluster(3) as cluster,
+        closing(Desk(cluster, tmp_path_factory.mktemp("soak") / "a user's $(folder)")) as desk,
+    ):
+        yield Soak(desk, training_python())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_keeper_killed_at_any_moment_leaves_nothing_that_cannot_be_seen_and_ended(
+    soak: Soak, seed: int
+) -> None:
+    soak.round(draw(seed))
