@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import signal
+from collections.abc import Iterator
 from itertools import groupby
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from orchestrator.sync import rsync
 from tests import golden
+from tests.exclusive import exclusive
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,8 +27,17 @@ def usable_rsync() -> None:
         pytest.skip("no rsync, or one before 3.4, which orchestrate does not use")
 
 
+@pytest.fixture
+def cleaning() -> Iterator[None]:
+    """An orphan that one of these tests looks at is nobody's for the others: they would end it."""
+    with exclusive("clean"):
+        yield
+
+
 # Each test of these keeps the cores busy for seconds.
 _LONG = ("tf", "frameworks", "scripts", "slurm", "failnth")
+# What some tests may take who do not say it themselves; the first one's time has what all of them need, too.
+_SECONDS = {"tf": 300, "frameworks": 300, "slurm": 300, "cluster": 600}
 
 
 @pytest.hookimpl(trylast=True)
@@ -35,6 +46,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     The tests in the parts between mostly wait.
     """
+    for item in items:
+        seconds = _SECONDS.get(item.path.relative_to(config.rootpath).parts[1])
+        if seconds and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(seconds))
     count = getattr(config, "workerinput", {}).get("workercount", 1)
     files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
     long = [file for file in files if file[0].path.relative_to(config.rootpath).parts[1] in _LONG]

@@ -13,15 +13,7 @@ from tests.cluster.machines import Cluster, described
 from tests.exclusive import exclusive
 
 ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
 UP_SECONDS = 60  # the promise of scripts/cluster once its image is there
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bringing the cluster up is on the first one's time."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(600))
 
 
 def missing_docker() -> str:

@@ -13,7 +13,7 @@ from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from tests.cluster.conftest import ROOT, skip_without_docker
 from tests.exclusive import exclusive
-from tests.ssh.runs.desk import Desk, until
+from tests.ssh.runs.desk import HOSTILE, Desk, until
 
 WAITING = (
     "import os, sys, time\n"
@@ -63,7 +63,7 @@ def desk(tmp_path: Path, engine: str, image: str, limits: Path) -> Iterator[Desk
     options = {"SetEnv": f"CONTAINERS_CONF={limits}"}
     with (
         Cluster(2, options=options) as cluster,
-        closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made,
+        closing(Desk(cluster, tmp_path / HOSTILE)) as made,
     ):
         job = '[job]\nframework = "none"'
         made.write_hosts(cluster.hosts, job, python="python3", container=image, container_engine=engine)

@@ -2,22 +2,12 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from orchestrator.rehearsal import Cluster
-from tests.ssh.runs.desk import Desk
+from tests.ssh.runs.desk import Desk, desk_with
 from tests.training import jax_python, torch_python, training_python
-
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture
@@ -40,5 +30,4 @@ def _desk(folder: Path, python: Callable[[], str], what: str) -> Iterator[Desk]:
     if not found and not os.environ.get("CI"):
         pytest.skip(f"needs {what}: scripts/setup frameworks")
     assert found, f"CI has not {what}: scripts/setup tests"
-    with Cluster(4, python=found) as cluster, closing(Desk(cluster, folder)) as made:
-        yield made
+    yield from desk_with(4, folder, python=found)

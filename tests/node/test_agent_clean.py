@@ -3,7 +3,6 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,19 +12,11 @@ import pytest
 from orchestrator.node.disk import removing
 from orchestrator.node.serve.agent import Request
 from orchestrator.node.stock import work
-from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient
 from tests.node.harness import names_in
 from tests.node.lab import Lab, gone, wait_gone
 
-
-@pytest.fixture(autouse=True)
-def _alone() -> Iterator[None]:
-    """An orphan that one of these tests looks at is nobody's for the others: they would end it."""
-    with exclusive("clean"):
-        yield
-
-
+pytestmark = pytest.mark.usefixtures("cleaning")
 MONTH = 30 * 86_400.0
 DIGEST, OTHER = "a1" * 20, "b2" * 20
 

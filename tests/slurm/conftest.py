@@ -11,14 +11,6 @@ import pytest
 from tests.exclusive import exclusive
 from tests.slurm.cluster import ROOT, Slurm
 
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(300))
-
 
 def missing() -> str:
     """Why there can be no Slurm here, "" when there can."""

@@ -4,20 +4,17 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
-from orchestrator.rehearsal import Cluster
 from tests.processes import cmdline, pids
-from tests.ssh.runs.desk import Desk, Viewer, until
+from tests.ssh.runs.desk import Desk, Viewer, desk_with, until
 from tests.ssh.runs.test_hosts_that_fail import stopped
 
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with Cluster(3, name="gpu") as cluster, closing(Desk(cluster, tmp_path_factory.mktemp("exec"))) as made:
-        yield made
+    yield from desk_with(3, tmp_path_factory.mktemp("exec"), name="gpu")
 
 
 def start(desk: Desk, *words: str) -> Viewer:

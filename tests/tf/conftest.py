@@ -1,23 +1,13 @@
 """What the tests of training share: data to train on, and desks with hosts that have TensorFlow."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from orchestrator.rehearsal import Cluster
-from tests.ssh.runs.desk import Desk
+from tests.ssh.runs.desk import Desk, desk_with
 from tests.tf.gang import called, once
 from tests.training import training_python
-
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")
@@ -32,19 +22,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    yield from _desk(tmp_path, 2)
+    yield from desk_with(2, tmp_path, python=training_python())
 
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Desk]:
-    yield from _desk(tmp_path, 3)
+    yield from desk_with(3, tmp_path, python=training_python())
 
 
 @pytest.fixture
 def four(tmp_path: Path) -> Iterator[Desk]:
-    yield from _desk(tmp_path, 4)
-
-
-def _desk(tmp_path: Path, hosts: int) -> Iterator[Desk]:
-    with Cluster(hosts, python=training_python()) as cluster, closing(Desk(cluster, tmp_path)) as made:
-        yield made
+    yield from desk_with(4, tmp_path, python=training_python())

@@ -1,11 +1,10 @@
 from collections.abc import Generator, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from orchestrator.rehearsal import Cluster
-from tests.ssh.runs.desk import Desk
+from tests.ssh.runs.desk import HOSTILE, Desk, desk_with
 
 
 @pytest.fixture(scope="module")
@@ -18,12 +17,12 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     """Two hosts; enough for everything that is about one task and the others."""
-    yield from _desk(2, tmp_path)
+    yield from desk_with(2, tmp_path / HOSTILE)
 
 
 @pytest.fixture
 def four(tmp_path: Path) -> Iterator[Desk]:
-    yield from _desk(4, tmp_path)
+    yield from desk_with(4, tmp_path / HOSTILE)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -35,8 +34,3 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for path in sorted([*folder.glob("*/err-*"), *folder.glob("*/state/orchestrate/runs/*/debug.log")]):
             report.sections.append((path.name, path.read_text("utf-8", "replace")[-4000:]))
     return report
-
-
-def _desk(count: int, tmp_path: Path) -> Iterator[Desk]:
-    with Cluster(count) as cluster, closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made:
-        yield made

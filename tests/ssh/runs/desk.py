@@ -27,6 +27,7 @@ from tests.processes import bearers, cmdline, descendants, has_open, holder, is_
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LIMIT = 120.0  # seconds; a bound on what must happen, never a wait
+HOSTILE = "a user's $(folder)"
 _LISTENS = "Server listening on"  # as sshd writes it, once for each address
 
 # Grandchildren of every kind that escape from a careless launcher.
@@ -414,3 +415,8 @@ class Desk:
                 if has_open(pid, lock):
                     with contextlib.suppress(ProcessLookupError):  # a keeper that was just leaving
                         os.kill(pid, signal.SIGKILL)
+
+
+def desk_with(hosts: int, folder: Path, **cluster: Any) -> Iterator[Desk]:
+    with Cluster(hosts, **cluster) as running, contextlib.closing(Desk(running, folder)) as made:
+        yield made

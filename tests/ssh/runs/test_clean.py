@@ -4,23 +4,14 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import ExitStatus
-from tests.exclusive import exclusive
 from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
 
-
-@pytest.fixture(autouse=True)
-def _alone() -> Iterator[None]:
-    """An orphan that one of these tests looks at is nobody's for the others: they would end it."""
-    with exclusive("clean"):
-        yield
-
-
+pytestmark = pytest.mark.usefixtures("cleaning")
 YEAR = 365 * 86_400.0
 
 

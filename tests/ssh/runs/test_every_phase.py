@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
-from tests.ssh.runs.desk import Desk, until
+from tests.ssh.runs.desk import HOSTILE, Desk, until
 from tests.ssh.runs.phases import PHASES, Held, hold, traceback_free
 
 BOUND = 40.0  # seconds; all of it is over much sooner, but on a machine that is busy with other things
@@ -21,7 +21,7 @@ BOUND = 40.0  # seconds; all of it is over much sooner, but on a machine that is
 
 @pytest.fixture
 def desk(cluster: Cluster, tmp_path: Path) -> Iterator[Desk]:
-    with closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made:
+    with closing(Desk(cluster, tmp_path / HOSTILE)) as made:
         yield made
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Host, Role
 from orchestrator.rehearsal import Cluster
-from tests.ssh.runs.desk import Desk, until
+from tests.ssh.runs.desk import HOSTILE, Desk, until
 from tests.ssh.runs.keeper_kills import Soak, draw
 from tests.training import training_python
 
@@ -107,7 +107,7 @@ SEEDS = (48, 47, 39)
 def soak(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Soak]:
     with (
         Cluster(3) as cluster,
-        closing(Desk(cluster, tmp_path_factory.mktemp("soak") / "a user's $(folder)")) as desk,
+        closing(Desk(cluster, tmp_path_factory.mktemp("soak") / HOSTILE)) as desk,
     ):
         yield Soak(desk, training_python())
 

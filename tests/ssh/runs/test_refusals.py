@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal import cluster as sshd
-from tests.ssh.runs.desk import Desk, mounted
+from tests.ssh.runs.desk import HOSTILE, Desk, mounted
 from tests.ssh.runs.phases import traceback_free
 
 JOB = '[job]\ncommand = ["true"]\n'
@@ -98,7 +98,7 @@ def desk(cluster: Cluster, tmp_path: Path) -> Iterator[Desk]:
 
 
 def desks(cluster: Cluster, tmp_path: Path) -> Iterator[Desk]:
-    with closing(Desk(cluster, tmp_path / "a user's $(folder)")) as made:
+    with closing(Desk(cluster, tmp_path / HOSTILE)) as made:
         made.write_hosts(cluster.hosts, job=JOB)
         yield made
 
