@@ -83,9 +83,8 @@ def containers(engine: str, run: str) -> list[str]:
 def test_a_run_is_inside_and_leaves_no_container(desk: Desk, engine: str) -> None:
     end = desk.folder / "work-1"
     desk.script("t.py", WAITING.replace("sys.argv[1]", "'enough'"))
-    viewer = desk.launch("--", "t.py", fast=False)
+    viewer, run = desk.begin("--", "t.py", fast=False)
     viewer.shows("2 tasks on 2 hosts")
-    run = desk.run_id()
     names = [f"orchestrate-{run}-{host.name}" for host in desk.cluster.hosts]
     until("both are inside", lambda: viewer.stdout.count(f"inside python3 {os.getuid()}") == 2)
     assert containers(engine, run) == names
@@ -119,8 +118,7 @@ def test_a_container_that_is_killed_is_the_cause_and_the_next_attempt_has_anothe
 
 def test_nothing_stays_behind_a_keeper_that_is_gone(desk: Desk, engine: str) -> None:
     desk.script("t.py", WAITING.replace("sys.argv[1]", "'enough'"))
-    desk.launch("--detach", "--", "t.py").ended()
-    run = desk.run_id()
+    run = desk.detached("--", "t.py")
     until("both are inside", lambda: len(desk.named("TaskStarted", run)) == 2)
     desk.lose_keeper(run)
     assert len(containers(engine, run)) == 2

@@ -42,8 +42,7 @@ def test_it_goes_on_at_the_epoch_where_it_was_stopped_with_one_host_replaced(thr
     hosts, job = three.cluster.hosts, '[job]\nbackup = "backup"\n'
     three.write_hosts(hosts[:2], job=job)
     three.script("fit.py", FIT.format(stays=3))
-    three.launch("--detach", "--", "fit.py").wait()
-    first = three.run_id()
+    first = three.detached("--", "fit.py")
     until(
         "it stays in the fourth epoch",
         lambda: [one[-1:] for one in epochs(three, first).values()] == [[(3, 12)]] * 2,

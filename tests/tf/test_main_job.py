@@ -50,9 +50,8 @@ def test_an_unchanged_tutorial_script_and_the_death_of_one_task(desk: Desk) -> N
     text = (desk.project / desk.example("fit.py")).read_text()
     assert "orchestrat" not in text.replace("orchestrate launch", "")
     desk.script("main.py", re.sub(r"epochs=\d+", "epochs=100_000", text))
-    viewer = desk.launch("--", "python", "main.py")
+    viewer, run = desk.begin("--", "python", "main.py")
     viewer.shows("Epoch 2/")
-    run = desk.run_id()
     (victim,) = desk.task_pids(run, "worker/1")
     os.kill(victim, signal.SIGKILL)
     assert viewer.wait() == ExitStatus.RUN_FAILED

@@ -50,8 +50,7 @@ def test_an_interrupted_training_ends_with_the_weights_of_one_that_was_not(
 
     desk.timings = FAST
     moment = random.Random()
-    viewer = desk.launch("--max-restarts", "2", "--", *TRAINING, *SAVING)
-    run = desk.run_id()
+    viewer, run = desk.begin("--max-restarts", "2", "--", *TRAINING, *SAVING)
     at = moment.randrange(8, STEPS // 4)
     until("it has saved", lambda: saved(desk, run, 1, "worker-1") >= at, LIMIT)
     (victim,) = desk.task_pids(run, "worker/1")

@@ -250,6 +250,15 @@ class Desk:
         options = ("--skip-preflight", "--no-validate") if fast else ()
         return self.start("launch", "--hosts", str(self.hosts), *options, *words, shell=shell, **environ)
 
+    def begin(self, *words: str, fast: bool = True, **environ: str) -> tuple[Viewer, str]:
+        """Launch, and return the id of the run as soon as there is one."""
+        return self.launch(*words, fast=fast, **environ), self.run_id()
+
+    def detached(self, *words: str) -> str:
+        """The id of a run that was launched, and has no viewer."""
+        self.launch("--detach", *words).ended()
+        return self.run_id()
+
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:
         """At another machine: an empty state folder, and the same hosts.toml."""

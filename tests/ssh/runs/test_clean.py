@@ -34,8 +34,7 @@ def facts(viewer: Viewer) -> dict[str | None, dict[str, object]]:
 
 def family(desk: Desk) -> str:
     desk.script("t.py", FAMILY)
-    desk.launch("--detach", "--", "t.py").ended()
-    run = desk.run_id()
+    run = desk.detached("--", "t.py")
     until("both are up", lambda: desk.families_are_up(run, 2))
     return run
 

@@ -62,8 +62,7 @@ def test_a_script_that_hides_a_failure_succeeds_with_a_warning(
 def test_a_killed_task_takes_the_others_with_it_and_is_named(desk: Desk) -> None:
     task = "worker/1"
     desk.script("t.py", STUBBORN)
-    viewer = desk.launch("--", "t.py")
-    run = desk.run_id()
+    viewer, run = desk.begin("--", "t.py")
     until("both are up", lambda: viewer.stdout.count("up") == 2)
     (victim,) = desk.task_pids(run, task)
     os.kill(victim, signal.SIGKILL)

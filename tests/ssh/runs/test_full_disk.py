@@ -41,9 +41,8 @@ def nodes_have_all(desk: Desk, run: str) -> None:
 
 def test_with_room_again_the_rest_is_fetched_and_the_run_ends(desk: Desk, disk: Path) -> None:
     desk.script("loud.py", LOUD)
-    viewer = desk.launch("--", "loud.py")
+    viewer, run = desk.begin("--", "loud.py")
     viewer.shows("the logs wait on their hosts: No space left on device")
-    run = desk.run_id()
     nodes_have_all(desk, run)
     status = desk.start("status", run).ended()
     assert "exited" in status.stdout
@@ -62,9 +61,8 @@ def test_a_stop_ends_the_run_whatever_waits(desk: Desk) -> None:
     """Its tasks were done before: it has succeeded."""
     desk.timings = {"catch_up": 0.5}
     desk.script("loud.py", LOUD)
-    viewer = desk.launch("--", "loud.py")
+    viewer, run = desk.begin("--", "loud.py")
     viewer.shows("the logs wait on their hosts")
-    run = desk.run_id()
     nodes_have_all(desk, run)
     stop = desk.start("stop", "--now", run).ended()
     assert "no answer" not in stop.stderr
@@ -77,8 +75,7 @@ def test_a_stop_ends_the_run_whatever_waits(desk: Desk) -> None:
 
 def test_a_viewer_reports_a_disk_on_which_no_event_finds_room(desk: Desk, disk: Path) -> None:
     desk.script("long.py", "import time\nprint('up', flush=True)\ntime.sleep(3600)\n")
-    desk.launch("--detach", "--", "long.py").ended()
-    run = desk.run_id()
+    run = desk.detached("--", "long.py")
     until("both live", lambda: len(desk.task_pids(run)) == 2)
     filled = subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'rest'}"], check=False, capture_output=True)
     assert b"No space left" in filled.stderr

@@ -94,8 +94,7 @@ def test_a_hang_can_only_be_reported_and_passes(desk: Desk) -> None:
 
 def test_stacks_by_hand_from_any_machine(desk: Desk) -> None:
     desk.script("t.py", TRAINER)
-    viewer = desk.launch("--name", "night", "--", "t.py", "deadlock")
-    run = desk.run_id()
+    viewer, run = desk.begin("--name", "night", "--", "t.py", "deadlock")
     until("both have stepped", lambda: viewer.stdout.count("has stepped") == 2)
     first, second = (host.name for host in desk.cluster.hosts)
     asked = desk.start("stacks", "night").ended()

@@ -37,8 +37,7 @@ def test_a_connection_lost_in_a_validation_is_found_again(desk: Desk) -> None:
     wait = f"while not os.path.exists({str(enough)!r}): time.sleep(0.05)\n"
     desk.script("wait.py", f"import os, time\nprint('up', flush=True)\n{wait}")
     desk.write_hosts(desk.cluster.hosts, job="[job]\nvalidate = 'python3 wait.py'\n")
-    viewer = desk.launch("--skip-preflight", "--", "true", fast=False)
-    run = desk.run_id()
+    viewer, run = desk.begin("--skip-preflight", "--", "true", fast=False)
     log = desk.run_folder(run) / "logs" / "validate" / "worker-1.log"
     until("it validates", lambda: log.exists() and log.read_text() == "up\n")
     os.kill(desk.agents_of(1)[0], signal.SIGKILL)
@@ -58,8 +57,7 @@ def test_all_hosts_lost_a_stop_ends_in_time_and_says_what_it_does_not_know(desk:
     desk.timings = {"stop_unreachable": 0.5, "stop_impatient": 0.5, "last_try": 0.5}
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1")
     desk.script("t.py", FAMILY)
-    viewer = desk.launch("--", "t.py")
-    run = desk.run_id()
+    viewer, run = desk.begin("--", "t.py")
     until("both families are up", lambda: desk.families_are_up(run, 2))
     for server in desk.cluster.servers:
         desk.kill_sshd(server)
@@ -89,8 +87,7 @@ def test_a_host_that_comes_back_for_the_last_proof_is_told_to_stop_too(desk: Des
     waits = 'case $ORCHESTRATE_TASK in */worker/0/*) until test -e "$0"; do sleep 0.05; done; exit 3;; esac'
     code = f"{waits}; exec python3 family.py"
     mark = desk.folder / "fail"
-    viewer = desk.launch("--", "sh", "-c", code, str(mark))
-    run = desk.run_id()
+    viewer, run = desk.begin("--", "sh", "-c", code, str(mark))
     until("the family is up", lambda: desk.families_are_up(run, 1))
     desk.kill_sshd(desk.cluster.servers[1])
     until("the loss is told", lambda: desk.named("HostLost", run))
@@ -110,9 +107,8 @@ def test_a_host_that_comes_back_for_the_last_proof_is_told_to_stop_too(desk: Des
 def with_a_dead_machine(desk: Desk) -> tuple[Viewer, str]:
     """A run of which everything on the second host has died, its sshd too."""
     desk.script("t.py", COUNTING)
-    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
+    viewer, run = desk.begin("--", "t.py", str(desk.folder / "enough"))
     viewer.shows("line 5")
-    run = desk.run_id()
     desk.kill_sshd(desk.cluster.servers[1])
     kill_all(desk.machinery_of(run, desk.cluster.hosts[1]))
     until("its tasks are gone", lambda: not desk.task_pids(run, "worker/1"))
@@ -158,8 +154,7 @@ while n < 10_000 or not os.path.exists(sys.argv[1]):
 def test_no_byte_is_lost_however_often_connections_are_cut(desk: Desk) -> None:
     dice = random.Random(20261121)
     desk.script("t.py", LOUD)
-    desk.launch("--detach", "--", "t.py", str(desk.folder / "enough")).ended()
-    run = desk.run_id()
+    run = desk.detached("--", "t.py", str(desk.folder / "enough"))
     until("both run", lambda: len(desk.named("TaskStarted", run)) == 2)
     for cut in range(8):
         victims = until("both are followed", lambda: len(found := desk.served()) >= 4 and found)

@@ -38,9 +38,8 @@ def let_it_end(desk: Desk) -> None:
 
 
 def test_a_closed_terminal_changes_nothing(desk: Desk) -> None:
-    viewer = desk.launch(*counting(desk))
+    viewer, run = desk.begin(*counting(desk))
     viewer.shows("line 5")
-    run = desk.run_id()
     viewer.signal(signal.SIGHUP)
     viewer.wait()
     let_it_end(desk)
@@ -49,9 +48,8 @@ def test_a_closed_terminal_changes_nothing(desk: Desk) -> None:
 
 
 def test_two_runs_at_once_on_the_same_hosts(desk: Desk) -> None:
-    first = desk.launch(*counting(desk))
+    first, run = desk.begin(*counting(desk))
     first.shows("line 5")
-    run = desk.run_id()
     second = desk.launch("--", "true").ended(ExitStatus.CLUSTER)
     assert run in second.stdout + second.stderr
     assert "@" in second.stdout + second.stderr
@@ -71,8 +69,7 @@ def unkept(desk: Desk, hosts: list[Host], count: int) -> str:
     """A run with a short lifeline, whose keeper was killed."""
     desk.script("t.py", SLEEP)
     desk.write_hosts(hosts, job=f"[job]\ngrace = 1\nlifeline = {LIFELINE}")
-    desk.launch("--detach", "--", "t.py").ended()
-    run = desk.run_id()
+    run = desk.detached("--", "t.py")
     until("all run", lambda: len(desk.task_pids(run)) == count)
     until("all are followed", lambda: any(e["phase"] == "follow" for e in desk.named("PhaseStarted", run)))
     if Role.PS in {host.role for host in hosts}:

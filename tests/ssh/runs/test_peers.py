@@ -131,9 +131,8 @@ def test_a_node_sees_whether_its_task_meets_another(name: str) -> None:
 
 def test_tasks_that_are_apart_are_reported_once(desk: Desk) -> None:
     desk.script("t.py", STEPS + "while not os.path.exists(sys.argv[1]): time.sleep(0.05)")
-    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
+    viewer, run = desk.begin("--", "t.py", str(desk.folder / "enough"))
     viewer.shows(WORDS)
-    run = desk.run_id()
     status, as_json = desk.start("status", run), desk.start("status", "--json", run)
     assert (status.wait(), as_json.wait()) == (ExitStatus.OK, ExitStatus.OK)
     assert f"warning: {WORDS}" in status.stdout

@@ -65,8 +65,7 @@ def spares(desk: Desk, *numbers: int, job: str = "") -> None:
 def test_a_failed_attempt_is_followed_by_another_that_goes_on(desk: Desk) -> None:
     desk.timings = FAST
     how = "def fail(step):\n if me['index'] == 1 and attempt < 3 and step == 5 * attempt: sys.exit(7)"
-    viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), how)
-    run = desk.run_id()
+    viewer, run = desk.begin("--max-restarts", "2", "--", trainer(desk), how)
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     assert "attempt 1 failed: worker/1 on" in viewer.stderr
     assert "restart 2 of 2" in viewer.stderr
@@ -96,8 +95,7 @@ def test_a_working_folder_that_is_gone_is_reported(desk: Desk) -> None:
 
 def test_a_user_can_stop_in_the_pause(desk: Desk) -> None:
     desk.timings = LONG_PAUSE
-    viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), "def fail(step): sys.exit(7)")
-    run = desk.run_id()
+    viewer, run = desk.begin("--max-restarts", "2", "--", trainer(desk), "def fail(step): sys.exit(7)")
     viewer.shows("restart 1 of 2 in 10 min")
     viewer.signal(signal.SIGINT)
     assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
@@ -113,8 +111,7 @@ def test_a_new_keeper_goes_on_with_the_restarts(desk: Desk) -> None:
     how = (
         "def fail(step):\n if attempt == 1: sys.exit(7)\nprint('token', len(os.environ['TOKEN']), flush=True)"
     )
-    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), how, TOKEN="12345")
-    run = desk.run_id()
+    viewer, run = desk.begin("--max-restarts", "1", "--", trainer(desk), how, TOKEN="12345")
     viewer.shows("restart 1 of 1")
     viewer.signal(signal.SIGKILL)
     os.kill(desk.keeper(run), signal.SIGKILL)
@@ -153,8 +150,7 @@ def power_off(desk: Desk, run: str, number: int) -> None:
 def half_way_with_a_spare(desk: Desk, restarts: str = "1") -> tuple[Viewer, str, list[str]]:
     desk.timings = FAST
     spares(desk, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
-    viewer = desk.launch("--max-restarts", restarts, "--", trainer(desk), WAIT)
-    run = desk.run_id()
+    viewer, run = desk.begin("--max-restarts", restarts, "--", trainer(desk), WAIT)
     half_way(desk, run, 3)
     return viewer, run, [host.name for host in desk.cluster.hosts]
 
@@ -202,8 +198,7 @@ def test_a_spare_gets_the_code_as_it_was_at_the_launch(four: Desk) -> None:
     spares(four, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
     how = WAIT + "\nprint('old code', pathlib.Path('data.txt').read_text(), flush=True)"
     four.script("data.txt", "as it was")
-    viewer = four.launch("--max-restarts", "1", "--", trainer(four), how)
-    run = four.run_id()
+    viewer, run = four.begin("--max-restarts", "1", "--", trainer(four), how)
     half_way(four, run, 3)
     four.script("data.txt", "edited since")
     viewer.signal(signal.SIGKILL)
@@ -233,8 +228,7 @@ def fail(step):
         print("further", flush=True)
         time.sleep(600)
 """
-    viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), how)
-    run = desk.run_id()
+    viewer, run = desk.begin("--max-restarts", "2", "--", trainer(desk), how)
     half_way(desk, run, 3)
     names = [host.name for host in desk.cluster.hosts]
     power_off(desk, run, 1)
@@ -272,8 +266,7 @@ def test_a_spare_that_is_no_use_is_left_out(four: Desk) -> None:
     job = '[job]\nhost_timeout = 1\nfailure_grace = 0.1\nvalidate = "python3 v.py"\n'
     spares(four, 2, 3, job=job)
     names = [host.name for host in four.cluster.hosts]
-    viewer = four.launch("--skip-preflight", "--max-restarts", "1", "--", trainer(four), WAIT, fast=False)
-    run = four.run_id()
+    viewer, run = four.begin("--skip-preflight", "--max-restarts", "1", "--", trainer(four), WAIT, fast=False)
     half_way(four, run, 2)
     power_off(four, run, 1)
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
@@ -293,8 +286,7 @@ def test_no_attempt_starts_beside_a_task_that_cannot_be_ended(desk: Desk) -> Non
     """Its lock stays taken, as by a supervisor whose task waits in the kernel."""
     desk.timings = {**FAST, "release": 1.0}
     desk.write_hosts(desk.cluster.hosts, job="[job]\nfailure_grace = 0.1\n")
-    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), WAIT)
-    run = desk.run_id()
+    viewer, run = desk.begin("--max-restarts", "1", "--", trainer(desk), WAIT)
     half_way(desk, run, 2)
     lock = desk.node_log(desk.cluster.hosts[1], run, "worker-1").with_name("lock")
     ours = desk.machinery_of(run, desk.cluster.hosts[1])

@@ -80,8 +80,7 @@ def test_a_full_disk_on_a_node_does_not_end_the_training(desk: Desk) -> None:
 
 def test_a_stop_does_not_wait_for_all_of_a_flood(desk: Desk) -> None:
     desk.timings = {"catch_up": 0.5}
-    viewer = desk.launch("--", "yes", "a line of a flood that nobody will ever read")
-    run = desk.run_id()
+    viewer, run = desk.begin("--", "yes", "a line of a flood that nobody will ever read")
     log = desk.run_folder(run) / "logs" / "1" / "worker-0.log"
     until("much has come", lambda: log.exists() and log.stat().st_size > 1 << 22)
     viewer.signal(signal.SIGINT)

@@ -47,8 +47,7 @@ def taken_over(desk: Desk, run: str, *, times: int = 1) -> None:
 def test_nothing_is_started_by_a_forged_plan_and_no_secret_leaves(desk: Desk) -> None:
     """Both nodes keep the same forged plan of a run that is real, with restarts and a stranger's command."""
     desk.timings = FAST
-    desk.launch("--detach", *counting(desk)).wait()
-    run = desk.run_id()
+    run = desk.detached(*counting(desk))
     until("both run", lambda: len(desk.task_pids(run)) == 2)
     os.kill(desk.keeper(run), signal.SIGKILL)
     leak = desk.folder / "leak"
@@ -80,8 +79,7 @@ def test_nothing_is_started_by_a_forged_plan_and_no_secret_leaves(desk: Desk) ->
 def sealed_run(desk: Desk, *words: str) -> str:
     """A run with restarts whose keeper is gone."""
     desk.timings = FAST
-    desk.launch("--detach", "--max-restarts", "1", *words, *counting(desk)).wait()
-    run = desk.run_id()
+    run = desk.detached("--max-restarts", "1", *words, *counting(desk))
     until("both run", lambda: len(desk.task_pids(run)) == 2)
     desk.lose_keeper(run)
     return run
