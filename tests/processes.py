@@ -1,8 +1,11 @@
-"""What /proc says of the processes of a test."""
+"""A program of a test, run to its end, and what /proc says of those that are alive."""
 
 import contextlib
 import os
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
 def pids() -> list[int]:
@@ -95,3 +98,8 @@ def descendants(roots: list[int]) -> list[int]:
         level = {pid for pid, parent in parents.items() if parent in level}
         found += level
     return found
+
+
+def called(argv: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """How a program has ended, and what it printed."""
+    return subprocess.run(argv, check=False, capture_output=True, text=True, **options)

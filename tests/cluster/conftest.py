@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.machines import Cluster, described
 from tests.exclusive import exclusive
+from tests.processes import called
 
 ROOT = Path(__file__).parents[2]
 UP_SECONDS = 60  # the promise of scripts/cluster once its image is there
@@ -20,22 +21,15 @@ def missing_docker() -> str:
     """Why there can be no cluster here, "" when there can."""
     if shutil.which("docker") is None:
         return "there is no docker"
-    answer = subprocess.run(["docker", "info"], check=False, capture_output=True, text=True, timeout=30)
+    answer = called(["docker", "info"], timeout=30)
     if answer.returncode and not (os.geteuid() == 0 and shutil.which("dockerd")):
         return f"docker does not answer: {answer.stderr.strip()[-200:]}"
     return ""
 
 
 def cluster_script(verb: str, environment: Mapping[str, str], timeout: float) -> None:
-    done = subprocess.run(
-        [ROOT / "scripts" / "cluster", verb],
-        check=False,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        stdin=subprocess.DEVNULL,
-    )
+    script, environ = [str(ROOT / "scripts" / "cluster"), verb], os.environ | environment
+    done = called(script, env=environ, timeout=timeout, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"scripts/cluster {verb} ended with {done.returncode}:\n{done.stderr}"
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.errors import ExitStatus
 from tests.cluster.machines import BEHIND_BASTION
+from tests.processes import called
 
 if TYPE_CHECKING:
     from tests.cluster.machines import Cluster, Node
@@ -36,14 +37,8 @@ def orchestrate(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> O
     program = [sys.executable, "-c", "from orchestrator.cli.main import run; run()"]
 
     def run(verb: str, *arguments: str, hosts: Path = cluster.hosts) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*program, verb, "--hosts", str(hosts), *arguments],
-            check=False,
-            capture_output=True,
-            text=True,
-            cwd=project,
-            env=environment,
-            timeout=400,
+        return called(
+            [*program, verb, "--hosts", str(hosts), *arguments], cwd=project, env=environment, timeout=400
         )
 
     return run

@@ -21,6 +21,7 @@ from orchestrator.fleet import Fleet
 from orchestrator.model import FrameworkName, Host, Job
 from orchestrator.phases.preflight import Findings, examine
 from orchestrator.store.bus import Bus
+from tests.processes import called
 from tests.unit import plans
 
 NAMES = ("h1", "h2", "h3", "h4")
@@ -51,9 +52,7 @@ def missing() -> str:
     for program in ("ip", "iptables", "nsenter"):
         if shutil.which(program) is None:
             return f"there is no {program}"
-    done = subprocess.run(
-        ["ip", "netns", "add", f"orch-probe-{os.getpid()}"], capture_output=True, text=True, check=False
-    )
+    done = called(["ip", "netns", "add", f"orch-probe-{os.getpid()}"])
     subprocess.run(["ip", "netns", "del", f"orch-probe-{os.getpid()}"], capture_output=True, check=False)
     return done.stderr.strip()
 
@@ -111,14 +110,7 @@ class Ground:
             '[ "$1" != iptables ] || { shift; set -- iptables -w "$@"; }; '
             'nsenter --net=/run/netns/$space "$@"; }\n'
         )
-        done = subprocess.run(
-            ["sh", "-ec", on + script],
-            check=False,
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-            timeout=30,
-        )
+        done = called(["sh", "-ec", on + script], cwd=self.folder, timeout=30)
         assert done.returncode == 0, f"{script}\n{done.stderr}"
 
     def reset(self) -> None:

@@ -19,6 +19,7 @@ from orchestrator.events import LogLine, Outcome, RunEnded, RunPlanned, TaskExit
 from orchestrator.store import runs
 from tests import verbs
 from tests.local.here import inventory
+from tests.processes import called
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,14 +81,9 @@ def test_a_run_outlives_the_program_that_started_it_and_its_keeper() -> None:
         "    if type(event).__name__ == 'TaskStarted': break\n"
         "print(run.id)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = called([sys.executable, "-c", program], env=environ, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
     run = orchestrator.open()
     assert (run.id, done.stderr) == (done.stdout.strip(), "")
     with pytest.raises(TimeoutError):
@@ -237,14 +233,8 @@ orchestrator.nothing()
 def test_a_typed_program_can_use_it(tmp_path: Path) -> None:
     (tmp_path / "consumer.py").write_text(CONSUMER)
     options = ("--strict", "--follow-imports=silent", "--no-incremental", "--config-file=")
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, "consumer.py"],
-        cwd=tmp_path,
-        env={**os.environ, "MYPYPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environ = {**os.environ, "MYPYPATH": str(ROOT)}
+    done = called([sys.executable, "-m", "mypy", *options, "consumer.py"], cwd=tmp_path, env=environ)
     mistakes = [line for line in done.stdout.splitlines() if "error:" in line]
     assert len(mistakes) == 5, done.stdout
     for word, mistake in zip(

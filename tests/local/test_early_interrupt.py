@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import called
+
 VERBS = (["--help"], ["status"], ["exec", "--", "true"], ["launch", "--", "true"], ["stop"], ["preflight"])
 # Stands in for a person: SIGINT arrives as the import of one module begins. Without a name, names them all.
 _PRESS = """
@@ -26,13 +28,10 @@ sys.meta_path.insert(0, Press())
 
 def run(folder: Path, words: list[str], at: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(folder), "PRESS_AT": at}
-    return subprocess.run(
+    return called(
         [sys.executable, "-m", "orchestrator", *words],
         cwd=folder,
         env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 

@@ -16,6 +16,7 @@ from orchestrator.errors import ExitStatus
 from orchestrator.store.key import opened
 from tests.local.here import inventory
 from tests.polling import poll
+from tests.processes import called
 from tests.verbs import call
 
 ROOT = Path(__file__).parents[2]
@@ -28,15 +29,9 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
     def run(*words: str, verb: str = "launch") -> subprocess.CompletedProcess[str]:
         options = ["--skip-preflight", "--no-validate"] if verb == "launch" else []
-        return subprocess.run(
-            [sys.executable, "-m", "orchestrator", verb, *options, *words],
-            cwd=tmp_path,
-            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": f"{tmp_path}:{ROOT}"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        argv = [sys.executable, "-m", "orchestrator", verb, *options, *words]
+        places = {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+        return called(argv, cwd=tmp_path, env=os.environ | places, timeout=60)
 
     with inventory(tmp_path, "here") as hosts:
         (tmp_path / "hosts.toml").write_text(hosts)

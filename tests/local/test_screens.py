@@ -16,6 +16,7 @@ import pytest
 
 from tests.local.here import inventory
 from tests.local.screen import LIMIT, Screen, is_on, need_tmux
+from tests.processes import called
 
 ROOT = Path(__file__).parents[2]
 TASKS = 4
@@ -43,15 +44,7 @@ class House:
     environment: dict[str, str]
 
     def call(self, *words: str) -> str:
-        done = subprocess.run(
-            ["orchestrate", *words],
-            cwd=self.project,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        done = called(["orchestrate", *words], cwd=self.project, env=self.environment, timeout=100)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 

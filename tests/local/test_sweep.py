@@ -1,7 +1,6 @@
 """examples/sweep.py, with a few of its rates: trials on four hosts, at the end one table and one page."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 import orchestrator
 from tests.local.here import inventory
+from tests.processes import called
 
 ROOT = Path(__file__).parents[2]
 TRAIN = """
@@ -36,9 +36,7 @@ def test_rates_on_four_hosts_make_one_table_and_one_page(
         assert "range(20)" in program
         Path("sweep.py").write_text(program.replace("range(20)", "range(3, 20, 4)"))
         words = ["a", "b", "c,d", "--", "train.py", "--learning-rate"]
-        done = subprocess.run(
-            [sys.executable, "sweep.py", *words], capture_output=True, text=True, check=False
-        )
+        done = called([sys.executable, "sweep.py", *words])
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     head, *rows, page = done.stdout.splitlines()

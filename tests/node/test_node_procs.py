@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.node.base import procs
 from tests.node.harness import until
+from tests.processes import called
 
 
 @pytest.fixture
@@ -87,12 +88,6 @@ while procs.argv0(procs.descendants(bearer, procs.scan())[0].pid) != "sleep": pa
 print(sorted(found["argv0"] for found in procs.sweep(sys.argv[2])))
 """
     root = Path(procs.__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", story, str(root), run],
-        env={**os.environ, "ORCHESTRATE_TASK": f"{run}/1/worker/9/n"},
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
+    environ = {**os.environ, "ORCHESTRATE_TASK": f"{run}/1/worker/9/n"}
+    done = called([sys.executable, "-c", story, str(root), run], env=environ, timeout=20)
     assert (done.stdout, done.stderr, done.returncode) == ("['sh', 'sleep']\n", "", 0)

@@ -4,7 +4,6 @@ The texts beside the programs are what they printed under TensorFlow 2.21; `verd
 them. Some are run again, so that the texts stay true.
 """
 
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.diagnosis.verdict import judge
 from orchestrator.events import TaskExited
+from tests.processes import called
 from tests.scripts.failures.programs import PROGRAMS
 from tests.training import training_python
 
@@ -68,13 +68,8 @@ def test_a_failure_is_called_by_its_name(name: str) -> None:
 @pytest.mark.timeout(300)
 def test_the_programs_still_fail_like_this(tmp_path: Path) -> None:
     """All of them, in processes forked from one that has imported TensorFlow."""
-    done = subprocess.run(
-        [training_python(), HERE / "programs.py", tmp_path],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": "/usr/bin:/bin"},
-    )
+    environ = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": "/usr/bin:/bin"}
+    done = called([training_python(), HERE / "programs.py", tmp_path], env=environ)
     assert done.returncode == 0, done.stderr[-2000:]
     hints = {name: verdict((tmp_path / f"{name}.txt").read_text())["hint"] for name in PROGRAMS}
     assert hints == {name: VERDICTS[name]["hint"] for name in PROGRAMS}

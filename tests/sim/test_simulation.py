@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import called
 from tests.sim.bugs import BUGS, injected
 from tests.sim.faults import FAULTS
 from tests.sim.world import play
@@ -38,9 +39,7 @@ def quiet() -> Iterator[None]:
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONHASHSEED": "0"}
-    return subprocess.run(
-        [*SIMULATE, *arguments], env=environ, capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    return called([*SIMULATE, *arguments], env=environ, cwd=ROOT)
 
 
 def test_three_hundred_histories_hold_what_must_hold() -> None:

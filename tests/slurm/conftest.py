@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.exclusive import exclusive
+from tests.processes import called
 from tests.slurm.cluster import ROOT, Slurm
 
 
@@ -34,9 +35,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     script = [str(ROOT / "scripts" / "slurm")]
     try:
         with exclusive("slurm"):  # two at once would look for a free network in the same place
-            done = subprocess.run(
-                [*script, "up"], check=False, env=environment, capture_output=True, text=True, timeout=90
-            )
+            done = called([*script, "up"], env=environment, timeout=90)
         assert done.returncode == 0, done.stderr
         yield folder / "slurm.conf"
     finally:

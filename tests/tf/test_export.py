@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import yaml
 from orchestrator.export.common import RANK_FILE
 from orchestrator.orchestrate_rank import expand
 from tests.ports import free_ports
+from tests.processes import called
 from tests.ssh.runs.desk import Desk
 from tests.tf.gang import PATIENCE
 from tests.training import short, training_python
@@ -87,13 +87,7 @@ class Kubelet:
         command = [training_python() if word == "python3" else word.replace("$$", "$") for word in command]
         given = {one["name"]: one.get("value", str(index)) for one in container["env"]}
         env = {"PATH": os.environ["PATH"], "HOME": str(pod), "TF_CPP_MIN_LOG_LEVEL": "2", **given}
-        return called(command, env, pod)
-
-
-def called(command: Sequence[str], env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, env=env, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+        return called(command, env=env, cwd=pod, timeout=PATIENCE)
 
 
 @pytest.mark.soak
@@ -114,6 +108,7 @@ def test_pods_end_with_the_weights_of_a_launch(four: Desk, tmp_path: Path) -> No
     hosts = ",".join(f"localhost:{port}" for port in free_ports(4))
     rank = [training_python(), str(RANK_FILE), "--hosts", hosts, "--"]
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "4"]
-    ranks = called([*mpirun, *rank, training_python(), "fit.py"], env, four.project)
+    command = [*mpirun, *rank, training_python(), "fit.py"]
+    ranks = called(command, env=env, cwd=four.project, timeout=PATIENCE)
     assert ranks.returncode == 0, ranks.stderr[-3000:]
     assert digests(ranks.stdout) == [expected] * 4

@@ -1,7 +1,6 @@
 """A notebook becomes a script that Python runs, and says what it leaves out."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from orchestrator.errors import UsageError
 from orchestrator.program import notebook
 from orchestrator.verbs import code
+from tests.processes import called
 
 
 def cells(*sources: str, **more: object) -> bytes:
@@ -45,9 +45,7 @@ def test_a_notebook_runs(
     text, skipped = notebook.convert(cells(*sources), "a.ipynb")
     assert skipped == left_out
     (tmp_path / "a.ipynb.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "a.ipynb.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = called([sys.executable, "a.ipynb.py"], cwd=tmp_path)
     assert (done.stdout, done.stderr) == (printed, "")
 
 

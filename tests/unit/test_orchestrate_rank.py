@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from orchestrator.orchestrate_rank import answer, call, variables
 from tests.golden import matches_golden
 from tests.polling import poll
 from tests.ports import free_ports
+from tests.processes import called
 
 FILE = Path(orchestrate_rank.__file__)
 STEP = {
@@ -157,7 +157,7 @@ def test_it_becomes_the_program_or_says_in_one_line_why_not() -> None:
     def run(*words: str) -> tuple[str, int, int]:
         command: list[Any] = [sys.executable, FILE, *words]
         env = {"PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": "0"}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        done = called(command, env=env)
         return done.stdout, done.stderr.count("\n"), done.returncode
 
     code = "import os, sys; print(os.environ['RANK'], sys.argv[1:]); sys.exit(3)"
@@ -177,7 +177,7 @@ def test_tasks_of_mpirun_know_each_other(unset: str, tmp_path: Path) -> None:
     script = f'unset {unset or "NOTHING"}; exec "$@"'
     words = ["--allow-run-as-root", "--oversubscribe", "-np", "3", "sh", "-c", script, "sh", *rank]
     command = ["mpirun", *words, "--", sys.executable, "-c", show]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = called(command, cwd=tmp_path, timeout=60)
     tasks = sorted(done.stdout.splitlines())
     assert [line[0] for line in tasks] == ["0", "1", "2"], done
     configs = [json.loads(line[1:]) for line in tasks]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import called
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 
@@ -16,15 +18,7 @@ THERE = ("bash", "cat", "cut", "dirname", "env", "git", "python3", "sed", "ssh")
 
 
 def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [SCRIPTS / name],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=os.environ | environment,
-        stdin=subprocess.DEVNULL,
-        timeout=60,
-    )
+    return called([SCRIPTS / name], env=os.environ | environment, stdin=subprocess.DEVNULL, timeout=60)
 
 
 @pytest.mark.parametrize("script", ["setup", "test", "quickstart", "check"])
