@@ -391,6 +391,11 @@ class Desk:
             ours = self.run_folder(run) / "logs" / "1" / f"{slug}.log"
             assert ours.read_bytes() == self.node_log(hosts[name], run, slug).read_bytes()
 
+    def is_traceback_free(self, run: str) -> None:
+        path = self.run_folder(run) / "debug.log"
+        said = path.read_text(errors="replace") if path.exists() else ""
+        assert "Traceback" not in said, said
+
     def kill_sshd(self, server: SshServer) -> None:
         """Kill one host's sshd, the listener and every session; they are gone then, and the port is free."""
         listeners, sessions = _listeners(server), sessions_of(server)

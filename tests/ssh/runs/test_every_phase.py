@@ -3,20 +3,121 @@
 tests/sim plays the same, and Ctrl-C twice, at every moment of the phases between them.
 """
 
+import fcntl
+import json
 import os
+import shlex
+import shutil
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
-from tests.ssh.runs.desk import HOSTILE, Desk, until
-from tests.ssh.runs.phases import PHASES, Held, hold, traceback_free
+from orchestrator.sync.contents import DataPath, read_data
+from tests.ssh.runs.desk import FAMILY, HOSTILE, Desk, Viewer, until
 
 BOUND = 40.0  # seconds; all of it is over much sooner, but on a machine that is busy with other things
+JOB = "[job]\ngrace = 1\n"
+SLEEPER = "#!/bin/sh\ntouch {mark}\nexec sleep 600\n"
+
+
+@dataclass
+class Held:
+    """What launches a run that stays in its phase, and how to see that it is there."""
+
+    desk: Desk
+    words: tuple[str, ...]
+    fast: bool
+    there: Callable[[str], object]  # by run id
+
+    def launch(self) -> tuple[Viewer, str]:
+        """Launch it, wait until it is in its phase, and return its id too."""
+        viewer, run = self.desk.begin(*self.words, fast=self.fast)
+        until("the phase is reached", lambda: self.there(run))
+        return viewer, run
+
+
+def started(desk: Desk, phase: str) -> Callable[[str], object]:
+    return lambda run: [e for e in desk.named("PhaseStarted", run) if e["phase"] == phase]
+
+
+@contextmanager
+def in_connect(desk: Desk) -> Iterator[Held]:
+    """One host's port is open, and nothing ever answers there."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+        with desk.cluster.ssh_config.open("a") as config:
+            config.write(
+                f"Host silent-{port}\n    HostName 127.0.0.1\n    Port {port}\n    ConnectTimeout 4\n"
+            )
+        first, second = desk.cluster.hosts
+        silent = replace(second, name="silent", ssh=f"silent-{port}")
+        desk.write_hosts([first, silent], job=JOB)
+        yield Held(desk, ("--", "true"), True, lambda run: desk.named("HostConnected", run))
+
+
+@contextmanager
+def in_preflight(desk: Desk) -> Iterator[Held]:
+    """One host's training Python does not answer."""
+    mark = desk.folder / "asked"
+    python = desk.program("slow python", SLEEPER.format(mark=shlex.quote(str(mark))))
+    first, second = desk.cluster.hosts
+    desk.write_hosts([first, replace(second, python=str(python))], job=JOB)
+    yield Held(desk, ("--", "true"), False, lambda _: mark.exists())
+
+
+@contextmanager
+def in_data(desk: Desk) -> Iterator[Held]:
+    """Somebody else brings the same data to the second host, and does not come to an end."""
+    labels = desk.folder / "labels.csv"
+    labels.write_text("0,1,2\n")
+    sent = read_data([DataPath("files/labels.csv", labels)])
+    folder = Path(desk.cluster.hosts[1].workdir).expanduser() / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / sent.digest, ignore_errors=True)
+    desk.write_hosts(desk.cluster.hosts, job=f"{JOB}[data]\npaths = [{json.dumps(str(labels))}]\n")
+    with (folder / f".lock-{sent.digest}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Held(desk, ("--", "true"), True, started(desk, "data"))
+
+
+@contextmanager
+def in_validate(desk: Desk) -> Iterator[Held]:
+    """A validation of the user's own that never ends, nor listens, with a family."""
+    family = desk.script("family.py", FAMILY)
+    job = JOB + f"validate = 'python3 {family}'\n"
+    desk.write_hosts(desk.cluster.hosts, job=job)
+    logs = ("validate/worker-0.log", "validate/worker-1.log")
+
+    def there(run: str) -> bool:
+        paths = [desk.run_folder(run) / "logs" / name for name in logs]
+        return all(path.exists() and b"family is up" in path.read_bytes() for path in paths)
+
+    yield Held(desk, ("--skip-preflight", "--", "true"), False, there)
+
+
+@contextmanager
+def in_follow(desk: Desk) -> Iterator[Held]:
+    """Tasks that ignore TERM, with families of every kind."""
+    desk.write_hosts(desk.cluster.hosts, job=JOB)
+    desk.script("t.py", FAMILY)
+    yield Held(desk, ("--", "t.py"), True, lambda run: desk.families_are_up(run, 2))
+
+
+PHASES = {
+    "connect": in_connect,
+    "preflight": in_preflight,
+    "data": in_data,
+    "validate": in_validate,
+    "follow": in_follow,
+}
 
 
 @pytest.fixture
@@ -27,15 +128,14 @@ def desk(cluster: Cluster, tmp_path: Path) -> Iterator[Desk]:
 
 @pytest.fixture
 def held(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Held]:
-    with ExitStack() as stack:
-        yield hold(desk, request.param, stack)
+    with PHASES[request.param](desk) as made:
+        yield made
 
 
 @pytest.mark.parametrize("held", PHASES, indirect=True)
 def test_who_asks_for_the_end_gets_it(held: Held) -> None:
     desk = held.desk
-    viewer = desk.launch(*held.words, fast=held.fast)
-    run = held.reached()
+    viewer, run = held.launch()
     viewer.signal(signal.SIGTERM)
     assert viewer.wait(BOUND) == ExitStatus.INTERRUPTED, viewer.stderr
     ended(desk, run, "stopped")
@@ -44,8 +144,7 @@ def test_who_asks_for_the_end_gets_it(held: Held) -> None:
 @pytest.mark.parametrize("held", ["follow"], indirect=True)
 def test_a_killed_keeper_is_replaced_by_its_viewer(held: Held) -> None:
     desk = held.desk
-    viewer = desk.launch(*held.words, fast=held.fast)
-    run = held.reached()
+    viewer, run = held.launch()
     os.kill(desk.keeper(run), signal.SIGKILL)
     until("another one took over", lambda: desk.named("RunAdopted", run))
     until("it goes on", lambda: desk.named("PhaseStarted", run)[-1]["phase"] == "follow")
@@ -57,8 +156,7 @@ def test_a_killed_keeper_is_replaced_by_its_viewer(held: Held) -> None:
 @pytest.mark.parametrize("held", ["validate"], indirect=True)
 def test_with_viewer_and_keeper_killed_status_shows_and_stop_ends(held: Held) -> None:
     desk = held.desk
-    viewer = desk.launch(*held.words, fast=held.fast)
-    run = held.reached()
+    viewer, run = held.launch()
     viewer.signal(signal.SIGKILL)
     viewer.wait()
     os.kill(desk.keeper(run), signal.SIGKILL)
@@ -79,4 +177,4 @@ def ended(desk: Desk, run: str, outcome: str) -> None:
     (event,) = desk.named("RunEnded", run)
     assert event["outcome"] == outcome, event
     desk.hosts_are_quiet(run)
-    traceback_free(desk, run)
+    desk.is_traceback_free(run)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
-from tests.ssh.runs.phases import traceback_free
 from tests.ssh.runs.test_keeper import COUNTING
 
 
@@ -167,4 +166,4 @@ def test_no_byte_is_lost_however_often_connections_are_cut(desk: Desk) -> None:
     until("the run has ended", lambda: desk.named("RunEnded", run))
     assert desk.named("RunEnded", run)[0]["outcome"] == "succeeded"
     desk.logs_are_identical(run)
-    traceback_free(desk, run)
+    desk.is_traceback_free(run)

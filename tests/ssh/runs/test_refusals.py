@@ -14,7 +14,6 @@ from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal import cluster as sshd
 from tests.ssh.runs.desk import HOSTILE, Desk, mounted
-from tests.ssh.runs.phases import traceback_free
 
 JOB = '[job]\ncommand = ["true"]\n'
 
@@ -118,7 +117,7 @@ def are_refused(desk: Desk, *says: str) -> None:
         assert " bug" not in said
     (ended,) = desk.named("RunEnded")
     assert ended["outcome"] == "cluster"
-    traceback_free(desk, desk.run_id())
+    desk.is_traceback_free(desk.run_id())
 
 
 @pytest.mark.parametrize(("spoil", "says"), REFUSED.values(), ids=REFUSED)
@@ -199,6 +198,6 @@ def test_a_workdir_that_cannot_be_written(
         launch = desk.launch("--", "true").ended(ExitStatus.CLUSTER)
         assert launch_says in launch.stderr
         assert launch.stderr.count("error:") == 1, launch.stderr
-        traceback_free(desk, desk.run_id())
+        desk.is_traceback_free(desk.run_id())
         preflight = desk.start("preflight", "--hosts", str(desk.hosts)).ended(ExitStatus.CLUSTER)
         assert preflight_says in preflight.stdout, preflight.stdout

@@ -6,7 +6,6 @@ import pytest
 
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, Viewer, until
-from tests.ssh.runs.phases import traceback_free
 from tests.ssh.runs.test_keeper import COUNTING, let_it_end
 
 
@@ -37,7 +36,7 @@ def test_a_run_that_is_kept_elsewhere_is_shown_and_stopped_and_not_taken_over(de
     assert ended["outcome"] == "stopped"
     desk.nothing_is_left(run)
     desk.logs_are_identical(run)
-    traceback_free(desk, run)
+    desk.is_traceback_free(run)
 
 
 def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
