@@ -37,6 +37,10 @@ class Uninterrupted:
     digest: str
     checkpoints: Path
 
+    @property
+    def ends(self) -> list[tuple[int, str]]:
+        return [(STEPS, self.digest)] * 2
+
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
@@ -49,14 +53,8 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
         return Uninterrupted(kept.read_text(), folder / "checkpoints")
 
 
-def stopped_at(task: Trainee) -> int:
-    found = re.search(r"saved at step (\d+)", task.text)
-    assert found, task.text[-2000:]
-    return int(found[1])
-
-
-def goes_on_at(task: Trainee) -> int:
-    found = re.search(r"continues at step (\d+)", task.text)
+def step_of(task: Trainee, did: str) -> int:
+    found = re.search(rf"{did} at step (\d+)", task.text)
     assert found, task.text[-2000:]
     return int(found[1])
 
@@ -72,14 +70,12 @@ def test_term_saves_one_step_and_the_next_start_does_the_next(
         first.until("the first step", lambda: first["worker/1"].step > 0)
         first["worker/1"].signal(signal.SIGTERM)
         assert first.wait(patience=60) == {"worker/0": SAVED, "worker/1": SAVED}, first.tails()
-        step = stopped_at(first["worker/0"])
-        assert stopped_at(first["worker/1"]) == step < STEPS
+        step = step_of(first["worker/0"], "saved")
+        assert step_of(first["worker/1"], "saved") == step < STEPS
     with gang(tmp_path / "second", shared, jobs=TWO) as second:
         results = second.finish()
-        assert {goes_on_at(task) for task in second.tasks.values()} == {step + 1}
-        assert [(result["steps"], result["digest"]) for result in results] == [
-            (STEPS, uninterrupted.digest)
-        ] * 2
+        assert {step_of(task, "continues") for task in second.tasks.values()} == {step + 1}
+        assert [(one["steps"], one["digest"]) for one in results] == uninterrupted.ends
 
 
 def test_killed_with_the_leaders_machine_lost_it_goes_on_from_what_the_other_kept(
@@ -96,18 +92,14 @@ def test_killed_with_the_leaders_machine_lost_it_goes_on_from_what_the_other_kep
     shutil.rmtree(own("worker/0"))
     with gang(tmp_path / "second", own, *EVERY_FIFTH, jobs=TWO) as second:
         results = second.finish()
-        at = {goes_on_at(task) for task in second.tasks.values()}
+        at = {step_of(task, "continues") for task in second.tasks.values()}
         assert len(at) == 1
         assert at.pop() % 5 == 1, "not after a multiple of --save-every"
-        assert [(result["steps"], result["digest"]) for result in results] == [
-            (STEPS, uninterrupted.digest)
-        ] * 2
+        assert [(one["steps"], one["digest"]) for one in results] == uninterrupted.ends
     # All is done: a third start trains nothing and says the same.
     with gang(tmp_path / "third", own, jobs=TWO) as third:
         results = third.finish()
-        assert [(result["steps"], result["digest"]) for result in results] == [
-            (STEPS, uninterrupted.digest)
-        ] * 2
+        assert [(one["steps"], one["digest"]) for one in results] == uninterrupted.ends
         assert all(result["loss"] is None and result["test_accuracy"] > 0 for result in results)
 
 
@@ -128,11 +120,11 @@ def test_alone_it_survives_a_kill_and_a_term(tmp_path: Path, uninterrupted: Unin
         second.until("its restore", lambda: task.records("ready") != [])
         task.signal(signal.SIGTERM)
         assert second.wait() == {"alone": SAVED}, second.tails()
-        begun, step = goes_on_at(task), stopped_at(task)
+        begun, step = step_of(task, "continues"), step_of(task, "saved")
         assert 1 < begun <= step < STEPS
     with gang(tmp_path / "third", folder, *options, jobs={}) as third:
         (result,) = third.finish()
-        assert goes_on_at(third["alone"]) == step + 1
+        assert step_of(third["alone"], "continues") == step + 1
         assert result["steps"] == STEPS
     found = compare(uninterrupted.checkpoints, folder(""))
     assert found["steps"] == [STEPS, STEPS]
