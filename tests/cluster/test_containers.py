@@ -61,10 +61,7 @@ def engine(request: pytest.FixtureRequest, image: str) -> str:
 @pytest.fixture
 def desk(tmp_path: Path, engine: str, image: str, limits: Path) -> Iterator[Desk]:
     options = {"SetEnv": f"CONTAINERS_CONF={limits}"}
-    with (
-        Cluster(2, options=options) as cluster,
-        closing(Desk(cluster, tmp_path / HOSTILE)) as made,
-    ):
+    with Cluster(2, options=options) as cluster, closing(Desk(cluster, tmp_path / HOSTILE)) as made:
         job = '[job]\nframework = "none"'
         made.write_hosts(cluster.hosts, job, python="python3", container=image, container_engine=engine)
         yield made

@@ -20,7 +20,7 @@ from orchestrator.sync import files, pull, rsync
 from orchestrator.sync import sending as sends
 from orchestrator.sync.backups import BackupOrigin, carry
 from orchestrator.sync.contents import ChangedError, Contents, read_folder
-from orchestrator.sync.files import fetch
+from orchestrator.sync.files import EventMirror, fetch
 from orchestrator.sync.sending import Delivery, push
 from tests.sync.trees import read_tree
 
@@ -484,3 +484,34 @@ def test_an_interrupted_transfer_goes_on_and_sends_nothing_twice(
 def test_the_messages_in_flight_fill_a_channel_s_window() -> None:
     """On a line of 60 ms, pull was half as fast when a message became a quarter as large."""
     assert min(sends._AHEAD * sends._MESSAGE, files._AHEAD * CHUNK) >= connect._WINDOW
+
+
+# --- Event files come as they grow ---
+
+EVENTS = "events.out.tfevents.1.gpu-01"
+
+
+def test_what_grows_there_grows_here(session: Session, tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    mirror = EventMirror(here, str(there))
+    mirror.catch_up(session)  # the folder is not made yet
+    for name in ("worker/train", "worker/validation", "no events"):
+        (there / name).mkdir(parents=True)
+    (there / "worker/train" / EVENTS).write_bytes(os.urandom((5 << 20) + 17))  # in pieces
+    (there / "worker/validation" / EVENTS).write_bytes(b"first")
+    (there / "worker" / "checkpoint").write_bytes(b"stays there")
+    (there / "worker" / "link.tfevents").symlink_to("/etc/passwd")
+    mirror.catch_up(session)
+    names = {f"worker/{name}/{EVENTS}" for name in ("train", "validation")}
+    found = {str(path.relative_to(here)): path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    assert found == {name: (there / name).read_bytes() for name in names}
+    inode = (here / "worker/validation" / EVENTS).stat().st_ino
+    with (there / "worker/validation" / EVENTS).open("ab") as grown:
+        grown.write(b" and second")
+    mirror.catch_up(session)
+    assert (here / "worker/validation" / EVENTS).read_bytes() == b"first and second"
+    # The same file: TensorBoard has it open.
+    assert (here / "worker/validation" / EVENTS).stat().st_ino == inode
+    (there / "worker/validation" / EVENTS).write_bytes(b"anew")
+    mirror.catch_up(session)
+    assert (here / "worker/validation" / EVENTS).read_bytes() == b"anew"

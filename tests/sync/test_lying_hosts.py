@@ -17,7 +17,7 @@ from orchestrator.node.disk.removing import remove
 from orchestrator.sync import pull
 from orchestrator.sync.backups import carry
 from orchestrator.sync.conversation import Conversation
-from orchestrator.sync.files import fetch
+from orchestrator.sync.files import EventMirror, fetch
 from orchestrator.sync.pull import RECORD, Part, read_record
 from tests.sync.liar import Liar, file, folder, link
 
@@ -229,3 +229,18 @@ def test_what_somebody_put_in_the_place_of_a_folder_of_ours_is_not_filled(tmp_pa
         os.chown(tmp_path / "foreign", 65534, 65534)
         with pytest.raises(PermissionError, match="somebody else"):
             Below(str(tmp_path / "foreign"), made=True)
+
+
+@pytest.mark.parametrize("name", ["a.tfevents", "link/a.tfevents", "link.tfevents"])
+def test_nothing_is_written_through_a_link(name: str, tmp_path: Path) -> None:
+    """Nobody but us makes anything there; if somebody did, it would lead nowhere."""
+    here, outside = tmp_path / "here", tmp_path / "outside"
+    here.mkdir()
+    outside.mkdir()
+    (here / "link").symlink_to(outside)
+    (here / "link.tfevents").symlink_to(outside / "owned")
+    mirror = EventMirror(here, "/there")
+    liar = Liar([folder("link"), file(name, 3)], {name: b"abc"})
+    with contextlib.suppress(HostError):
+        mirror.catch_up(liar.session)
+    assert not list(outside.iterdir())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
-from tests.ssh.runs.test_keeper import COUNTING
+from tests.ssh.runs.test_keeper import counting
 
 
 @contextmanager
@@ -105,8 +105,7 @@ def test_a_host_that_comes_back_for_the_last_proof_is_told_to_stop_too(desk: Des
 
 def with_a_dead_machine(desk: Desk) -> tuple[Viewer, str]:
     """A run of which everything on the second host has died, its sshd too."""
-    desk.script("t.py", COUNTING)
-    viewer, run = desk.begin("--", "t.py", str(desk.folder / "enough"))
+    viewer, run = desk.begin(*counting(desk))
     viewer.shows("line 5")
     desk.kill_sshd(desk.cluster.servers[1])
     kill_all(desk.machinery_of(run, desk.cluster.hosts[1]))

@@ -1,5 +1,6 @@
 """The keeper outlives viewers; when it is killed itself, the run goes on and another takes over."""
 
+import json
 import os
 import signal
 import time
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Host, Role
 from orchestrator.rehearsal import Cluster
-from tests.ssh.runs.desk import HOSTILE, Desk, until
+from tests.ssh.runs.desk import HOSTILE, Desk, Viewer, until
 from tests.ssh.runs.keeper_kills import Soak, draw
 from tests.training import training_python
 
@@ -102,10 +103,7 @@ SEEDS = (48, 47, 39)
 
 @pytest.fixture(scope="module")
 def soak(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Soak]:
-    with (
-        Cluster(3) as cluster,
-        closing(Desk(cluster, tmp_path_factory.mktemp("soak") / HOSTILE)) as desk,
-    ):
+    with Cluster(3) as cluster, closing(Desk(cluster, tmp_path_factory.mktemp("soak") / HOSTILE)) as desk:
         yield Soak(desk, training_python())
 
 
@@ -114,3 +112,71 @@ def test_a_keeper_killed_at_any_moment_leaves_nothing_that_cannot_be_seen_and_en
     soak: Soak, seed: int
 ) -> None:
     soak.round(draw(seed))
+
+
+# --- Several viewers, viewers elsewhere, and viewers whose output is not what it should be ---
+
+
+def both_count(desk: Desk) -> tuple[Viewer, str]:
+    desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1")
+    viewer, run = desk.begin(*counting(desk))
+    until("both run", lambda: len(desk.task_pids(run)) == 2)
+    return viewer, run
+
+
+def test_a_run_that_is_kept_elsewhere_is_shown_and_stopped_and_not_taken_over(desk: Desk) -> None:
+    launch, run = both_count(desk)
+    desk.timings = {"handover": 0.5}
+    keeper = desk.keeper()
+    with desk.elsewhere():
+        tail = desk.start("tail", run, "--hosts", str(desk.hosts)).ended(ExitStatus.CLUSTER)
+        assert f"pid {keeper}, as " in tail.stderr
+        assert tail.stderr.count("error:") == 1, tail.stderr
+        assert not desk.named("RunEnded", run)
+        status = desk.start("status", run, "--hosts", str(desk.hosts)).ended()
+        assert f"run {run}: running, kept by " in status.stdout
+        assert f"pid {keeper}" in status.stdout
+        desk.start("stop", run, "--hosts", str(desk.hosts)).ended()
+        assert desk.named("RunEnded", run)[0]["outcome"] == "stopped"
+    assert launch.wait() == ExitStatus.INTERRUPTED, launch.stderr
+    (ended,) = desk.named("RunEnded", run)
+    assert ended["outcome"] == "stopped"
+    desk.nothing_is_left(run)
+    desk.logs_are_identical(run)
+    desk.is_traceback_free(run)
+
+
+def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
+    launch, run = both_count(desk)
+    stops = [desk.start("stop", run), desk.start("stop", "--now")]
+    assert [stop.wait() for stop in stops] == [ExitStatus.OK, ExitStatus.OK]
+    assert launch.wait() == ExitStatus.INTERRUPTED
+    again = desk.start("stop", run).ended()
+    gone = desk.cluster.ssh_config.rename(desk.folder / "gone")
+    status = desk.start("status", run).ended()  # what was seen to its end needs no machine
+    assert "unknown" not in status.stdout
+    gone.rename(desk.cluster.ssh_config)
+    assert "has already ended" in again.stderr
+    told = desk.start("stop", run, "--json").ended()
+    assert json.loads(told.stdout) == desk.named("RunEnded", run)[-1]
+    assert len(desk.named("RunEnded", run)) == 1
+
+
+def test_a_reader_that_has_seen_enough(desk: Desk) -> None:
+    viewer = desk.launch(*counting(desk), shell='"$@" | head -1').ended()
+    run = desk.run_id()
+    assert len(viewer.stdout.splitlines()) == 1
+    assert f"run {run} continues" in viewer.stderr
+    assert "a bug in orchestrate" not in viewer.stderr
+    until("both run", lambda: len(desk.task_pids(run)) == 2)
+    let_it_end(desk)
+    desk.start("tail", run).ended()
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_reader_that_is_gone_while_nothing_is_printed(desk: Desk, words: tuple[str, ...]) -> None:
+    desk.script("t.py", "import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    desk.launch(*words, "--", "t.py", shell='"$@" | grep -m 2 ready').ended()
+    run = desk.run_id()
+    assert len(desk.task_pids(run)) == 2
+    desk.start("stop", "--now", run).ended()
