@@ -22,8 +22,8 @@ from orchestrator.cli.args import parser
 from orchestrator.cli.main import main
 from tests import verbs
 from tests.exclusive import exclusive
+from tests.folders import remove
 from tests.local.here import inventory
-from tests.removal import remove
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

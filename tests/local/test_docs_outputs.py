@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests import verbs
+from tests.folders import remove
 from tests.local.here import inventory
 from tests.polling import poll
-from tests.removal import remove
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

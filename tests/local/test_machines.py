@@ -13,9 +13,9 @@ import pytest
 
 from orchestrator.rehearsal.cluster import task_ports
 from tests import command
+from tests.folders import remove
 from tests.gpus import H100, fake_nvidia
 from tests.polling import poll
-from tests.removal import remove
 
 NOBODY = 65534
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env", "HOST={host}"]

@@ -19,12 +19,12 @@ from orchestrator.node.serve import bootstrap
 from orchestrator.node.serve.agent import Jobs
 from orchestrator.node.serve.loop import Loop
 from orchestrator.node.task import state
+from tests.folders import remove
 from tests.node.agent_client import OLD_PYTHON, AgentClient, AgentError, Silence
 from tests.node.harness import guard_of, supervisor_of, until
 from tests.node.lab import Lab, children, gone, wait_gone
 from tests.node.test_agent_store import make_tree
 from tests.ports import free_port
-from tests.removal import remove
 
 
 def test_a_bug_is_told_with_its_traceback_and_no_end(lab: Lab) -> None:

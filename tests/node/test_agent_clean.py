@@ -1,8 +1,6 @@
 """`clean`: what ended runs left goes, what is alive stays, and a launch never loses its code."""
 
-import os
 import shutil
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 from orchestrator.node.disk import removing
 from orchestrator.node.serve.agent import Request
 from orchestrator.node.stock import work
+from tests.folders import age
 from tests.node.agent_client import AgentClient
 from tests.node.harness import names_in
 from tests.node.lab import Lab, gone, wait_gone
@@ -26,18 +25,11 @@ def clean(lab: Lab, agent: AgentClient, **fields: Any) -> dict[str, Any]:
     return agent.request("clean", workdir=str(lab.workdir), **{**wish, **fields})
 
 
-def age(path: Path, seconds: float) -> None:
-    """As if nobody had touched it or anything in it for so long."""
-    then = time.time() - seconds
-    for place in (*path.rglob("*"), path):
-        os.utime(place, (then, then), follow_symlinks=False)
-
-
 def tree(lab: Lab, digest: str, days: float) -> Path:
     made = lab.workdir / "trees" / digest
     (made / "pkg").mkdir(parents=True)
     (made / "pkg" / "m.py").touch()
-    age(made, days * 86_400)
+    age(days * 86_400, made)
     return made
 
 
@@ -47,7 +39,7 @@ def made_from(lab: Lab, run: str, *digests: str, days: float) -> Path:
     (folder / "work").mkdir(parents=True)
     (folder / "work" / "ckpt-1").write_bytes(b"x" * 5000)
     (folder / "trees").write_text("\n".join(digests))
-    age(folder, days * 86_400)
+    age(days * 86_400, folder)
     return folder
 
 
@@ -74,10 +66,10 @@ def test_a_run_with_a_keeper_keeps_its_state(lab: Lab) -> None:
     lab.start(agent, "true")
     assert lab.over()["state"] == "exited"
     assert keeper.request("keep", run=lab.run, who="ada")["granted"]
-    age(lab.state / "runs" / lab.run, 50 * 86_400)
+    age(50 * 86_400, lab.state / "runs" / lab.run)
     assert went(clean(lab, agent), "state") == []
     keeper.close()
-    age(lab.state / "runs" / lab.run, 50 * 86_400)
+    age(50 * 86_400, lab.state / "runs" / lab.run)
     assert went(clean(lab, agent), "state") == [lab.run]
     assert names_in(lab.state / "runs") == []
 
@@ -113,14 +105,14 @@ def environment(lab: Lab, name: str) -> Path:
     (path / "bin").mkdir(parents=True)
     (path / "lock.txt").touch()
     (path.parent / f".lock-{name}").touch()
-    age(path, 86_400)
+    age(86_400, path)
     return path
 
 
 def test_old_environments_go_once_no_run_is_alive(lab: Lab) -> None:
     agent = lab.agent()
     young, old = (environment(lab, name) for name in ("a1", "b2"))
-    age(young, 0)
+    age(0, young)
     assert went(clean(lab, agent, older=3600.0, alive=["run-a"]), "envs") == [], "it may use any"
     assert went(clean(lab, agent, older=3600.0, shared=False), "envs") == []
     assert went(clean(lab, agent, older=3600.0), "envs") == ["b2"]
@@ -139,7 +131,7 @@ def test_scraps_of_a_crash_go_after_a_day(lab: Lab) -> None:
     ):
         (lab.workdir / name).mkdir(parents=True)
     assert went(clean(lab, agent), "scraps") == []
-    age(lab.workdir, 2 * 86_400)
+    age(2 * 86_400, lab.workdir)
     assert len(went(clean(lab, agent), "scraps")) == 5
     assert names_in(lab.workdir) == ["envs", "runs", "trees"]
 
@@ -155,7 +147,7 @@ def test_what_is_not_ours_stays_however_old(lab: Lab) -> None:
         place.mkdir(parents=True)
         (place / "mine").touch()
     for above in (lab.workdir, lab.state / "runs"):
-        age(above, 400 * 86_400)
+        age(400 * 86_400, above)
     done = clean(lab, agent, work=True)
     assert {kind: found["gone"] for kind, found in done["folders"].items() if found["gone"]} == {}
     assert all((place / "mine").exists() for place in places)

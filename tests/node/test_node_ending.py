@@ -1,7 +1,6 @@
 """How a task ends: by itself, when asked, when it does not listen, and with what it leaves behind."""
 
 import contextlib
-import ctypes
 import os
 import resource
 import signal
@@ -18,6 +17,7 @@ from orchestrator.node.base import paths, procs
 from orchestrator.node.hook import sitecustomize
 from orchestrator.node.task import environ, state, supervisor, tasks
 from orchestrator.node.task.supervisor import LINGER
+from tests.folders import mounted
 from tests.node.harness import (
     PROGRAMS,
     Node,
@@ -316,21 +316,12 @@ def fill(path: Path) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Node]:
-    """A run whose state is on a file system of 1 MiB of its own: a tmpfs, which only root may mount."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs needs root; without it the file size limit test stands in")
-    place = tmp_path / "small"
-    place.mkdir()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, b"size=1m") != 0:
-        pytest.skip(f"this root may not mount: {os.strerror(ctypes.get_errno())}")
-    made = Node(paths.open_root(str(place / "state")), tmp_path)
-    yield made
-    try:
+    """A run whose state is on a file system of 1 MiB; without one the file size limit test stands in."""
+    with mounted(tmp_path / "small", "size=1m") as place:
+        made = Node(paths.open_root(str(place / "state")), tmp_path)
+        yield made
         made.stop(kill=True)
         made.alone()
-    finally:
-        libc.umount2(os.fsencode(place), 2)
 
 
 def test_with_room_again_the_log_goes_on_after_a_said_gap(small: Node) -> None:

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from orchestrator.node.base import paths, procs
 from orchestrator.node.base.fault import NodeError
 from orchestrator.node.task import state, supervisor, tasks
+from tests.folders import mounted
 from tests.node.agent_client import AgentClient
 from tests.node.harness import Node, guard_of, link, names_in, supervisor_of, until
 
@@ -49,18 +49,11 @@ def _start_touch(node: Node) -> dict[str, Any]:
 
 
 def test_a_program_on_a_disk_that_executes_nothing_gets_a_fix_that_works(node: Node) -> None:
-    disk = node.folder / "a disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", str(disk)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("this user cannot mount a disk")
-    try:
+    with mounted(node.folder / "a disk", "noexec") as disk:
         (disk / "run.sh").write_text("#!/bin/sh\n")
         (disk / "run.sh").chmod(0o755)
         with pytest.raises(NodeError) as caught:
             node.start(str(disk / "run.sh"))
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
     assert f"launch `bash {shlex.quote(str(disk / 'run.sh'))}`" in caught.value.hint
 
 

@@ -21,12 +21,12 @@ import pytest
 from orchestrator.node.base import procs, trust
 from orchestrator.node.base.fault import NodeError
 from tests.exclusive import exclusive
+from tests.folders import remove
 from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import until
 from tests.node.lab import Lab
 from tests.node.test_agent_store import Receiver, make_tree
 from tests.ports import free_port
-from tests.removal import remove
 
 NOBODY = 65534
 DIGEST = "0123456789abcdef"

@@ -1,6 +1,5 @@
 """A session with a real agent behind a real sshd."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from orchestrator.connectors import Connectors
 from orchestrator.fleet import Session
 from orchestrator.rehearsal import Cluster
+from tests.folders import mounted
 
 
 @pytest.fixture(scope="session")
@@ -48,15 +48,5 @@ def workdir(tmp_path: Path) -> str:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MB; mounting one needs root."""
-    disk = tmp_path / "small"
-    disk.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=False, capture_output=True
-    )
-    if made.returncode:
-        pytest.skip(f"no disk can be mounted here: {made.stderr.decode().strip()}")
-    try:
+    with mounted(tmp_path / "small", "size=2m") as disk:
         yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)

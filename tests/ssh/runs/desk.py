@@ -54,17 +54,6 @@ def until(what: str, condition: Callable[[], Any], limit: float = LIMIT) -> Any:
     return value
 
 
-@contextlib.contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A file system of its own in that folder; only root may mount one."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def kill_all(pids: Sequence[int]) -> None:
     """Kill processes together: none of them sees another one's end, and acts on it."""
     for number in (signal.SIGSTOP, signal.SIGKILL):

@@ -3,12 +3,12 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import ExitStatus
+from tests.folders import age
 from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
 
 pytestmark = pytest.mark.usefixtures("cleaning")
@@ -19,13 +19,6 @@ def clean(desk: Desk, *words: str) -> Viewer:
     viewer = desk.start("clean", "--hosts", str(desk.hosts), *words)
     viewer.wait()
     return viewer
-
-
-def age(*folders: Path) -> None:
-    then = time.time() - YEAR
-    for folder in folders:
-        for place in (*folder.rglob("*"), folder):
-            os.utime(place, (then, then), follow_symlinks=False)
 
 
 def facts(viewer: Viewer) -> dict[str | None, dict[str, object]]:
@@ -72,7 +65,7 @@ def test_old_folders_go_and_working_folders_are_kept(desk: Desk) -> None:
     folders = [desk.run_folder(old)]
     for host in desk.cluster.hosts:
         folders += [Path(host.state or "") / "runs" / old, Path(host.workdir) / "runs" / old]
-    age(*folders)
+    age(YEAR, *folders)
     desk.launch("--", "true").ended()
     done = clean(desk)
     assert done.process.returncode == ExitStatus.OK, done.stdout + done.stderr
@@ -93,11 +86,11 @@ def test_a_living_run_is_left_alone(desk: Desk) -> None:
     run = family(desk)
     before = set(desk.task_pids(run))  # the families may still grow
     for host in desk.cluster.hosts:
-        age(Path(host.workdir))
+        age(YEAR, Path(host.workdir))
     for keeper in ("kept", "unkept"):
         if keeper == "unkept":
             os.kill(desk.keeper(run), signal.SIGKILL)
-            age(desk.run_folder(run))
+            age(YEAR, desk.run_folder(run))
         done = clean(desk, "--older-than", "0", "--work", "--yes", "--json")
         assert done.process.returncode == ExitStatus.OK, done.stderr
         assert facts(done)[None]["going_on"] == [run]
@@ -113,8 +106,8 @@ def test_with_a_silent_host_the_others_are_cleaned_and_what_it_may_share_is_not(
     desk.launch("--", "true").ended()
     run, (first, second) = desk.run_id(), desk.cluster.hosts
     desk.at_rest(run)
-    age(*(Path(folder or "") for host in (first, second) for folder in (host.workdir, host.state)))
-    age(desk.run_folder(run))
+    age(YEAR, *(Path(folder or "") for host in (first, second) for folder in (host.workdir, host.state)))
+    age(YEAR, desk.run_folder(run))
     desk.kill_sshd(desk.cluster.servers[1])
     done = clean(desk)
     assert done.process.returncode == ExitStatus.CLUSTER

@@ -1,6 +1,5 @@
 """Hosts that cannot be used, as seen from the command line: one block for all that fail alike, status 3."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -13,7 +12,8 @@ from msgspec.structs import replace
 from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal import cluster as sshd
-from tests.ssh.runs.desk import HOSTILE, Desk, mounted
+from tests.folders import mounted
+from tests.ssh.runs.desk import HOSTILE, Desk
 
 JOB = '[job]\ncommand = ["true"]\n'
 
@@ -180,7 +180,6 @@ def test_two_entries_for_one_machine_need_two_state_folders(desk: Desk) -> None:
     desk.launch("--", "true").ended()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a full or read-only disk needs root to mount")
 @pytest.mark.parametrize(
     ("trouble", "launch_says", "preflight_says"),
     [

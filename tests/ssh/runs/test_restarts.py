@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import Desk, Viewer, kill_all, mounted, until
+from tests.folders import mounted
+from tests.ssh.runs.desk import Desk, Viewer, kill_all, until
 
 FAST = {
     "pauses": [0.05],
