@@ -34,8 +34,7 @@ for step in range(1000):
 
 
 def test_a_gang_in_a_collective_waits_for_one_that_sleeps(three: Desk) -> None:
-    three.script("t.py", SLEEPER)
-    viewer = three.launch("--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", "t.py")
+    viewer = three.launch("--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", three.script("t.py", SLEEPER))
     until("three steps are done", lambda: viewer.stdout.count("step 2 ") == 3, LIMIT)
 
     expected = (

@@ -113,8 +113,7 @@ def epochs(desk: Desk, run: str) -> dict[str, list[tuple[int, int]]]:
 def test_it_goes_on_at_the_epoch_where_it_was_stopped_with_one_host_replaced(three: Desk) -> None:
     hosts, job = three.cluster.hosts, '[job]\nbackup = "backup"\n'
     three.write_hosts(hosts[:2], job=job)
-    three.script("fit.py", FIT.format(stays=3))
-    first = three.detached("--", "fit.py")
+    first = three.detached("--", three.script("fit.py", FIT.format(stays=3)))
     until(
         "it stays in the fourth epoch",
         lambda: [one[-1:] for one in epochs(three, first).values()] == [[(3, 12)]] * 2,

@@ -26,8 +26,7 @@ def facts(viewer: Viewer) -> dict[str | None, dict[str, object]]:
 
 
 def family(desk: Desk) -> str:
-    desk.script("t.py", FAMILY)
-    run = desk.detached("--", "t.py")
+    run = desk.detached("--", desk.script("t.py", FAMILY))
     until("both are up", lambda: desk.families_are_up(run, 2))
     return run
 

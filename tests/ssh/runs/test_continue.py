@@ -112,8 +112,7 @@ def test_folders_that_do_not_fit_are_refused(
 
 
 def test_what_cannot_be_continued_is_refused(desk: Desk) -> None:
-    desk.script("train.py", TRAIN)
-    run = desk.detached("--", "train.py", "wait")
+    run = desk.detached("--", desk.script("train.py", TRAIN), "wait")
     until("it trains", lambda: len(printed(desk, run)) == 2 and all(printed(desk, run).values()))
     alive = refused(desk, "--continue", run, "--", "train.py", status=ExitStatus.USAGE)
     assert f"error: run {run} has not ended\n  try: `orchestrate stop {run}` ends it" in alive.stderr

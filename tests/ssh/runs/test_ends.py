@@ -51,8 +51,7 @@ def test_a_script_that_hides_a_failure_succeeds_with_a_warning(
     desk: Desk, line: str, text: str, warning: str
 ) -> None:
     desk.script("train.py", text)
-    desk.script("run.sh", f"{line}\n")
-    viewer = desk.launch("--", "bash", "run.sh").ended()
+    viewer = desk.launch("--", "bash", desk.script("run.sh", f"{line}\n")).ended()
     (ended,) = desk.named("RunEnded")
     assert [one.partition(" on ")[0] for one in ended.get("warnings", [])] == ["worker/[0-1]"] * bool(warning)
     assert warning in "".join(ended.get("warnings", []))
@@ -61,8 +60,7 @@ def test_a_script_that_hides_a_failure_succeeds_with_a_warning(
 
 def test_a_killed_task_takes_the_others_with_it_and_is_named(desk: Desk) -> None:
     task = "worker/1"
-    desk.script("t.py", STUBBORN)
-    viewer, run = desk.begin("--", "t.py")
+    viewer, run = desk.begin("--", desk.script("t.py", STUBBORN))
     until("both are up", lambda: viewer.stdout.count("up") == 2)
     (victim,) = desk.task_pids(run, task)
     os.kill(victim, signal.SIGKILL)

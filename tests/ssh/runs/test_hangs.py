@@ -53,8 +53,7 @@ FAST = ("--hang-timeout", "3")
 
 def test_a_task_that_hangs_is_named_and_the_run_ends(four: Desk) -> None:
     desk = four
-    desk.script("t.py", TRAINER)
-    viewer = desk.launch(*FAST, "--", "t.py", "stop").ended(ExitStatus.RUN_FAILED)
+    viewer = desk.launch(*FAST, "--", desk.script("t.py", TRAINER), "stop").ended(ExitStatus.RUN_FAILED)
     (suspected,) = desk.named("HangSuspected")
     assert (suspected["kind"], suspected["tasks"]) == ("silent", [f"worker/{index}" for index in range(4)])
     (taken,) = desk.named("StacksTaken")
@@ -93,8 +92,7 @@ def test_a_hang_can_only_be_reported_and_passes(desk: Desk) -> None:
 
 
 def test_stacks_by_hand_from_any_machine(desk: Desk) -> None:
-    desk.script("t.py", TRAINER)
-    viewer, run = desk.begin("--name", "night", "--", "t.py", "deadlock")
+    viewer, run = desk.begin("--name", "night", "--", desk.script("t.py", TRAINER), "deadlock")
     until("both have stepped", lambda: viewer.stdout.count("has stepped") == 2)
     first, second = (host.name for host in desk.cluster.hosts)
     asked = desk.start("stacks", "night").ended()

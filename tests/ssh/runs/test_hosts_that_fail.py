@@ -55,8 +55,7 @@ def test_a_connection_lost_in_a_validation_is_found_again(desk: Desk) -> None:
 def test_all_hosts_lost_a_stop_ends_in_time_and_says_what_it_does_not_know(desk: Desk) -> None:
     desk.timings = {"stop_unreachable": 0.5, "stop_impatient": 0.5, "last_try": 0.5}
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1")
-    desk.script("t.py", FAMILY)
-    viewer, run = desk.begin("--", "t.py")
+    viewer, run = desk.begin("--", desk.script("t.py", FAMILY))
     until("both families are up", lambda: desk.families_are_up(run, 2))
     for server in desk.cluster.servers:
         desk.kill_sshd(server)
@@ -151,8 +150,7 @@ while n < 10_000 or not os.path.exists(sys.argv[1]):
 
 def test_no_byte_is_lost_however_often_connections_are_cut(desk: Desk) -> None:
     dice = random.Random(20261121)
-    desk.script("t.py", LOUD)
-    run = desk.detached("--", "t.py", str(desk.folder / "enough"))
+    run = desk.detached("--", desk.script("t.py", LOUD), str(desk.folder / "enough"))
     until("both run", lambda: len(desk.named("TaskStarted", run)) == 2)
     for cut in range(8):
         victims = until("both are followed", lambda: len(found := desk.served()) >= 4 and found)

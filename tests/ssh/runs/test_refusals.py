@@ -159,8 +159,7 @@ def test_a_host_without_rsync_takes_the_code_all_the_same(tmp_path: Path) -> Non
     with cluster_with(tmp_path, SetEnv=f"HOME={tmp_path} PATH={programs}") as desk:
         desk.script("data", "x" * 3_000_000)  # more than goes as a stream anyway
         for word in ("first", "second"):  # the second time there is a tree to start from
-            desk.script("said", word)
-            viewer = desk.launch("--", "cat", "said").ended()
+            viewer = desk.launch("--", "cat", desk.script("said", word)).ended()
             assert viewer.stdout.count(word) == 2
 
 

@@ -35,8 +35,7 @@ print("no newline at the end", end="")
 
 
 def test_many_lines_of_every_kind_from_four_tasks(four: Desk) -> None:
-    four.script("t.py", LOUD)
-    viewer = four.launch("--", "t.py", "2000").ended(limit=120)
+    viewer = four.launch("--", four.script("t.py", LOUD), "2000").ended(limit=120)
     run = four.run_id()
     four.logs_are_identical(run)
     log = (four.run_folder() / "logs/1/worker-3.log").read_bytes()
@@ -137,8 +136,7 @@ def disk(desk: Desk) -> Iterator[Path]:
 
 def full(desk: Desk) -> tuple[Viewer, str]:
     """A run whose logs have no room here, and are whole on their hosts."""
-    desk.script("loud.py", LARGE)
-    viewer, run = desk.begin("--", "loud.py")
+    viewer, run = desk.begin("--", desk.script("loud.py", LARGE))
     viewer.shows("the logs wait on their hosts: No space left on device")
 
     def has_ended(host: Host, slug: str) -> bool:
