@@ -31,16 +31,6 @@ def drawn(view: View, now: float = 100.0, height: int = 10, width: int = 200, **
     return [rows[0].strip("\u2500 "), *rows[1:]] if rows else []
 
 
-def test_the_board_has_the_name_of_the_run() -> None:
-    assert drawn(after(replace(plan(1), name="night"), *started(1)))[0] == "run night 0.0 s"
-    assert drawn(after(plan(1), *started(1)))[0] == "run r1 0.0 s"
-
-
-def test_nothing_is_drawn_before_a_run_and_after_it() -> None:
-    assert drawn(View()) == []
-    assert drawn(after(plan(1), ev.RunEnded("r1", Outcome.SUCCEEDED, 0, 1.0, "", "", (), ""))) == []
-
-
 WAITING = ev.HostConnected("gpu-01", 0.1)
 STAGED = ev.TreeSynced("gpu-02", "d", 1, 1, 1.0, reused=False)
 BYTES = ev.Stepped("", "", 300_000_000, 900_000_000)
@@ -71,7 +61,11 @@ def test_the_board() -> None:
         *[ev.TaskProgressed(f"worker/{i}", 100 + i % 2, 0.5, 40.0) for i in range(62)],
         ev.HostLost("gpu-61", "reset"),
     )
+    over = ev.RunEnded("r1", Outcome.SUCCEEDED, 0, 1.0, "", "", (), "")
     boards = {
+        "before a run": drawn(View()),
+        "after it": drawn(after(plan(1), over)),
+        "a run with a name": drawn(after(replace(plan(1), name="night"), *started(1))),
         "before a phase": drawn(after(plan(3)), 105.0),
         "hosts that are waited for": drawn(after(plan(3), ev.PhaseStarted(Phase.CONNECT, 3), WAITING), 112.0),
         "bytes": drawn(after(plan(3), ev.PhaseStarted(Phase.STAGE, 3), BYTES, STAGED), 104.0),
@@ -81,7 +75,7 @@ def test_the_board() -> None:
         "more tasks than rows": drawn(many, height=6),
         "two rows": drawn(many, height=2),
     }
-    text = "".join(f"--- {name}\n" + "\n".join(rows) + "\n" for name, rows in boards.items())
+    text = "".join(f"--- {name}\n" + "\n".join(rows or ["nothing"]) + "\n" for name, rows in boards.items())
     matches_golden("render/board.txt", text)
 
 
