@@ -40,7 +40,7 @@ ALL = {
     ),
     "a train_step of Keras 3": Launched(_TWO, ("train_step.py",), LOSS),
     "float16 with Keras 3": Launched(_TWO, ("loss_scale.py",), below=0.54),
-    "moving statistics of Keras 3": Launched(_TWO, ("moving_statistics.py",), 0.296143),
+    "moving statistics of Keras 3": Launched(_TWO, ("moving_statistics.py",), 0.278573),
     "two devices for each task of Keras 3": Launched(_TWO, ("two_devices.py",), 0.038427),
     "no strategy": Launched(_ONE, ("no_strategy.py",), LOSS),
     # Shapes of programs

@@ -46,6 +46,7 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
         made["keras.src.optimizers.loss_scale_optimizer"] = _if_there(agree)
         made["keras.src.backend.tensorflow.optimizer"] = _if_there(clip)
         made["keras.src.losses.loss"] = _if_there(divide)
+        made["keras.src.layers.normalization.batch_normalization"] = _if_there(keep)
     if policy and "ORCHESTRATE_REPORT" in os.environ:
         made["tensorflow.python.distribute.cross_device_utils"] = note_reductions
     if policy or "keras" in keras:
@@ -341,6 +342,21 @@ def average(layer: "Any") -> None:
         return self.__dict__.setdefault("_losses_of_replicas", {}).setdefault(replica, [])
 
     layer.Layer._losses = property(losses, lambda _self, _value: None)  # noqa: SLF001
+
+
+def keep(normalization: "Any") -> None:
+    """Keep the moving statistics where a task has no element of a last batch: its moments are NaN."""
+    layer = normalization.BatchNormalization
+    measure = layer._moments  # noqa: SLF001
+
+    def moments(self: "Any", inputs: "Any", mask: "Any") -> "Any":
+        tf, measured = sys.modules.get("tensorflow"), measure(self, inputs, mask)
+        if self.synchronized or tf is None or not several(tf.distribute.get_strategy()):
+            return measured
+        some, kept = tf.size(inputs) > 0, (self.moving_mean, self.moving_variance)
+        return [tf.where(some, measured[at], tf.cast(old, inputs.dtype)) for at, old in enumerate(kept)]
+
+    layer._moments = moments  # noqa: SLF001
 
 
 def name_version(keras: "Any") -> None:
