@@ -387,4 +387,4 @@ def read_program(command: tuple[str, ...], code: Code) -> Program:
     beside = tuple(SourceFile(path, code.text(path) or "") for path in hiding(command, code.sent, files))
     own = own_paths(command, files, code.links, lambda path: code.exists(path) and not code.everywhere(path))
     shell = invocation.shell_text(command, code.text)
-    return Program(command, files, beside, shell, own, sources.console_script(command, code.text))
+    return Program(command, files, beside, shell, own, sources.scripts(code.text).get("".join(command[:1])))

@@ -13,12 +13,15 @@ ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 PYTHON = re.compile(r"python[\d.]*$")
 SCRIPTS = (".py", ".R", ".r", ".sh", ".bash")
 # Programs that run the rest of their arguments, as in `conda run -n tf python train.py`.
-_WRAPPERS = frozenset(
-    ["env", "nice", "nohup", "time", "timeout", "ionice", "stdbuf", "numactl", "taskset", "chrt", "setsid"]
+_WRAPPERS = re.compile(
+    "env|nice|nohup|time|timeout|ionice|stdbuf|numactl|taskset|chrt|setsid|nsys|ncu|py-spy"
 )
-_RUNNERS = frozenset(["conda", "mamba", "micromamba", "poetry", "uv", "pipenv", "pdm"])
+_RUNNERS = re.compile("conda|mamba|micromamba|poetry|uv|pipenv|pdm|pixi|hatch|rye|coverage")
+# The rule of a target in a Makefile.
+_RULE = re.compile(r"^([\w./-]+)\s*:(?!=).*(?:\n\t.*)*", re.MULTILINE)
 _IN_SHELL = re.compile(
-    r"(?:\bpython[\d.]*|\$\{?PY\w*(?::-[\w./]+)?\}?|\btorchrun)[\"']?(?:\s+-[\w=-]+)*?"
+    rf"(?:\bpython[\d.]*|\$[{{(]?PY\w*(?::-[\w./]+)?[)}}]?|\btorchrun|\b(?:{_RUNNERS.pattern})\s+run)"
+    r"[\"']?(?:\s+-[\w=-]+)*?"
     r"\s+(?:-m\s+(?P<module>[\w.]+)|[\"']?(?P<file>[\w./-]+\.py)\b)"
 )
 
@@ -107,6 +110,8 @@ def _of_python(command: tuple[str, ...]) -> tuple[str, str | None]:
     for word in words:
         if word in ("-m", "-c", "-"):
             return word, next(words, None)
+        if word.startswith("-m"):
+            return "-m", word[2:]
         if word in ("-W", "-X"):
             next(words, None)
         elif not word.startswith("-"):
@@ -133,8 +138,11 @@ def in_shell(text: str) -> tuple[tuple[str, ...], ...]:
 
 
 def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:
-    """Return the text for a shell in `bash -c '...'`, `bash run.sh` or `./run.sh`; "" if there is none."""
+    """Return the text for a shell in `bash -c '...'`, `bash run.sh` or `make`; "" if there is none."""
     command = unwrapped(command)
+    if command and PurePosixPath(command[0]).name == "make":
+        text = read("Makefile") or ""
+        return "\n".join(rule[0] for rule in _RULE.finditer(text) if rule[1] in command) or text
     if command and PurePosixPath(command[0]).name in SHELLS:
         place = next((at for at, word in enumerate(command) if re.fullmatch(r"-[a-z]*c", word)), None)
         if place is not None:
@@ -144,13 +152,19 @@ def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> s
     return (read(str(PurePosixPath(name))) or "") if name is not None and is_shell else ""
 
 
+def is_wrapped(command: tuple[str, ...]) -> bool:
+    name = PurePosixPath(command[0]).name if command else ""
+    return bool(_WRAPPERS.fullmatch(name) or (_RUNNERS.fullmatch(name) and command[1:2] == ("run",)))
+
+
 def unwrapped(command: tuple[str, ...]) -> tuple[str, ...]:
     """Strip wrappers up to an interpreter or script: `nice -n 5 python train.py`."""
-    name = PurePosixPath(command[0]).name if command else ""
-    if name not in _WRAPPERS and not (name in _RUNNERS and command[1:2] == ("run",)):
+    if not is_wrapped(command):
         return command
     for place, word in enumerate(command):
         name = PurePosixPath(word).name
+        if word == "-m" and command[1] == "run":
+            return ("python", *command[place:])
         if PYTHON.match(name) or name in SHELLS or name.endswith((".py", ".R", ".sh")):
             return command[place:]
     return command

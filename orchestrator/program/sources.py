@@ -139,10 +139,14 @@ def argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
 def read(command: Sequence[str], text_of: Read) -> tuple[SourceFile, ...]:
     """Read the program of a command, if it is Python or a shell runs it, and what it imports."""
     argv = tuple(command)
-    programs = invocation.in_shell(invocation.shell_text(argv, text_of)) if argv else ()
+    own = scripts(text_of)
+    shell = invocation.shell_text(argv, text_of) if argv else ""
+    words = argv[1:] if invocation.is_wrapped(argv) and invocation.unwrapped(argv) == argv else ()
+    words += tuple(invocation.shell_code(shell).split())
+    programs = invocation.in_shell(shell) or tuple((word,) for word in words if word in own)
     files: dict[str, SourceFile] = {}
     for started in programs or (argv,):
-        module = (invocation.module_name(started) or console_script(started, text_of)) if started else None
+        module = (invocation.module_name(started) or own.get(started[0])) if started else None
         name = invocation.program(started)
         packages: list[str] = []  # the packages of a module, which are imported before it
         if module is not None:
@@ -158,17 +162,14 @@ def read(command: Sequence[str], text_of: Read) -> tuple[SourceFile, ...]:
     return tuple(files.values())
 
 
-def console_script(command: Sequence[str], text_of: Read) -> str | None:
-    """Return the module that a command of the project's own package runs, as pyproject.toml declares it.
-
-    Behind a wrapper such as `uv run`, the command may be of the code that is sent.
-    """
+def scripts(text_of: Read) -> dict[str, str]:
+    """Return the module that each command of the project itself runs, as pyproject.toml declares it."""
     try:
         project = tomllib.loads(text_of("pyproject.toml") or "")
-        scripts = project.get("project", {}).get("scripts") or project["tool"]["poetry"]["scripts"]
-        return str(scripts[command[0]]).partition(":")[0]
+        declared = project.get("project", {}).get("scripts") or project["tool"]["poetry"]["scripts"]
+        return {name: str(value).partition(":")[0] for name, value in declared.items()}
     except (AttributeError, LookupError, TypeError, ValueError):
-        return None
+        return {}
 
 
 def imports(content: str) -> Iterator[str]:

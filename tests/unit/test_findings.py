@@ -380,11 +380,20 @@ def test_a_setup_may_make_the_program(project: Path) -> None:
         "nice -n 5 python train.py",
         "conda run -n tf python train.py",
         "env A=1 ./start.sh",
+        "python -mtrain",
+        "uv run --frozen -m train",
+        "poetry run fit",
+        "poetry run python train.py fit",
+        "bash -c 'uv run train.py'",
+        "bash -c 'exec uv run fit'",
+        "make fit",
     ],
 )
 def test_a_program_that_a_shell_runs_is_read_as_well(line: str) -> None:
     """What it imports decides which Keras it gets, however it is started."""
     texts = {"start.sh": "#!/bin/bash\n# python old.py\nset -e\npython train.py --epochs $1\n", **FILES}
+    texts["Makefile"] = "test:\n\tpython test.py\nfit: test\n\t@mkdir -p out\n\t$(PYTHON) train.py\n"
+    texts |= {"pyproject.toml": '[project.scripts]\nfit = "train:main"\n', "test.py": ""}
     texts["continued.sh"] = "python3 \\\n  -u \\\n  train.py \\\n  --epochs 3\n"
     command = tuple(shlex.split(line))
     paths = [source.path for source in sources.read(command, texts.get)]
