@@ -223,11 +223,14 @@ def test_a_folder_that_tasks_write_is_replaced_as_a_whole(lab: Lab) -> None:
     (one.path / "more").write_text("of a task")
     two = filled(lab, "a", {"x": b"1", "y": b"3"}, mutable=True, agent=one.agent)
     assert read_all(two.path) == two.files
+    (two.path / "more").write_text("again")
+    filled(lab, "a", two.files, mutable=True, agent=one.agent)
     fields: dict[str, Any] = {"path": str(two.path), "remove": True}
     two.agent.request("store_drop", one.manifest.encode(), **fields)
     assert two.path.exists()  # it is something else
     two.agent.request("store_drop", two.manifest.encode(), **fields)
-    assert names_in(two.path.parent) == []
+    (kept,) = two.path.parent.iterdir()
+    assert (kept.name, names_in(kept)) == (f".replaced-{DIGEST}", ["more", "x", "y"])
 
 
 def test_many_hosts_may_fill_one_shared_folder_at_once(lab: Lab) -> None:

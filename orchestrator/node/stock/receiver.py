@@ -4,6 +4,8 @@
     <above>/.incoming-<name>      what has arrived; an interrupted transfer is resumed there
     <above>/.lock-<name>          held by its writer: machines that share the folder wait for each other
 
+    <above>/.replaced-<name>      a mutable folder as it first was, if it had files that nothing else has
+
 A folder that is named by its digest never changes. One that tasks write (`mutable`) is replaced as a whole,
 at the end.
 """
@@ -20,6 +22,7 @@ from ..base import locks, trust
 from ..base.descriptors import write_all
 from ..base.fault import NodeError, unwritable
 from ..base.paths import free_bytes
+from ..disk.listing import walk
 from ..disk.removing import aside, hide_and_remove, measure, remove
 from ..serve import frames
 from . import notes
@@ -165,6 +168,16 @@ def _seal(order: Order, pieces: Pieces) -> None:
     if order.mutable and os.path.lexists(path):
         os.rename(path, discarded)
     os.rename(incoming, path)
+    if order.mutable:
+        _keep(discarded, os.path.join(os.path.dirname(path), f".replaced-{os.path.basename(path)}"), order)
     remove(discarded)
     if not order.mutable:
         notes.write(order.state, path, order.manifest)
+
+
+def _keep(discarded: str, kept: str, order: Order) -> None:
+    """Keep what only this host may have, such as its part of a sharded checkpoint."""
+    if os.path.lexists(kept) or not os.path.isdir(discarded):
+        return
+    if {name for name, _ in walk(discarded, bool)} - {file.path for file in order.manifest.files}:
+        os.rename(discarded, kept)
