@@ -11,12 +11,15 @@ SHELLS = frozenset(["bash", "sh", "dash", "zsh", "ksh", "fish", "csh", "tcsh"])
 OPERATORS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "&>", "2>&1", "|&"])
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 PYTHON = re.compile(r"python[\d.]*$")
-SCRIPTS = (".py", ".R", ".r", ".sh", ".bash")
+_SHELL = (".sh", ".bash")
+SCRIPTS = (".py", ".R", ".r", *_SHELL)
 # Programs that run the rest of their arguments, as in `conda run -n tf python train.py`.
 _WRAPPERS = re.compile(
     "env|nice|nohup|time|timeout|ionice|stdbuf|numactl|taskset|chrt|setsid|nsys|ncu|py-spy"
 )
 _RUNNERS = re.compile("conda|mamba|micromamba|poetry|uv|pipenv|pdm|pixi|hatch|rye|coverage")
+_CALLED = re.compile(r"[\w./-]+\.(?:sh|bash)\b")
+_ENTERED = re.compile(r"\b(?:cd|pushd)\s+[\"']?(?:\./)?(\w[\w./-]*)")
 # The rule of a target in a Makefile.
 _RULE = re.compile(r"^([\w./-]+)\s*:(?!=).*(?:\n\t.*)*", re.MULTILINE)
 _IN_SHELL = re.compile(
@@ -57,7 +60,10 @@ def program(command: tuple[str, ...]) -> str | None:
         return None if option else word
     if name in {"torchrun", "accelerate"}:
         return next((word for word in command[1:] if word.endswith(".py")), None)
-    if name in SHELLS | {"Rscript"}:
+    if name in SHELLS:
+        option, word = _of_shell(command)
+        return None if option else word
+    if name == "Rscript":
         return next((word for word in command[1:2] if not word.startswith("-")), None)
     return command[0] if command[0].endswith((*SCRIPTS, ".ipynb")) else None
 
@@ -119,6 +125,19 @@ def _of_python(command: tuple[str, ...]) -> tuple[str, str | None]:
     return "", None
 
 
+def _of_shell(command: tuple[str, ...]) -> tuple[str, str | None]:
+    """Return what a shell runs: ("-c", its text) or ("", its script)."""
+    words = iter(command[1:])
+    for word in words:
+        if re.fullmatch(r"-[a-z]*c", word):
+            return "-c", next(words, None)
+        if re.fullmatch(r"[-+][a-z]*[oO]", word):
+            next(words, None)
+        elif not word.startswith(("-", "+")):
+            return "", word
+    return "", None
+
+
 def shell_code(text: str) -> str:
     """Return the lines of a shell text that run something, each as a whole."""
     return "\n".join(
@@ -137,19 +156,31 @@ def in_shell(text: str) -> tuple[tuple[str, ...], ...]:
     return tuple(dict.fromkeys(commands))
 
 
+def folders(text: str) -> tuple[str, ...]:
+    """Return the folders in which a shell text may run programs: the first, and those that it enters."""
+    return ("", *(f"{path.rstrip('/')}/" for path in _ENTERED.findall(shell_code(text))))
+
+
 def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:
-    """Return the text for a shell in `bash -c '...'`, `bash run.sh` or `make`; "" if there is none."""
+    """Return the text for a shell in `bash -c '...'`, `bash run.sh` or `make`, and of scripts it runs."""
+    text = _shell_text(command, read)
+    called = {
+        f"{root}{PurePosixPath(name)}" for name in _CALLED.findall(shell_code(text)) for root in folders(text)
+    }
+    return "\n".join(filter(None, (text, *map(read, sorted(called)))))
+
+
+def _shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:
     command = unwrapped(command)
     if command and PurePosixPath(command[0]).name == "make":
         text = read("Makefile") or ""
         return "\n".join(rule[0] for rule in _RULE.finditer(text) if rule[1] in command) or text
-    if command and PurePosixPath(command[0]).name in SHELLS:
-        place = next((at for at, word in enumerate(command) if re.fullmatch(r"-[a-z]*c", word)), None)
-        if place is not None:
-            return command[place + 1] if place + 1 < len(command) else ""
-    name = program(command)
-    is_shell = name is not None and name.endswith((".sh", ".bash"))
-    return (read(str(PurePosixPath(name))) or "") if name is not None and is_shell else ""
+    by_shell = bool(command) and PurePosixPath(command[0]).name in SHELLS
+    option, word = _of_shell(command) if by_shell else ("", "".join(command[:1]))
+    if option or not word:
+        return word or ""
+    text = read(str(PurePosixPath(word))) or ""
+    return text if by_shell or word.endswith(_SHELL) or re.match(r"#!.*sh\b", text) else ""
 
 
 def is_wrapped(command: tuple[str, ...]) -> bool:

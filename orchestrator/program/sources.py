@@ -144,18 +144,21 @@ def read(command: Sequence[str], text_of: Read) -> tuple[SourceFile, ...]:
     words = argv[1:] if invocation.is_wrapped(argv) and invocation.unwrapped(argv) == argv else ()
     words += tuple(invocation.shell_code(shell).split())
     programs = invocation.in_shell(shell) or tuple((word,) for word in words if word in own)
+    roots = invocation.folders(shell)
     files: dict[str, SourceFile] = {}
     for started in programs or (argv,):
         module = (invocation.module_name(started) or own.get(started[0])) if started else None
         name = invocation.program(started)
+        if name is not None:
+            name = next((f"{root}{name}" for root in roots if text_of(f"{root}{name}") is not None), name)
         packages: list[str] = []  # the packages of a module, which are imported before it
         if module is not None:
             path = module.replace(".", "/")
-            ends = (f"{root}{path}{end}" for root in ("", SRC) for end in (".py", "/__main__.py"))
+            ends = (f"{root}{path}{end}" for root in (*roots, SRC) for end in (".py", "/__main__.py"))
             name = next((end for end in ends if text_of(end) is not None), None)
             parts = path.split("/")
             above = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
-            packages = [f"{root}{package}/__init__.py" for root in ("", SRC) for package in above]
+            packages = [f"{root}{package}/__init__.py" for root in (*roots, SRC) for package in above]
         if name is not None and name.endswith(".py"):
             for path, content in (file for start in (name, *packages) for file in closure(start, text_of)):
                 files.setdefault(path, SourceFile(path, content))

@@ -387,6 +387,10 @@ def test_a_setup_may_make_the_program(project: Path) -> None:
         "bash -c 'uv run train.py'",
         "bash -c 'exec uv run fit'",
         "make fit",
+        "bash -eo pipefail start.sh -c 3",
+        "bash -xo pipefail -c 'python train.py'",
+        "sh go",
+        "./go",
     ],
 )
 def test_a_program_that_a_shell_runs_is_read_as_well(line: str) -> None:
@@ -394,10 +398,22 @@ def test_a_program_that_a_shell_runs_is_read_as_well(line: str) -> None:
     texts = {"start.sh": "#!/bin/bash\n# python old.py\nset -e\npython train.py --epochs $1\n", **FILES}
     texts["Makefile"] = "test:\n\tpython test.py\nfit: test\n\t@mkdir -p out\n\t$(PYTHON) train.py\n"
     texts |= {"pyproject.toml": '[project.scripts]\nfit = "train:main"\n', "test.py": ""}
+    texts["go"] = "#!/usr/bin/env bash\npython train.py\n"
     texts["continued.sh"] = "python3 \\\n  -u \\\n  train.py \\\n  --epochs 3\n"
     command = tuple(shlex.split(line))
     paths = [source.path for source in sources.read(command, texts.get)]
     assert paths == ["train.py", "lib.py", "pkg/__init__.py", "pkg/data.py"]
+
+
+@pytest.mark.parametrize("line", ["bash -c 'cd ./deep && python fit.py'", "bash outer.sh", "./run/a.sh"])
+def test_a_program_in_a_folder_that_a_shell_enters_is_read(line: str) -> None:
+    texts = {
+        "deep/fit.py": "import torch\n",
+        "deep/in.sh": "python -m fit\n",
+        "outer.sh": "cd deep\n./in.sh\n",
+    }
+    texts["run/a.sh"] = 'cd "$(dirname "$0")/.."\npushd deep/\nexec python fit.py "$@"\n'
+    assert [source.path for source in sources.read(tuple(shlex.split(line)), texts.get)] == ["deep/fit.py"]
 
 
 def test_a_module_is_read_and_what_a_shell_only_mentions_is_not(project: Path) -> None:
