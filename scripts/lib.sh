@@ -48,7 +48,7 @@ locked() {
     exec {lock}>&-
 }
 
-# Pythons that uv downloads where the system has none that TensorFlow knows (Ubuntu 26.04 has 3.14).
+# Pythons that uv downloads where the system has none that TensorFlow supports (Ubuntu 26.04 has 3.14).
 pythons=$envs/pythons
 
 # The first Python of at least 3.11, and below LIMIT where one is given. The system's own comes first:
@@ -64,7 +64,7 @@ base_python() {
     return 1
 }
 
-# TensorFlow knows no newer Python yet.
+# TensorFlow supports no newer Python yet.
 worker_base() { base_python 3.14; }
 
 # What containers that mount the training environment are made from: it has the same Python.
@@ -95,7 +95,7 @@ r_missing() {
     fi
 }
 
-# Debian's reticulate 1.28 knows neither numpy 2 nor a Python above 3.11: an environment of its own.
+# Debian's reticulate 1.28 supports neither numpy 2 nor a Python above 3.11: an environment of its own.
 # From 1.38 on it can use the one of all others.
 r_is_old() { Rscript -e 'quit(status = packageVersion("reticulate") >= "1.38")' >/dev/null 2>&1; }
 

@@ -163,14 +163,14 @@ def folders(text: str) -> tuple[str, ...]:
 
 def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:
     """Return the text for a shell in `bash -c '...'`, `bash run.sh` or `make`, and of scripts it runs."""
-    text = _shell_text(command, read)
+    text = _started_text(command, read)
     called = {
         f"{root}{PurePosixPath(name)}" for name in _CALLED.findall(shell_code(text)) for root in folders(text)
     }
     return "\n".join(filter(None, (text, *map(read, sorted(called)))))
 
 
-def _shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:
+def _started_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:
     command = unwrapped(command)
     if command and PurePosixPath(command[0]).name == "make":
         text = read("Makefile") or ""

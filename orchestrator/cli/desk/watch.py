@@ -150,6 +150,9 @@ class _Watch(Struct):
         """Return the run's exit status, or the one for why it was not watched to its end."""
         try:
             status = self._watch()
+        except UsageError as error:  # such as a folder that was removed: the run exists, and continues
+            error.status = ExitStatus.HERE
+            raise
         finally:
             self._close()
         if not self._full:

@@ -87,11 +87,12 @@ def sealed_run(desk: Desk, *words: str) -> str:
 
 def test_a_keeper_whose_folder_was_removed_leaves_the_run_to_the_next(desk: Desk) -> None:
     """It was out of reach, and its agents kept the ports: no run could be started any more."""
-    desk.launch("--detach", *counting(desk)).wait()
+    viewer = desk.launch(*counting(desk))
     run = desk.run_id()
     until("both run", lambda: len(desk.task_pids(run)) == 2)
     keeper = desk.keeper(run)
     shutil.rmtree(desk.run_folder(run))
+    viewer.ended(ExitStatus.HERE)
     until("it is gone", lambda: is_gone(keeper))
     status, text = verb(desk, "stop", run)
     assert status == ExitStatus.OK, text
