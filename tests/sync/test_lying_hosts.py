@@ -125,9 +125,11 @@ def test_of_two_paths_none_is_in_its_place_before_both_are_here(home: Path) -> N
     assert (liar.asked.count("files_get"), all_of(home.parent)) == (2, before)
 
 
-def test_more_than_the_disk_has_is_not_begun(home: Path) -> None:
+def test_more_than_the_disk_has_is_not_begun(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor what would leave it with next to nothing: other things on this machine write, too."""
-    liar = Liar([file("a", shutil.disk_usage(home).free - (256 << 20))])
+    found = shutil.disk_usage(home)._replace(free=1 << 30)  # the real one changes at any time
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: found)
+    liar = Liar([file("a", (1 << 30) - (256 << 20))])
     with pytest.raises(ClusterError, match="no disk space for"):
         into_pull(liar, home)
     assert "files_get" not in liar.asked
