@@ -3,7 +3,8 @@
     <above>/<name>                the result; the name marks a complete one
     <above>/.incoming-<name>      what has arrived; an interrupted transfer is resumed there
     <above>/.lock-<name>          held by its writer: machines that share the folder wait for each other
-    <above>/.replaced-<name>      a mutable folder as it first was; empty if it had no files of its own
+    <above>/.replaced-<name>      a mutable folder as it first was, if it had files that nothing else has
+
 
 A folder that is named by its digest never changes. One that tasks write (`mutable`) is replaced as a whole,
 at the end.
@@ -175,14 +176,8 @@ def _seal(order: Order, pieces: Pieces) -> None:
 
 
 def _keep(discarded: str, kept: str, order: Order) -> None:
-    """Keep what only this host may have, such as its part of a sharded checkpoint.
-
-    Later folders, which may be large, contain what was sent before.
-    """
-    if os.path.lexists(kept):
+    """Keep what only this host may have, such as its part of a sharded checkpoint."""
+    if os.path.lexists(kept) or not os.path.isdir(discarded):
         return
-    names = {name for name, _ in walk(discarded, bool)} if os.path.isdir(discarded) else set()
-    if names - {file.path for file in order.manifest.files}:
+    if {name for name, _ in walk(discarded, bool)} - {file.path for file in order.manifest.files}:
         os.rename(discarded, kept)
-    else:
-        os.mkdir(kept)
