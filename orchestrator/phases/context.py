@@ -103,6 +103,7 @@ class Run(Struct):
     usage: PointFile | None = None  # of each host by its tasks
     alive: set[str] = set()  # hosts where tasks could not be ended
     started: bool = False  # parts of the run may be alive on the nodes
+    prepared: bool = False  # all hosts of an attempt were ready to start their tasks
     watched: float = -math.inf  # when a viewer last reported that it shows the tasks (monotonic)
 
     @property

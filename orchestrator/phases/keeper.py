@@ -207,14 +207,18 @@ class _Keeper:
         run.emit(announcement(run.folder, run.plan))
         self._control.listen()
         stage.begin(run)
-        prepare.connect_or_replace(run)
-        prepare.prepare(run)
-        return self._attempts(lambda: launch.launch(run, str(FIRST)))
+
+        def begin() -> None:
+            prepare.connect_or_replace(run)
+            prepare.prepare(run)
+            launch.launch(run, str(FIRST))
+
+        return self._attempts(begin)
 
     def adopted(self) -> RunEnded | RunLeft:
         run = self._run
         self._control.cancels = False
-        run.started = True
+        run.started = run.prepared = True
         self._control.listen()
         adopted = adopt(run)
         if isinstance(adopted, RunLeft):
@@ -248,11 +252,13 @@ class _Keeper:
                 return RunLeft(run.id, error.cause, error.hint)
             except (PhaseFailed, OrchestrateError) as error:
                 failed = of_phase(error)
-                if not run.plan.restarts.most or run.stop.requested or run.allocation(now=True).over:
+                outside = failed.outside or bool(run.lost)
+                again = run.plan.restarts.most and (run.prepared or outside)  # a mistake needs its user
+                if not again or run.stop.requested or run.allocation(now=True).over:
                     raise failed from error
                 self._end_all(kill=False, grace=run.plan.failure_grace, by=StopBy.FAILURE)
                 verdict = never_started(failed)
-                failure = restarts.unprepared(verdict.cause, outside=failed.outside or bool(run.lost))
+                failure = restarts.unprepared(verdict.cause, outside=outside)
             else:
                 self._control.cancels = False
                 finished = Attempt(run, str(self._number), adopted).follow()
@@ -317,6 +323,8 @@ class _Keeper:
         self._number += 1
 
     def _run_failed(self, verdict: Verdict, given_up: str) -> RunEnded:
+        if not self._run.started:
+            return self._ended(Outcome.CLUSTER, ExitStatus.CLUSTER, verdict, given_up)
         return self._ended(Outcome.FAILED, ExitStatus.RUN_FAILED, verdict, given_up)
 
     def _failed(self, failure: PhaseFailed) -> RunEnded:

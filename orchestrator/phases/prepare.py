@@ -6,6 +6,7 @@ of the last one remains: no process, no port.
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,7 +19,7 @@ from orchestrator.events import AttemptPlanned, HostReplaced, Noted, Phase, Stop
 from orchestrator.fleet import Cancelled
 from orchestrator.model import Preparing, RunPlan
 from orchestrator.phases import connect, data, preflight, recovery, stage, stop, validate
-from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase, report_failures
+from orchestrator.phases.context import PhaseFailed, Run, fail_on, failure, phase, report_failures
 from orchestrator.phases.launch import begin_ahead, launch
 from orchestrator.phases.resume import carry_folder
 from orchestrator.run import restarts
@@ -42,25 +43,34 @@ def connect_or_replace(run: Run) -> None:
     """
     with phase(run, Phase.CONNECT):
         bad = connect.open_sessions(run, new=True)
-        away = {name for name, error in bad.items() if error.kind in _AWAY}
-        if not bad.keys() <= away or not run.plan.restarts.most:
-            fail_on(run, Phase.CONNECT, bad)
-        elif away:  # begin without these hosts, if that is possible
-            absent = {host.name: host for host in run.hosts if host.name in away}
-            try:
-                plan, changes = fill(run, lambda _: absent, run.plan.attempt)
-            except NoSeatError:
-                fail_on(run, Phase.CONNECT, bad)
-                raise
-            report_failures(run.emit, Phase.CONNECT, bad)
-            # Nothing of the run was ever there: each is a spare like any other if it answers one day.
-            retired = tuple(host for host in plan.retired if host.name not in absent)
-            spares = (*plan.spares, *(replace(host, spare=True) for host in absent.values()))
-            take(run, replace(plan, retired=retired, spares=spares, preparing=Preparing()), changes)
+        if bad:
+            _begin_without(run, bad)
         fail_on(run, Phase.CONNECT, connect.keep_new(run))
-        if run.plan.admission.wait:
-            _wait_in_line(run)
-        connect.lease(run)
+        _lease(run)
+
+
+def _begin_without(run: Run, bad: Mapping[str, HostError]) -> None:
+    """Have spares take the places of hosts that are away; raise PhaseFailed if that is not possible."""
+    absent = {host.name: host for host in run.hosts if host.name in bad}
+    replaceable = run.plan.restarts.most and all(error.kind in _AWAY for error in bad.values())
+    try:
+        plan, changes = fill(run, lambda _: absent, run.plan.attempt) if replaceable else (None, ())
+    except NoSeatError:
+        plan = None
+    report_failures(run.emit, Phase.CONNECT, bad)
+    if plan is None:  # a user who is there is told at once, instead of after host_timeout
+        raise dataclasses.replace(failure(Phase.CONNECT, list(bad.values())), outside=False)
+    # Nothing of the run was ever there: each is a spare like any other if it answers one day.
+    retired = tuple(host for host in plan.retired if host.name not in absent)
+    spares = (*plan.spares, *(replace(host, spare=True) for host in absent.values()))
+    take(run, replace(plan, retired=retired, spares=spares, preparing=Preparing()), changes)
+
+
+def _lease(run: Run) -> None:
+    """Get the machines, before the first tasks start also in the queue; raise PhaseFailed."""
+    if run.plan.admission.wait and not run.prepared:
+        _wait_in_line(run)
+    connect.lease(run)
 
 
 def _wait_in_line(run: Run) -> None:
@@ -197,11 +207,11 @@ def _prepare(run: Run, joined: list[str]) -> None:
             if error.kind == Trouble.STATE:
                 recovery.lose(run, error.host, recovery.reason(error))
         fail_on(run, Phase.CONNECT, refused)
-        connect.lease(run)
+        _lease(run)
         prove_free(run)
         # Hosts lost during the verification, or before it, were not asked: nothing is verified there.
         fail_on(run, Phase.CONNECT, recovery.losses(run))
-    prepare(run, joined)
+    prepare(run, joined if run.prepared else None)
 
 
 def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
@@ -282,10 +292,12 @@ def _busy(run: Run) -> dict[str, HostError]:
 def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
     """Bring the hosts to where their tasks can be started; raise PhaseFailed.
 
-    `joined` are the hosts that the previous attempt did not have. None: in the first attempt all are new.
+    `joined` are the hosts that the previous attempt did not have. None: all are new.
     """
     first, admission = joined is None, run.plan.admission
     are_new = first or bool(joined)
+    if first:  # nothing has trained: only a continued run has a backup
+        run.plan = replace(run.plan, preparing=replace(run.plan.preparing, leader=""))
     if run.plan.environment is not None:
         from orchestrator.phases import setup  # noqa: PLC0415 - packaging takes 50 ms of every launch
 
@@ -317,6 +329,7 @@ def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
         carry_backup(run, run.plan.preparing.leader, run.plan.restarts.backup)
     if first:
         run.plan = replace(run.plan, preparing=Preparing())
+    run.prepared = True
 
 
 def carry_backup(run: Run, leader: str, backup: str) -> None:

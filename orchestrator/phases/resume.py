@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from orchestrator import ranges, wire
 from orchestrator.errors import ClusterError, HostError
 from orchestrator.events import Noted, Phase
-from orchestrator.model import Preparing, Resumed, RunPlan
+from orchestrator.model import Resumed, RunPlan
 from orchestrator.node.disk.removing import remove
 from orchestrator.phases.context import PhaseFailed, Run, fail_on
 from orchestrator.planning.commands import is_builtin
@@ -51,7 +51,7 @@ def resume(run: Run, resumed: Resumed, shared: Mapping[str, str]) -> None:
         raise PhaseFailed(Phase.STAGE, misfit, _ANEW.format(run=resumed.run))
     absent = [host.name for host in run.hosts if host.name not in there]
     giver = resumed.leader if resumed.leader in there else there[0]
-    run.plan = replace(run.plan, preparing=Preparing(giver))
+    run.plan = replace(run.plan, preparing=replace(run.plan.preparing, leader=giver))
     if giver != resumed.leader:
         gone = f"{resumed.leader}, the first host of run {resumed.run}, no longer has its folder"
         run.emit(Noted(f"{gone}: training continues from what {giver} has"))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, until
@@ -133,3 +134,29 @@ def test_a_host_that_dies_in_line_ends_the_wait_and_a_stop_leaves_it(four: Desk,
     assert ended(third)["outcome"] == "stopped"
     first_ends.touch()
     assert ended(four)["outcome"] == "succeeded"
+
+
+def test_a_spare_takes_the_place_of_a_host_that_dies_in_line(four: Desk, others: list[Desk]) -> None:
+    """The wait goes on: its place in the other queues is as old as before."""
+    second, third = others
+    first_ends = train(four, 0, wait=False)
+    until("the first runs", lambda: runs(four))
+    second.timings = {"host_return": 1.0, "pauses": [0.05]}
+    hosts = four.cluster.hosts
+    second.write_hosts([hosts[0], hosts[3], replace(hosts[2], spare=True)], "[job]\nhost_timeout = 1\n")
+    second.script("t.py", TRAINS)
+    second.launch("--wait", "--max-restarts", "1", "--", "t.py", str(second.folder / "enough"))
+    until("it waits", lambda: waits_behind(second, four.run_id()))
+    third_ends = train(third, 0)
+    until("the third waits, too", lambda: waits_behind(third, four.run_id()))
+    four.kill_sshd(four.cluster.servers[3])
+    until("it waits with the spare", lambda: second.named("HostReplaced"))
+    assert not second.named("TaskStarted")
+    first_ends.touch()
+    until("it runs", lambda: len(second.named("TaskStarted")) == 2)
+    assert not runs(third)
+    (second.folder / "enough").touch()
+    third_ends.touch()
+    end = ended(second)
+    assert (end["outcome"], end["attempts"]) == ("succeeded", 2)
+    assert ended(third)["outcome"] == "succeeded"

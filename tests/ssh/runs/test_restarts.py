@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -281,6 +282,41 @@ def test_a_spare_that_is_no_use_is_left_out(four: Desk) -> None:
     plan = json.loads((four.run_folder(run) / "plan.json").read_text())
     assert plan["unfit"] == [names[2]]
     assert not plan["preparing"]["stands_in"]
+
+
+@pytest.mark.parametrize("phase", ["preflight", "validate"])
+def test_a_host_lost_before_the_first_tasks_start_is_replaced(four: Desk, phase: str) -> None:
+    """Before the code is sent, and after: every host is prepared, those that go on too."""
+    four.timings = FAST
+    names = [host.name for host in four.cluster.hosts]
+    stays = four.program(
+        "stays", f"#!/bin/sh\ntouch {shlex.quote(str(four.folder / 'there'))}\nexec sleep 600\n"
+    )
+    four.script("v.sh", f"case $PWD in *{names[1]}*) exec {shlex.quote(str(stays))};; esac; echo validated")
+    job = '[job]\nhost_timeout = 1\nfailure_grace = 0.1\nvalidate = "sh v.sh"\n'
+    hosts = [replace(host, spare=host.name == names[3]) for host in four.cluster.hosts]
+    if phase == "preflight":
+        hosts[1] = replace(hosts[1], python=str(stays))
+    four.write_hosts(hosts, job)
+    options = () if phase == "preflight" else ("--skip-preflight",)
+    viewer, run = four.begin(
+        *options,
+        "--max-restarts",
+        "1",
+        "--",
+        "python3",
+        trainer(four),
+        "fail = lambda step: None",
+        fast=False,
+    )
+    until("it is in its phase", (four.folder / "there").exists)
+    four.kill_sshd(four.cluster.servers[1])
+    kill_all(four.machinery_of(run, four.cluster.hosts[1]))
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert f"warning: attempt 1 failed: {phase}: {names[1]} was lost" in viewer.stderr
+    assert f"{names[1]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
+    assert {event["host"] for event in four.named("HostValidated", run)} == {names[0], names[2], names[3]}
+    assert log(four, run, 2, "worker-1").splitlines()[0] == "attempt 2 begins at 0"
 
 
 def test_no_attempt_starts_beside_a_task_that_cannot_be_ended(desk: Desk) -> None:
