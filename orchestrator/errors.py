@@ -48,6 +48,11 @@ class OrchestrateError(Exception):
         self.why = why
         self.hint = hint
 
+    def __str__(self) -> str:
+        """Return all three: a traceback and `print` show nothing else."""
+        parts = (self.what, self.why and f"why: {self.why}", self.hint and f"try: {self.hint}")
+        return "\n  ".join(part.replace("\n", "\n    ") for part in parts if part)
+
     @property
     def in_one_line(self) -> str:
         """Return the error for a row of a table or a warning, with the start of a long reason."""
@@ -122,6 +127,9 @@ class HostError(ClusterError):
         super().__init__(what, why=why, hint=hint)
         self.host = host
         self.kind = kind
+
+    def __str__(self) -> str:
+        return f"{self.host}: {super().__str__()}"
 
     @property
     def lost(self) -> bool:
@@ -204,3 +212,6 @@ class SeveralErrors(OrchestrateError):  # noqa: N818 - a bundle, not a kind
         self.errors = tuple(errors)
         super().__init__("; ".join(error.what for error in self.errors))
         self.status = self.errors[0].status
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.errors))

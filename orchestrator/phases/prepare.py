@@ -58,7 +58,7 @@ def _begin_without(run: Run, bad: Mapping[str, HostError]) -> None:
     except NoSeatError:
         plan = None
     report_failures(run.emit, Phase.CONNECT, bad)
-    if plan is None:  # a user who is there is told at once, instead of after host_timeout
+    if plan is None:  # at once, not after host_timeout: the user may still be there
         raise dataclasses.replace(failure(Phase.CONNECT, list(bad.values())), outside=False)
     # Nothing of the run was ever there: each is a spare like any other if it answers one day.
     retired = tuple(host for host in plan.retired if host.name not in absent)

@@ -75,7 +75,7 @@ def prepare(request: ExecRequest, caller: Caller) -> Commands:
 
 
 def execute(request: ExecRequest, caller: Caller) -> dict[str, HostAnswer]:
-    """Run the command to its end on every host; return the answers by host, in order of arrival."""
+    """Run the command to its end on every host; return the answers by host, in their order."""
     commands = prepare(request, caller)
     running: dict[str, Answer] = {}
     answers: dict[str, HostAnswer] = {}
@@ -95,4 +95,4 @@ def execute(request: ExecRequest, caller: Caller) -> dict[str, HostAnswer]:
                     answers[host] = running.pop(host, Answer(host, 0.0)).result(error)
     finally:
         commands.close()
-    return answers
+    return {host.name: answers[host.name] for host in commands.hosts}

@@ -314,3 +314,15 @@ def test_an_interrupt_at_any_line_of_a_launch_leaves_no_run_half_made(folder: Pa
         interrupted(begin, at)
         check()
     assert len(done) > 3
+
+
+def test_the_text_of_an_error_has_all_its_parts() -> None:
+    """In a notebook nothing else is shown."""
+    with pytest.raises(orchestrator.UsageError) as raised:
+        orchestrator.launch(["trian.py"])
+    assert str(raised.value) == "\n  ".join(
+        [raised.value.what, f"why: {raised.value.why}", f"try: {raised.value.hint}"]
+    )
+    assert str(orchestrator.HostError("gpu-02", "refused", kind="", why="a\nb")) == (
+        "gpu-02: refused\n  why: a\n    b"
+    )
