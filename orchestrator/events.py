@@ -393,6 +393,7 @@ class PeersReported(_Fact):
 
     apart: tuple[TaskName, ...]
     connected: bool  # and yet no reduction took place among them
+    unpatched: bool = False  # they train together, but without the changes to TensorFlow
 
 
 class AttemptFailed(_Fact):

@@ -164,10 +164,10 @@ class Attempt:
         apart = hang.apart(follower.peers, tasks, trains=bool(trained))
         # Otherwise a host has not yet replied to a new keeper.
         states = {*follower.peers.values()}
-        has_met = wire.Peers.MET in states
+        has_met = not {wire.Peers.MET, wire.Peers.UNPATCHED}.isdisjoint(states)
         if self._apart and not self._apart.connected:  # an import may take longer than `clear`
             has_met = has_met or wire.Peers.IDLE in states
-        if (apart and not self._apart) or (self._apart and has_met):
+        if apart != self._apart and (not self._apart or has_met):
             self._apart = apart
             run.emit(apart or PeersReported((), False))
 

@@ -95,11 +95,17 @@ _HINT = (
     " `jax.distributed.initialize()`; set `framework` under [job] if it was not detected"
     ' (docs/frameworks.md); tasks that need no others: `framework = "none"`'
 )
+_HINT_UNPATCHED = (
+    "keep the PYTHONPATH that is set, as in `PYTHONPATH=src:$PYTHONPATH`, and start Python without -E and -I"
+    " (docs/task.md): batches may be lost, or counted twice"
+)
 _HINT_IDLE = "build and compile the model, its optimizer and metrics within `strategy.scope()`"
 
 
 def apart(states: Mapping[str, Peers], tasks: Collection[str], *, trains: bool) -> PeersReported | None:
-    """Return the tasks that train separately; None unless the nodes of all tasks report it."""
+    """Return the tasks that train separately, or unpatched; None unless the nodes report it."""
+    if unpatched := sorted(task for task in tasks if states.get(task) is Peers.UNPATCHED):
+        return PeersReported(tuple(unpatched), connected=True, unpatched=True)
     contacts = {states.get(task, Peers.UNKNOWN) for task in tasks}
     if len(tasks) < 2 or contacts & {Peers.UNKNOWN, Peers.MET}:
         return None
@@ -113,6 +119,8 @@ def separate(event: PeersReported) -> str:
     if not event.apart:
         return "the tasks are connected to each other now"
     tasks = ranges.fold(event.apart)
+    if event.unpatched:
+        return f"{tasks} train without the changes that orchestrate makes to TensorFlow and Keras"
     if event.connected:
         return f"{tasks} train separate models: their strategy has not combined a gradient yet"
     return f"{tasks} run separately: no task has opened a connection to another"
@@ -124,4 +132,6 @@ def separate_warning(event: PeersReported) -> str:
 
 
 def separate_hint(event: PeersReported) -> str:
+    if event.unpatched:
+        return _HINT_UNPATCHED
     return _HINT_IDLE if event.connected else _HINT

@@ -63,6 +63,7 @@ class Peers(StrEnum):
     UNKNOWN = ""
     NONE = "none"  # no connection to another task so far
     IDLE = "idle"  # connected, by a strategy that has reduced nothing so far
+    UNPATCHED = "unpatched"  # connected, by a Python that ignores our `sitecustomize`
     MET = "met"
 
 

@@ -350,6 +350,13 @@ def test_tasks_are_apart_if_every_node_says_so(
         )
 
 
+def test_tasks_that_ignore_the_hook_are_named() -> None:
+    found = hang.apart({"worker/0": MET, "worker/1": Peers.UNPATCHED}, PAIR, trains=False)
+    assert found == PeersReported(PAIR[1:], connected=True, unpatched=True)
+    assert hang.separate_warning(found).startswith("worker/1 train without the changes")
+    assert "`PYTHONPATH=src:$PYTHONPATH`" in hang.separate_hint(found)
+
+
 def test_the_warning_ends_with_its_attempt() -> None:
     view = View()
     for event in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import time
@@ -14,6 +15,7 @@ from ..base import lenient, procs
 UNKNOWN = ""  # it has no peers by plan, or was not checked yet
 NONE = "none"  # no connection to another task so far
 IDLE = "idle"  # connected, by a strategy that has reduced nothing so far
+UNPATCHED = "unpatched"  # connected, by a Python that ignores our `sitecustomize`
 MET = "met"
 
 _OFTEN, _SELDOM = 0.1, 2.0  # seconds between two checks: at first, and after some minutes
@@ -44,6 +46,8 @@ class Meeting:
         own = int(rank) if rank.isdigit() else 0
         self._mark = report + ".idle"
         self._run = run
+        patched = b"ORCHESTRATE_AUTO_SHARD" in env or b"ORCHESTRATE_KERAS" in env
+        self._site = env.get(b"PYTHONPATH", b"").split(b":")[0] if patched else b""
         self._names = [name.strip("[]") for name, _ in ends[:own] + ends[own + 1 :] if name]
         self._addresses: set[str] = set()  # of the other tasks
         ports = ["%04X" % int(port) if port.isdigit() else "" for _, port in ends]
@@ -99,7 +103,9 @@ class Meeting:
         if self.state == UNKNOWN or now < self.due:
             return False
         before = self.state
-        if before != NONE or self._is_connected():
+        if before == NONE and self._is_connected():
+            self.state = UNPATCHED if self._site and _ignored(self._site) else MET
+        if self.state in (MET, IDLE):
             self.state = IDLE if os.path.exists(self._mark) else MET
         cost = time.monotonic() - now
         self.due = now + min(_SELDOM, max(_OFTEN, cost * _SHARE, (now - self._began) / 100))
@@ -124,6 +130,23 @@ class Meeting:
             return True
         others = (process.pid for process in procs.bearers(self._run) if process.pid not in family)
         return bool(beside) and not beside.isdisjoint(_sockets(others))
+
+
+def _ignored(site: bytes) -> bool:
+    """Return True if there are Pythons below this process, and none of them uses this folder."""
+    uses = set()
+    for process in procs.descendants(os.getpid(), procs.scan()):
+        if os.path.basename(lenient.link("/proc/%d/exe" % process.pid)).startswith("python"):
+            entries = procs.environ(process.pid).split(b"\0")
+            paths = [
+                path
+                for entry in entries
+                if entry.startswith(b"PYTHONPATH=")
+                for path in entry[11:].split(b":")
+            ]
+            isolated = re.match(r"-\w*[EI]", "".join(procs.own_argv(process.pid)[1:2]))
+            uses.add(site in paths and not isolated)
+    return uses == {False}
 
 
 def far(

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,7 +34,7 @@ meeting = Meeting(os.environb, sys.argv[1], "/no report")
 meeting.resolve()
 meeting.remember(tables(os.getpid()))
 cookie = {sys.argv[2]: f"{sys.argv[1]}/1/worker/{os.environ['ORCHESTRATE_RANK']}/1"}
-with subprocess.Popen([sys.executable, "-c", sys.argv[3]], env={**os.environ, **cookie}) as program:
+with subprocess.Popen([*sys.argv[5:], "-c", sys.argv[3]], env={**os.environ, **cookie}) as program:
     sys.stdin.readline()
     if sys.argv[4]:
         program.wait()
@@ -104,15 +105,45 @@ ROOT = str(Path(__file__).parents[3])
 
 @pytest.mark.parametrize("name", [*APART, *TOGETHER, *BRIEF])
 def test_a_node_sees_whether_its_task_meets_another(name: str) -> None:
+    states = states_of({**APART, **TOGETHER, **BRIEF}[name], over="over" if name in BRIEF else "")
+    # Of a brief connection only the side that closed it first has a trace.
+    assert ("none" in states, "met" in states) == (name not in TOGETHER, name not in APART)
+
+
+PATCHED = {
+    "as it was started": ([], "met"),
+    "added to": (["env", f"PYTHONPATH=src:{ROOT}"], "met"),
+    "replaced": (["env", "PYTHONPATH=src"], "unpatched"),
+    "replaced by a script": (["sh", "-c", 'PYTHONPATH=src "$0" "$@"; exit'], "unpatched"),
+    "ignored": (["-E"], "unpatched"),
+}
+
+
+@pytest.mark.parametrize("name", PATCHED)
+def test_a_node_detects_a_program_that_ignores_the_hook(name: str) -> None:
+    words, state = PATCHED[name]
+    python = [sys.executable, *words] if words[:1] == ["-E"] else [*words, sys.executable]
+    assert states_of(TOGETHER["by the task's port"], python, ORCHESTRATE_AUTO_SHARD="data") == [state] * 2
+
+
+def states_of(
+    program: str, python: Sequence[str] = (sys.executable,), over: str = "", **more: str
+) -> list[str]:
+    """Run two tasks; return what their nodes report about their contact."""
     *ports, other = free_ports(3)
-    program = TASK + {**APART, **TOGETHER, **BRIEF}[name].replace("{port}", str(other))
-    over = "over" if name in BRIEF else ""
+    program = TASK + program.replace("{port}", str(other))
     hosts = ",".join(f"127.0.0.{number}:{port}" for number, port in enumerate(ports, 2))
     with ExitStack() as stack:
         nodes = []
         for rank in ("0", "1"):
-            env = {**os.environ, "ORCHESTRATE_HOSTS": hosts, "ORCHESTRATE_RANK": rank, "PYTHONPATH": ROOT}
-            argv = [sys.executable, "-c", NODE, f"peers-{other}", COOKIE, program, over]
+            env = {
+                **os.environ,
+                "ORCHESTRATE_HOSTS": hosts,
+                "ORCHESTRATE_RANK": rank,
+                "PYTHONPATH": ROOT,
+                **more,
+            }
+            argv = [sys.executable, "-c", NODE, f"peers-{other}", COOKIE, program, over, *python]
             process = subprocess.Popen(
                 argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
             )
@@ -124,9 +155,7 @@ def test_a_node_sees_whether_its_task_meets_another(name: str) -> None:
             assert said.readline() == "up\n"
         for ask, _ in nodes:
             ask.write("look\n")
-        states = [said.readline().strip() for _, said in nodes]
-    # Of a brief connection only the side that closed it first has a trace.
-    assert ("none" in states, "met" in states) == (name not in TOGETHER, name not in APART)
+        return [said.readline().strip() for _, said in nodes]
 
 
 def test_tasks_that_are_apart_are_reported_once(desk: Desk) -> None:
