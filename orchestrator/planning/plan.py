@@ -187,7 +187,9 @@ def _scenes(
         on = {host.name for host in hosts if command_of(host, command) == program.command}
         alike = tuple(task for task in tasks if task.host in on)
         trains = any(task.id.role in (Role.CHIEF, Role.WORKER) for task in alike) or not alike
-        yield Scene(tasks if trains else alike, recipe, program.sources, hiding=program.hiding)
+        yield Scene(
+            tasks if trains else alike, recipe, program.sources, hiding=program.hiding, script=program.script
+        )
 
 
 def _recipe(

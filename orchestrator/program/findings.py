@@ -34,7 +34,8 @@ class Program(Struct, frozen=True):
     command: tuple[str, ...]
     sources: tuple[SourceFile, ...] = ()  # the program and the modules beside it, where they are Python
     hiding: tuple[SourceFile, ...] = ()  # files beside it that Python imports in place of others
-    shell: str = ""  # the shell script that runs it
+    shell: str = ""  # the shell script that runs it, with those that it runs
+    script: tuple[SourceFile, ...] = ()  # that script alone
     own_paths: Mapping[str, str] = {}  # paths in it that only this machine has, each with its line
     installed: str | None = None  # the module that it runs from the package installed on each host
 
@@ -64,6 +65,7 @@ class Scene(Struct, frozen=True, dict=True):
     sources: tuple[SourceFile, ...]  # the program first
     one_folder: bool = False  # the hosts share a working folder, which only they can report
     hiding: tuple[SourceFile, ...] = ()  # as returned by `hiding`
+    script: tuple[SourceFile, ...] = ()  # the shell script that runs the program
 
     @cached_property
     def workers(self) -> int:
@@ -87,7 +89,7 @@ class Scene(Struct, frozen=True, dict=True):
 
 def find(scene: Scene) -> tuple[Finding, ...]:
     """Return all findings except those that a comment on their line silences."""
-    files = {source.path: source for source in (*scene.sources, *scene.hiding)}
+    files = {source.path: source for source in (*scene.sources, *scene.hiding, *scene.script)}
     tensorflow = FRAMEWORKS[scene.recipe.framework].has_config
     rules = (_config, _batch, _saving, _hiding, _servers) if tensorflow else (_hiding, _lightning, _meeting)
     findings = dict.fromkeys(finding for rule in rules for finding in rule(scene))
@@ -107,7 +109,17 @@ _REPLACED = (
 _REMOVED = "the program removes the TF_CONFIG that orchestrate sets: each task then trains separately"
 
 
+# At the start of a line, so under no condition, and not made from the old value.
+_IN_SHELL = re.compile(
+    r"^(?:(unset +)|export +|declare +-x +)?TF_CONFIG\b(?(1)|=(?!.*TF_CONFIG))", re.MULTILINE
+)
+
+
 def _config(scene: Scene) -> Iterator[Finding]:
+    for script in scene.script:
+        if match := _IN_SHELL.search(script.text):
+            line = script.text.count("\n", 0, match.start()) + 1
+            yield Finding("O101", _REMOVED if match[1] else _REPLACED, "remove that line", script.path, line)
     for source in scene.sources:
         changes = dict(_changes(source))
         line = next((line for line, is_set in changes.items() if is_set), 0)
@@ -386,5 +398,8 @@ def read_program(command: tuple[str, ...], code: Code) -> Program:
     files = sources.read(command, code.text)
     beside = tuple(SourceFile(path, code.text(path) or "") for path in hiding(command, code.sent, files))
     own = own_paths(command, files, code.links, lambda path: code.exists(path) and not code.everywhere(path))
-    shell = invocation.shell_text(command, code.text)
-    return Program(command, files, beside, shell, own, sources.scripts(code.text).get("".join(command[:1])))
+    shell, name = invocation.shell_text(command, code.text), invocation.program(command)
+    script = (SourceFile(name, code.text(name) or ""),) if shell and name else ()
+    return Program(
+        command, files, beside, shell, script, own, sources.scripts(code.text).get("".join(command[:1]))
+    )

@@ -133,6 +133,26 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("export TF_CONFIG='{}'\npython3 train.py", 2),
+        ("cd src\nTF_CONFIG=$1 python3 train.py", 3),
+        ("unset TF_CONFIG", 2),
+        ("export TF_CONFIG='{}'  # orchestrate: ignore[O101]", 0),
+        ("export TF_CONFIG=${TF_CONFIG:-x}", 0),
+        ('if [ -z "$TF_CONFIG" ]; then\n  export TF_CONFIG=x\nfi', 0),
+        ("export MY_TF_CONFIG=x TF_CONFIGS=y", 0),
+    ],
+)
+def test_a_shell_script_may_replace_tf_config_too(text: str, line: int) -> None:
+    files = {"run.sh": f"#!/bin/sh\n{text}\npython3 train.py\n".encode(), "train.py": (HEAD + MADE).encode()}
+    project = Code("/project", frozenset(files), files.get, files.__contains__, bool)
+    program = read_program(("bash", "run.sh"), project)
+    found = findings.find(replace(scene(program.sources, WORKERS, Job()), script=program.script))
+    assert [(one.code, one.path, one.line) for one in found] == ([("O101", "run.sh", line)] if line else [])
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_a_code_is_told_where_it_is_true(case: Case) -> None:
     assert [found.code for found in findings.find(of(case))] == ([case.code] if case.code else [])
