@@ -96,6 +96,16 @@ def find(scene: Scene) -> tuple[Finding, ...]:
     return tuple(each for each in findings if not is_silent(each.code, files[each.path], each.line))
 
 
+def _in_scripts(pattern: re.Pattern[str], scene: Scene) -> Iterator[tuple[SourceFile, re.Match[str]]]:
+    """Yield the first match in the shell script that runs the program."""
+    found = ((script, pattern.search(script.text)) for script in scene.script)
+    return ((script, match) for script, match in found if match)
+
+
+def _line_of(match: re.Match[str]) -> int:
+    return match.string.count("\n", 0, match.start()) + 1
+
+
 def is_silent(code: str, source: SourceFile, line: int) -> bool:
     """Return True if a comment on that line silences the code: `# orchestrate: ignore[O104]`."""
     row = source.text.split("\n")[line - 1 : line]
@@ -110,16 +120,15 @@ _REMOVED = "the program removes the TF_CONFIG that orchestrate sets: each task t
 
 
 # At the start of a line, so under no condition, and not made from the old value.
-_IN_SHELL = re.compile(
+_SHELL_CONFIG = re.compile(
     r"^(?:(unset +)|export +|declare +-x +)?TF_CONFIG\b(?(1)|=(?!.*TF_CONFIG))", re.MULTILINE
 )
 
 
 def _config(scene: Scene) -> Iterator[Finding]:
-    for script in scene.script:
-        if match := _IN_SHELL.search(script.text):
-            line = script.text.count("\n", 0, match.start()) + 1
-            yield Finding("O101", _REMOVED if match[1] else _REPLACED, "remove that line", script.path, line)
+    for script, match in _in_scripts(_SHELL_CONFIG, scene):
+        what = _REMOVED if match[1] else _REPLACED
+        yield Finding("O101", what, "remove that line", script.path, _line_of(match))
     for source in scene.sources:
         changes = dict(_changes(source))
         line = next((line for line, is_set in changes.items() if is_set), 0)
@@ -284,12 +293,18 @@ def _lightning(scene: Scene) -> Iterator[Finding]:
 
 
 _LOOPBACK = re.compile(r"(?:tcp://)?(?:localhost|127(?:\.\d+){3})(?::|$)")
+_SHELL_ADDRESS = re.compile(
+    r"^(?:export +)?MASTER_ADDR=[\"']?(localhost|127(?:\.\d+){3})(?![\w.])", re.MULTILINE
+)
 
 
 def _meeting(scene: Scene) -> Iterator[Finding]:
     """Detect an address at which only tasks of one machine meet, as in tutorials for several GPUs."""
     if scene.recipe.standalone or len({task.host for task in scene.tasks}) < 2:
         return
+    what = "{} is another machine on each host, so that the tasks never meet"
+    for script, match in _in_scripts(_SHELL_ADDRESS, scene):
+        yield Finding("O109", what.format(match[1]), "remove that setting", script.path, _line_of(match))
     for source in scene.sources:
         for name, value, line in _addresses(source):
             if (address := text(value)) is None or not _LOOPBACK.match(address):
@@ -297,8 +312,7 @@ def _meeting(scene: Scene) -> Iterator[Finding]:
             fix = f"remove that setting: `{name}()` needs no arguments"
             if any(called(call) == "spawn" for call in source.calls):
                 fix += "; instead of `spawn`, call the function once, with RANK and WORLD_SIZE of os.environ"
-            what = f"{address} is another machine on each host, so that the tasks never meet"
-            yield Finding("O109", what, fix, source.path, line)
+            yield Finding("O109", what.format(address), fix, source.path, line)
 
 
 def _addresses(source: SourceFile) -> Iterator[tuple[str, ast.expr | None, int]]:
