@@ -187,7 +187,7 @@ def _slurm(*command: str, patience: float = _PATIENCE) -> str:
     """Return the output of a Slurm program; raise UsageError."""
     try:
         done = processes.run(command, patience, most=_MOST, env=environment())
-        output = done.err.decode("utf-8", "replace") or f"no answer within {patience:g} s"
+        output = done.why or done.err.decode("utf-8", "replace")
     except OSError as error:
         done, output = None, str(error)
     if done is None or done.status != 0:

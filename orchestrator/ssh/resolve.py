@@ -223,8 +223,8 @@ def _ask_ssh(command: tuple[str, ...], _when: int) -> Options:
     began = time.time_ns()
     done = processes.run([command[0], "-v", *command[1:]], _PATIENCE)
     out, err = (text.decode("utf-8", "surrogateescape") for text in (done.out, done.err))
-    if done.status is None:
-        raise BadConfigError(f"ssh -G took more than {_PATIENCE:.0f} s, or printed too much (a Match exec?)")
+    if done.why:
+        raise BadConfigError(f"ssh -G: {done.why} (a Match exec?)")
     if done.status != 0:
         lines = [line for line in err.splitlines() if not _NOISE.search(line)]
         raise BadConfigError(lines[-1] if lines else f"ssh -G exited with {done.status}")

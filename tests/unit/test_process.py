@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ExitStatus
-from orchestrator.processes import Completed, run
+from orchestrator.node.base.program import Said
+from orchestrator.processes import run
 from tests.polling import poll
 
 # From here on, until the process is gone, it is told Ctrl-C without a pause.
@@ -106,25 +107,25 @@ DEAF = "trap '' TERM; sleep 1000 & sleep 1000"
 
 
 @pytest.mark.parametrize(
-    ("script", "completed"),
+    ("script", "said"),
     [
-        ("echo a; echo b >&2; exit 3", Completed(3, b"a\n", b"b\n")),
-        ("printf %020d 7", Completed(0, b"0000000007", b"")),  # the last bytes
-        ("kill -9 $$", Completed(-9, b"", b"")),
-        ("sleep 1000 & echo left", Completed(0, b"left\n", b"")),  # a child has the pipe
-        (DEAF, Completed(None, b"", b"")),
-        ("cat", Completed(0, b"", b"")),
-        ("exec >&- 2>&-; sleep 1000", Completed(None, b"", b"")),
+        ("echo a; echo b >&2; exit 3", Said(b"a\n", b"b\n", 3, "")),
+        ("printf %020d 7", Said(b"0000000007", b"", 0, "")),  # the last bytes
+        ("kill -9 $$", Said(b"", b"", -9, "")),
+        ("sleep 1000 & echo left", Said(b"left\n", b"", 0, "")),  # a child has the pipe
+        (DEAF, Said(b"", b"", -9, "no answer within 2 s")),
+        ("cat", Said(b"", b"", 0, "")),
+        ("exec >&- 2>&-; sleep 1000", Said(b"", b"", -9, "no answer within 2 s")),
     ],
 )
-def test_a_program_is_over_in_time(script: str, completed: Completed) -> None:
-    limit = 2.0 if completed.status is None else 30.0
-    assert run(["sh", "-c", script], limit, most=10) == completed
+def test_a_program_is_over_in_time(script: str, said: Said) -> None:
+    limit = 2.0 if said.why else 30.0
+    assert run(["sh", "-c", script], limit, most=10) == said
 
 
 def test_a_flood_is_cut() -> None:
     done = run(["cat", "/dev/zero"], 60.0, most=10)
-    assert (done.status, done.out) == (None, bytes(10))
+    assert (done.why, done.out) == ("it printed more than 64 MB", bytes(10))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, 0], ids=["Ctrl-C", "its end"])

@@ -12,14 +12,13 @@ from typing import IO, NamedTuple
 from . import lenient
 
 SECONDS = 10.0
-_KEPT = 1 << 20  # bytes of each stream, the last ones: the answer follows the output of profiles
 _FLOOD = 64 << 20  # bytes; no answer has as many, and they are kept in memory
 _DYING = 2.0  # seconds for a killed program to be gone
 _PAUSE = 0.05  # seconds between two checks of how much it has printed
 
 
 class Said(NamedTuple):
-    """Output of a program after a user's setup; `why` is empty if it ended by itself."""
+    """Output of a program, the last of it: a profile prints first; `why` is empty if it ended by itself."""
 
     out: bytes
     err: bytes
@@ -37,41 +36,45 @@ class Said(NamedTuple):
 
 
 def listen(argv: list[bytes], env: dict[bytes, bytes], seconds: float, cwd: str | None = None) -> Said:
-    """Run it until it ends; raise OSError if it cannot be started.
-
-    It prints to files: a background process of a profile or a setup would keep a pipe open forever.
-    """
-    with _memory() as out, _memory() as err:
+    """Run it until it ends; raise OSError if it cannot be started."""
+    with memory() as out, memory() as err:
         process = subprocess.Popen(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-        ends, why = time.monotonic() + seconds, ""
-        while process.poll() is None and not why:
-            try:
-                process.wait(_PAUSE)
-            except subprocess.TimeoutExpired:
-                if max(os.fstat(file.fileno()).st_size for file in (out, err)) > _FLOOD:
-                    why = f"it printed more than {_FLOOD >> 20} MB"
-                elif time.monotonic() > ends:
-                    why = f"no answer within {seconds:g} s"
-        if why:
-            process.kill()
+        return finish(process, seconds, out, err)
+
+
+def finish(
+    process: subprocess.Popen[bytes], seconds: float, out: IO[bytes], err: IO[bytes], most: int = 1 << 20
+) -> Said:
+    """Wait for the end of a program that prints to two files; return the last `most` bytes of each.
+
+    With pipes, a background process of a profile or a setup would keep them open forever.
+    """
+    ends, why = time.monotonic() + seconds, ""
+    while process.poll() is None and not why:
         try:
-            status = process.wait(_DYING if why else None)
-        except subprocess.TimeoutExpired:  # it waits inside the kernel, for example for a lost GPU
-            status = -signal.SIGKILL
-        return Said(_last_of(out), _last_of(err), status, why)
+            process.wait(_PAUSE)
+        except subprocess.TimeoutExpired:
+            if max(os.fstat(file.fileno()).st_size for file in (out, err)) > _FLOOD:
+                why = f"it printed more than {_FLOOD >> 20} MB"
+            elif time.monotonic() > ends:
+                why = f"no answer within {seconds:g} s"
+    if why:
+        process.kill()
+    try:
+        status = process.wait(_DYING if why else None)
+    except subprocess.TimeoutExpired:  # it waits inside the kernel, for example for a lost GPU
+        status = -signal.SIGKILL
+    for file in (out, err):
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+    return Said(out.read(most), err.read(most), status, why)
 
 
-def _memory() -> IO[bytes]:
+def memory() -> IO[bytes]:
     """Return an empty file that needs no disk: each of them, and /dev/shm, may be full."""
     try:
         return open(os.memfd_create("output"), "w+b")
     except (AttributeError, OSError):  # a Python made for an old C library, an old kernel
         return tempfile.TemporaryFile()
-
-
-def _last_of(file: IO[bytes]) -> bytes:
-    file.seek(max(0, file.seek(0, os.SEEK_END) - _KEPT))
-    return file.read(_KEPT)
 
 
 def hear(argv: list[str], seconds: float = SECONDS) -> Said | None:
