@@ -68,9 +68,11 @@ _LOSSES = {
 
 
 class Verdict(Struct, frozen=True):
+    """Fields of AttemptFailed and RunEnded."""
+
     kind: FailureKind = FailureKind.NONE
-    task: str = ""  # "" if no task is to blame
-    host: str = ""
+    cause_task: str = ""  # "" if no task is to blame
+    cause_host: str = ""
     cause: str = ""  # one line: which task and why
     last_lines: tuple[str, ...] = ()  # its last traceback if that ended it, otherwise the end of its log
     hint: str = ""
@@ -106,20 +108,20 @@ def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
 
 def of_hang(verdict: Verdict, exits: Sequence[TaskExited], hear: Hear) -> Verdict:
     """Add what a task had printed before a hang to its verdict: an exception of a part, or its own."""
-    odd = [task_exit for task_exit in exits if verdict.task in ("", task_exit.task)]
+    odd = [task_exit for task_exit in exits if verdict.cause_task in ("", task_exit.task)]
     for exited in sorted(odd, key=lambda task_exit: task_exit.task):
         statement = hear(exited.task, exited.attempt)
         raised = statement.raised and "SignalException" not in statement.exception  # torchrun's, at our stop
         earlier = statement.loose or (f"it had raised {statement.exception}" if raised else "")
-        if earlier or verdict.task:
+        if earlier or verdict.cause_task:
             cause = f"{verdict.cause}; {earlier}" if earlier else verdict.cause
-            if not verdict.task:  # the stacks of all are of no use then
+            if not verdict.cause_task:  # the stacks of all are of no use then
                 what = verdict.cause.partition(":")[0]
                 cause = f"{exited.task} on {exited.host}: {earlier}, and then {what}"
             return replace(
                 verdict,
-                task=exited.task,
-                host=exited.host,
+                cause_task=exited.task,
+                cause_host=exited.host,
                 cause=cause,
                 last_lines=lastwords.excerpt(statement.lines) if earlier else lastwords.last(statement.lines),
             )

@@ -191,8 +191,8 @@ class Watch:
             restart=plan.on_hang is OnHang.RESTART,
             verdict=Verdict(
                 FailureKind.HANG,
-                task=odd[0].task if odd else "",
-                host=odd[0].host if odd else "",
+                cause_task=odd[0].task if odd else "",
+                cause_host=odd[0].host if odd else "",
                 cause=f"{suspected.what}: {cause}",
                 hint=f"read the stacks of all tasks in {taken.file}" if taken else "",
             ),

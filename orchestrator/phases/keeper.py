@@ -14,8 +14,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from orchestrator import processes, wire
 from orchestrator.checks import gpus
@@ -268,7 +267,7 @@ class _Keeper:
                 if finished.good:
                     ended = self._ended(Outcome.SUCCEEDED, ExitStatus.OK, doubt(finished))
                     hidden = warnings(finished, run.folder, str(self._number))
-                    return msgspec.structs.replace(ended, warnings=hidden)
+                    return replace(ended, warnings=hidden)
                 if run.allocation(now=True).over:
                     return self._run_failed(Verdict(), "")
                 verdict, failure = attempt_failed(finished, run.folder)
@@ -302,14 +301,8 @@ class _Keeper:
         pause = restarts.pause(self._failures, run.timings.pauses)
         run.emit(
             AttemptFailed(
+                **asdict(verdict),
                 attempt=str(self._number),
-                cause=verdict.cause,
-                cause_task=verdict.task,
-                last_lines=verdict.last_lines,
-                hint=verdict.hint,
-                kind=verdict.kind,
-                cause_host=verdict.host,
-                why=verdict.why,
                 pause=pause,
                 restart=len(self._failures),
                 most=run.plan.restarts.most,
@@ -384,24 +377,18 @@ class _Keeper:
             hint = f"`orchestrate stop {run.id}`, when it answers"
         if self._earlier_end is not None:
             hint = hint if unproven else ""
-            return msgspec.structs.replace(self._earlier_end, unproven=unproven, alive=alive, hint=hint)
+            return replace(self._earlier_end, unproven=unproven, alive=alive, hint=hint)
         return RunEnded(
+            **asdict(replace(verdict, hint=hint)),
             run=run.id,
             outcome=outcome,
             status=int(status),
             seconds=run.clock.now() - self._began,
-            cause=verdict.cause,
-            cause_task=verdict.task,
-            last_lines=verdict.last_lines,
             folder=str(run.folder.path),
-            hint=hint,
             unproven=unproven,
             alive=alive,
             attempts=self._number,
             given_up=given_up,
-            kind=verdict.kind,
-            why=verdict.why,
-            cause_host=verdict.host,
         )
 
 
@@ -424,9 +411,9 @@ def attempt_failed(finished: Finished, folder: RunFolder) -> tuple[Verdict, Fail
     verdict = judge(finished.exits, hear)
     if hung is not None:
         verdict = of_hang(hung.verdict, finished.exits, hear) if hung.verdict else verdict
-        step = steps.get(verdict.task, max(steps.values(), default=None))
+        step = steps.get(verdict.cause_task, max(steps.values(), default=None))
         return verdict, FailedAttempt(hung.place, step, hung.seconds)
-    blamed = next((exited for exited in finished.exits if exited.task == verdict.task), None)
+    blamed = next((exited for exited in finished.exits if exited.task == verdict.cause_task), None)
     statement = hear(blamed.task, blamed.attempt) if blamed else Statement(())
     return verdict, restarts.failure(blamed, statement, steps)
 
@@ -435,7 +422,8 @@ def with_gpus(run: Run, verdict: Verdict, finished: Finished) -> Verdict:
     """Add to a verdict how the hosts' GPUs changed since preflight, for hosts that reply."""
     exits = finished.exits
     since = min((end.ended - end.seconds for end in exits), default=0.0)
-    failed = min((end.ended for end in exits if verdict.task in ("", end.task)), default=run.clock.wall())
+    ends = (end.ended for end in exits if verdict.cause_task in ("", end.task))
+    failed = min(ends, default=run.clock.wall())
     clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
     faults: list[tuple[float, str, bool, str]] = []
     silent = {*finished.unproven, *(name for name, look in run.facts.items() if not look.gpus)}

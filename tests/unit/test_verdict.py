@@ -217,7 +217,7 @@ def shown(name: str, verdict: Verdict) -> str:
     said = [f"{verdict.kind.value or 'none'}: {verdict.cause}", *(f"  | {line}" for line in some)]
     why, hint = verdict.why.replace("\n", " / "), verdict.hint
     said += [f"  {head} {text}" for head, text in (("why:", why), ("try:", hint)) if text]
-    return "\n".join([f"--- {name}: {verdict.task or 'nobody'}", *said, ""])
+    return "\n".join([f"--- {name}: {verdict.cause_task or 'nobody'}", *said, ""])
 
 
 def test_the_root_cause_is_named() -> None:
