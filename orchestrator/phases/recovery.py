@@ -6,6 +6,7 @@ import queue
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import chain, repeat
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
@@ -39,53 +40,56 @@ def lose(run: Run, name: str, why: str, *, pause: float = 0.0) -> None:
     log.warning("lost %s: %s", name, why)
     run.fleet.let_go(name)
     run.emit(HostLost(name, why))
-    run.loop.after(pause + _BACKOFF[0], partial(_try_again, run, run.plan.host(name), 0, ""))
+    run.loop.after(pause + _BACKOFF[0], _Retry(run, run.plan.host(name)).begin)
 
 
-def _try_again(run: Run, host: Host, attempt: int, shown: str) -> None:
-    """Open another session in a thread, unless the host is back; `shown` is what users have seen about it."""
-    again = partial(_try_again, run, host)
-    if host.name not in run.since_lost:
-        return
-    try:
-        run.clock.start(
-            f"reconnect {host.name}", _open, run, host, partial(_failed, run, attempt, shown, again)
-        )
-    except OSError as error:
-        log.warning("%s is not tried again yet: %s", host.name, error)
-        run.loop.after(_BACKOFF[-1], partial(again, attempt, shown))
+class _Retry:
+    """Attempts to open another session with a lost host, each in a thread, until it is back."""
 
+    def __init__(self, run: Run, host: Host) -> None:
+        self._run = run
+        self._host = host
+        self._pauses = chain(_BACKOFF[1:], repeat(_BACKOFF[-1]))
+        self._shown = ""  # the problem that users have seen
 
-def _open(run: Run, host: Host, failed: Callable[[HostError | None], None]) -> None:
-    """Send the result to the loop; a bug must not end this, or the host would never be retried.
-
-    A host that answers without its state folder, as after a disk failure, stays lost.
-    """
-    try:
-        session = run.fleet.open(host)
+    def begin(self) -> None:
+        run, name = self._run, self._host.name
+        if name not in run.since_lost:
+            return
         try:
-            session.request(wire.Keep(run=run.id, who=run.who))
+            run.clock.start(f"reconnect {name}", self._open)
+        except OSError as error:
+            log.warning("%s is not tried again yet: %s", name, error)
+            run.loop.after(_BACKOFF[-1], self.begin)
+
+    def _open(self) -> None:
+        """Send the result to the loop; a bug must not end this, or the host would never be retried.
+
+        A host that answers without its state folder, as after a disk failure, stays lost.
+        """
+        run = self._run
+        try:
+            session = run.fleet.open(self._host)
+            try:
+                session.request(wire.Keep(run=run.id, who=run.who))
+            except HostError as error:
+                if error.kind == Trouble.STATE or not session.alive:
+                    session.close()
+                    raise
+            run.loop.put(Reconnected(session))
         except HostError as error:
-            if error.kind == Trouble.STATE or not session.alive:
-                session.close()
-                raise
-        run.loop.put(Reconnected(session))
-    except HostError as error:
-        run.loop.post(partial(failed, error))
-    except Exception as error:
-        unforeseen(f"still lost: {host.name}", error)
-        run.loop.post(partial(failed, None))
+            run.loop.post(partial(self._failed, error))
+        except Exception as error:
+            unforeseen(f"still lost: {self._host.name}", error)
+            run.loop.post(partial(self._failed, None))
 
-
-def _failed(
-    run: Run, attempt: int, shown: str, again: Callable[[int, str], None], error: HostError | None
-) -> None:
-    if error is not None:
-        log.info("still lost: %s %s: %s", error.host, error.what, error.why)
-        if error.kind in _NEWS and error.in_one_line != shown:
-            shown = error.in_one_line
-            run.emit(HostLost(error.host, f"it {shown}"))  # it may be an attack
-    run.loop.after(_BACKOFF[min(attempt + 1, len(_BACKOFF) - 1)], partial(again, attempt + 1, shown))
+    def _failed(self, error: HostError | None) -> None:
+        if error is not None:
+            log.info("still lost: %s %s: %s", error.host, error.what, error.why)
+            if error.kind in _NEWS and error.in_one_line != self._shown:
+                self._shown = error.in_one_line
+                self._run.emit(HostLost(error.host, f"it {self._shown}"))  # it may be an attack
+        self._run.loop.after(next(self._pauses), self.begin)
 
 
 def regain(run: Run, session: Session) -> bool:
