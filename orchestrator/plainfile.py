@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 from orchestrator.node.base.descriptors import replace_file
-from orchestrator.node.base.trust import is_private
+from orchestrator.node.base.trust import why_not
 from orchestrator.text import size
 
 OURS = "orchestrate"  # the name of our folders under each XDG directory
@@ -97,14 +97,9 @@ def make_folder(path: Path) -> None:
 
 
 def _check_ours(path: Path, about: os.stat_result) -> None:
-    owners = {about.st_uid, path.lstat().st_uid}
-    if not owners <= {os.geteuid(), 0}:
-        raise NotOursError(errno.EPERM, "it belongs to another user, and it names commands", str(path))
-    # Debian and Ubuntu give each user a group, which their umask lets write.
-    if about.st_mode & stat.S_IWOTH or (about.st_mode & stat.S_IWGRP and not is_private(about.st_gid)):
-        raise NotOursError(
-            errno.EPERM, "others than its owner may write it, and it names commands", str(path)
-        )
+    for status in (about, path.lstat()):  # another user may have made a link to a file of ours
+        if why := why_not(status):
+            raise NotOursError(errno.EPERM, f"{why}, and it names commands", str(path))
 
 
 def at_home(path: str) -> Path:

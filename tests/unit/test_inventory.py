@@ -49,7 +49,7 @@ def test_a_file_that_only_the_user_s_own_group_may_write_is_used(tmp_path: Path)
 def test_a_file_that_others_may_write_is_used_only_by_name(
     mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.plainfile.is_private", lambda _group: False)
+    monkeypatch.setattr("orchestrator.node.base.trust.is_private", lambda _group: False)
     file = tmp_path / "hosts.toml"
     file.write_text(TWO)
     file.chmod(mode)

@@ -43,7 +43,7 @@ def check_way(workdir: str, *below: str) -> None:
             status = os.stat(path) if path == workdir else os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return
-        why = _why_not(status)
+        why = why_not(status)
         if why:
             raise _foreign(path, why, status)
 
@@ -59,13 +59,13 @@ def is_ours(tree: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     if top.st_uid not in _trusted():
-        raise _foreign(tree, _why_not(top), top)
+        raise _foreign(tree, why_not(top), top)
     try:
-        if not stat.S_ISDIR(top.st_mode) or _why_not(top):
+        if not stat.S_ISDIR(top.st_mode) or why_not(top):
             return False
         walk = os.walk(tree, onerror=_raise)
         entries = (os.path.join(at, name) for at, folders, files in walk for name in (*folders, *files))
-        return not any(_why_not(os.lstat(path)) for path in entries)
+        return not any(why_not(os.lstat(path)) for path in entries)
     except FileNotFoundError:
         return False  # it vanishes during the check
 
@@ -78,16 +78,16 @@ def _trusted() -> frozenset[int]:
     return frozenset((0, os.geteuid()))
 
 
-def _why_not(status: os.stat_result) -> str:
+def why_not(status: os.stat_result) -> str:
     """Return why others may write there; empty if they may not."""
     if status.st_uid not in _trusted():
         return f"it belongs to uid {status.st_uid}, we are uid {os.geteuid()}"
     if stat.S_ISLNK(status.st_mode) or (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
         return ""
     if status.st_mode & stat.S_IWOTH:
-        return f"its mode is {stat.S_IMODE(status.st_mode):03o}: everybody may write there"
+        return f"its mode is {stat.S_IMODE(status.st_mode):03o}: everybody may write to it"
     if status.st_mode & stat.S_IWGRP and not is_private(status.st_gid):
-        return f"its mode is {stat.S_IMODE(status.st_mode):03o}: group {status.st_gid} may write there"
+        return f"its mode is {stat.S_IMODE(status.st_mode):03o}: group {status.st_gid} may write to it"
     return ""
 
 
