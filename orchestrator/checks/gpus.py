@@ -33,8 +33,6 @@ _ROWS = (
     ("retired_pages.pending", "(Yes)", Level.WARN, "pages of its memory that failed are in use", _RESET),
     (_SLOW, _HEAT, Level.WARN, "slowed down by heat", _COOL),
     (_SLOW, _BRAKE, Level.WARN, "slowed down by its power brake", _COOL),
-    ("remapped_rows.pending", "(Yes)", Level.OK, "rows are waiting to be remapped", ""),
-    ("persistence_mode", "(Disabled)", Level.OK, "persistence mode off", ""),
 )
 _HOT = ("temperature.gpu", "(8[5-9]|9.|1..)", Level.WARN, "{} °C before a task runs", _COOL)
 

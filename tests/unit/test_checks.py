@@ -505,7 +505,7 @@ CARDS: dict[str, dict[str, Any]] = {
     "lost": {"card": LOST | {"memory.used": "0"}},
     "recovery": {"card": {"gpu_recovery_action": "Reboot"}},
     "ECC": {"card": {_ECC: "3"}},
-    "rows": {"card": {"remapped_rows.failure": "Yes", "remapped_rows.pending": "Yes"}},
+    "rows": {"card": {"remapped_rows.failure": "Yes"}},
     "pages": {"card": {"retired_pages.pending": "Yes"}},
     "heat": {"card": {"clocks_throttle_reasons.active": "0x0000000000000048", "temperature.gpu": "91"}},
     "power brake": {"card": {"clocks_throttle_reasons.active": "0x0000000000000088"}},

@@ -12,10 +12,10 @@ from ..task import leases
 
 # The name comes last, as it may contain a comma. A driver rejects a query with an unknown field completely.
 _FIELDS = (
-    "index,uuid,pci.bus_id,driver_version,memory.total,memory.used,persistence_mode,temperature.gpu,pstate,"
-    "utilization.gpu,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,"
+    "index,uuid,pci.bus_id,driver_version,memory.total,memory.used,temperature.gpu,pstate,utilization.gpu,"
+    "pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,"
     "clocks_throttle_reasons.active,ecc.errors.uncorrected.volatile.total,retired_pages.pending,"
-    "remapped_rows.pending,remapped_rows.failure,gpu_recovery_action,name"
+    "remapped_rows.failure,gpu_recovery_action,name"
 )
 _REFUSED = re.compile(r'Field "(\w+)[^"]*" is not a valid field')
 _XID = re.compile(
