@@ -20,7 +20,7 @@ MESSAGE = 4000  # characters of a report's message
 _SHORT = 300
 _CHAIN = 6
 _TRACEBACK = "Traceback (most recent call last):"
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")  # what may differ between equal failures
 
 
 class Raised(Struct, frozen=True):
@@ -207,7 +207,7 @@ class Statement(Struct, frozen=True, dict=True):
     def alike(self) -> str:
         """Return text that is equal for tasks with equal failures: numbers and addresses may differ."""
         text = self.exception or lastwords.complaint(self.lines)
-        return _NUMBER.sub("#", text)
+        return NUMBER.sub("#", text)
 
 
 def _text(value: object, longest: int, *, lines: bool = False) -> str:

@@ -101,9 +101,7 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
             lines = [_stopping(event)]
         case ev.RunEnded():
             return ["", *summary(view)]
-        case ev.EnvironmentMade():
-            lines = [] if event.reused else placed([event])
-        case ev.DataPlaced():
+        case ev.EnvironmentMade() | ev.DataPlaced():
             lines = [] if event.reused else placed([event])
         case ev.HostConnected() | ev.HostFailed() | ev.CheckReported() | ev.PairReported() | ev.TreeSynced():
             return []  # shown for all hosts at once when their phase ends

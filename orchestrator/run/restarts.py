@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.diagnosis.statement import Statement
+from orchestrator.diagnosis.statement import NUMBER, Statement
 from orchestrator.events import TaskExited
 from orchestrator.model import MAX_PORT, Host, Preparing, Role, RunPlan
 from orchestrator.planning.plan import completion, seat
@@ -17,7 +16,6 @@ from orchestrator.text import count, shell_signal
 
 # ILL, ABRT, BUS, FPE, SEGV: the program's own. Any other signal came from outside and may not recur.
 _OWN_SIGNALS = frozenset({4, 6, 7, 8, 11})
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 class FailedAttempt(Struct, frozen=True):
@@ -43,7 +41,7 @@ def failure(exited: TaskExited | None, statement: Statement, steps: Mapping[str,
 
 def unprepared(signature: str, *, outside: bool) -> FailedAttempt:
     """Return an attempt whose tasks were not all started; `outside`: because a host was lost."""
-    return FailedAttempt("" if outside else _NUMBER.sub("#", signature), None, 0.0)
+    return FailedAttempt("" if outside else NUMBER.sub("#", signature), None, 0.0)
 
 
 def enough(failures: Sequence[FailedAttempt], most: int) -> str | None:
