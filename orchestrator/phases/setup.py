@@ -49,7 +49,7 @@ _PYTHON = "python"  # in a third one, kept while an environment uses it
 _ANY = ">=3.11"  # the Python of a lock that names none
 
 
-def setup(run: Run, hosts: Sequence[Host] | None = None) -> None:
+def setup(run: Run, hosts: Sequence[Host] | None) -> None:
     """Create the environment of [env], if there is one, on all hosts of a run or some; raise PhaseFailed."""
     plan = run.plan.environment
     if plan is None or hosts == []:

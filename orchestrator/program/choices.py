@@ -49,7 +49,7 @@ _OFF = "legacy_keras = false under [job] makes it Keras 3"
 
 
 def choose_framework(
-    command: Sequence[str], sources: Sequence[str], env: Mapping[str, str], shell: str = ""
+    command: Sequence[str], sources: Sequence[str], env: Mapping[str, str], shell: str
 ) -> tuple[FrameworkName, str]:
     """Return the framework, and the evidence for it; `shell` is the text of a script that it runs."""
     line = " ".join(command)

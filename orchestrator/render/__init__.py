@@ -25,7 +25,7 @@ class Jsonl(Renderer):
         self._out.write("")
 
 
-def choose(stdout: TextIO, json: bool, stderr: TextIO, look: Look = Look()) -> Renderer:  # noqa: B008 - frozen
+def choose(stdout: TextIO, json: bool, stderr: TextIO, look: Look) -> Renderer:
     """Return JSON lines on request, the live display on a terminal, plain lines elsewhere."""
     if json:
         return Jsonl(stdout)

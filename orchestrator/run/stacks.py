@@ -102,7 +102,7 @@ def _inner(frames: Sequence[Frame]) -> str:
     return next((frame.file for frame in frames if frame.library != PYTHON), "")
 
 
-def threads(text: str, cwd: str = "") -> list[tuple[Frame, ...]]:
+def threads(text: str, cwd: str) -> list[tuple[Frame, ...]]:
     """Return the threads of one dump; lines that are not frames are skipped."""
     stacks: list[list[Frame]] = []
     for line in text.splitlines():

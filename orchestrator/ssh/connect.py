@@ -364,9 +364,9 @@ def explain(error: BaseException, host: str, target: Target) -> HostError:
     return worded
 
 
-def _plain(kind: str, what: str, hint: str = "") -> Wording[BaseException]:
+def _plain(kind: str, what: str) -> Wording[BaseException]:
     """Return a text whose details are in the error."""
-    return lambda error, _: Problem(kind, what, reason(error), hint)
+    return lambda error, _: Problem(kind, what, reason(error))
 
 
 def _at_port(kind: str, what: str, more: str) -> Wording[BaseException]:

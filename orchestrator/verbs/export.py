@@ -28,7 +28,7 @@ class Exported(Struct, frozen=True):
     needs_rank: bool = False  # orchestrate_rank.py must be next to it
 
 
-def export(request: ExportRequest, output: Sequence[str] = ()) -> Exported:
+def export(request: ExportRequest, output: Sequence[str]) -> Exported:
     """Plan the launch and write it in the engine's format; `output` are files that it does not contain."""
     inventory = request.launch.inventory
     hosts = inventory.hosts
