@@ -62,9 +62,9 @@ class _Screen(Live):
         return [*self.lines[len(below) - LINES :], *below]
 
 
-def svg(recording: Path = RECORDING) -> str:
-    """Return the picture of a recording."""
-    head, *events = recording.read_bytes().splitlines()
+def svg() -> str:
+    """Return the picture of the recording."""
+    head, *events = RECORDING.read_bytes().splitlines()
     moment = msgspec.json.decode(head, type=Moment)
     clock = _Recorded()
     screen = _Screen(clock)

@@ -137,8 +137,8 @@ def stacks(node: Node, **fields: Any) -> list[dict[str, Any]]:
     return next((one["processes"] for one in found if one["task"] == task), [])
 
 
-def up(node: Node, task: str = "worker/0") -> None:
-    until(lambda: b"up\n" in node.log(task), what="the program is up")
+def up(node: Node) -> None:
+    until(lambda: b"up\n" in node.log("worker/0"), what="the program is up")
 
 
 def test_a_stopped_task_is_named_so_and_not_signalled(node: Node) -> None:

@@ -24,10 +24,10 @@ _ENV = {"PYTEST_CURRENT_TEST": ""}  # pytest changes it
 class Ahead:
     """A program in a folder, and its standby."""
 
-    def __init__(self, lab: Lab, program: str = PROGRAM) -> None:
+    def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.agent = lab.agent(env=_ENV)
-        (lab.folder / "train.py").write_text(program)
+        (lab.folder / "train.py").write_text(PROGRAM)
         self.spec: dict[str, Any] = {
             "argv": [sys.executable, "train.py", "--x"],
             "env": {"WHO": "me"},

@@ -21,15 +21,13 @@ class Liar:
         rows: object,
         contents: Mapping[str, bytes] | None = None,
         *,
-        kind: object = "folder",
-        root: object = "/there",
         says: tuple[dict[str, Any], bytes] | None = None,
     ) -> None:
         self.host = Host(name="liar", address="192.0.2.1", ssh="liar")
         self.rows = rows
         self.asked: list[str] = []
         self._contents = contents or {}
-        self._kind, self._root, self.says = kind, root, says
+        self.says = says
         self._submitted: dict[int, tuple[wire.Request[Any], bytes]] = {}
 
     @property
@@ -39,7 +37,7 @@ class Liar:
     def request(self, request: wire.Request[R], payload: bytes = b"", timeout: float = 60.0) -> R:  # noqa: ARG002
         self.asked.append(request.OP)
         if request.OP == wire.FilesList.OP:
-            return self._answer(request, {"kind": self._kind, "root": self._root}, listing(self.rows))
+            return self._answer(request, {"kind": "folder", "root": "/there"}, listing(self.rows))
         if self.says is not None:
             return self._answer(request, *self.says)
         data, gone = b"", []

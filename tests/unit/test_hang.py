@@ -139,10 +139,10 @@ def process(text: str = "", **facts: Any) -> wire.StackProcess:
     return wire.read({**known, "cpu": 0, "text": text, **facts}, wire.StackProcess, "a process")
 
 
-def dumped(name: str, task: str, step: int | None = None, **facts: Any) -> Stand:
+def dumped(name: str, task: str, **facts: Any) -> Stand:
     number = int(task.rpartition("/")[2]) + 1
     text = (DUMPS / f"{name}.txt").read_text()
-    return stacks.stand(task, f"gpu-0{number}", [process(text, **facts)], step)
+    return stacks.stand(task, f"gpu-0{number}", [process(text, **facts)])
 
 
 def standing(

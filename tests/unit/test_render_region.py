@@ -79,8 +79,8 @@ def test_the_board() -> None:
     matches_golden("render/board.txt", text)
 
 
-def exited(task: str, host: str, code: int | None = 0, attempt: str = "1") -> ev.TaskExited:
-    return ev.TaskExited(task, host, attempt, code, None, "", 5.0, 200.0, stopped=False)
+def exited(task: str, host: str, code: int | None = 0) -> ev.TaskExited:
+    return ev.TaskExited(task, host, "1", code, None, "", 5.0, 200.0, stopped=False)
 
 
 def test_a_hang_is_known_until_it_passes_or_the_tasks_start_again() -> None:

@@ -233,8 +233,8 @@ HOSTS = (plans.host("gpu-1"), plans.host("gpu-2"))
 FAST, SLOW = "6/6 - 0s - loss: 0.5000 - 9ms/step", "6/6 - 0s - loss: 0.5100 - 12ms/step"
 
 
-def made(run: str, *, attempts: int = 1, command: tuple[str, ...] = ("train.py",)) -> RunFolder:
-    plan = replace(plans.make(*HOSTS), run=run, command=command, notes=(f"note of {run}",), created=1e9)
+def made(run: str, *, attempts: int = 1) -> RunFolder:
+    plan = replace(plans.make(*HOSTS), run=run, command=("train.py",), notes=(f"note of {run}",), created=1e9)
     folder = RunFolder(runs_root(), RunId(run))
     folder.create(plan)
     log = EventLog(folder)

@@ -365,8 +365,8 @@ class Desk:
         ended = {event["task"]: event["ended"] for event in self.named("TaskExited", run)}
         return float(max(ended.values()) - ended[first])
 
-    def node_log(self, host: Host, run: str, slug: str, attempt: str = "1") -> Path:
-        return Path(host.state or "") / "runs" / run / "attempts" / attempt / slug / "output.log"
+    def node_log(self, host: Host, run: str, slug: str) -> Path:
+        return Path(host.state or "") / "runs" / run / "attempts" / "1" / slug / "output.log"
 
     def node_state(self, host: Host, run: str, slug: str) -> str:
         """The state in which the node's own record has a task."""

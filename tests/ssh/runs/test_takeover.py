@@ -39,9 +39,9 @@ def verb(desk: Desk, name: str, *words: str) -> tuple[int, str]:
     return status, viewer.stdout + viewer.stderr
 
 
-def taken_over(desk: Desk, run: str, *, times: int = 1) -> None:
+def taken_over(desk: Desk, run: str) -> None:
     until("the folder is there", lambda: desk.run_id() == run)
-    until("it took over", lambda: len(desk.named("RunAdopted", run)) == times)
+    until("it took over", lambda: len(desk.named("RunAdopted", run)) == 1)
 
 
 def test_nothing_is_started_by_a_forged_plan_and_no_secret_leaves(desk: Desk) -> None:
