@@ -138,7 +138,7 @@ def preflight(**hosts: Unpack[Hosts]) -> Findings:
     """Check every host and every pair of hosts. `good` is True when they can train together."""
     program = _Program()
     request = PreflightRequest(_inventory(hosts, program))
-    return preflight_verb.check(preflight_verb.everything(request), program)
+    return preflight_verb.check(preflight_verb.everything(request), program, lambda _: None)
 
 
 @_worded()

@@ -9,17 +9,15 @@ import sys
 
 from orchestrator.checks.cluster import without
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.out import say, width
+from orchestrator.cli.desk.out import bars, say, width
 from orchestrator.cli.desk.person import Person, request_of
 from orchestrator.errors import ExitStatus, SeveralErrors, status_of
-from orchestrator.events import CheckReported, Level, Stamped, encode
-from orchestrator.phases.preflight import sampled
+from orchestrator.events import CheckReported, Level
 from orchestrator.ranges import expand_all, fold
 from orchestrator.render import DisplayGoneError
 from orchestrator.render.errors import report, write
 from orchestrator.render.grid import wrapped
 from orchestrator.render.preflight import preflight_table
-from orchestrator.render.progress import awaiting
 from orchestrator.requests import PreflightRequest
 from orchestrator.text import count, plain
 from orchestrator.verbs.preflight import check, everything
@@ -32,16 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    def show(stamped: Stamped) -> None:
-        if arguments.json:
-            sys.stdout.buffer.write(encode(stamped) + b"\n")
-            sys.stdout.buffer.flush()
-
     person = Person()
     request = request_of(PreflightRequest, arguments, person)
     planned = everything(request)
-    with awaiting() as step:
-        findings = check(planned, person, show, step, all_pairs=request.all_pairs)
+    with bars(json=arguments.json) as emit:
+        findings = check(planned, person, emit, all_pairs=request.all_pairs)
     failed, good = findings.failed, findings.good
     if not arguments.json:  # everything, the errors last
         out: tuple[str, ...] = ()
@@ -54,8 +47,6 @@ def main(arguments: argparse.Namespace) -> int:
             table = preflight_table([*findings.checks, *rows], findings.pairs, columns, hosts=names)
             with contextlib.suppress(DisplayGoneError):  # `| head` has read enough
                 write(map(plain, table), sys.stdout)
-        if findings.partners:
-            say(*wrapped([sampled(findings.partners, len(findings.facts))], columns))
         if failed:
             sys.stdout.flush()
             report(SeveralErrors(failed.values()), sys.stderr, columns if sys.stderr.isatty() else None)

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from orchestrator import checks, wire
 from orchestrator.checks import Evidence, HostReport, Needs
 from orchestrator.errors import HostError
-from orchestrator.events import CheckReported, Level, Noted, PairReported, Phase
+from orchestrator.events import CheckReported, Level, Noted, PairReported, Phase, Stepped
 from orchestrator.fleet import Answers, Fleet
 from orchestrator.frameworks import FRAMEWORKS, alone
 from orchestrator.model import Host, Role, RunPlan, TaskSpec
@@ -41,7 +41,6 @@ class Findings(Struct, frozen=True):
     pairs: tuple[PairReported, ...]
     failed: dict[str, HostError]  # hosts that did not respond at all
     facts: Mapping[str, wire.MachineFacts] = {}
-    partners: int = 0  # hosts to which each was connected, if not to all
 
     @property
     def good(self) -> bool:
@@ -83,16 +82,15 @@ def examine(
     *,
     closely: bool = False,
     patience: float = PROBE_TIMEOUT,
-    on_step: Callable[[str], None] = lambda _: None,
     all_pairs: bool = False,
     tidy: bool = True,
 ) -> Findings:
     """Ask the connected hosts of a plan everything, emit the results, conclude.
 
     `closely` also imports what trains, if the job needs a framework, and emits every pair; otherwise a large
-    cluster gets only the pairs with a problem. `on_step` receives the progress of slow steps. Above 128 hosts
-    a sample of the pairs is connected, unless `all_pairs` is set. It returns once the hosts have closed their
-    listeners and removed their files; without `tidy` it does not wait for that if the hosts can train.
+    cluster gets only the pairs with a problem. Above 128 hosts a sample of the pairs is connected, unless
+    `all_pairs` is set. It returns once the hosts have closed their listeners and removed their files; without
+    `tidy` it does not wait for that if the hosts can train.
     """
     hosts = [host for host in plan.hosts if host.name in fleet.sessions]
     required = needs(plan)
@@ -102,7 +100,7 @@ def examine(
         report_failures(emit, Phase.PREFLIGHT, {name: bad[name] for name in bad if name not in failed})
         failed.update(bad)
 
-    on_step("looking at the hosts")
+    emit(Stepped("", "examine the hosts"))
     # All requests that need no earlier reply go out together: a distant cluster waits for two round trips.
     questions = {host.name: facts_of(host, plan) for host in hosts}
     gather_facts = fleet.begin(questions, timeout=FACTS_TIMEOUT)
@@ -140,8 +138,9 @@ def examine(
     )
     partners = 0 if all_pairs or len(there) <= _ALL else _PARTNERS
     if partners:
-        emit(Noted(sampled(partners, len(there))))
-    on_step("looking at pairs of hosts" if partners else "looking at every pair of hosts")
+        note = f"each of {len(there):,} hosts is connected to {partners} others, and {partners} others to it;"
+        emit(Noted(f"{note} `orchestrate preflight --all-pairs` checks all pairs"))
+    emit(Stepped("", "connect pairs of hosts" if partners else "connect every pair of hosts"))
     meeting = meet(
         fleet,
         there,
@@ -155,7 +154,7 @@ def examine(
     shared = sharing.shared()
     gathers = (fleet.begin(wire.Unlisten(), hosts=[*meeting.listening]), sharing.clean())
     if closely:
-        on_step("importing what trains")
+        emit(Stepped("", "wait for the hosts' imports"))
     imported = gather_imports()
     fails(imported.bad)
     evidence = Evidence(
@@ -184,7 +183,7 @@ def examine(
     results = checks.examined(evidence)
     for check in results:
         emit(check)
-    findings = Findings(shared, tuple(results), meeting.pairs, failed, facts, partners)
+    findings = Findings(shared, tuple(results), meeting.pairs, failed, facts)
     if tidy or not findings.good:
         for gather in gathers:
             gather()
@@ -309,14 +308,6 @@ class Meeting(Struct, frozen=True):
     pairs: tuple[PairReported, ...]
     extra: tuple[PairReported, ...]  # on ports chosen by the kernel
     bad: Mapping[str, HostError]  # hosts that did not reply
-
-
-def sampled(partners: int, hosts: int) -> str:
-    """Return a notice that not all pairs were connected."""
-    return (
-        f"each of {hosts:,} hosts was connected to {partners} others, and {partners} others to it;"
-        " `orchestrate preflight --all-pairs` checks all pairs"
-    )
 
 
 def sample(names: Sequence[str], partners: int, salt: str) -> dict[str, list[str]]:

@@ -81,13 +81,3 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
             show(Stepped(title, "arrives", done, total))
 
         yield add
-
-
-@contextmanager
-def awaiting() -> Iterator[Callable[[str], None]]:
-    """Show what is being waited for on stderr while the block runs; call the result with each step."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    with Console(stderr=True, markup=False, emoji=False, highlight=False).status("") as status:
-        yield lambda step: status.update(plain(step))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec.structs import replace
 
-from orchestrator.events import Phase, Stamped
+from orchestrator.events import Phase, Stepped
 from orchestrator.fleet.containers import Inside
 from orchestrator.model import FrameworkName, RunPlan
-from orchestrator.phases.context import report_failures
+from orchestrator.phases.context import Emit, report_failures
 from orchestrator.phases.preflight import Findings, examine
 from orchestrator.planning.commands import choose_command
 from orchestrator.planning.plan import make
 from orchestrator.requests import LaunchRequest, PreflightRequest
-from orchestrator.store.bus import Bus
 from orchestrator.text import count
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import unconnected
@@ -23,22 +20,15 @@ from orchestrator.verbs.environment import check_data, locked
 from orchestrator.verbs.reading import facts_of
 
 
-def check(
-    planned: RunPlan,
-    caller: Caller,
-    show: Callable[[Stamped], None] = lambda _: None,
-    step: Callable[[str], None] = lambda _: None,
-    *,
-    all_pairs: bool = False,
-) -> Findings:
-    """Examine the hosts of a plan; `show` receives each event, `step` the current step."""
-    emit, findings = Bus(show).emit, Findings({}, (), (), {})
+def check(planned: RunPlan, caller: Caller, emit: Emit, *, all_pairs: bool = False) -> Findings:
+    """Examine the hosts of a plan."""
+    findings = Findings({}, (), (), {})
     with unconnected(planned.hosts, caller, Inside(planned.run)) as fleet:
-        step(f"connecting to {count(len(planned.hosts), 'host')}")
+        emit(Stepped("", f"connect to {count(len(planned.hosts), 'host')}"))
         unreachable = fleet.connect(planned.hosts)
         report_failures(emit, Phase.CONNECT, unreachable)
         if fleet.sessions:
-            findings = examine(fleet, emit, planned, closely=True, on_step=step, all_pairs=all_pairs)
+            findings = examine(fleet, emit, planned, closely=True, all_pairs=all_pairs)
     return replace(findings, failed=unreachable | findings.failed)
 
 
