@@ -32,38 +32,38 @@ class Size(NamedTuple):
 
 # Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
 BUDGET = {
-    "": Size(23, 3_643, 19_890),
-    "checks": Size(5, 1_171, 8_894),
-    "cli": Size(28, 2_148, 15_048),
+    "": Size(23, 3_603, 19_557),
+    "checks": Size(5, 1_169, 8_866),
+    "cli": Size(28, 2_139, 14_965),
     "config": Size(6, 1_075, 7_804),
-    "diagnosis": Size(7, 1_007, 7_318),
+    "diagnosis": Size(7, 1_009, 7_319),
     "envs": Size(6, 774, 5_351),
     "export": Size(4, 386, 3_148),
     "fleet": Size(5, 1_033, 7_111),
     "node": Size(1, 1, 1),
-    "node/base": Size(10, 1_126, 6_325),
+    "node/base": Size(10, 1_129, 6_366),
     "node/disk": Size(4, 364, 2_479),
     "node/hook": Size(5, 1_220, 8_553),
     "node/look": Size(5, 808, 6_063),
     "node/serve": Size(8, 1_151, 8_225),
     "node/stock": Size(11, 1_695, 13_456),
     "node/task": Size(13, 3_048, 22_528),
-    "phases": Size(21, 4_985, 41_005),
+    "phases": Size(21, 4_968, 40_886),
     "planning": Size(7, 973, 7_283),
-    "program": Size(8, 1_432, 11_555),
+    "program": Size(8, 1_432, 11_553),
     "rehearsal": Size(3, 377, 2_164),
-    "render": Size(17, 2_251, 18_251),
+    "render": Size(17, 2_239, 18_155),
     "report": Size(7, 938, 8_437),
-    "run": Size(9, 1_518, 11_503),
-    "ssh": Size(7, 1_575, 10_993),
+    "run": Size(9, 1_516, 11_493),
+    "ssh": Size(7, 1_575, 10_983),
     "store": Size(11, 1_571, 10_531),
     "sync": Size(11, 2_072, 14_394),
-    "tests": Size(272, 37_523, 293_142),
-    "verbs": Size(25, 2_513, 18_529),
+    "tests": Size(272, 37_514, 293_033),
+    "verbs": Size(25, 2_503, 18_477),
     "wire": Size(5, 1_324, 5_515),
     "worker_entry": Size(22, 1_900, 12_228),
 }
-TOTAL = Size(272, 42_179, 302_354)
+TOTAL = Size(272, 42_092, 301_663)
 # Modules in one folder.
 CROWDED: dict[str, int] = {"orchestrator/verbs": 26}  # a module for each verb
 MODULES = 25
