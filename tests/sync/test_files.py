@@ -380,6 +380,18 @@ def test_a_file_that_changes_while_it_is_sent_is_one_clear_error(
     assert arrived(workdir, again)
 
 
+def test_a_file_that_grows_while_it_is_sent_arrives_as_it_was_read(
+    session: Session, root: Path, workdir: str, way: str
+) -> None:
+    """A log in the folder of the code."""
+    send(session, read_tree(root), workdir)
+    tree = edit(root)
+    with (root / "package 1" / "module1.py").open("ab") as file:
+        file.write(b"one more line")
+    send(session, tree, workdir)
+    assert arrived(workdir, tree), way
+
+
 def test_a_small_tree_is_sent_as_it_was_read(session: Session, root: Path, workdir: str) -> None:
     tree = read_tree(root)
     for path in root.rglob("*.py"):

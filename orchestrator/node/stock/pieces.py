@@ -115,7 +115,12 @@ class Pieces:
             raise
         with open(fd, "rb", buffering=0) as stream:
             status, right = os.fstat(fd), set()
-            if stat.S_ISREG(status.st_mode) and status.st_size == file.size and status.st_uid == os.geteuid():
+            is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+            grown = is_own and status.st_nlink == 1 and status.st_size > file.size
+            if grown:  # rsync has also sent what was appended to it since it was read
+                with open(self._open(number, os.O_WRONLY), "ab") as longer:
+                    longer.truncate(file.size)
+            if is_own and (grown or status.st_size == file.size):
                 right = {blob.at for blob in blobs if _sha256(stream, blob) == self.manifest.sha256(blob)}
             if status.st_nlink > 1 and len(right) == len(blobs) and stat.S_IMODE(status.st_mode) == file.mode:
                 self._held.add(number)
