@@ -10,9 +10,16 @@ from orchestrator.checks import cluster, host
 from orchestrator.checks.host import MACHINE, described
 from orchestrator.checks.report import MODULES, PACKAGES, Check, Evidence, HostReport, Needs
 from orchestrator.events import CheckReported
+from orchestrator.frameworks import FRAMEWORKS
+from orchestrator.model import FrameworkName
 
 TABLE: tuple[Check, ...] = (*host.CHECKS, *cluster.CHECKS)
-PROGRAMS = {check.name: check.ask for check in TABLE if check.ask}
+
+
+def programs(framework: FrameworkName) -> dict[str, tuple[str, ...]]:
+    """Return the programs that hosts run for the checks of a framework, by the names of the checks."""
+    gloo = FRAMEWORKS[framework].gloo
+    return {check.name: check.ask for check in TABLE if check.ask and (gloo or not check.gloo)}
 
 
 def examined(about: Evidence) -> list[CheckReported]:

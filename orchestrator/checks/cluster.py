@@ -337,7 +337,8 @@ def _interface(evidence: Evidence) -> Judgements:
             yield report.name, Judgement(Level.WARN, f"{len(names)} networks", why, hint)
 
 
-# No output if nobody can be asked; otherwise the name, and its addresses.
+# No output if nobody can be asked; otherwise the name, and its addresses: after 10 s or more if /etc/hosts lacks
+# the name and no name server replies.
 _OWN_NAME = 'command -v getent >/dev/null || exit; uname -n; getent ahosts "$(uname -n)"; :'
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -424,5 +425,5 @@ CHECKS = (
     Check("packets", _packets),
     Check("nccl", _nccl, fix="let the cluster's hosts reach all TCP ports of each other"),
     Check("interface", _interface),
-    Check("hostname", _hostname, ask=("sh", "-c", _OWN_NAME)),
+    Check("hostname", _hostname, ask=("sh", "-c", _OWN_NAME), gloo=True),
 )

@@ -142,6 +142,7 @@ class Check(Struct, frozen=True):
     judge: Callable[[Evidence], Iterable[tuple[str, Judgement]]]
     ask: tuple[str, ...] = ()  # a program that each host runs; `report.facts.answers[name]` is its output
     fix: str = ""  # the hint for a finding that has none of its own
+    gloo: bool = False  # asked only for frameworks that may use gloo
 
     def reports(self, evidence: Evidence) -> Iterator[CheckReported]:
         for host, judged in self.judge(evidence):

@@ -247,7 +247,7 @@ def facts_of(host: Host, plan: RunPlan) -> wire.Facts:
         packages=checks.PACKAGES,
         setup=spec.setup,
         env=alone(plan.recipe.framework, spec.env),
-        programs={**checks.PROGRAMS, "machine": checks.MACHINE},
+        programs={**checks.programs(plan.recipe.framework), "machine": checks.MACHINE},
     )
 
 

@@ -458,6 +458,7 @@ def test_the_own_name_of_a_host_has_to_lead_to_its_address_where_gloo_announces_
             results = examined(*two_hosts, needs=needs)
             mine = [one for one in results if one.check == "hostname"]
             text += f"{framework.value}, {name}: {' '.join(one.found for one in mine)}\n{in_words(mine)}\n"
+        assert ("hostname" in checks.programs(framework)) == (framework is not FrameworkName.TENSORFLOW)
         alone = [report("gpu-01", **rows["Debian's"])]
         assert not any(one.check == "hostname" for one in examined(*alone, needs=needs))
     matches_golden("checks/hostname.txt", text)
