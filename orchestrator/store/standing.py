@@ -9,7 +9,7 @@ from zlib import crc32
 import msgspec
 
 from orchestrator.errors import OrchestrateError
-from orchestrator.events import RunEnded
+from orchestrator.events import Phase, RunEnded
 from orchestrator.plainfile import open_plain, read_plain, write_atomically
 from orchestrator.run.view import View, apply
 from orchestrator.store.folder import MOST, RunFolder
@@ -44,7 +44,10 @@ def over(folder: RunFolder) -> RunEnded | None:
 def in_question(folder: RunFolder) -> bool:
     """Return True if a user who names no run may mean this one: it started tasks, or is being started."""
     try:
-        return standing(folder)[0].launched or folder.has_keeper()
+        view = standing(folder)[0]
+        # Its keeper may have been killed before it recorded the tasks that it started.
+        lost = view.phase and view.phase.phase is Phase.LAUNCH and not view.ended
+        return view.launched or bool(lost) or folder.has_keeper()
     except OrchestrateError:  # damaged: whoever reads it sees the error
         return True
 

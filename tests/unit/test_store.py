@@ -180,6 +180,9 @@ def test_finding_a_run(tmp_path: Path) -> None:
     assert lock is not None
     assert found(None) == being_started.run
     os.close(lock)
+    # Now its keeper has been killed: what it started trains.
+    emit(being_started, ev.PhaseStarted(ev.Phase.LAUNCH, 1))
+    assert found(None) == being_started.run
 
 
 def test_a_view_is_what_all_events_make_of_it(folder: RunFolder) -> None:
