@@ -78,6 +78,8 @@ def no_agent(host: Host, output: str, status: int | None, *, begun: bool) -> Hos
         if status is not None:
             replaced = "a startup file (or a ForceCommand) replaces or ends the login's shell"
             why = f"{replaced}; {output or f'it ended with status {status}'}"
+        if "Password change required" in output:
+            why, hint = f"its password has expired; {output}", f"`{host.by_hand()}` asks for a new one"
         other = "have root give that account another shell (`chsh -s /bin/bash`), or set another `user`"
         if re.search(_NO_COMMANDS, output):
             why, hint = f"the account's shell does not allow this command; {output}", other

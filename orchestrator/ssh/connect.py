@@ -416,7 +416,7 @@ def _channel(error: paramiko.ChannelException, target: Target) -> Problem:
     if target.jump and error.code == 2:
         why = f"the bastion could not connect: {error.text}"
         return Problem(Trouble.REFUSED, "cannot be reached from the bastion", why)
-    why = f"it has too many sessions (MaxSessions) or forbids them: {error.text}"
+    why = f"it has too many sessions (MaxSessions) or processes (`ulimit -u`), or forbids them: {error.text}"
     return Problem("command", "did not open a channel", why)
 
 

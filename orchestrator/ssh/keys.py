@@ -24,6 +24,7 @@ from orchestrator.model import Host, Way
 from orchestrator.node.base.fault import reason
 from orchestrator.ssh.openssh import open_masters
 from orchestrator.ssh.resolve import Target, resolve, stamp
+from orchestrator.wire import printable
 
 Ask: TypeAlias = Callable[[str], str]  # a prompt -> the input, without echo
 
@@ -266,8 +267,10 @@ class Login(Struct, frozen=True):
             except paramiko.AuthenticationException as error:
                 if "timeout" in str(error):
                     raise TimeoutError("no answer to the login") from error
-                if not transport.is_active():  # the host limits the number of attempts
-                    message = "it closed the connection"
+                if not transport.is_active():  # the host limits the number of attempts, or PAM has a reason
+                    banner = getattr(transport.auth_handler, "banner", None) or b""
+                    text = printable(" ".join(banner.decode("utf-8", "replace").split()), 200)
+                    message = f"it closed the connection{': ' * bool(text)}{text}"
                     break
         if not offered:
             try:

@@ -34,6 +34,7 @@ _TAIL = 4096
 _OPEN_TIMEOUT = 30.0
 MOST_PACKET = 256 * 1024  # bytes, as in OpenSSH (PACKET_MAX_SIZE)
 _HANDLERS: dict[int, Any] = vars(paramiko.Transport)["_channel_handler_table"]
+_NO_COMMAND = paramiko.ChannelException(4, "it could not start a command")  # a shortage of resources
 _GONE = (OSError, EOFError, paramiko.SSHException)
 
 
@@ -67,7 +68,8 @@ class SshLink:
         except Exception as error:
             with contextlib.suppress(*_GONE):  # a close is a message, too
                 channel.close()
-            raise self._broken(error) from error
+            is_refused = type(error) is paramiko.SSHException
+            raise self._broken(_NO_COMMAND if is_refused else error) from error
         return SshChannel(channel, self._lost)
 
     remark = ""

@@ -63,6 +63,8 @@ _ERRORS: tuple[tuple[str, str, str, str], ...] = (
     (r"No route to host|Network is unreachable", Trouble.NO_ROUTE, "cannot be reached", "{look}"),
     (r"no matching \S+ .*found|no mutual", "algorithms",
      "has no SSH algorithm in common with this machine", "{look}"),
+    (r"(exec|shell) request failed", "command", "did not start a command",
+     "{look}; it has too many processes (`ulimit -u`), or forbids commands"),
     (r"kex_exchange_identification|Connection (closed|reset)|banner", Trouble.HUNG_UP,
      "closes every connection at once", "look into its log (MaxStartups? PerSourcePenalties?): {look}"),
 )  # fmt: skip
@@ -97,6 +99,8 @@ def error(host: Host, status: int | None, stderr: bytes) -> HostError | None:
         if re.search(pattern, text):
             why = next((line for line in reversed(lines) if re.search(pattern, line)), lines[-1])
             printed = [line for line in lines if not _BROKEN.search(line)]
+            if kind == Trouble.HUNG_UP:  # PAM's reason comes first, such as an expired account
+                why = " / ".join(lines[-2:])
             if kind == Trouble.HUNG_UP and "UNKNOWN port" in text and printed:
                 ended, why = "cannot be reached: its ProxyCommand ended", f"ssh: {printed[-1]}"
                 return HostError(host.name, ended, kind=kind, why=why, hint=login)

@@ -132,6 +132,16 @@ def _pipe(source: socket.socket, target: socket.socket, most: float = math.inf) 
             source.shutdown(socket.SHUT_RDWR)
 
 
+def test_a_server_that_hangs_up_at_the_login_may_give_a_reason(tmp_path: Path) -> None:
+    """As PAM does: an expired account, a machine that is booting."""
+    banner, key = tmp_path / "banner", tmp_path / "key"
+    banner.write_text("Your account\nhas \x1b[31mexpired.\n")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    with Cluster(1, options={"Banner": str(banner), "MaxAuthTries": "1"}) as own:
+        error = refused(SshConnector(), replace(own.hosts[0], identity=str(key)))
+    assert "it closed the connection: Your account has expired." in error.why
+
+
 def test_a_bad_ssh_config_is_quoted(connector: SshConnector, cluster: Cluster, config: Path) -> None:
     prepend(config, "NoSuchKeyword yes")
     error = refused(connector, use(config, cluster.hosts[0]))

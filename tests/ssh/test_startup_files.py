@@ -61,18 +61,19 @@ def write(home: Path, shell: str, file: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("shell", "said"),
+    ("shell", "said", "advice"),
     [
-        ("/usr/sbin/nologin", "the account's shell does not allow this command; "),
-        ("/bin/rbash", "the account's shell does not allow this command; "),
-        ("/bin/false", "it ended with status 1"),
+        ("/usr/sbin/nologin", "the account's shell does not allow this command; ", "`chsh -s /bin/bash`"),
+        ("/bin/rbash", "the account's shell does not allow this command; ", "`chsh -s /bin/bash`"),
+        ("/bin/false", "it ended with status 1", "`chsh -s /bin/bash`"),
+        ("echo Password change required but no TTY available.;", "its password", "asks for a new one"),
     ],
 )
-def test_an_account_whose_shell_allows_no_commands_is_named(shell: str, said: str) -> None:
-    with Cluster(1, options={"ForceCommand": f'exec {shell} -c "$SSH_ORIGINAL_COMMAND"'}) as cluster:
+def test_an_account_that_allows_no_commands_is_named(shell: str, said: str, advice: str) -> None:
+    with Cluster(1, options={"ForceCommand": f'{shell} -c "$SSH_ORIGINAL_COMMAND"'}) as cluster:
         why, hint = answer(cluster.hosts[0], 60)
     assert said in why
-    assert "`chsh -s /bin/bash`" in hint
+    assert advice in hint
     assert (GUARD in hint) == (shell == "/bin/false")  # which a startup file may resemble
 
 

@@ -17,10 +17,11 @@ from paramiko import ssh_exception as raised
 
 from orchestrator import processes
 from orchestrator.model import LOCAL, Way
-from orchestrator.ssh import hostkeys
+from orchestrator.ssh import hostkeys, openssh
 from orchestrator.ssh.connect import Deadline, _tcp, explain
 from orchestrator.ssh.hostkeys import Beyond, KnownHosts, Trust
 from orchestrator.ssh.keys import LoginRefused
+from orchestrator.ssh.link import _NO_COMMAND
 from orchestrator.ssh.resolve import Target, _ask_ssh, parse_dump, resolve, split_destination, target_of
 from tests.golden import matches_golden
 from tests.unit.plans import host
@@ -220,6 +221,7 @@ ERRORS: list[tuple[BaseException, Target]] = [
     (raised.BadAuthenticationType("no", ["password"]), TARGET),
     (raised.ChannelException(1, "no"), TARGET),
     (raised.ChannelException(1, "no"), THROUGH),
+    (_NO_COMMAND, THROUGH),
     (raised.ChannelException(2, "Connection refused"), THROUGH),
     (raised.IncompatiblePeer("no kex"), TARGET),
     (raised.NoValidConnectionsError({("10.0.0.1", 22): ConnectionRefusedError()}), TARGET),
@@ -235,6 +237,10 @@ ERRORS: list[tuple[BaseException, Target]] = [
     (OSError(errno.EMFILE, "Too many open files"), TARGET),
     (ValueError("a bug"), TARGET),
 ]
+OF_OPENSSH = (
+    b"Your account has expired.\nConnection closed by 10.0.0.1 port 22\n",
+    b"exec request failed on channel 0\n",
+)
 
 
 def test_every_error_has_its_words() -> None:
@@ -244,6 +250,11 @@ def test_every_error_has_its_words() -> None:
         assert told.host == "gpu-02"
         assert "gpu-02" not in told.what
         text += f"{error!r}\n  {told.kind}: {told.what}\n  why: {told.why}\n  try: {told.hint}\n"
+    for printed in OF_OPENSSH:
+        problem = openssh.error(host("gpu"), 255, printed)
+        assert problem is not None
+        text += f"{printed!r}\n  {problem.kind}: {problem.what}\n  why: {problem.why}\n"
+        text += f"  try: {problem.hint}\n"
     matches_golden("ssh/errors.txt", text)
 
 
