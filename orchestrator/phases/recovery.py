@@ -71,7 +71,7 @@ class _Retry:
         try:
             session = run.fleet.open(self._host)
             try:
-                session.request(wire.Keep(run=run.id, who=run.who))
+                session.request(wire.Keep(run=run.id, who=run.who, again=True))
             except HostError as error:
                 if error.kind == Trouble.STATE or not session.alive:
                     session.close()

@@ -294,6 +294,7 @@ class Keep(Request[Keeping]):
     run: str
     who: str
     plan: str | None = None
+    again: bool = False  # after a lost connection
 
 
 class TaskStatus(Reply):

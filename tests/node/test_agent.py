@@ -291,6 +291,19 @@ def test_a_lease_ends_with_the_agent_unless_a_task_holds_it(lab: Lab) -> None:
     until(lambda: b.request("lease", **bobs, ports={str(port): "worker/0"})["conflicts"] == [])
 
 
+def test_an_agent_that_has_not_noticed_its_lost_connection_is_ended_by_the_next_one(lab: Lab) -> None:
+    old, other = lab.agent(), lab.agent()
+    port: dict[str, Any] = {"ports": {str(free_port()): "worker/0"}, "machine": "", "since": 1.0}
+    old.request("lease", run=lab.run, owner="me", **port)
+    assert old.request("keep", run=lab.run, who="me")["granted"]
+    for who, again in (("me", False), ("another", True)):
+        assert not other.request("keep", run=lab.run, who=who, again=again)["granted"]
+    assert old.request("ping")
+    other.request("keep", run=lab.run, who="me", again=True)
+    until(lambda: other.request("keep", run=lab.run, who="me")["granted"], what="the place of the keeper")
+    assert other.request("lease", run="the next run", owner="me", **port)["conflicts"] == []
+
+
 # --- A task as it is seen through an agent: every byte, every time, the state last ---
 
 

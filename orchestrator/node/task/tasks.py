@@ -192,7 +192,7 @@ def keep(agent: Agent, request: Request) -> dict[str, Any]:
     """Become the agent of the run's keeper, as long as we live; there can be only one.
 
     While a previous agent of the same keeper still exists, its place is not free yet; but our messages count
-    as the keeper's.
+    as the keeper's. `again`: that agent has lost its connection without noticing it, and is ended.
     """
     paths, run, who = agent.paths, request["run"], request["who"]
     words = agent.words
@@ -202,12 +202,16 @@ def keep(agent: Agent, request: Request) -> dict[str, Any]:
         fd = os.open(paths.keeper(run), os.O_RDWR | os.O_CREAT, 0o600)
     granted = locks.take(fd, locks.GLANCE)
     if granted:
-        text = json.dumps({"who": who}).encode()
+        text = json.dumps({"who": who, "agent": procs.look(os.getpid())}).encode()
         os.pwrite(fd, text, 0)
         os.ftruncate(fd, len(text))
     holder = _keeper(paths, run)
     if granted or (holder is not None and holder["who"] == who):
         words[run] = fd
+        if request.get("again") and not granted:  # it would hold the ports until it counts as idle
+            with suppress(OSError, ValueError, LookupError, TypeError):
+                previous = json.loads(procs.text(paths.keeper(run)))["agent"]
+                procs.send(procs.Process(*previous), signal.SIGTERM)
     else:
         os.close(fd)
     return {"granted": granted, "holder": holder}
