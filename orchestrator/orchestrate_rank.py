@@ -49,6 +49,9 @@ CONTRACTS = {
         "LOCAL_RANK": "local rank",
         "LOCAL_WORLD_SIZE": "local size",
         "GROUP_RANK": "node",
+        "NODE_RANK": "node",  # shell scripts pass this and the next two on to torchrun
+        "NNODES": "nodes",
+        "NUM_NODES": "nodes",
     },
     # Options of torchrun, and of `accelerate launch`, which calls it; they replace torch's variables.
     "torchrun": {

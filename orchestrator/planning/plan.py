@@ -40,11 +40,15 @@ from orchestrator.planning.selection import stand_by
 from orchestrator.program import ahead
 from orchestrator.program.choices import KerasChoice, choose_framework, choose_keras, reads_config
 from orchestrator.program.findings import Finding, Program, Scene, find
+from orchestrator.program.invocation import shell_code
 from orchestrator.ranges import grouped
 from orchestrator.requests import LaunchRequest
 from orchestrator.text import count, endpoint
 
-_NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b")  # of torchrun and accelerate
+_NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b(?:[= ]+\d+)?")  # of torchrun and accelerate
+_SAME = (
+    "{} is the same on all hosts: write $NODE_RANK for it and $NNODES for the number of hosts, which are set"
+)
 _STANDALONE = "torchrun --standalone: each host trains separately; without this option they train together"
 _SEARCH = "Keras Tuner: the first task hands out the trials, the others run them"
 _INSTALLED = (
@@ -237,9 +241,13 @@ def _recipe(
     )
     notes = () if which.keras_3 is None else (which.keras_3,)
     separate = recipe.standalone and len(hosts) > 1
+    given = [_NODE_RANK.findall(shell_code(program.shell)) for program in programs]
+    same = [
+        _SAME.format(*ranks) for ranks in given if len(ranks) == 1 < len(hosts) and ranks[0][-1].isdigit()
+    ]
     installed = [_INSTALLED.format(each.command[0], each.installed) for each in programs if each.installed]
     installed *= not job.setup  # which may install the code that is sent
-    return recipe, took, (*notes, *installed, *[_SEARCH] * recipe.tuner, *[_STANDALONE] * separate)
+    return recipe, took, (*notes, *installed, *same, *[_SEARCH] * recipe.tuner, *[_STANDALONE] * separate)
 
 
 def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: Sequence[str]) -> None:

@@ -305,18 +305,26 @@ def _meeting(scene: Scene) -> Iterator[Finding]:
     what = "{} is another machine on each host, so that the tasks never meet"
     for script, match in _in_scripts(_SHELL_ADDRESS, scene):
         yield Finding("O109", what.format(match[1]), "remove that setting", script.path, _line_of(match))
+    argv = tuple(scene.tasks[0].argv)
+    is_direct = (invocation.program(argv) or "").endswith(".py")  # a shell script has options of its own
+    options = invocation.options_of(argv) if is_direct else None
     for source in scene.sources:
-        for name, value, line in _addresses(source):
-            if (address := text(value)) is None or not _LOOPBACK.match(address):
+        for name, address, line in _addresses(source, options):
+            if not _LOOPBACK.match(address or ""):
                 continue
             fix = f"remove that setting: `{name}()` needs no arguments"
-            if any(called(call) == "spawn" for call in source.calls):
+            if name.startswith("--"):
+                own = f"{name} tcp://$MASTER_ADDR:$MASTER_PORT --rank $RANK --world-size $WORLD_SIZE"
+                fix = f"in a command for `bash -c`, give the program {own}"
+            elif any(called(call) == "spawn" for call in source.calls):
                 fix += "; instead of `spawn`, call the function once, with RANK and WORLD_SIZE of os.environ"
             yield Finding("O109", what.format(address), fix, source.path, line)
 
 
-def _addresses(source: SourceFile) -> Iterator[tuple[str, ast.expr | None, int]]:
-    """Yield each meeting point that a program sets: the function that uses it, its value, and its line.
+def _addresses(
+    source: SourceFile, options: Mapping[str, str] | None
+) -> Iterator[tuple[str, str | None, int]]:
+    """Yield each meeting point of a program: the function or option that takes it, its text, and its line.
 
     A variable set below an `if` is not one: the program may know that it runs alone.
     """
@@ -325,12 +333,18 @@ def _addresses(source: SourceFile) -> Iterator[tuple[str, ast.expr | None, int]]
         match statement:
             case ast.Assign(targets=[ast.Subscript(value=target, slice=key)], value=value):
                 if dotted(target).endswith("environ") and text(key) == "MASTER_ADDR":
-                    yield "init_process_group", value, statement.lineno
+                    yield "init_process_group", text(value), statement.lineno
     for call in source.calls:
         if called(call) == "init_process_group":
-            yield "init_process_group", argument(call, 1, "init_method"), call.lineno
+            yield "init_process_group", text(argument(call, 1, "init_method")), call.lineno
         elif dotted(call.func).endswith("distributed.initialize"):
-            yield "jax.distributed.initialize", argument(call, 0, "coordinator_address"), call.lineno
+            yield "jax.distributed.initialize", text(argument(call, 0, "coordinator_address")), call.lineno
+        elif options is not None and called(call) == "add_argument":
+            name = text(argument(call, 0, "")) or ""
+            address = options.get(name[2:], text(argument(call, 99, "default")) or "")
+            is_set = re.search(rf"\.{name[2:].replace('-', '_')}\s*=[^=]", source.text)
+            if address.startswith("tcp://") and name.startswith("--") and not is_set:
+                yield name, address, call.lineno
 
 
 def _devices(source: SourceFile, call: ast.Call) -> int | None:

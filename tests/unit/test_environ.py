@@ -205,6 +205,8 @@ ALL_HOSTS = "[fd00::5]:3000,[fd00::5]:3001,b:2222"
 CONTRACTS = [
     (TORCH, "torch", "RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT", "1 3 1 fd00::5 3000"),
     # As torchrun's options read them, and accelerate's, which has the same parser.
+    # As shell scripts pass them to torchrun.
+    (TORCH, "torch", "NNODES NUM_NODES NODE_RANK", "2 2 0"),
     (TORCH, "torch", "PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE PET_MASTER_ADDR", "2 0 2 fd00::5"),
     (JAX, "jax", "JAX_COORDINATOR_ADDRESS JAX_NUM_PROCESSES JAX_PROCESS_ID", "[fd00::5]:3000 3 1"),
     (JAX, "jax", "KERAS_DISTRIBUTION_JOB_ADDRESSES KERAS_DISTRIBUTION_PROCESS_ID", f"{ALL_HOSTS} 1"),
@@ -262,6 +264,23 @@ def test_a_node_rank_that_all_hosts_would_have_is_refused(option: str) -> None:
         make(host("a"), host("b"), command=command)
     assert make(host("a"), command=command).tasks
     assert make(host("a"), host("b"), command=("train.py", *option.split())).tasks
+
+
+@pytest.mark.parametrize(
+    ("shell", "same"),
+    [
+        ("torchrun --nnodes=2 \\\n  --node_rank=0 train.py", "--node_rank=0"),
+        ("accelerate launch --machine_rank 1 train.py", "--machine_rank 1"),
+        ("torchrun --nnodes=$NNODES --node_rank=$NODE_RANK train.py", ""),
+        ("case $1 in a) torchrun --node_rank=0 t.py;; b) torchrun --node_rank=1 t.py;; esac", ""),
+    ],
+)
+def test_a_script_for_one_of_the_hosts_has_a_note(shell: str, same: str) -> None:
+    plan = make(host("a"), host("b"), command=("bash", "run.sh"), shell=shell)
+    assert [note.partition(" is the same")[0] for note in plan.notes if "$NNODES" in note] == [same] * bool(
+        same
+    )
+    assert "$NNODES" not in "".join(make(host("a"), command=("bash", "run.sh"), shell=shell).notes)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def setup(rank, world_size):
     torch.distributed.init_process_group("gloo", rank=rank, world_size=world_size)
 torch.multiprocessing.spawn(setup, args=(2,), nprocs=2)
 """
+OPTION = "import torch.distributed\np.add_argument('--dist-url', default='tcp://127.0.0.1:23456', type=str)\n"
 LIGHTNING = "import lightning as L\nt = L.Trainer(%s)\n"
 
 CASES = {
@@ -126,6 +127,8 @@ CASES = {
         "import torch\ntorch.distributed.init_process_group('gloo', init_method='tcp://127.0.0.1:23456')",
         "O109",
     ),
+    "an option for a meeting point of one machine": Case(OPTION, "O109"),
+    "an option for a meeting point, set later": Case(f"{OPTION}args.dist_url = 'env://'"),
     "JAX's meeting point of one machine": Case(
         "import jax\njax.distributed.initialize('localhost:1234', 2, 0)", "O109"
     ),
@@ -165,6 +168,20 @@ def test_a_code_is_told_where_it_is_true(case: Case) -> None:
 def test_hosts_that_are_to_train_separately_meet_at_localhost() -> None:
     together = of(Case(TORCH % "localhost"))
     assert not findings.find(replace(together, recipe=replace(together.recipe, standalone=True)))
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("python train.py --dist-url=tcp://localhost:10001", True),
+        ("python train.py --dist-url tcp://10.0.0.1:10001", False),
+        ("bash -c 'python train.py --dist-url tcp://$MASTER_ADDR:$MASTER_PORT'", False),
+    ],
+)
+def test_an_option_of_the_command_is_where_tasks_meet(command: str, found: bool) -> None:
+    made = of(Case(OPTION))
+    tasks = tuple(replace(task, argv=tuple(shlex.split(command))) for task in made.tasks)
+    assert bool(findings.find(replace(made, tasks=tasks))) is found
 
 
 def test_a_plan_has_the_findings_of_every_framework() -> None:
