@@ -305,11 +305,10 @@ def shares_search(text: str) -> bool:
 
 
 def is_standalone(text: str) -> bool:
-    """Return whether a command or a shell script has `torchrun --standalone`, which hangs with PET_NNODES."""
+    """Return whether torchrun meets on each host in a command or shell script: it hangs with PET_NNODES."""
+    here = r"\s--(?:standalone\b|rdzv[_-]endpoint[=\s]+[\"']?(?:localhost|127\.))"
     lines = re.sub(r"\\\r?\n", " ", text)
-    return bool(
-        re.search(r"(?m)^[^#\n]*\b(?:torchrun|torch\.distributed\.run)\b[^#\n]*\s--standalone\b", lines)
-    )
+    return bool(re.search(rf"(?m)^[^#\n]*\b(?:torchrun|torch\.distributed\.run)\b[^#\n]*{here}", lines))
 
 
 def tf_config(rank: int, roles: list[tuple[str, int]], addresses: list[str]) -> str:

@@ -45,11 +45,14 @@ from orchestrator.ranges import grouped
 from orchestrator.requests import LaunchRequest
 from orchestrator.text import count, endpoint
 
-_NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b(?:[= ]+\d+)?")  # of torchrun and accelerate
-_SAME = (
-    "{} is the same on all hosts: write $NODE_RANK for it and $NNODES for the number of hosts, which are set"
+# Of torchrun and accelerate; and as a line of a script.
+_NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b(?:[= ]+\d+)?|\bNODE_RANK=\d+")
+_ALIKE = re.compile(r"--[\w-]+[= ]+\d+|NODE_RANK=\d+(?: --[\w-]+)?")  # with others the script chooses
+_SAME = "{} is the same on all hosts: use $NODE_RANK and $NNODES, which are set for each"
+_STANDALONE = (
+    "torchrun --standalone or --rdzv_endpoint=localhost: each host trains separately; without these options,"
+    " and --rdzv_backend, they train together"
 )
-_STANDALONE = "torchrun --standalone: each host trains separately; without this option they train together"
 _SEARCH = "Keras Tuner: the first task hands out the trials, the others run them"
 _INSTALLED = (
     "{} runs {} as installed on each host, not the code that is sent: a script, or `python -m`, runs the code"
@@ -241,10 +244,8 @@ def _recipe(
     )
     notes = () if which.keras_3 is None else (which.keras_3,)
     separate = recipe.standalone and len(hosts) > 1
-    given = [_NODE_RANK.findall(shell_code(program.shell)) for program in programs]
-    same = [
-        _SAME.format(*ranks) for ranks in given if len(ranks) == 1 < len(hosts) and ranks[0][-1].isdigit()
-    ]
+    given = [_NODE_RANK.findall(shell_code(program.shell)) for program in programs if len(hosts) > 1]
+    same = [_SAME.format(ranks[0]) for ranks in given if _ALIKE.fullmatch(" ".join(ranks))]
     installed = [_INSTALLED.format(each.command[0], each.installed) for each in programs if each.installed]
     installed *= not job.setup  # which may install the code that is sent
     return recipe, took, (*notes, *installed, *same, *[_SEARCH] * recipe.tuner, *[_STANDALONE] * separate)
