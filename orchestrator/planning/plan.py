@@ -49,6 +49,9 @@ from orchestrator.text import count, endpoint
 _NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b(?:[= ]+\d+)?|\bNODE_RANK=\d+")
 _ALIKE = re.compile(r"--[\w-]+[= ]+\d+|NODE_RANK=\d+(?: --[\w-]+)?")  # with others the script chooses
 _SAME = "{} is the same on all hosts: use $NODE_RANK and $NNODES, which are set for each"
+_RUNS = r"\b(?:python[\d.]*|torchrun|accelerate)\b"
+_LEFT = re.compile(rf"(?m)^.*{_RUNS}.*[^&\s]\s*&\s*$(?![\s\S]*(?:{_RUNS}|\bwait\b))")  # the last one
+_WAIT = "the program that the script starts with & is ended when the script ends: add `wait` to it"
 _STANDALONE = (
     "torchrun --standalone or --rdzv_endpoint=localhost: each host trains separately; without these options,"
     " and --rdzv_backend, they train together"
@@ -163,7 +166,8 @@ def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Fin
         notes=(
             *took,
             *(f"{ranges.fold(names)}: {shlex.join(argv)}" for argv, names in own.items()),
-            *((*notes, *remark) if shows_notes else ()),
+            *(notes if shows_notes else ()),
+            *remark,
             *map(str, findings),
             *facts.notes,
         ),
@@ -244,11 +248,13 @@ def _recipe(
     )
     notes = () if which.keras_3 is None else (which.keras_3,)
     separate = recipe.standalone and len(hosts) > 1
-    given = [_NODE_RANK.findall(shell_code(program.shell)) for program in programs if len(hosts) > 1]
-    same = [_SAME.format(ranks[0]) for ranks in given if _ALIKE.fullmatch(" ".join(ranks))]
+    shells = [shell_code(program.shell) for program in programs]
+    given = [_NODE_RANK.findall(shell) for shell in shells if len(hosts) > 1]
+    scripts = [_SAME.format(ranks[0]) for ranks in given if _ALIKE.fullmatch(" ".join(ranks))]
+    scripts += [_WAIT] * any(map(_LEFT.search, shells))
     installed = [_INSTALLED.format(each.command[0], each.installed) for each in programs if each.installed]
     installed *= not job.setup  # which may install the code that is sent
-    return recipe, took, (*notes, *installed, *same, *[_SEARCH] * recipe.tuner, *[_STANDALONE] * separate)
+    return recipe, took, (*notes, *installed, *scripts, *[_SEARCH] * recipe.tuner, *[_STANDALONE] * separate)
 
 
 def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: Sequence[str]) -> None:

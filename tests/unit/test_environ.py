@@ -285,6 +285,20 @@ def test_a_script_for_one_of_the_hosts_has_a_note(shell: str, same: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("shell", "leaves"),
+    [
+        ("nohup python train.py > train.log 2>&1 &\necho $!", True),
+        ("for i in 0 1; do\n  python3 train.py --seed $i &\ndone", True),
+        ("for i in 0 1; do\n  python3 train.py --seed $i &\ndone\nwait", False),
+        ("nvidia-smi -l 5 > gpu.log &\npython train.py && echo done", False),
+    ],
+)
+def test_a_script_that_does_not_wait_has_a_note(shell: str, leaves: bool) -> None:
+    notes = make(host("a"), command=("bash", "run.sh"), shell=shell).notes
+    assert ("`wait`" in "".join(notes)) is leaves
+
+
+@pytest.mark.parametrize(
     ("command", "shell", "alone"),
     [
         ("torchrun --standalone train.py", "", True),
