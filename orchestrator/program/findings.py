@@ -270,20 +270,24 @@ def _lightning(scene: Scene) -> Iterator[Finding]:
     if len({*counts.values()}) != 1 or not is_python or own:
         return
     hosts, tasks = len(counts), max(counts.values())
-    for source, call in scene.calls("Trainer", "Fabric"):
-        if not {"lightning", "pytorch_lightning"} & {*imports(source.text)} or any(
-            keyword.arg is None for keyword in call.keywords
-        ):
+    made = [
+        (source, call)
+        for source, call in scene.calls("Trainer", "Fabric")
+        if {"lightning", "pytorch_lightning"} & {*imports(source.text)}
+    ]
+    for source, call in made:
+        if any(keyword.arg is None for keyword in call.keywords):
             continue
         given = argument(call, 99, "num_nodes")
         nodes = source.number(given) if given else 1
         devices = _devices(source, call)
         unequal = devices not in (None, tasks) or nodes not in (None, hosts)
-        if unequal and (devices or 1) * (nodes or 1) > 1:
+        # Another one may test on one device what all have trained.
+        if unequal and (len(made) == 1 or (devices or 1) * (nodes or 1) > 1):
             named = {"num_nodes": nodes, "devices": devices}
             yield Finding(
                 "O108",
-                "Lightning waits for the processes of"
+                "Lightning expects the processes of"
                 f" {', '.join(f'{name}={number}' for name, number in named.items() if number)},"
                 f" but the run has {hosts} x {tasks} (hosts x tasks), and Lightning starts none itself",
                 f"set num_nodes={hosts} and devices={tasks}, or change `tasks` of the hosts in hosts.toml",

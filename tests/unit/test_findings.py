@@ -112,6 +112,7 @@ CASES = {
     "Lightning with more processes": Case(LIGHTNING % "devices=2, num_nodes=4", "O108"),
     "Lightning with more processes on one host": Case(LIGHTNING % "devices=[0, 1]", "O108", WORKERS[:1]),
     "Lightning with more hosts": Case(LIGHTNING % "num_nodes=8", "O108"),
+    "Lightning without numbers": Case(LIGHTNING % "max_epochs=3", "O108"),
     "Lightning's own numbers": Case(LIGHTNING % "devices=2, num_nodes=4", tasks=2),
     "Lightning, once in each task": Case(LIGHTNING % "devices=1" + "L.Trainer()"),
     "Lightning by arguments": Case(LIGHTNING % "devices=a.devices, num_nodes=a.nodes"),

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,7 @@ class Joining:
         self.address = f"127.0.0.1:{self.leader.getsockname()[1]}"
         self.waits = self.joined = 0
         monkeypatch.setattr("time.sleep", self._pause)
+        monkeypatch.setattr("sys.exit", sys.exit)  # to be put back
 
     def _pause(self, _: float) -> None:
         self.waits += 1
@@ -224,3 +226,32 @@ def test_a_worker_joins_once_its_leader_listens(
     with joining.leader:
         join(joining)
         assert (joining.waits, joining.joined) == (waits, 1)
+
+
+LEAVING = """
+import atexit, sys, types
+from orchestrator.node.hook import site_meeting
+jax = types.SimpleNamespace(shutdown=lambda: print("waits for the others"))
+site_meeting.meet(jax)
+atexit.register(lambda: jax.shutdown())
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "waits"),
+    [
+        ("", 0, True),
+        ("sys.exit()", 0, True),
+        ("sys.exit(3)", 3, False),
+        ("sys.exit('no data')", 1, False),
+        ("raise ValueError", 1, False),
+        (
+            "site_meeting._ENDING = 0.0\ntry: sys.exit(2)\nexcept SystemExit: pass",
+            0,
+            True,
+        ),  # long before the end
+    ],
+)
+def test_a_task_of_jax_that_failed_does_not_wait_for_the_others(end: str, status: int, waits: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVING + end], capture_output=True, text=True, check=False)
+    assert (done.returncode, bool(done.stdout)) == (status, waits), done.stderr

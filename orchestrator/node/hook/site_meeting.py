@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List
 
+_ENDING = 1.0  # seconds that a program has, at most, from sys.exit() to what it registered for its end
+
 
 def changes() -> "Dict[str, Callable[[Any], None]]":
     made: "Dict[str, Callable[[Any], None]]" = {}
@@ -46,26 +48,38 @@ def await_servers(module: "Any") -> None:
 
 
 def meet(distributed: "Any") -> None:
-    """Let a process join JAX's cluster once the coordinator listens, and end at once after an exception.
+    """Let a process join JAX's cluster once the coordinator listens, and end at once after a failure.
 
     JAX itself retries a refused connection after 1 s, and waits 300 s for peers that are still training.
     """
-    shutdown = distributed.shutdown
+    import time
+
+    shutdown, leave = distributed.shutdown, sys.exit
     runtime: "Any" = getattr(distributed, "_jax", None)
     get_client: "Any" = getattr(runtime, "get_distributed_runtime_client", None)
+    last: "List[Any]" = [0, 0.0]  # the status given to sys.exit(), and when
+
+    def exit_with(status: "Any" = None) -> None:
+        last[:] = status, time.monotonic()
+        leave(status)
 
     def shut_down() -> None:
+        status = last[0] if time.monotonic() - last[1] < _ENDING else 0  # earlier: the program caught it
         if hasattr(sys, "last_type"):  # set where Python prints an uncaught exception
+            status = 1
+        if status:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(1)  # the coordinator's own shutdown would wait too
+            os._exit(
+                status if isinstance(status, int) else 1
+            )  # the coordinator's own shutdown would wait too
         shutdown()
 
     def get_client_later(address: str, process_id: int, *more: "Any", **named: "Any") -> "Any":
         _await([address] if process_id else [])
         return get_client(address, process_id, *more, **named)
 
-    distributed.shutdown = shut_down
+    distributed.shutdown, sys.exit = shut_down, exit_with  # type: ignore[assignment]
     if get_client:
         runtime.get_distributed_runtime_client = get_client_later
 
