@@ -310,7 +310,8 @@ def _meeting(scene: Scene) -> Iterator[Finding]:
     for script, match in _in_scripts(_SHELL_ADDRESS, scene):
         yield Finding("O109", what.format(match[1]), "remove that setting", script.path, _line_of(match))
     argv = tuple(scene.tasks[0].argv)
-    is_direct = (invocation.program(argv) or "").endswith(".py")  # a shell script has options of its own
+    # A shell script has options of its own, and torchrun has the ranks.
+    is_direct = invocation.PYTHON.match(posixpath.basename(argv[0])) and invocation.program(argv)
     options = invocation.options_of(argv) if is_direct else None
     for source in scene.sources:
         for name, address, line in _addresses(source, options):

@@ -177,6 +177,7 @@ def test_hosts_that_are_to_train_separately_meet_at_localhost() -> None:
         ("python train.py --dist-url=tcp://localhost:10001", True),
         ("python train.py --dist-url tcp://10.0.0.1:10001", False),
         ("bash -c 'python train.py --dist-url tcp://$MASTER_ADDR:$MASTER_PORT'", False),
+        ("torchrun train.py", False),
     ],
 )
 def test_an_option_of_the_command_is_where_tasks_meet(command: str, found: bool) -> None:
