@@ -347,8 +347,8 @@ def _addresses(
         elif options is not None and called(call) == "add_argument":
             name = text(argument(call, 0, "")) or ""
             address = options.get(name[2:], text(argument(call, 99, "default")) or "")
-            is_set = re.search(rf"\.{name[2:].replace('-', '_')}\s*=[^=]", source.text)
-            if address.startswith("tcp://") and name.startswith("--") and not is_set:
+            is_set = re.search(rf"\.{re.escape(name[2:].replace('-', '_'))}\s*=[^=]", source.text)
+            if name.startswith("--") and address.startswith("tcp://") and not is_set:
                 yield name, address, call.lineno
 
 

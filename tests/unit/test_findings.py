@@ -129,6 +129,9 @@ CASES = {
         "O109",
     ),
     "an option for a meeting point of one machine": Case(OPTION, "O109"),
+    "an option of odd letters": Case(
+        "import torch.distributed\np.add_argument('--a(', default='tcp://10.0.0.1')"
+    ),
     "an option for a meeting point, set later": Case(f"{OPTION}args.dist_url = 'env://'"),
     "JAX's meeting point of one machine": Case(
         "import jax\njax.distributed.initialize('localhost:1234', 2, 0)", "O109"

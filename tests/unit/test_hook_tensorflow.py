@@ -245,6 +245,7 @@ atexit.register(lambda: jax.shutdown())
         ("sys.exit(3)", 3, False),
         ("sys.exit('no data')", 1, False),
         ("raise ValueError", 1, False),
+        ("import threading\nthread = threading.Thread(target=sys.exit, args=(3,))\nthread.start()", 0, True),
         (
             "site_meeting._ENDING = 0.0\ntry: sys.exit(2)\nexcept SystemExit: pass",
             0,

@@ -52,6 +52,7 @@ def meet(distributed: "Any") -> None:
 
     JAX itself retries a refused connection after 1 s, and waits 300 s for peers that are still training.
     """
+    import threading
     import time
 
     shutdown, leave = distributed.shutdown, sys.exit
@@ -60,7 +61,8 @@ def meet(distributed: "Any") -> None:
     last: "List[Any]" = [0, 0.0]  # the status given to sys.exit(), and when
 
     def exit_with(status: "Any" = None) -> None:
-        last[:] = status, time.monotonic()
+        if threading.current_thread() is threading.main_thread():  # another one ends itself alone
+            last[:] = status, time.monotonic()
         leave(status)
 
     def shut_down() -> None:
@@ -70,9 +72,8 @@ def meet(distributed: "Any") -> None:
         if status:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(
-                status if isinstance(status, int) else 1
-            )  # the coordinator's own shutdown would wait too
+            # The coordinator's own shutdown would wait too.
+            os._exit(status if isinstance(status, int) else 1)
         shutdown()
 
     def get_client_later(address: str, process_id: int, *more: "Any", **named: "Any") -> "Any":
