@@ -91,7 +91,7 @@ def _worded() -> Iterator[None]:
 
 def _refuse(prompt: str) -> str:
     raise UsageError(
-        f"cannot ask without a terminal: {prompt.removesuffix(': ')}",
+        f"cannot prompt without a terminal: {prompt.removesuffix(': ')}",
         hint="`ssh-add` the key first, or name another one with `identity`",
     )
 
@@ -129,7 +129,7 @@ def open(run: str | None = None, *, hosts: StrPath | None = None) -> RunHandle: 
     """Return the handle of a run by its ID, part of the ID, or its name; by default the newest run."""
     selection = make(Selection, {"hosts": _path(hosts), "only": run})
     if run == "":
-        raise UsageError("the name of a run is empty", hint="leave it out to select the newest run")
+        raise UsageError("the name of a run is empty", hint="omit it to select the newest run")
     return RunHandle(find_run(run, selection.hosts, _Program()))
 
 
@@ -254,7 +254,7 @@ class RunHandle(Struct, frozen=True):
 
 def _words(command: Sequence[StrPath]) -> list[str]:
     if isinstance(command, str):
-        raise UsageError(f"the command is one text: {command!r}", hint='write a list: ["train.py", "--lr=1"]')
+        raise UsageError(f"the command is a single string: {command!r}", hint='write a list: ["train.py", "--lr=1"]')
     return [os.fspath(word) for word in command]
 
 

@@ -54,10 +54,10 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
         if self.name and not (self.name.isprintable() and self.name.strip() and len(self.name) <= _NAME):
             raise UsageError(f"name: {self.name!r} is not 1 to {_NAME} printable characters")
         if self.replay is not None and self.continues is not None:
-            hint = "give --replay for the old code from the beginning, or --continue for today's code"
-            raise UsageError("--replay and --continue cannot be given at once", hint=hint)
+            hint = "use --replay to run the old code from the beginning, or --continue to run the current code"
+            raise UsageError("--replay and --continue cannot be combined", hint=hint)
         if bad := [name for name in self.env if not name or "=" in name]:
-            raise UsageError(f"env: {bad[0]!r} is not the name of a variable", hint="leave out the =")
+            raise UsageError(f"env: {bad[0]!r} is not the name of a variable", hint="remove the =")
         for option, low, value in (
             ("max_restarts", 0, self.max_restarts),
             ("min_hosts", 1, self.min_hosts),
@@ -115,7 +115,7 @@ class PullRequest(Struct, frozen=True):
     def __post_init__(self) -> None:
         check_texts([*self.paths, *filter(None, (self.source, self.to))])
         if self.all_hosts and self.source is not None:
-            raise UsageError("all hosts and one of them cannot be asked for at once", hint="leave one out")
+            raise UsageError("all hosts and one of them cannot be selected together", hint="omit one of the two")
 
 
 class PushRequest(Struct, frozen=True):

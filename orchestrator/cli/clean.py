@@ -17,11 +17,11 @@ from orchestrator.verbs.clean import clean
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.hosts(parser)
-    text = "remove folders that were unused for longer than this: 12h, 7d (default: 30d)"
+    text = "remove folders that have been unused for longer than this: 12h, 7d (default: 30d)"
     parser.add_argument("--older-than", type=options.age, metavar="AGE", help=text)
-    options.flag(parser, "--work", "also working folders: checkpoints and whatever else tasks wrote")
-    options.flag(parser, "--yes", "with --work: remove them, which cannot be undone")
-    options.flag(parser, "--dry-run", "only show what would be done")
+    options.flag(parser, "--work", "also remove working folders, with checkpoints and whatever else tasks wrote")
+    options.flag(parser, "--yes", "confirm --work, which cannot be undone")
+    options.flag(parser, "--dry-run", "show what would be done, without doing it")
     options.as_json(parser)
 
 

@@ -54,7 +54,7 @@ def main(arguments: argparse.Namespace) -> int:
     file = Path(arguments.to)
     if os.path.lexists(file):
         raise UsageError(
-            f"there is a {file} already",
+            f"{file} already exists",
             why="it is not overwritten",
             hint="`--to other.toml` writes another file",
         )

@@ -64,4 +64,4 @@ def _summary(arguments: argparse.Namespace, total: int, out: tuple[str, ...], *,
         return f"{count(total, 'host')}: this cluster cannot train yet"
     ready, verb = total - len(out), "is" if total - len(out) == 1 else "are"
     names = shlex.quote(fold([*expand_all(arguments.exclude or ""), *out]))
-    return f"{ready} of {count(total, 'host')} {verb} ready; `launch --exclude {names}` leaves out the others"
+    return f"{ready} of {count(total, 'host')} {verb} ready; `launch --exclude {names}` skips the others"

@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     if arguments.follow and arguments.output:
-        raise UsageError("--follow serves the page, and --output writes it", hint="leave one of them out")
+        raise UsageError("--follow serves the page, --output writes it to a file", hint="omit one of them")
     if arguments.port and not arguments.follow:
-        raise UsageError("--port needs --follow", hint="add --follow, or leave it out")
+        raise UsageError("--port needs --follow", hint="add --follow, or omit --port")
     folders = find_runs(arguments.run, arguments.hosts, Person())
     if arguments.follow:
         return _follow(folders, arguments.port or 0)

@@ -1,4 +1,4 @@
-"""`orchestrate setup`: create the environment of [env], or fetch the container image, on every host."""
+"""`orchestrate setup`: create the [env] environment, or fetch the container image, on every host."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def main(arguments: argparse.Namespace) -> int:
     if request.inventory.environment is None and not contained:
         if not arguments.json:
             source = request.inventory.source
-            say(f"nothing to do: {source} has no [env], so its hosts use Pythons of your own")
+            say(f"nothing to do: {source} has no [env], so its hosts use your own Python environments")
         return ExitStatus.OK
     with bars(json=arguments.json) as emit:
         made = setup(request, emit, person)
     if made.failed:
         raise SeveralErrors(made.failed.values())
     if not arguments.json:
-        apart = f"; {', '.join(made.own)}: a `python` of your own" if made.own else ""
+        apart = f"; {', '.join(made.own)} with their own `python`" if made.own else ""
         if contained:
             say(f"{count(len(contained), 'host')} ready with the image of `container`")
         if made.name:

@@ -31,7 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         for host, why in taken.missing.items():
             tell(f"warning: no stacks from {host}: {why}")
-        say(taken.sentence, "", *folded(taken.finding), "", f"all of it: {taken.file}")
+        say(taken.sentence, "", *folded(taken.finding), "", f"all stacks: {taken.file}")
     return ExitStatus.CLUSTER if taken.missing else ExitStatus.OK
 
 

@@ -33,7 +33,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _machines(arguments: argparse.Namespace) -> int:
     if arguments.run:
-        raise UsageError("status --machines takes no run", hint="leave it out: all runs are shown")
+        raise UsageError("status --machines takes no run", hint="omit RUN: all runs are shown")
     person = Person()
     hosts = inventories.load(arguments.hosts, person).hosts
     machines = survey_machines(hosts, person)

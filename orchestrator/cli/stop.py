@@ -22,7 +22,7 @@ from orchestrator.verbs.stop import reach_keeper
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    options.flag(parser, "--now", "KILL at once, without waiting")
+    options.flag(parser, "--now", "send KILL immediately, without waiting")
     options.as_json(parser)
 
 

@@ -39,10 +39,10 @@ def main(arguments: argparse.Namespace) -> int:
         else:
             say(url)
         sys.stdout.flush()
-        tell(f"event files so far: {files}; it follows the run, and Ctrl-C ends it")
+        tell(f"event files so far: {files}; new ones are shown as they appear, until Ctrl-C")
 
     try:
         follow(folder, make(TensorboardRequest, vars(arguments)), person, show)
     except KeyboardInterrupt:
-        tell("TensorBoard has ended; nothing of it was on the hosts")
+        tell("TensorBoard has ended; nothing is left on the hosts")
     return ExitStatus.OK

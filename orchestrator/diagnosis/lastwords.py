@@ -168,7 +168,7 @@ def _bounded(shown: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
     head, tail = shown[: _SHOWN // 3], shown[-(_SHOWN - _SHOWN // 3) :]
     displayed = {tracebacks.bare(line) for line in (*head, *tail)}
     named = tuple(_short(line) for line in needed if line not in displayed)
-    return (*head, f"[{len(shown) - _SHOWN} lines are left out]", *named, *tail)
+    return (*head, f"[{len(shown) - _SHOWN} lines omitted]", *named, *tail)
 
 
 def ending(lines: Sequence[str]) -> PrintedException | None:

@@ -54,7 +54,7 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
             validated = _validated(view) if event.phase is Phase.VALIDATE else ()
             return [*validated, *_troubles(view, event), f"{event.phase}: {how}{staged}"]
         case ev.HostLost():
-            lines = [f"{event.host}: no response ({event.why}); its tasks may still run"]
+            lines = [f"{event.host}: no response ({event.why}); its tasks may still be running"]
         case ev.HostRecovered():
             lines = [f"{event.host}: back after {duration(event.seconds)}"]
         case ev.Stepped():  # those of hosts are too many for a log; the live display shows them
@@ -149,7 +149,7 @@ def placed(events: Iterable[ev.EnvironmentMade | ev.DataPlaced]) -> list[str]:
 def _placed(event: ev.EnvironmentMade | ev.DataPlaced) -> tuple[str, str]:
     if isinstance(event, ev.EnvironmentMade):
         versions = ", ".join(f"{name} {version}" for name, version in event.versions.items())
-        return "environment already there" if event.reused else "environment made", versions
+        return "environment already there" if event.reused else "environment created", versions
     if event.reused:
         return f"data already there ({size(event.total)})", ""
     ways = [(event.sent, "from here"), (event.peers, "from other hosts")]

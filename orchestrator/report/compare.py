@@ -157,7 +157,7 @@ def shown(runs: tuple[str, str], rows: Sequence[Difference], *, json: bool, widt
         facts = {"a": runs[0], "b": runs[1], "differences": entries}
         return [json_of(facts).decode()]
     if not rows:
-        return [f"{runs[0]} and {runs[1]} differ in nothing that this machine knows of them"]
+        return [f"{runs[0]} and {runs[1]} do not differ in anything that this machine has recorded"]
     room, lines = (width or 1000) - _REST, list[tuple[str, ...]]()
     names = max(8, min(max(len(difference.name) for difference in rows), room // 3))
     most = max(8, min(_WIDEST, (room - names) // 2))

@@ -48,7 +48,7 @@ class PageServer(ThreadingHTTPServer):
         self._draw, self._lock, self._due = draw, threading.Lock(), 0.0
         self._page = b""
         self.path = f"/{secrets.token_urlsafe(16)}/"
-        hint = "name another one, or leave --port out: then a free one is used"
+        hint = "name another one, or omit --port to use a free one"
         with unless_refused(f"cannot listen on port {port}", hint):
             super().__init__(("127.0.0.1", port), _Handler)
 

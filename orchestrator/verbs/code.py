@@ -66,7 +66,7 @@ class Sent(Struct, frozen=True):
         yield ""
         yield plain(f"code: {self.root.path}{why}: {count(self.tree.files, 'file')}, {size(self.tree.size)}")
         if self.root.cwd:
-            yield plain(f"  the tasks run in {self.root.cwd}/; --code . sends that folder alone")
+            yield plain(f"  the tasks run in {self.root.cwd}/; --code . sends only that folder")
         rows = private.folders(self.tree.manifest)
         for path, many, files in rows[:_ROWS]:
             inside = f"  {count(files, 'file')}" if path.endswith("/") else ""
@@ -103,12 +103,12 @@ def of_notebook(command: tuple[str, ...], here: Path) -> tuple[tuple[str, ...], 
         text, left_out = notebook.convert(path.read_bytes(), path.name)
         mark = notebook.MARK.format(name=path.name)
         if script.exists() and not script.read_text(errors="replace").startswith(mark):
-            what, why = f"{name} becomes {script.name}, which is there already", "orchestrate did not make it"
+            what, why = f"{name} becomes {script.name}, which already exists", "orchestrate did not write it"
             raise UsageError(what, why=why, hint=f"launch {shlex.quote(name + '.py')}, or rename one of them")
         write_atomically(script, text.encode("utf-8", "surrogateescape"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{name} cannot be made a script", why=str(error)) from None
-    lines = f", without {count(len(left_out), 'line')} for IPython alone: " if left_out else ""
+        raise UsageError(f"{name} cannot be converted to a script", why=str(error)) from None
+    lines = f", without {count(len(left_out), 'line')} that only IPython can run: " if left_out else ""
     note = (
         f"{name} is launched as {script.name}{lines}{'; '.join(' '.join(line.split()) for line in left_out)}"
     )

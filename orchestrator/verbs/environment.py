@@ -64,8 +64,8 @@ def with_header(request: LaunchRequest, around: Code) -> tuple[LaunchRequest, tu
         return request, ()
     own = "its [env]" if inventory.environment is not None else "its `python`"
     if is_set:
-        return request, (f"the packages in the header of {name} are not read: {inventory.source} has {own}",)
-    note = f"the environment is what the header of {name} lists: {listed(table.packages, 'and')}"
+        return request, (f"the packages in the header of {name} are not used: {inventory.source} has {own}",)
+    note = f"the environment has the packages in the header of {name}: {listed(table.packages, 'and')}"
     job = inventory.job
     if job.legacy_keras is None and not re.search(r"(?im)^tf[-_.]keras\b", "\n".join(table.packages)):
         job = replace(job, legacy_keras=False)  # it runs without tf-keras elsewhere too

@@ -53,7 +53,7 @@ class Answer(Struct):
     def end(self, end: CommandEnd) -> None:
         """Record the command's status, and a remark about its end."""
         self.status = end.status
-        notes = [f"{end.error} (no shell reads the command; `sh -c '...'` is one)"] if end.error else []
+        notes = [f"{end.error} (no shell runs the command; use `sh -c '...'`)"] if end.error else []
         if end.ended and not end.stopped:
             were = "was" if end.ended == 1 else "were"
             notes.append(f"{count(end.ended, 'process', 'processes')} that it left running {were} ended")

@@ -124,7 +124,7 @@ def discover(inventory: Inventory, caller: Caller) -> tuple[list[Known], list[st
 
 def unknown(query: str | None, where: str) -> UsageError:
     what = "there is no run yet" if query is None else f"there is no run {query!r}"
-    hint = "`orchestrate launch` starts one" if query is None else "`orchestrate runs` lists what is known"
+    hint = "`orchestrate launch` starts one" if query is None else "`orchestrate runs` lists all runs"
     if query is not None and (near := nearest(query, known_names(), {})):
         hint = f"write {near}; {hint}"
     return UsageError(what, why=f"none in {runs_root()}, {where}", hint=hint)

@@ -87,7 +87,7 @@ def _refusal(error: BaseException | None) -> HostKeyRefused | None:
 
 
 _HEAD = """\
-# Made by `orchestrate init`; change it as you like. Every key: `orchestrate init --example`.
+# Written by `orchestrate init`; edit it as you like. Every key: `orchestrate init --example`.
 #
 #   orchestrate preflight        will these machines train together?
 #   orchestrate launch           trains; the first host is worker/0, the next worker/1 and so on
@@ -97,7 +97,7 @@ _HEAD = """\
 [defaults]
 """
 _ENV = """
-# No Python with TensorFlow was seen on every host: `orchestrate setup` makes one on all of them.
+# No common Python with TensorFlow was found: `orchestrate setup` creates one on all hosts.
 [env]
 """
 
@@ -116,7 +116,7 @@ def text(
     if python is not None:
         parts.append(f"python = {toml(python.path)}   # has TensorFlow {python.tensorflow}\n")
     elif not machines:
-        parts.append('# python = "~/venv/bin/python"   # the Python that trains; no host was looked at\n')
+        parts.append('# python = "~/venv/bin/python"   # the Python that trains; no host was examined\n')
     parts.append('# workdir = "~/orchestrate"   # code and runs on the hosts (this is the default)\n')
     parts += [f"ssh_config = {toml(ssh_config)}\n"] if ssh_config else []
     parts += [_ENV] if made else []
@@ -135,7 +135,7 @@ def text(
         if machine and machine.gpus:
             kinds = ", ".join(dict.fromkeys(map(plain, machine.gpus)))
             devices = f"devices = {list(range(len(machine.gpus)))}   # {kinds}"
-            gpus = f"{devices}; with it [env] takes the build for GPUs"
+            gpus = f"{devices}; with it, [env] installs the GPU build"
             lines.append(gpus if made else f"# {devices} (default: all of them)")
         parts += ["\n[[host]]\n", *(f"{line}\n" for line in lines)]
         entries[place] += 1
@@ -177,7 +177,7 @@ def surveyed(
     elif python is not None:
         caller.tell(f"{names}: TensorFlow {python.tensorflow} in {python.path}")
     elif choose_python(machines.values(), made=True) is None and not agrees(
-        f"{names}: no Python with TensorFlow on each; make the environment of `setup` there?"
+        f"{names}: no common Python with TensorFlow; create the environment, as `orchestrate setup` does?"
     ):
         examined = replace(examined, environment=None)
     return replace(request, inventory=examined)

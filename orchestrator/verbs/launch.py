@@ -76,7 +76,7 @@ def launch(
     key, made = own_key(), prepare(request, caller)
     planned = made.plan
     if key is None:
-        unsealed = f"no key could be made ({key_path()}): {_UNSEALED}"
+        unsealed = f"no key could be created ({key_path()}): {_UNSEALED}"
         planned = replace(planned, notes=(*planned.notes, unsealed))
     wanted_tasks(shown, planned, "the run")
     notification = notify_command(request.inventory.job, request.notify)
@@ -115,7 +115,7 @@ def notify_command(job: Job, given: str | None) -> tuple[str, ...]:
     if program is None:
         raise UsageError(
             f"--notify: this machine has no program {argv[0]}",
-            why="it is run here without a shell when the run ends",
+            why="the command runs here, without a shell, when the run has ended",
             hint="write its full path; a script needs `chmod +x`",
         )
     return (os.path.abspath(program), *argv[1:])  # noqa: PTH100 - a link is run by its own name

@@ -38,15 +38,15 @@ def fetch(
     names = [host.name for host in plan.hosts] if request.all_hosts else [source_of(plan, request.source)]
     for path in request.paths:
         if os.path.normpath(path).startswith(".."):
-            raise UsageError(f"{path} leads out of the run's work folder", hint="give it as an absolute path")
+            raise UsageError(f"{path} leads out of the run's work folder", hint="write it as an absolute path")
     to = Path(request.to or folder.run)
     fresh = request.to is None and not os.path.lexists(to)
     above = next(parent for parent in (to, *to.absolute().parents) if os.path.lexists(parent))
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise UsageError(
             f"{above} {'cannot be written' if above.is_dir() else 'is not a folder'}",
-            why="what is pulled goes into one",
-            hint="name another folder with --to: it will be made",
+            why="the fetched files need a folder",
+            hint="name another folder with --to; it is created if needed",
         )
     hosts = [plan.host(name) for name in names]
     # The nodes of a job that is over may belong to others now, but the home folder is shared.
@@ -100,7 +100,7 @@ def _pull(folder: RunFolder, session: Session, request: PullRequest, to: Path, c
         )
     total = sum(len(part.entries) for part in parts)
     if not total:
-        caller.tell(f"{name}: its tasks wrote nothing in {work}; unchanged code is left out")
+        caller.tell(f"{name}: its tasks wrote nothing in {work}; unchanged code is not fetched")
         return False
     with caller.progress(f"{name}: {folder.run}", sum(part.size for part in parts)) as advance:
         came = pull.take(session, parts, to, folder.run, advance)

@@ -81,8 +81,8 @@ def _resumed(request: LaunchRequest, caller: Caller, cwd: str) -> Resumed:
         there, here = (f"{folder}/" if folder else "the top" for folder in (before.cwd, cwd))
         raise UsageError(
             f"the tasks of run {before.run} ran in {there} of the code, and would run in {here}",
-            why="paths such as ./checkpoints would lead elsewhere",
-            hint="launch where you launched it; or with another --code",
+            why="paths such as ./checkpoints would refer to another folder",
+            hint="launch from the same folder as before, or with another --code",
         )
     seats = {str(spec.id): spec.host for spec in before.tasks}
     trees = (*(before.resumed.trees if before.resumed else ()), *filter(None, [before.tree]))

@@ -35,7 +35,7 @@ def read_again(request: LaunchRequest, caller: Caller) -> Reading:
     own = sorted(set(request.__struct_fields__) - _OF_TODAY)
     if given := [name for name in own if getattr(request, name) != getattr(usual, name)]:
         what = f"--replay takes everything from its run, so {' and '.join(given)} cannot be combined with it"
-        raise UsageError(what.replace("_", "-"), hint="leave that out, or launch a new run")
+        raise UsageError(what.replace("_", "-"), hint="omit that, or launch a new run")
     before = find_run(request.replay, request.inventory, caller)
     old, was = before.read_plan(), before.read_request()
     if old.hearsay or was is None:
@@ -108,7 +108,7 @@ def _code(before: RunFolder, old: RunPlan, again: LaunchRequest, caller: Caller)
     if not old.tree:
         return "it ended before that was read"
     if is_builtin(old.command):
-        return None if read_builtin().digest == old.tree else "this orchestrate has another worker_entry"
+        return None if read_builtin().digest == old.tree else "this version of orchestrate has a different bundled program"
     with contextlib.suppress(UsageError):
         here = code.project(again.inventory, again.code)
         if here.read().digest == old.tree:

@@ -1,4 +1,4 @@
-"""`setup`: create the environment of [env], or fetch the container image, on every host."""
+"""`setup`: create the [env] environment, or fetch the container image, on every host."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_hosts_that_cannot_be_set_up_are_one_error_each_and_the_others_are_done(
     before = machines.sent_by_us()
     said = orchestrate("setup", status=3, meanwhile=lambda: _die_half_way(machines, "node2"))
     assert machines.sent_by_us() - before < LARGE / 2, "of the wheels only the one that is new, and its piece"
-    assert "node3: environment made in" in said
+    assert "node3: environment created in" in said
     errors = re.findall(r"^error: (node\d)", said, re.MULTILINE)
     assert sorted(errors) == ["node1", "node2"], said
     assert "error: node1 reports: lacks disk space" in said

@@ -61,13 +61,13 @@ def _environments() -> Iterator[Row]:
     made = "result = {'made': True, 'path': '/' + words, 'versions': {words: words}, 'seconds': 1e12, 'kept': True}"
     steps = "result = {'step': words * 50, 'done': 2**53}"
     for name, lie, status, words in (
-        ("hostile words (env_make)", when("env_make", _WORDS + _OK + made), 0, "environment made"),
+        ("hostile words (env_make)", when("env_make", _WORDS + _OK + made), 0, "environment created"),
         (
             "more packages than there are (env_progress)",
             when("env_make", _WORDS + "time.sleep(1.5)\n" + _OK + made)
             + when("env_progress", _WORDS + _OK + steps),
             0,
-            "environment made",
+            "environment created",
         ),
     ):
         yield Row(name, Verb.SETUP, when("env_find", _OK + _FOUND) + lie, status, words)

@@ -82,7 +82,7 @@ def test_the_script_takes_the_place_of_the_notebook(tmp_path: Path) -> None:
         words, notes = code.of_notebook(("python", "-u", "my nb.ipynb", "--lr", "1"), tmp_path)
         assert words == ("python", "-u", "my nb.ipynb.py", "--lr", "1")
         assert notes == (
-            "my nb.ipynb is launched as my nb.ipynb.py, without 1 line for IPython alone: %cd x",
+            "my nb.ipynb is launched as my nb.ipynb.py, without 1 line that only IPython can run: %cd x",
         )
     (tmp_path / "my nb.ipynb.py").write_text("mine\n")
     with pytest.raises(UsageError, match="there already"):

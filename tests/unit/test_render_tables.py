@@ -309,8 +309,8 @@ def test_results_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
         for another in data:
             emit(another)
     assert capsys.readouterr().err.splitlines() == [
-        "gpu-[01-03]: environment made in 31 s to 33 s: python 3.11.2",
-        "head: environment made in 9.0 s: python 3.12.0",
+        "gpu-[01-03]: environment created in 31 s to 33 s: python 3.11.2",
+        "head: environment created in 9.0 s: python 3.12.0",
         "gpu-[01-03]: data already there (1.0 GB)",
     ]
 

@@ -281,7 +281,7 @@ def test_the_last_traceback_is_shown_whole_and_a_very_long_one_without_its_middl
     cut = lastwords.excerpt(log + long)
     assert len(cut) == 41
     assert cut[0] == long[0]
-    assert "[85 lines are left out]" in cut
+    assert "[85 lines omitted]" in cut
     assert cut[-4:] == long[-4:]
     handled = (*first, *("Epoch 2/3",) * 100)
     assert lastwords.excerpt(handled) == ("Epoch 2/3",) * 20

@@ -51,18 +51,18 @@ def task(parser: argparse.ArgumentParser, text: str) -> None:
 def chosen(parser: argparse.ArgumentParser) -> None:
     """Add the inventory, and the selection of its hosts."""
     hosts(parser)
-    parser.add_argument("--only", metavar="HOSTS", help="only these: 'gpu-[01-03],head'")
-    parser.add_argument("--exclude", metavar="HOSTS", help="all except these")
+    parser.add_argument("--only", metavar="HOSTS", help="only these hosts: 'gpu-[01-03],head'")
+    parser.add_argument("--exclude", metavar="HOSTS", help="all hosts except these")
 
 
 def planning(parser: argparse.ArgumentParser) -> None:
     """Add the options that change a plan."""
-    parser.add_argument("--name", help="a name to find the run by")
-    text = "the folder to send (default: the git repository); tasks run in its copy of the current folder"
+    parser.add_argument("--name", help="a name for the run")
+    text = "the folder to send (default: the git repository); tasks run in the copy of the current folder"
     parser.add_argument("--code", metavar="DIR", help=text)
     text = "an environment variable for every task; may be repeated"
     parser.add_argument("--env", action="append", metavar="K=V", type=assignment, help=text)
-    text = "start all tasks again after a failure, up to N times"
+    text = "restart all tasks after a failure, up to N times"
     parser.add_argument("--max-restarts", type=whole(), metavar="N", help=text)
 
 
@@ -79,11 +79,11 @@ def launching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--validate", choices=[choice.value for choice in Revalidate], help=text)
     text = "the same as never"
     parser.add_argument("--no-validate", dest="validate", action="store_const", const="never", help=text)
-    text = "with --max-restarts: when hosts are lost and no spare is left, continue with as few as N"
+    text = "with --max-restarts: if hosts are lost and no spare is left, continue with at least N"
     parser.add_argument("--min-hosts", type=whole(1), metavar="N", help=text)
     text = "with --max-restarts: the last N hosts are spares, which only replace lost hosts"
     parser.add_argument("--spares", type=whole(1), metavar="N", help=text)
-    text = "at its end write the run as one page of HTML (default: report.html in the run's folder)"
+    text = "at the end, write the run as an HTML page (default: report.html in the run's folder)"
     parser.add_argument("--report", nargs="?", const="", type=output, metavar="FILE", help=text)
     task(parser, "show only this task's lines")
     as_json(parser)

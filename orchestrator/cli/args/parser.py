@@ -21,7 +21,7 @@ _DESCRIPTION = """\
 Train one model on all your machines, over SSH: TensorFlow, PyTorch or JAX, scripts unchanged.
 
   orchestrate init gpu-01 gpu-02     write a hosts.toml for your machines
-  orchestrate preflight              check that the machines can train together; each error comes with its fix
+  orchestrate preflight              check that the machines can train together; each error suggests a fix
   orchestrate launch -- train.py     send the code, validate, start everywhere, stream the logs, stop cleanly
   orchestrate tail [RUN]             show a run, live or past
 """
@@ -29,21 +29,21 @@ Train one model on all your machines, over SSH: TensorFlow, PyTorch or JAX, scri
 # Each is a file of cli/, in the order of --help.
 VERBS = {
     "init": "examine your hosts, and write a hosts.toml for them",
-    "setup": "create the environment of [env], or fetch the container image, on every host",
-    "push": "copy the data of [data] to every host that lacks it",
+    "setup": "create the [env] environment, or fetch the container image, on every host",
+    "push": "copy the data listed in [data] to every host that lacks it",
     "preflight": "check every host and every pair of hosts",
     "launch": "send the code, validate, start all tasks and stream their logs",
-    "exec": "run one command on all hosts; equal output is shown once",
+    "exec": "run one command on all hosts; identical output is shown once",
     "tail": "show the logs of a run, live or past; take over a run that no process manages",
     "status": "show what each task of a run is doing",
     "runs": "list the runs that this machine has a record of",
-    "report": "write a run as one page of HTML: verdict, curves, timeline, hosts, logs",
+    "report": "write an HTML page about a run: verdict, curves, timeline, hosts, logs",
     "clean": "kill leftover processes of ended runs on the hosts, and remove old files",
     "stacks": "show the Python stacks of a run's tasks, and which task the others wait for",
     "pull": "fetch what a run's tasks wrote: checkpoints, models, TensorBoard logs",
     "tensorboard": "show what a run's tasks write for TensorBoard, live, in your browser",
     "stop": "end a run everywhere and verify that nothing is left",
-    "rehearse": "try it all on this machine: private SSH servers, preflight and launch",
+    "rehearse": "try everything on this machine: private SSH servers, preflight, and launch",
     "export": "write the run as a batch file for Slurm, or as manifests for Kubernetes",
     "completion": "print what your shell needs to complete verbs, options and runs",
 }
@@ -73,7 +73,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     ours, command = list(argv[:split]), list(argv[split + 1 :])
     check_texts(argv)
     if not command and split < len(argv):
-        raise UsageError("no command follows --", hint="write a command after it, or leave -- out")
+        raise UsageError("no command follows --", hint="write a command after --, or omit --")
     _check_verb(ours, command)
     words = [*ours, *command[:1]]
     # `stop "$RUN"` must not end the only run if RUN is empty.
@@ -81,7 +81,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise UsageError(
             f"an argument of orchestrate {ours[0]} is empty",
             why="a shell variable is probably not set",
-            hint="set it, or leave the argument out",
+            hint="set it, or omit the argument",
         )
     parser, verbs = build(ours[0])
     arguments, unexpected = parser.parse_known_args(ours)
@@ -105,7 +105,7 @@ def _check_verb(ours: Sequence[str], command: Sequence[str]) -> None:
         raise _behind(later, ours, command)
     if command or any(argument.endswith(SCRIPTS) for argument in ours):
         hint = _launch(command or ours)
-    what = f"{word!r} is not a verb of orchestrate" if ours else "orchestrate needs a verb"
+    what = f"{word!r} is not an orchestrate verb" if ours else "orchestrate needs a verb"
     raise UsageError(what, why=why, hint=_near(word, (*VERBS, *_ALONE), hint))
 
 
@@ -117,7 +117,7 @@ def _behind(name: str, ours: Sequence[str], command: Sequence[str]) -> UsageErro
     options_of = build(name)[1][name].options()
     absent = [word for word in others if word[0] == "-" and word.partition("=")[0] not in options_of]
     if absent:
-        hint = f"`orchestrate {name}`: it has no option {absent[0].partition('=')[0]}"
+        hint = f"`orchestrate {name}`, which has no option {absent[0].partition('=')[0]}"
     return UsageError(f"{ours[0]} precedes the verb {name}", why="options follow the verb", hint=hint)
 
 

@@ -123,7 +123,7 @@ def test_what_cannot_be_continued_is_refused(desk: Desk) -> None:
     desk.start("stop", run, "--hosts", str(desk.hosts)).ended()
 
     both = refused(desk, "--continue", run, "--replay", run, status=ExitStatus.USAGE)
-    assert "--replay and --continue cannot be given at once" in both.stderr
+    assert "--replay and --continue cannot be combined" in both.stderr
     unknown = refused(desk, "--continue", "nonesuch", "--", "train.py", status=ExitStatus.USAGE)
     assert "there is no run 'nonesuch'" in unknown.stderr
 

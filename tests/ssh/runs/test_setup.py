@@ -56,7 +56,7 @@ def test_hosts_without_an_index_get_their_packages_from_here(desk: Desk, wheels:
     setup = ("setup", "--hosts", str(desk.hosts))
     first = desk.start(*setup, **offline(desk, wheels)).ended(limit=LIMIT)
     assert "2 hosts ready with the environment" in first.stdout
-    assert first.stderr.count("rehearsal-[01-02]: environment made in") == 1
+    assert first.stderr.count("rehearsal-[01-02]: environment created in") == 1
     assert len(environments(desk)) == 2
     again = desk.start(*setup, "--json", **offline(desk, wheels)).ended()
     events = [json.loads(line) for line in again.stdout.splitlines()]
