@@ -254,7 +254,7 @@ class RunHandle(Struct, frozen=True):
 
 def _words(command: Sequence[StrPath]) -> list[str]:
     if isinstance(command, str):
-        raise UsageError(f"the command is a single string: {command!r}", hint='write a list: ["train.py", "--lr=1"]')
+        raise UsageError(f"the command is a string: {command!r}", hint='write a list: ["train.py", "--lr=1"]')
     return [os.fspath(word) for word in command]
 
 

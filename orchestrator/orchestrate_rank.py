@@ -108,11 +108,11 @@ def main() -> NoReturn:
     parser = argparse.ArgumentParser(usage="%(prog)s [options] -- PROGRAM ...", allow_abbrev=False)
     option = parser.add_argument
     option("--roles", default="", metavar="chief=1,worker=2", help="tasks by role, in rank order")
-    option("--first", type=int, default=0, help="the rank of what the engine calls 0: of a Kubernetes Job")
+    option("--first", type=int, default=0, help="the rank of the task with index 0, in a Kubernetes Job")
     option("--hosts", default="", metavar="NAMES", help="the host of each rank: job-worker-[0-3].job")
-    option("--port", type=int, help="of the first task on a machine; others take the next ones")
-    option("--meet", metavar="PLACE", help="HOST:PORT of rank 0's machine, or a folder all share")
-    option("--wait", type=float, default=60, metavar="SECONDS", help="for all to meet (60)")
+    option("--port", type=int, help="port of the first task on a machine; others use the next ones")
+    option("--meet", metavar="PLACE", help="where tasks meet: HOST:PORT of rank 0, or a shared folder")
+    option("--wait", type=float, default=60, metavar="SECONDS", help="how long tasks wait to meet (60)")
     options, program = parser.parse_args(argv[:at]), argv[at + 1 :]
     try:
         if not program:
@@ -161,7 +161,7 @@ def find_place(env: Mapping[str, str], given: int, first: int) -> tuple[str, int
         if rank in env and total and (engine != "srun" or namespace.startswith("slurm.")):
             return engine, first + int(env[rank]), total
     names = ", ".join(f"{rank} and {size or '--hosts or --roles'}" for _, rank, size in ENGINES)
-    raise ValueError(f"nothing sets a rank and how many there are, as srun does: {names}")
+    raise ValueError(f"no launcher has set a rank and the number of tasks, as srun does: {names}")
 
 
 def find_hosts(env: Mapping[str, str], options: Any, engine: str, rank: int, size: int) -> list[str]:
@@ -198,7 +198,7 @@ def of_step(env: Mapping[str, str], rank: int) -> list[str]:
     hosts = [node for node, count in zip(nodes, counts) for _ in range(count)]
     here = env.get("SLURMD_NODENAME")
     if here and hosts[rank : rank + 1] != [here]:
-        raise ValueError(f"Slurm put rank {rank} on {here}; give srun --distribution=block")
+        raise ValueError(f"Slurm put rank {rank} on {here}; pass --distribution=block to srun")
     return hosts
 
 
@@ -333,7 +333,7 @@ def call(rank: int, where: str, job: str, deadline: float) -> list[str]:
                 peer.sendall(f"{job} {rank}\n".encode())
                 return list(map(str, json.loads(read_line(peer, 1 << 20, deadline))))
         time.sleep(0.1)
-    raise ValueError(f"rank {rank} did not meet rank 0 at {where} in time; give all --meet HOST:PORT")
+    raise ValueError(f"rank {rank} did not meet rank 0 at {where} in time; pass all --meet HOST:PORT")
 
 
 def answer(size: int, where: str, job: str, deadline: float) -> list[str]:
@@ -368,7 +368,7 @@ def answer(size: int, where: str, job: str, deadline: float) -> list[str]:
             stack.callback(file.unlink)
         while absent := others - calls.keys():
             if time.monotonic() > deadline:
-                raise ValueError(f"rank 0 did not hear from ranks {absent}; give all --meet HOST:PORT")
+                raise ValueError(f"ranks {absent} did not reach rank 0; pass all --meet HOST:PORT")
             with contextlib.suppress(OSError):  # no connection
                 caller = server.accept()[0]
                 if places.acquire(blocking=False):

@@ -54,7 +54,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
         if self.name and not (self.name.isprintable() and self.name.strip() and len(self.name) <= _NAME):
             raise UsageError(f"name: {self.name!r} is not 1 to {_NAME} printable characters")
         if self.replay is not None and self.continues is not None:
-            hint = "use --replay to run the old code from the beginning, or --continue to run the current code"
+            hint = "use --replay for the old code from the beginning, --continue for the current code"
             raise UsageError("--replay and --continue cannot be combined", hint=hint)
         if bad := [name for name in self.env if not name or "=" in name]:
             raise UsageError(f"env: {bad[0]!r} is not the name of a variable", hint="remove the =")
@@ -115,7 +115,7 @@ class PullRequest(Struct, frozen=True):
     def __post_init__(self) -> None:
         check_texts([*self.paths, *filter(None, (self.source, self.to))])
         if self.all_hosts and self.source is not None:
-            raise UsageError("all hosts and one of them cannot be selected together", hint="omit one of the two")
+            raise UsageError("all hosts and one host cannot be combined", hint="omit one")
 
 
 class PushRequest(Struct, frozen=True):

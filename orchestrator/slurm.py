@@ -59,8 +59,8 @@ def client(host: Host) -> list[str]:
             host.name,
             "cannot be reached with srun",
             kind="config",
-            why='`via = "srun"` works inside of a Slurm job, and SLURM_JOB_ID is not set',
-            hint="start it inside of `salloc` or `sbatch`",
+            why='`via = "srun"` works only inside a Slurm job, and SLURM_JOB_ID is not set',
+            hint="start it inside `salloc` or `sbatch`",
         )
     step = ["srun", "--overlap", f"--jobid={job}", "-N1", "-n1", "-w", host.ssh]
     # exec: Slurm signals only the process that it started, and waits for it.
@@ -97,7 +97,7 @@ def allocation(job: str) -> list[dict[str, Any]]:
     """Return the nodes of a job from Slurm, each with its hosts.toml keys; raise UsageError."""
     if not re.fullmatch(r"\d+", job):
         raise UsageError(
-            "--hosts slurm works inside of a Slurm job",
+            "--hosts slurm works only inside a Slurm job",
             why=f"SLURM_JOB_ID is {job!r}" if job else "SLURM_JOB_ID is not set",
             hint="start it in `salloc -N4` or in a batch file; `SLURM_JOB_ID=7 orchestrate ...` reaches into"
             " a running job, and `--hosts ./slurm` is the file of that name",
@@ -128,7 +128,7 @@ def look(job: str, nodes: Collection[str]) -> Fate:
         text = _slurm(*_SHOW, "job", job)
     except UsageError as error:
         unknown = "Invalid job id" in error.why
-        return Fate(f"Slurm job {job} is over: Slurm does not know it any more") if unknown else Fate()
+        return Fate(f"Slurm job {job} is over: Slurm has no record of it any more") if unknown else Fate()
     record = _record(text)
     down: dict[str, str] = {}
     with contextlib.suppress(UsageError):
@@ -194,7 +194,7 @@ def _slurm(*command: str, patience: float = _PATIENCE) -> str:
         raise UsageError(
             "Slurm does not answer",
             why=f"{command[0]}: {plain(' '.join(output.split()))[:300]}",
-            hint="`squeue --me` shows your jobs; SLURM_CONF names a configuration outside of /etc/slurm",
+            hint="`squeue --me` shows your jobs; SLURM_CONF names a configuration outside /etc/slurm",
         )
     return done.out.decode("utf-8", "replace")
 

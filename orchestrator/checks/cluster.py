@@ -48,9 +48,7 @@ def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Ev
         others = "; ".join(
             f"{version} on {fold(names)}" for version, names in hosts.items() if version != usual
         )
-        why = (
-            f"the usual version here is {usual} ({fold(hosts[usual])}), and {others}: tasks must agree on it"
-        )
+        why = f"the usual version is {usual} ({fold(hosts[usual])}), but {others}: all tasks need the same"
         for report, version in versions:
             differs = minor(version, parts) != minor(usual, parts)
             if differs or (strict and version != usual):
@@ -64,7 +62,7 @@ def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Ev
 def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:
     """Return how a host gets the majority's version of its distribution."""
     if package == "python":
-        other = f'set `python = "{".".join(minor(usual))}"` under [env], then `orchestrate setup`'
+        other = f'set `python = "{".".join(minor(usual))}"` under [env], then run `orchestrate setup`'
         return other if report.is_made(needs) else "set `python` in hosts.toml to one of that version"
     if report.is_made(needs):
         return "`orchestrate setup`"
@@ -99,7 +97,7 @@ def _machines(evidence: Evidence) -> Judgements:
             yield report.name, _failed(text, why, hint)
 
 
-SAME_STATE = "they are one machine, and each host of a run needs a state folder of its own"
+SAME_STATE = "they are one machine, and each host of a run needs its own state folder"
 
 
 def _states(evidence: Evidence) -> Judgements:
@@ -160,7 +158,7 @@ def _devices(evidence: Evidence) -> Judgements:
 
 _ADDRESS = "check its `address` in hosts.toml"
 _OPEN = "open TCP port {port} there: `ufw allow {port}/tcp`, or `firewall-cmd --add-port={port}/tcp`"
-_NETWORK = "look at the network between them (cable, VLAN, security group, `ip route`), then at a firewall"
+_NETWORK = "check the network between them (cable, VLAN, security group, `ip route`), then the firewalls"
 
 Way: TypeAlias = tuple[str, str]  # from, to
 _Own: TypeAlias = Mapping[str, Mapping[str, str]]  # the addresses of each host, with their interfaces
@@ -184,7 +182,7 @@ def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
                 f"set `address` to an IP address such as {own}; or, for a name, delete it from the line of "
                 f"{pairs[0].resolved} in /etc/hosts on {where}"
             )
-            text = f"{report.host.address} means {pairs[0].resolved} on {where}"
+            text = f"{report.host.address} resolves to {pairs[0].resolved} on {where}"
             wrong[report.name] = Judgement(Level.FAIL, text, "a task there would connect to itself", hint)
     return wrong
 
@@ -229,7 +227,7 @@ def _reach(evidence: Evidence) -> Judgements:
         if not missed:
             text = f"reaches no other host: {closed[failing[0]].why or 'no answer'}"
             why = "others reach those hosts, so this one or its network blocks outgoing connections"
-            hint = "look at its routes (`ip route`) and at its firewall's outgoing rules"
+            hint = "check its routes (`ip route`) and its firewall's outgoing rules"
             findings[name].append(_failed(text, why, hint))
     for name, failures in findings.items():
         if not failures and (to_itself := closed.get((name, name))):
@@ -278,7 +276,7 @@ def _reason(pair: PairReported) -> tuple[str, str]:
             why = "pings arrive, so" if pair.icmp else "the network has no route, or"
             return f"{why} a firewall rejects it (as firewalld does)", open_it
         case Closed.REFUSED:
-            reason = "the address is another machine's, or a firewall rejects"
+            reason = "the address belongs to another machine, or a firewall rejects the connection"
             return f"orchestrate listens on {port} there: {reason}", f"{_ADDRESS}, then {open_it}"
         case Closed.UNRESOLVED:
             hint = "set an IP address as `address` in hosts.toml, or add the name to /etc/hosts of all hosts"
@@ -362,17 +360,17 @@ def _hostname(evidence: Evidence) -> Judgements:
         if carrier and report.addresses.get(own) == carrier:
             yield report.name, ok(own)
             continue
-        text = f"{name} means {own or has[0]}" if has else f"{name} does not resolve"
+        text = f"{name} resolves to {own or has[0]}" if has else f"{name} does not resolve"
         text += f" on {report.addresses[own]}" if own in report.addresses else ""
         why = "would connect to themselves" if own else "cannot use it"
         why = "connect to another network" if own in report.addresses else why
-        why = f"gloo of {framework.title} announces the address of the host's own name: other tasks {why}"
+        why = f"{framework.title}'s gloo announces the address of the host's own name: other tasks {why}"
         hint = (
-            f"write the line `{target} {name}` to /etc/hosts there as root, and delete {name} from its others"
+            f"add the line `{target} {name}` to /etc/hosts there as root, and remove {name} from other lines"
         )
         if framework.interfaces:
             key = f'{framework.interfaces[0]} = "INTERFACE"'
-            hint = f"set `env = {{ {key} }}` under [[host]] to the one that leads to the other hosts"
+            hint = f"set `env = {{ {key} }}` under [[host]], with the interface that leads to the other hosts"
         # NCCL has its own rules for GPUs.
         level = Level.WARN if own in report.addresses or report.facts.gpus else Level.FAIL
         yield report.name, Judgement(level, text, why, hint)

@@ -19,18 +19,18 @@ _MUCH = 0.1  # of a GPU's memory: the tasks need nearly all of it
 _DAY = 86_400  # seconds: older errors are known already
 _CLEANUP = 45  # the Xid that follows another one
 _BROKEN = (48, 64, 74, 79, 95, 119, 120)  # Xids that no program causes, according to NVIDIA's catalog
-_RESET = "`nvidia-smi -r` there as root while nothing uses it, or restart the machine; or leave that GPU out"
-_AGAIN = f"{_RESET}. If it happens again, have the card, its slot and its power supply checked"
-_COOL = "check its fans, airflow and power supply: all tasks wait for the slowest"
+_RESET = "`nvidia-smi -r` there as root while nothing uses it, or restart the machine; or exclude that GPU"
+_AGAIN = f"{_RESET}. If it happens again, have the card, its slot, and its power supply checked"
+_COOL = "check its fans, airflow, and power supply: all tasks wait for the slowest"
 _ECC = "ecc.errors.uncorrected.volatile.total"  # since its driver was loaded
 _SLOW, _HEAT, _BRAKE = "clocks_throttle_reasons.active", "0x.*([4-7C-F]).", "0x.*([89A-F])."  # 0x40, 0x80
 # What is reported for a field, how bad it is, and a fix; equally bad before and after a training.
 _ROWS = (
     ("temperature.gpu", r"\[(GPU is lost|GPU requires reset)\]", Level.FAIL, "{}", _AGAIN),
-    ("gpu_recovery_action", "(Reset|Reboot)", Level.FAIL, "its driver requests this: {}", _RESET),
+    ("gpu_recovery_action", "(Reset|Reboot)", Level.FAIL, "its driver recommends: {}", _RESET),
     (_ECC, "([1-9][0-9]*)", Level.WARN, "uncorrected ECC errors: {}", _AGAIN),
     ("remapped_rows.failure", "(Yes)", Level.WARN, "a row of its memory could not be remapped", _AGAIN),
-    ("retired_pages.pending", "(Yes)", Level.WARN, "pages of its memory that failed are in use", _RESET),
+    ("retired_pages.pending", "(Yes)", Level.WARN, "failed pages of its memory are still in use", _RESET),
     (_SLOW, _HEAT, Level.WARN, "slowed down by heat", _COOL),
     (_SLOW, _BRAKE, Level.WARN, "slowed down by its power brake", _COOL),
 )
@@ -57,7 +57,7 @@ def troubles(gpu: wire.Gpu, *, idle: bool = False) -> Iterator[Judgement]:
     used, total = (_number(gpu, f"memory.{which}") << 20 for which in ("used", "total"))
     if idle and used > _MUCH * total > 0:
         why = gpu.fields.get("users") or "its user is not visible from there, possibly in another container"
-        hint = "wait for it, end it, or leave that GPU out: `devices` in hosts.toml"
+        hint = "wait for it, end it, or exclude that GPU: `devices` in hosts.toml"
         yield Judgement(Level.WARN, f"{size(used)} of {size(total)} in use", why, hint)
 
 
@@ -84,7 +84,7 @@ def _healthy(report: HostReport, *, needed: bool) -> Iterator[Judgement]:
         hint = "run `nvidia-smi` there; a driver that was updated, or hangs, needs a restart of the machine"
         hint += "" if devices or gpus else "; or set `devices = []` for it, to train without"
         level = Level.FAIL if len(gpus) < (len(devices) if devices else int(needed)) else Level.WARN
-        yield Judgement(level, "nvidia-smi does not show all", facts.gpu_error, hint)
+        yield Judgement(level, "nvidia-smi does not show all GPUs", facts.gpu_error, hint)
     if gpus:
         yield Judgement(Level.OK, f"{max(_number(gpu, 'temperature.gpu') for gpu in gpus)} °C")
     pairs = ((trouble, str(gpu.index)) for gpu in gpus for trouble in troubles(gpu, idle=True))

@@ -113,7 +113,7 @@ def _framework(name: FrameworkName) -> Callable[[HostReport, Needs], Iterator[Ju
                 filter(None, (report.pip(package), "set `python`, `setup` or `framework` to the right one"))
             )
             if report.is_made(needs):
-                hint = f"add {package} to the `packages` of [env], then `orchestrate setup`"
+                hint = f"add {package} to `packages` under [env], then run `orchestrate setup`"
             yield Judgement(level, "not installed", f"{report.facts.python.path} does not have it", hint)
 
     return judge
@@ -131,11 +131,11 @@ def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     pip = report.pip("--no-deps", f"tf_keras=={'.'.join(minor(tensorflow))}.*")
     hint = "; or ".join(filter(None, (pip, "set `legacy_keras = false` under [job]")))
     if report.is_made(needs):
-        hint = "add tf-keras to the `packages` of [env], then `orchestrate setup`"
+        hint = "add tf-keras to `packages` under [env], then run `orchestrate setup`"
     why = "TF_USE_LEGACY_KERAS=1 is set, because tf.keras in the program is Keras 2; the versions must match"
     level = Level.FAIL if needs.needed else Level.WARN
     yield Judgement(
-        level, f"{version} beside tensorflow {tensorflow}" if version else "not installed", why, hint
+        level, f"{version} with tensorflow {tensorflow}" if version else "not installed", why, hint
     )
 
 
@@ -148,7 +148,7 @@ def _import(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         hint = _way_out(report, needs, broken.name, broken.error)
         yield Judgement(Level.FAIL, f"{broken.name} cannot be imported", broken.error[:400], hint)
     elif imported.ended:
-        what = f"importing {imported.importing}" if imported.importing else "at its start"
+        what = f"while importing {imported.importing}" if imported.importing else "at its start"
         python = shlex.quote(report.facts.python.path or "python3")
         by_hand = f"run `{python} -c 'import {FRAMEWORKS[needs.framework].package}'` there"
         hint = SIGNAL_HINTS.get(imported.signal or 0, by_hand).format(host=report.name)
@@ -168,9 +168,9 @@ def _way_out(report: HostReport, needs: Needs, module: str, error: str) -> str:
         options = ("--force-reinstall", "--no-deps", f"{name}=={version}") if version else (name,)
         return report.pip(*options) if _NAME.fullmatch(module) else ""
     if missing and not version:
-        return f"add {name} to the `packages` of [env] (docs/setup.md#packages), then `orchestrate setup`"
+        return f"add {name} to `packages` under [env] (docs/setup.md#packages), then run `orchestrate setup`"
     # An environment of ours that is complete by its name is not created again.
-    return f"remove {report.host.python.removesuffix('/bin/python')} there, then `orchestrate setup`"
+    return f"remove {report.host.python.removesuffix('/bin/python')} there, then run `orchestrate setup`"
 
 
 def _r(report: HostReport, needs: Needs) -> Iterator[Judgement]:
@@ -185,9 +185,9 @@ def _r(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         why = "R reaches TensorFlow through reticulate"
         yield Judgement(Level.FAIL, f"{r.version} without reticulate", why, hint)
     elif numpy is not None and release(numpy) >= (2, 0) and release(r.reticulate) < _NUMPY_2:
-        text = f"reticulate {r.reticulate} beside numpy {numpy}"
-        why = f"before 1.38 it cannot convert arrays of numpy 2, which {report.facts.python.path} has"
-        hint = "make an environment with 'numpy<2' for R hosts (docs/r.md), and set it as their `python`"
+        text = f"reticulate {r.reticulate} with numpy {numpy}"
+        why = f"before 1.38 it cannot convert arrays from numpy 2, which {report.facts.python.path} has"
+        hint = "create an environment with 'numpy<2' for R hosts (docs/r.md), and set `python` to it"
         yield Judgement(Level.WARN, text, why, hint)
     elif r.jsonlite is None:
         text = f"{r.version}, reticulate {r.reticulate}, without jsonlite"
@@ -292,7 +292,7 @@ def _gpu(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         yield ok(f"{len(gpus)} x {', '.join(dict.fromkeys(gpu.name for gpu in gpus))}")
     if devices and not gpus and not report.facts.gpu_error:  # the `health` check reports that
         why = f"`devices` names {', '.join(devices)}, but nvidia-smi shows none (or is not installed)"
-        hint = "run `nvidia-smi` on that host: it shows why; or leave `devices` out"
+        hint = "run `nvidia-smi` on that host: it shows why; or remove `devices`"
         yield Judgement(Level.FAIL, "none seen", why, hint)
     elif missing and gpus:
         why = f"`devices` names {', '.join(missing)}; the machine has {', '.join(present)}"
@@ -303,7 +303,7 @@ def _gpu(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     per_task = len(devices) // (1 if framework.shows_all else max(1, report.host.tasks))
     if visible is not None and visible < per_task:
         why = f"`devices` gives each task {count(per_task, 'GPU')}; the driver or CUDA does not match"
-        hint = "compare the driver of `nvidia-smi` with the CUDA that the build needs"
+        hint = "compare the driver that `nvidia-smi` shows with the CUDA version that the build needs"
         if needs.framework is FrameworkName.TENSORFLOW:
             hint += "; `pip install 'tensorflow[and-cuda]'` brings CUDA and cuDNN"
         yield Judgement(Level.FAIL, f"{framework.title} sees {visible} of {per_task}", why, hint)

@@ -107,8 +107,8 @@ class HostReport(Struct, frozen=True, dict=True):
         """
         python = self.facts.python
         if python.no_pip:
-            leave = "" if self.host.python == DEFAULT_PYTHON else "leave `python` out, "
-            made = "add a table [env] to hosts.toml, then `orchestrate setup`, which makes an environment"
+            leave = "" if self.host.python == DEFAULT_PYTHON else "remove `python`, "
+            made = "add an [env] table to hosts.toml, then run `orchestrate setup` to create an environment"
             return f"{leave}{made} (docs/setup.md)"
         if python.path is None:
             return ""

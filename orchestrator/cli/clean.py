@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.hosts(parser)
     text = "remove folders that have been unused for longer than this: 12h, 7d (default: 30d)"
     parser.add_argument("--older-than", type=options.age, metavar="AGE", help=text)
-    options.flag(parser, "--work", "also remove working folders, with checkpoints and whatever else tasks wrote")
+    options.flag(parser, "--work", "also remove working folders, with checkpoints and other output")
     options.flag(parser, "--yes", "confirm --work, which cannot be undone")
     options.flag(parser, "--dry-run", "show what would be done, without doing it")
     options.as_json(parser)

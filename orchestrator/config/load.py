@@ -263,7 +263,7 @@ def _check_tasks(own: Mapping[str, Any], place: Place, given: frozenset[str], re
         report.add(home("task_port", "tasks"), "task_port", what)
     workdir, state = own.get("workdir", DEFAULT_WORKDIR), own.get("state")
     if state and values.normal(state) == values.normal(workdir):
-        what = f'is also the workdir, but must be a folder of its own; write "{values.normal(state)}/state"'
+        what = f'is the same as workdir, but must be a separate folder; write "{values.normal(state)}/state"'
         report.add(home("state", "workdir"), "state", what)
 
 

@@ -49,7 +49,7 @@ def read_address(given: str) -> str:
     if ip is not None and ip.is_unspecified:
         raise Wrong(f"must be an address other tasks can connect to, not {show(given)}")
     if ip is None and (len(host) > 253 or re.fullmatch(r"[0-9.]+", host) or not _HOSTNAME.fullmatch(host)):
-        raise Wrong(f"must be a host name or an IP address, and nothing else, not {show(given)}")
+        raise Wrong(f"must be only a host name or an IP address, not {show(given)}")
     return str(ip or host)
 
 

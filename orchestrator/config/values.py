@@ -37,9 +37,9 @@ def text(value: Any) -> str:
         quoted = f'; write "{show(value)}"' if isinstance(value, int | float) else ""
         raise Wrong(f"must be text in quotes, not {kind(value)}{quoted}")
     if not value.strip():
-        raise Wrong("is empty; leave the key out to get the default")
+        raise Wrong("is empty; omit the key to use the default")
     if value != value.strip() or not value.isprintable():
-        raise Wrong(f"must be printable, without spaces at its ends, not {show(value)}")
+        raise Wrong(f"must be printable, without spaces at either end, not {show(value)}")
     return value
 
 
@@ -107,9 +107,7 @@ def workdir(value: Any) -> str:
     if not given.startswith(("/", "~")) or ".." in plain.split("/"):
         raise Wrong(f"must be a full path or start with ~/, without .., not {show(given)}")
     if plain in _SHARED.split() or (plain.startswith("~") and "/" not in plain):
-        raise Wrong(
-            f'must be a folder of its own, not {show(given)}; write "{plain.rstrip("/")}/orchestrate"'
-        )
+        raise Wrong(f'must be a separate folder, not {show(given)}; write "{plain.rstrip("/")}/orchestrate"')
     return given.rstrip("/") or "/"
 
 
@@ -207,7 +205,7 @@ def command(value: Any) -> tuple[str, ...]:
     """Read an argv; a text is split as a shell would split it."""
     argv = words(value)
     if not argv[0].strip():
-        raise Wrong("is empty; leave the key out")
+        raise Wrong("is empty; omit the key")
     if "=" in argv[0].partition("/")[0]:
         raise Wrong(f"starts with {show(argv[0])}, which only a shell understands; write bash -c '...'")
     # The program would receive these as they are, which is not what the author of one line means.
@@ -226,7 +224,7 @@ def words(value: Any) -> tuple[str, ...]:
     if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
         raise Wrong('must be text or a list such as ["train.py", "--epochs", "3"]')
     if not argv:
-        raise Wrong("is empty; leave the key out")
+        raise Wrong("is empty; omit the key")
     if any("\0" in word for word in argv):
         raise Wrong("contains a NUL character")
     return tuple(argv)
@@ -235,7 +233,7 @@ def words(value: Any) -> tuple[str, ...]:
 def shell_text(value: Any) -> str:
     """Read a shell text: not empty; lines and tabs are accepted."""
     if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise Wrong("must be text in quotes, not empty; leave the key out if there is nothing to run")
+        raise Wrong("must be text in quotes, not empty; omit the key if there is nothing to run")
     return value
 
 

@@ -39,14 +39,14 @@ _CODE_HINTS = {
 _KIND_HINTS = {
     FailureKind.OUT_OF_MEMORY: "use a smaller batch, fewer tasks on {host}, or more memory for them",
     FailureKind.REBOOTED: (
-        "`last -x` and `journalctl -b -1` on {host}: power, an update or a person restarted it"
+        "`last -x` and `journalctl -b -1` on {host}: a power failure, an update, or a person restarted it"
     ),
     FailureKind.ALLOCATION: "`scontrol show node {host}`; a job with `--no-kill` outlives its nodes",
     FailureKind.HOST_LOST: "check {host}'s power and network, then `orchestrate preflight`",
 }
 
 _CONTAINER_HINT = (
-    "`dmesg -T | grep -i oom`, and `journalctl` of docker or podman on {host}: who or what ended it"
+    "`dmesg -T | grep -i oom`, and `journalctl` of docker or podman on {host}, to see what ended it"
 )
 
 _AFTER_A_RESTART = (
@@ -178,16 +178,16 @@ def _by_hearsay(
     rule = statement.rule
     kind = rule.kind if rule and rule.kind in OF_A_PEER else FailureKind.PEER
     if rule and kind is FailureKind.INCARNATION:
-        what, hint = "was started again alone", rule.advice
+        what, hint = "was restarted while the others continued", rule.advice
     elif peer.code == 0 and not peer.stopped:
         what = "finished while the others still needed it"
         hint = (
-            "give all tasks equal steps_per_epoch, epochs and amounts of data, and let all of them call"
-            " `model.save`, each with its own path: what one task does alone waits for the others"
+            "use the same steps_per_epoch, epochs, and amount of data in all tasks, and let all of them call"
+            " `model.save`, each with its own path: a collective operation waits for all tasks"
         )
     elif kind is FailureKind.TIMEOUT:
         what = "was not ready in time"
-        hint = f"read the end of its log; it hung, or was too slow, before it reached {first.host}"
+        hint = f"read the end of its log; it hung, or was too slow, before it connected to {first.host}"
     else:
         what = "stopped answering"
         hint = f"`orchestrate preflight`, which tests every pair; {peer.task} may also have been frozen"
@@ -285,4 +285,4 @@ def _out_of_memory(exited: TaskExited, why: str) -> str:
     if itself:
         return f"{who} ran out of memory{after}: the kernel killed it"
     how = f"{end(exited)}: {why}" if why else end(exited)
-    return f"{who} ran out of memory{after}: the kernel killed a process of it, and it {how}"
+    return f"{who} ran out of memory{after}: the kernel killed one of its processes, and it {how}"

@@ -103,7 +103,7 @@ def _keep_on(run: Run, request: wire.Keep, hosts: list[str]) -> dict[str, HostEr
                 continue
             bad[name] = HostError(
                 name,
-                f"serves another keeper of run {run.id}",
+                f"is connected to another keeper of run {run.id}",
                 kind=Trouble.KEPT,
                 why=f"its keeper is {who}",
                 hint=f"run `orchestrate tail {run.id}` there",

@@ -115,7 +115,7 @@ class Watch:
             return None
         for task, since in self._follower.held.items():
             if task not in self._follower.ends and now - since >= self._run.timings.held:
-                why = f"{task} has failed, and does not end"
+                why = f"{task} has failed, but does not end"
                 seconds = since - self._began
                 return Hung(restart=True, place=f"held: {task}", seconds=seconds, verdict=None, why=why)
         self._look_at_early(now)
@@ -167,7 +167,7 @@ class Watch:
         request = wire.Stacks(run=run.id, attempt=self._follower.attempt)
         sessions = {} if only_reports else run.fleet.sessions
         answers = {name: session.submit(request) for name, session in sessions.items()}
-        what = f"no message for {duration(symptom.seconds)}"
+        what = f"no output for {duration(symptom.seconds)}"
         if symptom.kind is HangKind.LAGGING:
             what = f"{ranges.fold(map(str, symptom.tasks))} behind the others for {duration(symptom.seconds)}"
         self._suspicion = _Suspicion(what, now, answers, over=only_reports)

@@ -100,7 +100,7 @@ def examine(
         report_failures(emit, Phase.PREFLIGHT, {name: bad[name] for name in bad if name not in failed})
         failed.update(bad)
 
-    emit(Stepped("", "examine the hosts"))
+    on_step("examining the hosts")
     # All requests that need no earlier reply go out together: a distant cluster waits for two round trips.
     questions = {host.name: facts_of(host, plan) for host in hosts}
     gather_facts = fleet.begin(questions, timeout=FACTS_TIMEOUT)
@@ -138,9 +138,8 @@ def examine(
     )
     partners = 0 if all_pairs or len(there) <= _ALL else _PARTNERS
     if partners:
-        note = f"each of {len(there):,} hosts is connected to {partners} others, and {partners} others to it;"
-        emit(Noted(f"{note} `orchestrate preflight --all-pairs` checks all pairs"))
-    emit(Stepped("", "connect pairs of hosts" if partners else "connect every pair of hosts"))
+        emit(Noted(sampled(partners, len(there))))
+    on_step("checking pairs of hosts" if partners else "checking every pair of hosts")
     meeting = meet(
         fleet,
         there,
@@ -154,7 +153,7 @@ def examine(
     shared = sharing.shared()
     gathers = (fleet.begin(wire.Unlisten(), hosts=[*meeting.listening]), sharing.clean())
     if closely:
-        emit(Stepped("", "wait for the hosts' imports"))
+        on_step("importing the framework")
     imported = gather_imports()
     fails(imported.bad)
     evidence = Evidence(

@@ -139,7 +139,7 @@ def fill(
             return plan, changes
         absent |= bad.keys()
         for name, error in bad.items():
-            run.emit(Noted(f"{name} cannot stand in for another host: {error.in_one_line}"))
+            run.emit(Noted(f"{name} cannot replace another host: {error.in_one_line}"))
 
 
 def take(run: Run, plan: RunPlan, changes: Collection[Change]) -> None:
@@ -187,7 +187,7 @@ def start_again(run: Run, attempt: int) -> None:
             if not unfit:
                 raise
             for name, why in unfit.items():
-                what = f"{name} cannot stand in for another host ({failed.phase}: {why}); it is left out"
+                what = f"{name} cannot replace another host ({failed.phase}: {why}); it is skipped"
                 run.emit(Noted(what))
             run.replan(unseat(run.plan, unfit))
         else:
@@ -354,7 +354,7 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
         run.emit(Noted(f"{backup} ({size}) was copied from {giver} to {ranges.fold(reached)}"))
     match carried.origin:
         case BackupOrigin.COPY:
-            note = f"the newest {backup} is lost with {leader}; every host has that of an earlier attempt"
+            note = f"the newest {backup} is lost with {leader}; every host has an earlier attempt's"
         case BackupOrigin.REMOVED:
             note = f"{leader} has removed its {backup}: training starts from the beginning, everywhere"
         case BackupOrigin.NOWHERE:

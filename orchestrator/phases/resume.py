@@ -19,7 +19,7 @@ from orchestrator.sync.files import LEFT_OUT, work_folder
 from orchestrator.text import count, plain, size
 
 _SECONDS = 600.0  # for a search in a large folder
-_ANEW = "`launch` without --continue begins anew; `orchestrate pull {run}` fetches what there is"
+_ANEW = "`launch` without --continue starts anew; `orchestrate pull {run}` fetches what there is"
 
 
 def resume(run: Run, resumed: Resumed, shared: Mapping[str, str]) -> None:
@@ -44,7 +44,7 @@ def resume(run: Run, resumed: Resumed, shared: Mapping[str, str]) -> None:
         raise PhaseFailed(
             Phase.STAGE,
             f"no host has the working folder of run {resumed.run} any more",
-            "`clean --work` removed it, or the run never started; `launch` without --continue begins anew",
+            "`clean --work` removed it, or the run never started; `launch` without --continue starts anew",
         )
     owned = {name: answers.good[name].owned for name in there if answers.good[name].owned}
     if misfit := _misfit(run.plan, resumed, shared, there, owned):

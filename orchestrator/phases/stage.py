@@ -247,7 +247,7 @@ def _check_needs(run: Run, answers: Mapping[str, wire.Had]) -> None:
             hint = f"write {PurePosixPath(what).name} if it lies in the folder of the code"
         elif not had.program:
             what = f"program {plan.tasks_on(host)[0].argv[0]}"
-            why = "no program of that name is on PATH, and the job is"
+            why = "no program of that name is on PATH; the command is"
             why += f" `{shlex.join(command_of(plan.host(host), plan.command))}`"
             hint = "write python3, install it there" if what == "program python" else "install it there"
             hint += f", give its path, or set `setup` in [job] ({_PAGE}#o201)"

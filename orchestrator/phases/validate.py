@@ -209,5 +209,5 @@ def _failed(
         how,
         kind="validate",
         why=(end.lost if end is not None else "") or tail or "it printed nothing",
-        hint=f"read the whole output in {path}; `--validate never` launches without this step",
+        hint=f"read the whole output in {path}; `--validate never` skips this step",
     )

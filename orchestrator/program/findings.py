@@ -234,7 +234,7 @@ def _hiding(scene: Scene) -> Iterator[Finding]:
         name = posixpath.basename(source.path).removesuffix(".py")
         yield Finding(
             "O106",
-            f"Python imports this file in place of its own module or package {name}, also in libraries",
+            f"Python imports this file instead of its own module or package {name}, also in libraries",
             "rename it",
             source.path,
             1,

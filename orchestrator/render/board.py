@@ -25,9 +25,9 @@ _RULE = "\u2500"
 _BAR = 24  # cells
 QUIET = 30.0  # seconds without output after which a task is highlighted
 
-_NUMBERS = ("attempt", "epoch", "step", "loss", "steps/s", "last word", "CPU", "memory", "GPU")
+_NUMBERS = ("attempt", "epoch", "step", "loss", "steps/s", "silent", "CPU", "memory", "GPU")
 _COLUMNS = ("task", "host", "state", *_NUMBERS)
-_LEAST_FIRST = ("memory", "host", "CPU", "GPU", "steps/s", "attempt", "last word", "epoch", "loss")
+_LEAST_FIRST = ("memory", "host", "CPU", "GPU", "steps/s", "attempt", "silent", "epoch", "loss")
 
 
 def task_table(tasks: Sequence[Mapping[str, str]], width: int | None) -> list[str]:
@@ -82,7 +82,7 @@ def _cells(view: View, task: TaskView, state: TaskState, vital: Vital | None, no
         return {**named, "": end_after(task.exited)}
     if state is TaskState.UNKNOWN:
         host = view.hosts[task.host]
-        return {**named, "": f"no message for {duration(now - host.since)} ({host.why})"}
+        return {**named, "": f"no response for {duration(now - host.since)} ({host.why})"}
     note = task.ready if state is TaskState.READY and task.ready else ""
     return {**named, **numbers(facts(task, vital), now), "attempt": later(task.attempt), "": note}
 
@@ -124,7 +124,7 @@ def numbers(values: Mapping[str, Any], now: float) -> dict[str, str]:
         "loss": values["diverged"] or ("" if loss is None else f"{loss:.4f}" if small else f"{loss:.3e}"),
         "steps/s": "" if rate is None else f"{rate:.1f}" if rate >= 0.095 else f"{rate:.3f}",
         # In whole seconds, so that it does not draw attention.
-        "last word": "" if silence is None else f"{int(silence)} s" if silence < 9.95 else duration(silence),
+        "silent": "" if silence is None else f"{int(silence)} s" if silence < 9.95 else duration(silence),
         "CPU": "" if values["cpu"] is None else f"{100 * values['cpu']:.0f} %",
         "memory": _size(values["memory"]),
         "GPU": " ".join(filter(None, gpu)),

@@ -83,7 +83,7 @@ def _end(done: Cleaning) -> Iterator[str]:
             yield from (line for text in kind.failed for line in block(f"{host}: cannot remove all", text))
     yield from (line for text in here.failed for line in block("cannot remove a run's folder", text))
     if done.hosts:
-        proven = "not proven clean" if done.remains else "nothing of ended runs is alive"
+        proven = "not proven clean" if done.remains else "no process of an ended run is alive"
         yield f"{count(len(done.hosts), 'host')}: {proven}"
     if done.dry:
         yield "nothing was changed, because of --dry-run"

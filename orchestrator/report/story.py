@@ -73,7 +73,7 @@ class Story(Struct):
             case ev.HostLost(host, why):
                 self._begin(host, at, why)
             case ev.HostRecovered(host, seconds):
-                self._end(host, at, "lost", f"no message for {duration(seconds)}")
+                self._end(host, at, "lost", f"no response for {duration(seconds)}")
             case ev.AttemptFailed(attempt):
                 self.marks.append((at, f"attempt {attempt} failed"))
             case ev.HangSuspected(_, tasks):

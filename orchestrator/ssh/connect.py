@@ -380,7 +380,7 @@ def _host_key(error: HostKeyRefused, target: Target) -> Problem:
     kind = hostkeys.key_type(error.blob)
     if error.trust is Trust.CHANGED:
         shown = f"{kind} key {hostkeys.fingerprint(error.blob)}"
-        why = f"its {shown} differs from {error.where}: a reinstallation, or somebody in between"
+        why = f"its {shown} differs from {error.where}: a reinstallation, or an attacker in between"
         known_hosts = error.where.rpartition(":")[0]
         forget = shlex.join(["ssh-keygen", "-R", target.key_names[0], "-f", known_hosts])
         hint = f"find out which; then: {forget}, and {target.by_hand}"
@@ -436,8 +436,8 @@ TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
     (LoginRefused, _login),
     (paramiko.AuthenticationException, _plain(Trouble.AUTH, "refused the login")),
     (HungUp, _at_port(Trouble.HUNG_UP, "closes every connection at once",
-                      "look into its log (MaxStartups? PerSourcePenalties? hosts.deny?)")),
-    (NoBanner, _at_port("banner", "did not answer as an SSH server", "is `port` the one of its sshd?")),
+                      "check its log (MaxStartups? PerSourcePenalties? hosts.deny?)")),
+    (NoBanner, _at_port("banner", "did not answer as an SSH server", "check `port`: sshd may use another")),
     (paramiko.ChannelException, _channel),
     (Beyond, _plain("config", "cannot be reached with the settings of ssh_config")),
     (IncompatiblePeer, _plain("algorithms", "has no SSH algorithm in common with this machine")),

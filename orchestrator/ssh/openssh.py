@@ -66,7 +66,7 @@ _ERRORS: tuple[tuple[str, str, str, str], ...] = (
     (r"(exec|shell) request failed", "command", "did not start a command",
      "{look}; it has too many processes (`ulimit -u`), or forbids commands"),
     (r"kex_exchange_identification|Connection (closed|reset)|banner", Trouble.HUNG_UP,
-     "closes every connection at once", "look into its log (MaxStartups? PerSourcePenalties?): {look}"),
+     "closes every connection at once", "check its log (MaxStartups? PerSourcePenalties?): {look}"),
 )  # fmt: skip
 
 _BROKEN = re.compile("kex_exchange_identification|UNKNOWN port")  # what ssh prints when a proxy has ended

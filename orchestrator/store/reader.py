@@ -145,7 +145,7 @@ class RunReader(Struct):
                     half = line.startswith(b'{"at":') and not line.endswith(b"}\n") and len(line) < _LONGEST
                     if not half and not self.damage:  # reported once
                         self.damage = f"{self.folder.events}: at byte {begins:,} is no event: {error}"
-                        warning = f"{self.damage}; it is left out, and so is all like it"
+                        warning = f"{self.damage}; it is skipped, and so are all lines like it"
                         yield ev.Stamped(time.time(), ev.Noted(warning))
 
     def _begin(self, task: str, host: str, attempt: str) -> None:

@@ -97,7 +97,7 @@ def remarks(paths: Mapping[str, Reason]) -> Iterator[str]:
     kinds = {reason: members for reason, members in by_reason(paths) if reason in _REPORTED}
     if kinds:
         named = ", ".join(f"{some(members, _NAMED)} ({reason})" for reason, members in kinds.items())
-        yield f"left out of the code: {named}; {how_to_send(next(iter(kinds.values()))[0])}"
+        yield f"not sent: {named}; {how_to_send(next(iter(kinds.values()))[0])}"
 
 
 def how_to_send(path: str) -> str:

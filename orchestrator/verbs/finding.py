@@ -117,7 +117,7 @@ def discover(inventory: Inventory, caller: Caller) -> tuple[list[Known], list[st
                     tellings.append(Telling(host, plan, sealed.authentic, bool(run.tasks) or kept))
         if reply.more:
             caller.tell(
-                f"{host}: {count(reply.more, 'older run')} left out: it keeps too many (`orchestrate clean`)"
+                f"{host}: {count(reply.more, 'older run')} skipped: it keeps too many (`orchestrate clean`)"
             )
     return join(tellings), sorted(bad)
 

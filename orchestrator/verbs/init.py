@@ -177,7 +177,7 @@ def surveyed(
     elif python is not None:
         caller.tell(f"{names}: TensorFlow {python.tensorflow} in {python.path}")
     elif choose_python(machines.values(), made=True) is None and not agrees(
-        f"{names}: no common Python with TensorFlow; create the environment, as `orchestrate setup` does?"
+        f"{names}: no common Python with TensorFlow; create an environment, as `setup` does?"
     ):
         examined = replace(examined, environment=None)
     return replace(request, inventory=examined)

@@ -38,7 +38,7 @@ def fetch(
     names = [host.name for host in plan.hosts] if request.all_hosts else [source_of(plan, request.source)]
     for path in request.paths:
         if os.path.normpath(path).startswith(".."):
-            raise UsageError(f"{path} leads out of the run's work folder", hint="write it as an absolute path")
+            raise UsageError(f"{path} leads out of the run's work folder", hint="use an absolute path")
     to = Path(request.to or folder.run)
     fresh = request.to is None and not os.path.lexists(to)
     above = next(parent for parent in (to, *to.absolute().parents) if os.path.lexists(parent))
@@ -95,9 +95,7 @@ def _pull(folder: RunFolder, session: Session, request: PullRequest, to: Path, c
     paths = [os.path.normpath(path) for path in request.paths]
     parts = pull.choose(session, work, paths, trees, before)
     if left_out := [part.below + path for part in parts for path in part.left_out]:
-        caller.tell(
-            f"{name}: left out ({LEFT_OUT}): {some([plain(path)[:200] for path in left_out], _SHOWN)}"
-        )
+        caller.tell(f"{name}: skipped ({LEFT_OUT}): {some([plain(path)[:200] for path in left_out], _SHOWN)}")
     total = sum(len(part.entries) for part in parts)
     if not total:
         caller.tell(f"{name}: its tasks wrote nothing in {work}; unchanged code is not fetched")

@@ -108,7 +108,7 @@ def _code(before: RunFolder, old: RunPlan, again: LaunchRequest, caller: Caller)
     if not old.tree:
         return "it ended before that was read"
     if is_builtin(old.command):
-        return None if read_builtin().digest == old.tree else "this version of orchestrate has a different bundled program"
+        return None if read_builtin().digest == old.tree else "this orchestrate has another bundled program"
     with contextlib.suppress(UsageError):
         here = code.project(again.inventory, again.code)
         if here.read().digest == old.tree:

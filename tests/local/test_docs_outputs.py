@@ -82,7 +82,7 @@ ELSEWHERE = {
     "clean.md: clean": "needs runs of a month ago; tests/golden/render has its rows",
     "data.md: push": _PEERS,
     "hangs.md: stacks": _TENSORFLOW,
-    "hangs.md: error: no message for 10 min 00 s: worker/1 on gpu-02 is stopped (SIGSTOP); "
+    "hangs.md: error: no output for 10 min 00 s: worker/1 on gpu-02 is stopped (SIGSTOP); "
     "worker/[0,2] wait for it at train.py:25 in train": _TENSORFLOW,
     "hangs.md: error: worker/1 on gpu-02 raised RuntimeError: no data, and thread feed kept it from ending": (
         "tests/ssh/runs/test_hangs.py has it"

@@ -148,7 +148,7 @@ def test_a_board_at_any_size(run: str, open_screen: Open, columns: int, rows: in
     assert re.fullmatch(rf"── run {run} running: 4 tasks, {AGE} ─+", head)
     assert len(head) == columns - 1
     memory = " memory" if columns > 80 else ""
-    assert re.sub(" +", " ", titles) == f"task host state epoch step loss steps/s last word CPU{memory}"
+    assert re.sub(" +", " ", titles) == f"task host state epoch step loss steps/s silent CPU{memory}"
     for number, task in enumerate(tasks, 1):
         named = rf"worker/{number - 1}  gpu-0{number}  training    2/3  7/20  0\.5000     10\.8"
         assert re.fullmatch(named + rf" +{AGE} +\d+ %" + (r" +[\d.]+ [kM]B" if memory else ""), task), task

@@ -142,7 +142,7 @@ def test_a_folder_in_which_others_could_exchange_the_code_is_refused_with_a_fix_
     (shared / "runs").mkdir()
     (shared / place).chmod(0o777)
     assert as_nobody((shared / place / "planted").touch)
-    with pytest.raises(AgentError, match="everybody may write to it") as caught:
+    with pytest.raises(AgentError, match="anyone may write there") as caught:
         make_work(lab, agent)
     assert os.system(caught.value.hint) == 0
     assert make_work(lab, agent)["missing"] == []

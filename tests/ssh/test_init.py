@@ -227,9 +227,9 @@ def test_a_launch_on_names_alone_makes_what_a_script_needs(cluster: Cluster, tmp
     first, second, *_ = (host.address for host in cluster.hosts)
     assert made.stdout.count(f'"worker": ["{first}:2222", "{second}:2223"]') == 2  # of one machine
 
-    asked = "gpu-[01-02]: no common Python with TensorFlow; create the environment, as `orchestrate setup` does?"
+    asked = "gpu-[01-02]: no common Python with TensorFlow; create an environment, as `setup` does?"
     unasked = launch(cluster, folder, "--", "tf.py", **index)
-    assert f"{asked} cannot prompt without a terminal: `--yes` confirms" in unasked.stderr
+    assert f"{asked} no terminal: `--yes` confirms" in unasked.stderr
     assert unasked.returncode == 1
     made = launch(cluster, folder, "--yes", "--", "tf.py", **index)
     assert f"{asked} yes, because of --yes" in made.stderr

@@ -84,7 +84,7 @@ def test_prose_keeps_to_the_glossary() -> None:
 WORDS = """
 add allow ask build call change check choose clear close compare compile configure convert copy correct count
 create delete do echo end export find fix free get give have install keep launch leave let list load look
-lower make mark measure mend move name open pack pass point prepare print pull put raise read reboot remove
+lower make mark measure move name omit open pack pass point prepare print pull put raise read reboot remove
 rename replace report rewrite run save see send set share start stop take tell train try turn unset update
 upgrade use wait watch write
 """

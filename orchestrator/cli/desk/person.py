@@ -55,7 +55,7 @@ class Person(Caller):
         """Ask for confirmation, or report who has already given it."""
         if not self._yes and question.can_answer():
             return question.agrees(what, usual=True)
-        tell(f"{what} {'yes, because of --yes' if self._yes else 'cannot prompt without a terminal: `--yes` confirms'}")
+        tell(f"{what} {'yes, because of --yes' if self._yes else 'no terminal: `--yes` confirms'}")
         return self._yes
 
     def warn(self, error: OrchestrateError) -> None:

@@ -182,7 +182,7 @@ def _check(root: str) -> None:
     if not stat.S_ISDIR(status.st_mode):
         what, why, hint = "is not a folder", "something else has its name", f"remove it, or {local}"
     elif status.st_uid != os.getuid():
-        what, hint = "is another user's", f"have it removed, or {local}"
+        what, hint = "belongs to another user", f"have it removed, or {local}"
         why = f"it belongs to uid {status.st_uid}, we are uid {os.getuid()}: its owner could stop our tasks"
     elif status.st_mode & 0o077:
         what, hint = "is open to other users", f"chmod 700 {root}"

@@ -85,7 +85,7 @@ def why_not(status: os.stat_result) -> str:
     if stat.S_ISLNK(status.st_mode) or (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
         return ""
     if status.st_mode & stat.S_IWOTH:
-        return f"its mode is {stat.S_IMODE(status.st_mode):03o}: everybody may write to it"
+        return f"its mode is {stat.S_IMODE(status.st_mode):03o}: anyone may write there"
     if status.st_mode & stat.S_IWGRP and not is_private(status.st_gid):
         return f"its mode is {stat.S_IMODE(status.st_mode):03o}: group {status.st_gid} may write to it"
     return ""
@@ -112,5 +112,5 @@ def _foreign(path: str, why: str, status: os.stat_result) -> NodeError:
     else:
         hint = "set `workdir` of this host to a folder of your own, which nobody else writes"
     return NodeError(
-        "workdir", f"will not run code from {path}", f"{why}, and could replace what runs as you", hint
+        "workdir", f"will not run code from {path}", f"{why}, and could replace code that runs as you", hint
     )

@@ -188,7 +188,7 @@ def _whole(path: str) -> bool:
             "env",
             "has an environment whose Python does not answer",
             f"{python} did not start within {_SECONDS:g} s: its disk hangs, or the machine is very busy",
-            "look at the load of that machine and at its disk, then try again",
+            "check that machine's load and disk, then try again",
         )
     return output is not None and not output.status and output.text.strip() == "1"
 

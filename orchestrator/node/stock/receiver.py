@@ -111,7 +111,7 @@ def _begin(order: Order) -> tuple[set[int], str | None]:
         raise NodeError(
             "data",
             f"lacks disk space: it needs {missing / 1e6:,.1f} MB",
-            f"{room / 1e6:,.1f} MB are free at {above}; {_SPARE / 1e6:.0f} MB have to remain",
+            f"{room / 1e6:,.1f} MB are free at {above}; {_SPARE / 1e6:.0f} MB must remain",
             "make room there (`orchestrate clean`), or set `workdir` to another disk",
         )
     return linked, base

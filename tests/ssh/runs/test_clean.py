@@ -52,7 +52,7 @@ def test_after_a_crash_one_command_leaves_nothing(desk: Desk) -> None:
     done = clean(desk)
     assert done.process.returncode == ExitStatus.OK, done.stdout + done.stderr
     assert "killed" in done.stdout
-    assert "2 hosts: nothing of ended runs is alive" in done.stdout
+    assert "2 hosts: no process of an ended run is alive" in done.stdout
     desk.nothing_is_left(run)
     assert clean(desk).process.returncode == ExitStatus.OK
 

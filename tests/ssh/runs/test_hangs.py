@@ -179,6 +179,6 @@ def test_a_failure_that_does_not_end_its_task_is_the_root_cause(desk: Desk, how:
         kept = {"thread": "thread", "child": "process"}[how]
         assert ended["cause"] == f"{said} {kept} keeper kept it from ending"
         assert ended["why"] == "raised at t.py, line 25"
-        assert "stopping the tasks: worker/1 has failed, and does not end" in viewer.stderr
+        assert "stopping the tasks: worker/1 has failed, but does not end" in viewer.stderr
     assert ended["cause_task"] == "worker/1"
     desk.nothing_is_left(desk.run_id())

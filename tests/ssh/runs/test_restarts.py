@@ -272,7 +272,7 @@ def test_a_spare_that_is_no_use_is_left_out(four: Desk) -> None:
     half_way(four, run, 2)
     power_off(four, run, 1)
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert f"{names[2]} cannot stand in for another host (validate: failed local" in viewer.stderr
+    assert f"{names[2]} cannot replace another host (validate: failed local" in viewer.stderr
     assert f"{names[1]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
     assert ended(four, run)["attempts"] == 2
     assert log(four, run, 2, "worker-1").startswith("attempt 2 begins at 0")
@@ -358,7 +358,7 @@ def test_a_host_that_is_away_as_the_launch_begins_has_its_place_taken(four: Desk
     viewer = four.launch("--max-restarts", "1", "--", trainer(four), "fail = lambda step: None").ended()
     run = four.run_id()
     assert f"{names[0]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
-    assert f"note: {names[2]} cannot stand in for another host: refused the connection" in viewer.stderr
+    assert f"note: {names[2]} cannot replace another host: refused the connection" in viewer.stderr
     placed = [tuple(pair) for pair in four.named("AttemptPlanned", run)[-1]["tasks"]]
     assert placed == [("worker/0", names[3]), ("worker/1", names[1])]
     assert (ended(four, run)["attempts"], ended(four, run)["unproven"]) == (1, [])
