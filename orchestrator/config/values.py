@@ -107,7 +107,7 @@ def workdir(value: Any) -> str:
     if not given.startswith(("/", "~")) or ".." in plain.split("/"):
         raise Wrong(f"must be a full path or start with ~/, without .., not {show(given)}")
     if plain in _SHARED.split() or (plain.startswith("~") and "/" not in plain):
-        raise Wrong(f'must be a separate folder, not {show(given)}; write "{plain.rstrip("/")}/orchestrate"')
+        raise Wrong(f'must be a dedicated folder, not {show(given)}; write "{plain.rstrip("/")}/orchestrate"')
     return given.rstrip("/") or "/"
 
 

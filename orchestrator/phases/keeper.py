@@ -395,7 +395,7 @@ class _Keeper:
 _GPUS, _GPU_LINES = 20.0, 6  # seconds to query hosts; most lines shown
 _TAIL_BYTES = 4 << 20  # bytes at a log's end that are searched for a traceback: one from a graph is long
 
-_DIVERGED_HINT = "lower the learning rate, clip gradients, check the data: a value became NaN or infinite"
+_DIVERGED_HINT = "lower the learning rate, clip gradients, or check the data: a value became NaN or infinite"
 
 
 def attempt_failed(finished: Finished, folder: RunFolder) -> tuple[Verdict, FailedAttempt]:

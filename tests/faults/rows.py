@@ -68,7 +68,7 @@ ADDRESSES = (
             "*": "echo '10.77.0.4 four.test' > other.etc; MOUNT=other.etc",
         },
         hosts={"h4": {"address": "four.test"}},
-        wanted=(("h4", "address", "four.test means 127.0.1.1 on h4", "/etc/hosts"),),
+        wanted=(("h4", "address", "four.test resolves to 127.0.1.1 on h4", "/etc/hosts"),),
     ),
     Row(
         "a name that one host does not know",
@@ -109,8 +109,8 @@ OWN_NAMES = (
         logins=DEBIAN,
         framework=JAX,
         wanted=(
-            ("h1", "hostname", "does not resolve", "write the line `10.77.0.1 "),
-            ("h2", "hostname", "means 127.0.1.1", "would connect to themselves"),
+            ("h1", "hostname", "does not resolve", "add the line `10.77.0.1 "),
+            ("h2", "hostname", "resolves to 127.0.1.1", "would connect to themselves"),
             ("h3", "hostname", "means 10.99.0.3 on lo", "connect to another network"),
         ),
     ),

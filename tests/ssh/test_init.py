@@ -124,7 +124,7 @@ def test_it_never_writes_over_a_file(cluster: Cluster, tmp_path: Path) -> None:
     (folder / "hosts.toml").write_text("mine\n")
     done = init(cluster, folder, "gpu-01", "--no-preflight")
     assert done.returncode == 2
-    assert "there is a hosts.toml already" in done.stderr
+    assert "hosts.toml already exists" in done.stderr
     assert (folder / "hosts.toml").read_text() == "mine\n"
     assert [path.name for path in folder.iterdir()] == ["hosts.toml"]
 

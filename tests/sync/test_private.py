@@ -61,7 +61,7 @@ def test_what_is_a_secret_or_a_machine_s_own_stays(root: Path) -> None:
     tree = read_tree(root)
     assert paths(tree) == sorted(SENT)
     (note,) = tree.notes
-    assert note.startswith("left out of the code: ")
+    assert note.startswith("not sent: ")
     assert ".orchestrateignore" in note
     assert "__pycache__" not in note
     assert tree.left_out[".ssh/"] is Reason.SECRET

@@ -85,7 +85,7 @@ def test_the_script_takes_the_place_of_the_notebook(tmp_path: Path) -> None:
             "my nb.ipynb is launched as my nb.ipynb.py, without 1 line that only IPython can run: %cd x",
         )
     (tmp_path / "my nb.ipynb.py").write_text("mine\n")
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="already exists"):
         code.of_notebook(("my nb.ipynb",), tmp_path)
     for other in ((), ("train.py",), ("missing.ipynb",), ("bash", "-c", "a.ipynb")):
         assert code.of_notebook(other, tmp_path) == (other, ())

@@ -261,7 +261,7 @@ HANGS: dict[str, tuple[str, Lines]] = {
 def test_what_was_raised_before_a_hang_is_named() -> None:
     text = ""
     for name, (odd, lines) in HANGS.items():
-        said = f"no message for 9 s: {f'{odd} hangs' if odd else 'no task differs from the others'}"
+        said = f"no output for 9 s: {f'{odd} hangs' if odd else 'no task differs from the others'}"
         ends = [end(1, 0, signal=15, stopped=True), end(2, 0, lines, signal=15, stopped=True)]
         hang = Verdict(FailureKind.HANG, odd, "gpu-03" if odd else "", said)
         text += shown(name, of_hang(hang, [exited for exited, _ in ends], hear(ends)))

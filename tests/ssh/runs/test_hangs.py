@@ -66,7 +66,7 @@ def test_a_task_that_hangs_is_named_and_the_run_ends(four: Desk) -> None:
     (ended,) = desk.named("RunEnded")
     assert ended["cause_task"] == "worker/1"
     assert suspected["seconds"] >= 3.0
-    assert ended["cause"] == f"no message for {duration(suspected['seconds'])}: {taken['found']}"
+    assert ended["cause"] == f"no output for {duration(suspected['seconds'])}: {taken['found']}"
     assert ended["last_lines"][-1] == "has stepped"
     assert taken["file"] in ended["hint"]
     assert "stopping the tasks: the tasks hang" in viewer.stderr

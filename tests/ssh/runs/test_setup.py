@@ -66,7 +66,7 @@ def test_hosts_without_an_index_get_their_packages_from_here(desk: Desk, wheels:
     shutil.rmtree(Path(desk.cluster.hosts[1].workdir).expanduser())
     script = desk.script("use.py", "import small, sys; print('answer', small.answer, sys.prefix)")
     viewer = desk.start(*LAUNCH, str(desk.hosts), "--", script, **offline(desk, wheels)).ended(limit=LIMIT)
-    assert viewer.stderr.count("environment made in") == 1
+    assert viewer.stderr.count("environment created in") == 1
     assert viewer.stdout.count("answer 42") == 2
     assert all(str(path) in viewer.stdout for path in environments(desk))
     phases = [event["phase"] for event in desk.named("PhaseEnded")]
@@ -79,7 +79,7 @@ def test_a_python_of_ones_own_is_left_alone(desk: Desk, wheels: Path) -> None:
     desk.hosts.write_text(text)
     viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels)).ended(limit=LIMIT)
     assert viewer.stdout.startswith("1 host ready")
-    assert "a `python` of your own" in viewer.stdout
+    assert "with their own `python`" in viewer.stdout
     assert len(environments(desk)) == 1
 
 
@@ -158,7 +158,7 @@ def test_the_header_of_a_script_is_its_environment(desk: Desk, wheels: Path) -> 
             limit=LIMIT
         )
         assert viewer.stdout.count("answer 42") == viewer.stdout.count(" 7\n") == 2
-        assert "the environment is what the header of use.py lists: small" in viewer.stderr
+        assert "the environment has the packages in the header of use.py: small" in viewer.stderr
         assert all(str(path) in viewer.stdout for path in environments(desk))
     (made,) = {path.name for path in environments(desk)}
 

@@ -102,7 +102,7 @@ def test_all_tasks_are_seen_while_they_write_and_it_ends_with_the_command(desk: 
     assert boards(desk)
     viewer.signal(signal.SIGINT)
     assert viewer.wait() == ExitStatus.OK
-    assert "nothing of it was on the hosts" in viewer.stderr
+    assert "nothing is left on the hosts" in viewer.stderr
     assert not boards(desk)
     assert not list(desk.folder.glob("orchestrate-tensorboard-*"))
     for host in desk.cluster.hosts:
