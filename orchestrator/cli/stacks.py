@@ -39,10 +39,10 @@ def _facts(run: str, taken: RunStacks) -> str:
     facts = {
         "run": run,
         "found": taken.sentence,
-        "odd": [stand.task for stand in taken.finding.odd],
+        "odd": [stack.task for stack in taken.finding.odd],
         "groups": [
             {
-                "tasks": [stand.task for stand in alike],
+                "tasks": [stack.task for stack in alike],
                 "stopped": alike[0].stopped,
                 "frames": [str(frame) for frame in alike[0].frames],
                 "why": alike[0].why,

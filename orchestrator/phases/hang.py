@@ -1,4 +1,4 @@
-"""Hanging tasks: suspected, examined, and acted upon."""
+"""Hanging tasks: suspecting them, taking their stacks, and reacting."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def keep(
         if (task := stacks.living(answered)) is not None and speaks_for(plan, host, task.attempt, task.task)
     ]
     replies.sort(key=lambda reply: (TaskId.parse(reply[1].task), reply[1].attempt))
-    stands = [stacks.stand(task.task, host, task.processes, steps.get(task.task)) for host, task in replies]
-    finding = stacks.find(stands, plan.completion)
+    each = [stacks.stack_of(task.task, host, task.processes, steps.get(task.task)) for host, task in replies]
+    finding = stacks.find(each, plan.completion)
     sentence = stacks.sentence(finding, hang=hang)
     head = f"run {plan.run}, {time.strftime('%Y-%m-%d %H:%M:%S %z', time.localtime(at))}\n{sentence}\n"
     text = head + "\n".join(_whole(finding, replies, missing)) + "\n"
@@ -80,7 +80,7 @@ def _whole(
 
 
 class Hung(Struct, frozen=True):
-    """An attempt that failed without an end: its tasks hang, or one outlives its exception."""
+    """An attempt that failed although no task has ended: tasks hang, or one survives its exception."""
 
     restart: bool  # it may be restarted
     place: str  # where the odd one is; "" if something external holds it, or none differs

@@ -278,11 +278,11 @@ class _Keeper:
             self._failures.append(failure)
             if (why := self._enough()) is not None:
                 return self._run_failed(verdict, why)
-            self._rest(verdict)
+            self._pause(verdict)
             begin = partial(prepare.start_again, run, self._number)
 
     def _enough(self) -> str | None:
-        """Return why no further attempt follows; None if one does."""
+        """Return the reason why no further attempt follows, or None if one follows."""
         run = self._run
         if run.stop.requested:
             return "a stop was requested"
@@ -295,7 +295,7 @@ class _Keeper:
             return f"{', '.join(unset)} {'is' if len(unset) == 1 else 'are'} not set where it was taken over"
         return None
 
-    def _rest(self, verdict: Verdict) -> None:
+    def _pause(self, verdict: Verdict) -> None:
         """Report the failed attempt, and wait before the next one; raise Cancelled."""
         run, self._verdict = self._run, verdict
         pause = restarts.pause(self._failures, run.timings.pauses)
@@ -419,7 +419,7 @@ def attempt_failed(finished: Finished, folder: RunFolder) -> tuple[Verdict, Fail
 
 
 def with_gpus(run: Run, verdict: Verdict, finished: Finished) -> Verdict:
-    """Add to a verdict how the hosts' GPUs changed since preflight, for hosts that reply."""
+    """Return the verdict with the GPUs' changes since preflight added, for hosts that reply."""
     exits = finished.exits
     since = min((end.ended - end.seconds for end in exits), default=0.0)
     ends = (end.ended for end in exits if verdict.cause_task in ("", end.task))
@@ -477,7 +477,7 @@ def never_started(failed: PhaseFailed) -> Verdict:
 
 
 def of_phase(error: PhaseFailed | OrchestrateError) -> PhaseFailed:
-    """Treat a failure of this machine (no room, for example) as the failure of a phase."""
+    """Treat a failure of this machine (a full disk, for example) as the failure of a phase."""
     if isinstance(error, PhaseFailed):
         return error
     here = worded(error).status is ExitStatus.HERE

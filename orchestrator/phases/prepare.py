@@ -46,43 +46,21 @@ def connect_or_replace(run: Run) -> None:
         if bad:
             _begin_without(run, bad)
         fail_on(run, Phase.CONNECT, connect.keep_new(run))
-        _lease(run)
+        if run.plan.admission.wait:
+            _wait_in_queue(run)
+        connect.lease(run)
 
 
-def _begin_without(run: Run, bad: Mapping[str, HostError]) -> None:
-    """Have spares take the places of hosts that are away; raise PhaseFailed if that is not possible."""
-    absent = {host.name: host for host in run.hosts if host.name in bad}
-    replaceable = run.plan.restarts.most and all(error.kind in _AWAY for error in bad.values())
-    try:
-        plan, changes = fill(run, lambda _: absent, run.plan.attempt) if replaceable else (None, ())
-    except NoSeatError:
-        plan = None
-    report_failures(run.emit, Phase.CONNECT, bad)
-    if plan is None:  # at once, not after host_timeout: the user may still be there
-        raise dataclasses.replace(failure(Phase.CONNECT, list(bad.values())), outside=False)
-    # Nothing of the run was ever there: each is a spare like any other if it answers one day.
-    retired = tuple(host for host in plan.retired if host.name not in absent)
-    spares = (*plan.spares, *(replace(host, spare=True) for host in absent.values()))
-    take(run, replace(plan, retired=retired, spares=spares, preparing=Preparing()), changes)
-
-
-def _lease(run: Run) -> None:
-    """Get the machines, before the first tasks start also in the queue; raise PhaseFailed."""
-    if run.plan.admission.wait and not run.prepared:
-        _wait_in_line(run)
-    connect.lease(run)
-
-
-def _wait_in_line(run: Run) -> None:
+def _wait_in_queue(run: Run) -> None:
     """Wait for shared machines: first come, first served, and all hosts or none.
 
     Every place in the queues is taken before any machine is: of two runs that share hosts, the later one
     finds the other's place on each of them. Raise PhaseFailed for a host that is lost while waiting.
     """
     last, clear = "", run.clock.now()
-    _stand(run, go=False)
-    while waits := {name: reply for name, reply in _stand(run, go=True).items() if not reply.granted}:
-        _stand(run, go=False)  # all or none
+    _queue_up(run, go=False)
+    while waits := {name: reply for name, reply in _queue_up(run, go=True).items() if not reply.granted}:
+        _queue_up(run, go=False)  # all or none
         behind: dict[str, list[str]] = {}
         for name, reply in waits.items():
             for ahead in reply.ahead[:1]:
@@ -100,13 +78,11 @@ def _wait_in_line(run: Run) -> None:
             raise Cancelled
 
 
-def _stand(run: Run, *, go: bool) -> dict[str, wire.InLine]:
-    """Ask all hosts, again where one was lost and is back."""
+def _queue_up(run: Run, *, go: bool) -> dict[str, wire.InQueue]:
+    """Request a place in every host's queue; repeat it for a host that was lost and is back."""
     since, owner = run.plan.created, run.plan.owner
     places = {
-        host.name: wire.StandInLine(
-            run=run.id, owner=owner, machine=connect.machine(host), since=since, go=go
-        )
+        host.name: wire.JoinQueue(run=run.id, owner=owner, machine=connect.machine(host), since=since, go=go)
         for host in run.hosts
     }
     while (answers := run.fleet.ask(places)).bad:

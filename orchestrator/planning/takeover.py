@@ -1,4 +1,4 @@
-"""Takeover: a plan from nodes' reports, which leads to our own hosts only. Pure.
+"""Takeover: the plan of a run from the nodes' reports, limited to hosts in our own inventory. Pure.
 
 A plan stored on a node is untrusted input. It is ours if it bears our seal and no responding host
 contradicts it; any other plan serves to inspect the run and to end it, and nothing is started from it.
@@ -46,7 +46,7 @@ FOLLOWED = "followed and stopped from here, never started again"
 NO_SEAL = "its plan does not have the seal of this machine's key"
 
 
-class Telling(Struct, frozen=True):
+class RunReport(Struct, frozen=True):
     """One host's report on one run."""
 
     host: str
@@ -55,41 +55,39 @@ class Telling(Struct, frozen=True):
     begun: bool = True  # a task of it was started there, or somebody keeps it
 
 
-class Known(Struct, frozen=True):
-    """A run according to the nodes."""
+class KnownRun(Struct, frozen=True):
+    """A run as its nodes report it."""
 
     plan: RunPlan
     authentic: bool
-    tellers: tuple[str, ...]  # the hosts that report it
+    reporters: tuple[str, ...]  # the hosts that report it
     contradiction: str = ""  # two contradictory statements about it
     begun: bool = True
 
 
-def join(tellings: Iterable[Telling]) -> list[Known]:
-    """Return the runs, each joined from all reports; a report without a run id does not count."""
-    within = (telling for telling in tellings if telling.host in {host.name for host in telling.plan.members})
-    return [
-        _joined(several) for several in grouped((telling.plan.run, telling) for telling in within).values()
-    ]
+def join(reports: Iterable[RunReport]) -> list[KnownRun]:
+    """Return the runs, each merged from all reports on it; hosts outside its plan do not count."""
+    within = (report for report in reports if report.host in {host.name for host in report.plan.members})
+    return [_joined(several) for several in grouped((report.plan.run, report) for report in within).values()]
 
 
-def _joined(several: Sequence[Telling]) -> Known:
+def _joined(several: Sequence[RunReport]) -> KnownRun:
     """Prefer the newest plan with our seal: a node may keep an old one, but cannot create one."""
-    authentic = [telling for telling in several if telling.authentic]
+    authentic = [report for report in several if report.authentic]
     counting = authentic or several
     # Of an attempt, the plan from before its code was sent is older.
-    newest = max(counting, key=lambda telling: (telling.plan.attempt, bool(telling.plan.tree)))
+    newest = max(counting, key=lambda report: (report.plan.attempt, bool(report.plan.tree)))
     # Hosts that are not in the newest plan are ignored.
     inside = {host.name for host in newest.plan.members}
-    relevant = [telling for telling in several if telling.host in inside]
-    other = next((telling for telling in several if _core(telling.plan) != _core(newest.plan)), None)
+    relevant = [report for report in several if report.host in inside]
+    other = next((report for report in several if _core(report.plan) != _core(newest.plan)), None)
     contradiction = ""
     if other is not None and not authentic:
         differing = [name for name, value in _core(newest.plan).items() if _core(other.plan)[name] != value]
         contradiction = f"{newest.host} and {other.host} report different {', '.join(differing)}"
-    tellers = tuple(sorted({telling.host for telling in relevant}))
-    return Known(
-        newest.plan, newest.authentic, tellers, contradiction, any(telling.begun for telling in several)
+    reporters = tuple(sorted({report.host for report in relevant}))
+    return KnownRun(
+        newest.plan, newest.authentic, reporters, contradiction, any(report.begun for report in several)
     )
 
 
@@ -133,7 +131,7 @@ def check(plan: RunPlan) -> None:
     expect(plan.preparing.stands_in.keys() <= set(names), "it prepares hosts that are not in it")
 
 
-def adopt(run: Known, inventory: Inventory, answering: Collection[str]) -> RunPlan:
+def adopt(run: KnownRun, inventory: Inventory, answering: Collection[str]) -> RunPlan:
     """Return the plan of a run that is taken over, on hosts of the inventory, reached as the inventory says.
 
     `answering` are the hosts that replied. Raise UsageError if the inventory lacks a host of the plan,
@@ -163,7 +161,7 @@ def adopt(run: Known, inventory: Inventory, answering: Collection[str]) -> RunPl
             hint=f"`orchestrate tail {plan.run} --hosts FILE`, with the hosts.toml that it was launched with",
         )
     # A host with tasks that replies but has no record of the run: an old plan may have been replayed.
-    unheard = [host.name for host in plan.hosts if host.name in answering and host.name not in run.tellers]
+    unheard = [host.name for host in plan.hosts if host.name in answering and host.name not in run.reporters]
     reason = "" if run.authentic else NO_SEAL
     if run.authentic and unheard:
         reason = f"{', '.join(unheard)} {'has' if len(unheard) == 1 else 'have'} no record of it"

@@ -1,4 +1,4 @@
-"""Task stacks: parsed, equal ones grouped, and the task found that differs from the others. Pure.
+"""Task stacks: parsing them, grouping equal ones, and finding the task that differs from the others. Pure.
 
 A node sends text in faulthandler's format: innermost frame first, a process's main thread last.
 """
@@ -61,8 +61,8 @@ class Frame(Struct, frozen=True):
         return f"{self.file}:{self.line} in {self.function}"
 
 
-class Stand(Struct, frozen=True):
-    """Where one task is: the main thread of its program's first Python process, and what works next to it."""
+class Stack(Struct, frozen=True):
+    """One task's stack: the main thread of its program's first Python process, and a busy one beside it."""
 
     task: str
     host: str
@@ -79,7 +79,7 @@ class Stand(Struct, frozen=True):
 
     @property
     def loads(self) -> bool:
-        """Return True if what works next to its main thread reads data for it, as far as a library shows."""
+        """Return True if the busy thread beside its main thread loads data, judging by the library."""
         return _has(self.beside, _LOADERS)
 
     @property
@@ -88,13 +88,13 @@ class Stand(Struct, frozen=True):
 
     @property
     def together(self) -> bool:
-        """Return True if it is where tasks wait for each other."""
+        """Return True if it waits in a collective operation, as tasks do for each other."""
         return _TOGETHER.match(_inner(self.frames)) is not None
 
 
 class StackFinding(Struct, frozen=True):
-    groups: tuple[tuple[Stand, ...], ...]  # equal ones together, the odd ones first, then by size
-    odd: tuple[Stand, ...]  # what the others appear to wait for
+    groups: tuple[tuple[Stack, ...], ...]  # equal ones together, the odd ones first, then by size
+    odd: tuple[Stack, ...]  # what the others appear to wait for
 
 
 def _inner(frames: Sequence[Frame]) -> str:
@@ -119,21 +119,21 @@ def living(task: wire.TaskStacks) -> wire.TaskStacks | None:
     return msgspec.structs.replace(task, processes=alive) if alive else None
 
 
-def stand(task: str, host: str, processes: Sequence[wire.StackProcess], step: int | None = None) -> Stand:
-    """Return where a task is by its node's report on its processes, its first Python first."""
+def stack_of(task: str, host: str, processes: Sequence[wire.StackProcess], step: int | None = None) -> Stack:
+    """Return a task's stack from its node's report on its processes, its first Python first."""
     if not processes:
-        return Stand(task, host, why="none of its processes could be found", step=step)
+        return Stack(task, host, why="none of its processes could be found", step=step)
     stopped = any(process.state in _STOPPED for process in processes)
     dumps = [threads(process.text, process.cwd) for process in processes]
     place = _place_of_program([dump[-1] if dump else () for dump in dumps])
     main = dumps.pop(place)
     beside = next(filter(_is_busy, itertools.chain(main[:-1], *dumps)), ())
     why = "" if main else _why(processes[place])
-    return Stand(task, host, main[-1] if main else (), stopped, why, step, beside)
+    return Stack(task, host, main[-1] if main else (), stopped, why, step, beside)
 
 
 def _place_of_program(mains: Sequence[Sequence[Frame]]) -> int:
-    """Return which main thread of a task's processes stands for it.
+    """Return which main thread of a task's processes represents it.
 
     It is the first; of programs started by a command such as torchrun, one that does not wait for others.
     """
@@ -159,62 +159,62 @@ def _is_busy(frames: Sequence[Frame]) -> bool:
     return len(inner) < len(frames) and not idle
 
 
-def find(stands: Sequence[Stand], completion: Completion) -> StackFinding:
-    """Fold equal stacks, and find the odd tasks."""
-    odd = _odd(stands, completion)
-    groups = grouped(((stand in odd, stand.frames, stand.stopped, stand.why), stand) for stand in stands)
+def find(stacks: Sequence[Stack], completion: Completion) -> StackFinding:
+    """Group equal stacks, and find the tasks that differ."""
+    odd = _odd(stacks, completion)
+    groups = grouped(((stack in odd, stack.frames, stack.stopped, stack.why), stack) for stack in stacks)
     ordered = sorted(groups.values(), key=lambda alike: (alike[0] not in odd, -len(alike)))
     return StackFinding(tuple(tuple(alike) for alike in ordered), tuple(odd))
 
 
-def _odd(stands: Sequence[Stand], completion: Completion) -> list[Stand]:
+def _odd(stacks: Sequence[Stack], completion: Completion) -> list[Stack]:
     """Return the suspects: stopped or exiting, not waiting where others do, alone, or behind."""
-    if stopped := [stand for stand in stands if stand.stopped]:
+    if stopped := [stack for stack in stacks if stack.stopped]:
         return stopped
-    if leaving := [stand for stand in stands if stand.leaving]:
+    if leaving := [stack for stack in stacks if stack.leaving]:
         return leaving
-    gang = [stand for stand in stands if TaskId.parse(stand.task).role in (Role.CHIEF, Role.WORKER)]
+    gang = [stack for stack in stacks if TaskId.parse(stack.task).role in (Role.CHIEF, Role.WORKER)]
     if completion is Completion.CHIEF:  # the others only serve it, wherever they are
-        leader = essential([TaskId.parse(stand.task) for stand in gang], completion)[0] if gang else None
+        leader = essential([TaskId.parse(stack.task) for stack in gang], completion)[0] if gang else None
         return [
-            stand
-            for stand in gang
-            if TaskId.parse(stand.task) == leader and stand.frames and not stand.together
+            stack
+            for stack in gang
+            if TaskId.parse(stack.task) == leader and stack.frames and not stack.together
         ]
     if len(gang) < 2:
         return []
-    waiting = [stand for stand in gang if stand.together]
+    waiting = [stack for stack in gang if stack.together]
     if waiting and len(waiting) < len(gang):
-        elsewhere = [stand for stand in gang if not stand.together]
-        return [stand for stand in elsewhere if stand.frames] or elsewhere
-    reading = [stand for stand in gang if _has(stand.frames, _LOADERS)]  # it waits for data
+        elsewhere = [stack for stack in gang if not stack.together]
+        return [stack for stack in elsewhere if stack.frames] or elsewhere
+    reading = [stack for stack in gang if _has(stack.frames, _LOADERS)]  # it waits for data
     if 0 < len(reading) < len(gang):  # a GPU's step is waited for in the program's own line
         return reading
     # Where all wait together, a thread of the chief's own may only be monitoring.
-    busy = [stand for stand in gang if stand.beside and (stand.loads or not stand.together)]
-    if 0 < len(busy) < len(gang) and len({stand.own for stand in gang}) == 1:
+    busy = [stack for stack in gang if stack.beside and (stack.loads or not stack.together)]
+    if 0 < len(busy) < len(gang) and len({stack.own for stack in gang}) == 1:
         return busy
     # It is not known where JAX waits for the others.
-    usual, most = Counter(stand.own or stand.frames for stand in gang).most_common(1)[0]
+    usual, most = Counter(stack.own or stack.frames for stack in gang).most_common(1)[0]
     if len(gang) > most > len(gang) / 2:
-        return [stand for stand in gang if (stand.own or stand.frames) != usual]
-    steps = {stand.step for stand in gang if stand.step is not None}
-    return [stand for stand in gang if stand.step == min(steps)] if len(steps) > 1 else []
+        return [stack for stack in gang if (stack.own or stack.frames) != usual]
+    steps = {stack.step for stack in gang if stack.step is not None}
+    return [stack for stack in gang if stack.step == min(steps)] if len(steps) > 1 else []
 
 
-def place(stand: Stand) -> str:
+def place(stack: Stack) -> str:
     """Return `at train.py:9 in nap`, and the innermost call in it."""
-    if not stand.frames:
-        return f"at an unknown place: {stand.why}"
-    beside = next((frame for frame in stand.beside if not frame.library), None)
-    if stand.leaving:
+    if not stack.frames:
+        return f"at an unknown place: {stack.why}"
+    beside = next((frame for frame in stack.beside if not frame.library), None)
+    if stack.leaving:
         return "with its main thread ended, and others alive" + (f" at {beside}" if beside else "")
-    if beside and (stand.together or stand.loads):
+    if beside and (stack.together or stack.loads):
         return f"at {beside}, beside its main thread"
-    inner, own = stand.frames[0], next(iter(stand.own), stand.frames[0])
+    inner, own = stack.frames[0], next(iter(stack.own), stack.frames[0])
     if own == inner:
         return f"at {own}"
-    in_tensorflow = stand.together and _inner(stand.frames).startswith("tensorflow")
+    in_tensorflow = stack.together and _inner(stack.frames).startswith("tensorflow")
     return f"at {own}, {'inside TensorFlow' if in_tensorflow else f'in {inner}'}"
 
 
@@ -228,33 +228,33 @@ def sentence(finding: StackFinding, *, hang: bool) -> str:
     how = "is stopped (SIGSTOP)" if odd[0].stopped else "hangs" if hang else "differs from the others:"
     at = f" {place(odd[0])}" if odd[0].frames or not odd[0].stopped else ""
     groups = f"{odd[0].task} on {odd[0].host}{more} {how}{at}"
-    together = [stand for alike in finding.groups for stand in alike if stand.together and stand not in odd]
+    together = [stack for alike in finding.groups for stack in alike if stack.together and stack not in odd]
     if not together:
         return groups
     verb = "waits" if len(together) == 1 else "wait"
     return f"{groups}; {_who(together)} {verb} for it at {next(iter(together[0].own), together[0].frames[0])}"
 
 
-def _who(alike: Sequence[Stand]) -> str:
-    return ranges.fold(stand.task for stand in alike)
+def _who(alike: Sequence[Stack]) -> str:
+    return ranges.fold(stack.task for stack in alike)
 
 
 def folded(finding: StackFinding) -> list[str]:
     """Return each different stack once, with its tasks; runs of library frames are shortened."""
     output: list[str] = []
     for alike in finding.groups:
-        hosts = ranges.fold(stand.host for stand in alike)
+        hosts = ranges.fold(stack.host for stack in alike)
         stopped = "  stopped (SIGSTOP)" if alike[0].stopped else ""
         output += ["", f"{_who(alike)}  {hosts}{stopped}", *_short(alike[0])]
     return output[1:]
 
 
-def _short(stand: Stand) -> list[str]:
+def _short(stack: Stack) -> list[str]:
     """Return its frames; runs of library frames are shortened."""
-    if not stand.frames:
-        return [] if stand.stopped else [f"  {stand.why}"]
-    output = [f"  {stand.frames[0]}"]
-    for library, frames in itertools.groupby(stand.frames[1:], key=lambda frame: bool(frame.library)):
+    if not stack.frames:
+        return [] if stack.stopped else [f"  {stack.why}"]
+    output = [f"  {stack.frames[0]}"]
+    for library, frames in itertools.groupby(stack.frames[1:], key=lambda frame: bool(frame.library)):
         alike = list(frames)
         packages = ", ".join(dict.fromkeys(frame.library for frame in alike))
         output += [f"  ... {len(alike)} in {packages}"] if library else [f"  {frame}" for frame in alike]

@@ -11,7 +11,7 @@ from orchestrator.errors import OrchestrateError, SeveralErrors, UsageError
 from orchestrator.model import Inventory, RunPlan
 from orchestrator.names import RunId
 from orchestrator.nearest import nearest
-from orchestrator.planning.takeover import Known, Telling, adopt, join
+from orchestrator.planning.takeover import KnownRun, RunReport, adopt, join
 from orchestrator.run.view import View
 from orchestrator.store import RunFolder, find, runs_root
 from orchestrator.store.folder import decode_plan
@@ -94,7 +94,7 @@ def view_of(folder: RunFolder, caller: Caller) -> tuple[View, int]:
         return View(), 0
 
 
-def discover(inventory: Inventory, caller: Caller) -> tuple[list[Known], list[str]]:
+def discover(inventory: Inventory, caller: Caller) -> tuple[list[KnownRun], list[str]]:
     """Ask the hosts of an inventory for their runs; return these, and the hosts that did not reply.
 
     Anything that cannot be a run is left out. Raise if no host replies.
@@ -106,7 +106,7 @@ def discover(inventory: Inventory, caller: Caller) -> tuple[list[Known], list[st
     if len(bad := bad | answers.bad) == len(inventory.hosts):
         raise SeveralErrors(bad.values())
     key = key_or_none(caller)
-    tellings: list[Telling] = []
+    reports: list[RunReport] = []
     for host, reply in answers.good.items():
         for run in reply.runs:
             with contextlib.suppress(ValueError):  # truncated, of another version, or not ours
@@ -114,12 +114,12 @@ def discover(inventory: Inventory, caller: Caller) -> tuple[list[Known], list[st
                 plan = decode_plan(sealed.plan)
                 if plan.run == run.run:
                     kept = run.keeper is not None and run.keeper.alive
-                    tellings.append(Telling(host, plan, sealed.authentic, bool(run.tasks) or kept))
+                    reports.append(RunReport(host, plan, sealed.authentic, bool(run.tasks) or kept))
         if reply.more:
             caller.tell(
                 f"{host}: {count(reply.more, 'older run')} skipped: it keeps too many (`orchestrate clean`)"
             )
-    return join(tellings), sorted(bad)
+    return join(reports), sorted(bad)
 
 
 def unknown(query: str | None, where: str) -> UsageError:

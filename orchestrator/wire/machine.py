@@ -314,12 +314,12 @@ class Ahead(Reply):
     owner: Words
 
 
-class InLine(Reply):
+class InQueue(Reply):
     ahead: tuple[Ahead, ...]
     granted: bool
 
 
-class StandInLine(Request[InLine]):
+class JoinQueue(Request[InQueue]):
     """Wait in the queue since then, and with `go` take the machine if nobody is ahead."""
 
     run: str
@@ -334,7 +334,7 @@ class Lease(Request[Leased]):
 
     run: str
     owner: str
-    machine: str  # this and the next as in StandInLine
+    machine: str  # this and the next as in JoinQueue
     since: float
     ports: Mapping[str, str]
 

@@ -16,7 +16,7 @@ ROWS = (*rows_wire.rows(), *rows_words.rows(), *rows_stores.rows(), *rows_takeov
 # tests/sync and tests/fuzz.py lie about some of these.
 ELSEWHERE = (
     *("exec_end", "imports", "ping", "standby", "standby_keep", "store_drop"),
-    *("stand_in_line", "store_put", "store_seal", "type", "unfollow", "unlisten", "vitals_ask", "work_look"),
+    *("join_queue", "store_put", "store_seal", "type", "unfollow", "unlisten", "vitals_ask", "work_look"),
 )
 
 

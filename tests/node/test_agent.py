@@ -30,7 +30,7 @@ from tests.ports import free_port
 def test_a_bug_is_told_with_its_traceback_and_no_end(lab: Lab) -> None:
     agent = lab.agent()
     with pytest.raises(AgentError) as caught:
-        agent.request("stand_in_line", run="r", owner="o", machine="", since="once", go=True)
+        agent.request("join_queue", run="r", owner="o", machine="", since="once", go=True)
     assert caught.value.kind == "bug"
     assert "could not convert string to float" in caught.value.what
     assert 'float(request["since"])' in caught.value.why  # the sources are there

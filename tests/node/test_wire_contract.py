@@ -207,7 +207,7 @@ def _look(ask: Asker) -> None:
     (conflict,) = other(msgspec.structs.replace(lease, run="other", owner="you")).conflicts
     assert (conflict.port, conflict.owner) == (port, "me")
     machine = f"127.9.{port >> 8}.{port & 255}"  # nobody else's
-    place = wire.StandInLine(run=ask.lab.run, owner="me", machine=machine, since=2.0, go=False)
+    place = wire.JoinQueue(run=ask.lab.run, owner="me", machine=machine, since=2.0, go=False)
     assert not ask(place).ahead
     assert not ask(msgspec.structs.replace(place, go=True)).ahead
     earlier = msgspec.structs.replace(place, run="other", since=1.0, go=True)

@@ -16,7 +16,7 @@ from orchestrator.names import RunId
 from orchestrator.node.task import meeting
 from orchestrator.phases.hang import keep
 from orchestrator.run import hang, stacks
-from orchestrator.run.stacks import Stand
+from orchestrator.run.stacks import Stack
 from orchestrator.run.view import View, apply
 from orchestrator.store import RunFolder
 from orchestrator.wire import Peers
@@ -139,21 +139,21 @@ def process(text: str = "", **facts: Any) -> wire.StackProcess:
     return wire.read({**known, "cpu": 0, "text": text, **facts}, wire.StackProcess, "a process")
 
 
-def dumped(name: str, task: str, **facts: Any) -> Stand:
+def dumped(name: str, task: str, step: int | None = None, **facts: Any) -> Stack:
     number = int(task.rpartition("/")[2]) + 1
     text = (DUMPS / f"{name}.txt").read_text()
-    return stacks.stand(task, f"gpu-0{number}", [process(text, **facts)])
+    return stacks.stack_of(task, f"gpu-0{number}", [process(text, **facts)], step)
 
 
 def standing(
     task: str, *places: str, step: int | None = None, before: tuple[str, ...] = (), **more: Any
-) -> Stand:
+) -> Stack:
     """A task at made-up places: `train.py:3 in f`, a library's with its path; `before` is of a thread."""
     text = ""
     for thread in filter(None, (before, places)):
         frames = (re.sub(r"(.+):(\d+) in", r'  File "\1", line \2 in', place) + "\n" for place in thread)
         text += "Thread 0x1 (most recent call first):\n" + "".join(frames)
-    return stacks.stand(task, "h", [process(text, **more)], step)
+    return stacks.stack_of(task, "h", [process(text, **more)], step)
 
 
 COLLECTIVE = "/e/lib/python3.11/site-packages/tensorflow/python/eager/execute.py:53 in quick_execute"
@@ -162,7 +162,7 @@ WAIT = "/usr/lib/python3.11/threading.py:320 in wait"
 COORDINATOR = "/e/site-packages/tensorflow/python/distribute/coordinator/cluster_coordinator.py:9 in join"
 
 
-def odd(*stands: Stand, completion: Completion = Completion.ALL) -> list[str]:
+def odd(*stands: Stack, completion: Completion = Completion.ALL) -> list[str]:
     return [one.task for one in stacks.find(stands, completion).odd]
 
 
@@ -189,7 +189,7 @@ def test_a_gang_that_waits_for_one_that_sleeps(how: str) -> None:
         ]
 
 
-def waiting(task: str, **more: Any) -> Stand:
+def waiting(task: str, **more: Any) -> Stack:
     return standing(task, COLLECTIVE, "/t.py:5 in f", **more)
 
 
@@ -199,13 +199,13 @@ LOADER = (QUEUE, "/e/site-packages/torch/utils/data/dataloader.py:730 in __next_
 WORKER = (QUEUE, "/e/site-packages/torch/utils/data/_utils/worker.py:310 in _worker_loop", *LOADER[1:])
 DDP = standing("worker/0", *BACKWARD, before=WORKER)
 ZERO, GANG = waiting("worker/0"), [waiting(f"worker/{index}") for index in range(3)]
-ODD: list[tuple[str, list[Stand], list[str]]] = [
+ODD: list[tuple[str, list[Stack], list[str]]] = [
     ("nobody", GANG, []),
     ("the stopped one, wherever it stands", [ZERO, waiting("worker/1", state="T")], ["worker/1"]),
     ("one that waits for its data", [ZERO, standing("worker/1", DATA, "/t.py:5 in f")], ["worker/1"]),
     ("one in a lock", [ZERO, standing("worker/1", WAIT, "/t.py:7 in g")], ["worker/1"]),
     ("one that is behind", [waiting(f"worker/{i}", step=9 - i // 2) for i in range(3)], ["worker/2"]),
-    ("one that says nothing", [ZERO, stacks.stand("worker/1", "h", [process()])], ["worker/1"]),
+    ("one that says nothing", [ZERO, stacks.stack_of("worker/1", "h", [process()])], ["worker/1"]),
     ("of PyTorch, one in its own code", [DDP, standing("worker/1", "train.py:7 in save")], ["worker/1"]),
     ("of PyTorch, one that waits for its data", [DDP, standing("worker/1", *LOADER)], ["worker/1"]),
     (
@@ -218,7 +218,7 @@ ODD: list[tuple[str, list[Stand], list[str]]] = [
 
 
 @pytest.mark.parametrize(("who", "stands", "names"), ODD, ids=[case[0] for case in ODD])
-def test_the_odd_one(who: str, stands: list[Stand], names: list[str]) -> None:
+def test_the_odd_one(who: str, stands: list[Stack], names: list[str]) -> None:
     assert odd(*stands) == names, who
 
 
@@ -240,7 +240,7 @@ def test_a_task_stands_where_a_program_does_that_its_command_started() -> None:
         ),
         ([torchrun], f"at /e/bin/torchrun:8 in <module>, in {agent[17:]}"),
     ):
-        assert stacks.place(stacks.stand("worker/0", "h", processes)) == place
+        assert stacks.place(stacks.stack_of("worker/0", "h", processes)) == place
 
 
 def test_with_parameter_servers_only_the_chief_can_be_odd() -> None:

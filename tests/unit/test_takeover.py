@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from orchestrator.errors import ClusterError, ExitStatus, UsageError, worded
 from orchestrator.model import Host, Inventory, Job, Preparing, Restarts, RunPlan
 from orchestrator.phases.connect import for_nodes
-from orchestrator.planning.takeover import PLANNED, Telling, adopt, join, speaks_for
+from orchestrator.planning.takeover import PLANNED, RunReport, adopt, join, speaks_for
 from orchestrator.store.folder import decode_plan, encode_plan
 from orchestrator.store.key import OpenedPlan, key_path, opened, own_key, read_key, seal
 from tests.golden import matches_golden
@@ -44,19 +44,19 @@ PLAN = make(
 )
 
 
-def telling(by: str, plan: RunPlan = PLAN, *, authentic: bool = False) -> Telling:
-    return Telling(by, plan, authentic)
+def report(by: str, plan: RunPlan = PLAN, *, authentic: bool = False) -> RunReport:
+    return RunReport(by, plan, authentic)
 
 
-def adopted(*tellings: Telling, answering: tuple[str, ...] = ("a", "b", "c")) -> RunPlan:
-    (known,) = join(tellings)
+def adopted(*reports: RunReport, answering: tuple[str, ...] = ("a", "b", "c")) -> RunPlan:
+    (known,) = join(reports)
     return adopt(known, OURS, answering)
 
 
 @pytest.mark.parametrize("authentic", [True, False], ids=["sealed", "hearsay"])
 def test_what_is_taken_over_of_a_plan(request: pytest.FixtureRequest, *, authentic: bool) -> None:
     """Without our seal nothing that could be executed; with it, hosts as this machine reaches them."""
-    plan = adopted(*(telling(by, authentic=authentic) for by in "ab"))
+    plan = adopted(*(report(by, authentic=authentic) for by in "ab"))
     assert bool(plan.hearsay) is not authentic
     usual = msgspec.to_builtins(replace(plan, hosts=()))
     hosts = [msgspec.to_builtins(host) for host in plan.hosts]
@@ -74,20 +74,20 @@ def test_what_a_plan_may_say_of_a_host_is_listed() -> None:
 def test_a_later_attempt_counts_when_it_bears_the_seal() -> None:
     second = replace(PLAN, attempt=2)
     lie = replace(PLAN, attempt=99, command=("lie",))
-    own = [telling("a", PLAN, authentic=True), telling("b", second, authentic=True)]
-    (known,) = join([*own, telling("c", lie)])
+    own = [report("a", PLAN, authentic=True), report("b", second, authentic=True)]
+    (known,) = join([*own, report("c", lie)])
     assert known.plan == second
     assert known.authentic
     assert not known.contradiction
     staged = replace(PLAN, tree="7e" * 16)
-    (known,) = join([telling("a", staged, authentic=True), telling("b", PLAN, authentic=True)])
+    (known,) = join([report("a", staged, authentic=True), report("b", PLAN, authentic=True)])
     assert known.plan.tree
 
 
 def test_a_host_without_the_run_does_not_tell_of_it() -> None:
-    assert join([telling("stranger")]) == []
-    (known,) = join([telling("a"), telling("stranger")])
-    assert known.tellers == ("a",)
+    assert join([report("stranger")]) == []
+    (known,) = join([report("a"), report("stranger")])
+    assert known.reporters == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_a_host_without_the_run_does_not_tell_of_it() -> None:
 )
 def test_plans_without_a_seal_have_to_agree(other: RunPlan) -> None:
     with pytest.raises(ClusterError) as caught:
-        adopted(telling("a"), telling("b", other))
+        adopted(report("a"), report("b", other))
     assert "a and b report different" in caught.value.why
-    assert not adopted(telling("a", authentic=True), telling("b", other)).hearsay
-    adopted(telling("a"), telling("b", replace(PLAN, attempt=2)))  # b alone heard of the next one
+    assert not adopted(report("a", authentic=True), report("b", other)).hearsay
+    adopted(report("a"), report("b", replace(PLAN, attempt=2)))  # b alone heard of the next one
 
 
 def test_every_host_that_answers_has_to_know_the_run() -> None:
-    own = telling("a", authentic=True)
+    own = report("a", authentic=True)
     assert "b has no record of it" in adopted(own).hearsay
     assert not adopted(own, answering=("a", "c")).hearsay  # b is away
 
@@ -119,12 +119,12 @@ def test_every_host_that_answers_has_to_know_the_run() -> None:
 )
 @pytest.mark.parametrize("authentic", [True, False])
 def test_the_inventory_has_to_hold_every_host(hosts: tuple[Host, ...], why: str, *, authentic: bool) -> None:
-    (known,) = join([telling("a", authentic=authentic)])
+    (known,) = join([report("a", authentic=authentic)])
     with pytest.raises(UsageError) as caught:
         adopt(known, Inventory(hosts), ())
     assert why in caught.value.why
     many = replace(PLAN, retired=tuple(host(f"\x1b[31mx{n}" * 200) for n in range(500)))
-    (known,) = join([telling("a", many, authentic=authentic)])
+    (known,) = join([report("a", many, authentic=authentic)])
     with pytest.raises(UsageError) as caught:
         adopt(known, OURS, ())
     assert len(caught.value.why) < 2000

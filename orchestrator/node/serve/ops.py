@@ -33,7 +33,7 @@ OPS = {
     "unlisten": ("look.mesh", "unlisten", HERE),
     "probe": ("look.mesh", "probe", 120.0),
     "lease": ("task.leases", "lease", HERE),
-    "stand_in_line": ("task.leases", "stand_in_line", HERE),
+    "join_queue": ("task.leases", "join_queue", HERE),
     "store_look": ("stock.store", "look", 3600.0),
     "store_begin": ("stock.store", "begin", HERE),
     "store_put": ("stock.store", "put", HERE),

@@ -93,7 +93,7 @@ class Spot(NamedTuple):
     owner: str
 
 
-def stand_in_line(agent: Agent, request: Request) -> dict[str, Any]:
+def join_queue(agent: Agent, request: Request) -> dict[str, Any]:
     """Enter the queue, or with `go` leave it for the machine if nobody is ahead; return who is ahead."""
     mine = _spot(request)
     if not request["go"]:
