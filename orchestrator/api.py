@@ -1,4 +1,4 @@
-"""The Python API: nothing is printed, nothing is asked without a terminal, and errors are raised."""
+"""The Python API: it prints nothing, prompts only at a terminal, and raises every error."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class LaunchOptions(Hosts, total=False):
 
 
 class _Program(Caller):
-    """The calling program: notices are logged, and questions are asked only at a terminal."""
+    """The calling program: notices are logged, and prompts appear only at a terminal."""
 
     def __init__(self) -> None:
         self.masters = question.can_answer()
@@ -217,7 +217,7 @@ class RunHandle(Struct, frozen=True):
 
     @_worded()
     def report(self, to: StrPath | None = None, others: Sequence[RunHandle] = ()) -> Path:
-        """Write the run, and `others` in the same charts, as one page of HTML, and return the path.
+        """Write an HTML page about the run, with `others` in the same charts, and return its path.
 
         By default the page is in the run's folder.
         """

@@ -1,4 +1,4 @@
-"""The nouns of the project as frozen data: host, job, task, plan. No I/O, and no defaults from elsewhere."""
+"""The project's data types, frozen: host, job, task, plan. No I/O; all their defaults are here."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class EnvironmentPlan(Struct, frozen=True):
 
 
 def environment_name(host: Host, plan: EnvironmentPlan) -> str:
-    """Name the environment on a host: in a container it is made with the Python of the image."""
+    """Return the environment's name on a host; in a container it differs: the image's Python creates it."""
     return f"{plan.name}-{zlib.crc32(host.container.encode()):08x}" if host.container else plan.name
 
 
@@ -331,7 +331,7 @@ class Restarts(Struct, frozen=True):
 
 
 class Admission(Struct, frozen=True):
-    """Steps of a host before tasks start on it, at first and when it joins a later attempt."""
+    """Steps for a host before tasks start on it, in the first attempt or when it joins a later one."""
 
     preflight: bool = True
     validate: bool = True  # local validation is required

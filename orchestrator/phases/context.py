@@ -34,7 +34,7 @@ _EVERY = 3.0  # seconds between two queries of Slurm
 
 
 def unforeseen(doing: str, error: Exception) -> OrchestrateError | None:
-    """Log an exception, with its traceback if it is a bug; return a failure of this machine, worded."""
+    """Log an exception, with its traceback if it is a bug; return a failure of this machine as our error."""
     here = of_this_machine(error)
     if here is None:
         log.error("a bug: %s", doing, exc_info=error)
@@ -70,7 +70,7 @@ class StagedCode(Struct):
 
 
 class PlacedData(Struct):
-    """Data of [data]: read here once, and its place on each host for the tasks."""
+    """The data of [data]: read here once, with the folder on each host where tasks find it."""
 
     contents: Contents | None = None
     env: dict[str, dict[str, str]] = {}
@@ -152,7 +152,7 @@ class Run(Struct):
         return state
 
     def taken(self) -> dict[str, str]:
-        """Return which of the lost hosts will not come back according to Slurm, and why."""
+        """Return the lost hosts that, according to Slurm, will not come back, each with the reason."""
         if not self.lost:
             return {}
         fate = self.allocation()
@@ -161,7 +161,7 @@ class Run(Struct):
 
     @property
     def names(self) -> list[str]:
-        """Return the hosts with tasks that can be asked."""
+        """Return the connected hosts with tasks."""
         return [host.name for host in self.plan.hosts if host.name in self.fleet.sessions]
 
 
@@ -206,7 +206,7 @@ def fail_on(run: Run, phase: Phase, errors: Mapping[str, HostError]) -> None:
 
 
 def failure(phase: Phase, errors: Sequence[HostError]) -> PhaseFailed:
-    """Describe an unfinished phase by the error that most hosts have; the first one of equals."""
+    """Describe a failed phase by its most frequent error; of equally frequent ones, by the first."""
     alike = max(grouped((error.what, error) for error in errors).values(), key=len)
     first, differ = alike[0], len(errors) - len(alike)
     others = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""

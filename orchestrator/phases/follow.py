@@ -129,7 +129,7 @@ class Follower:
         return Fit(fit.epoch, fit.epochs) if fit and task in self._reported else fit
 
     def know(self, exited: TaskExited) -> None:
-        """Record an end that an earlier keeper has already reported."""
+        """Record the end of a task that an earlier keeper has already reported."""
         if (task := TaskId.parse(exited.task)) in self.placed:
             self.ends[task] = exited
 
@@ -200,7 +200,7 @@ class Follower:
                 return False
 
     def _answered(self, session: Session, future: Future[wire.Unknown]) -> None:
-        """Take the reply to a `follow`: tasks that the node does not know, or an error."""
+        """Process the reply to a `follow`: tasks of which the node has no record, or an error."""
         name, error = session.host.name, future.exception()
         if self._closed or self._run.fleet.sessions.get(name) is not session:
             return

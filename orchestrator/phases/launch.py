@@ -1,4 +1,4 @@
-"""Starting all tasks: a barrier before, then all or none; and starting them ahead, where they wait."""
+"""Starting all tasks, or none, once every host is ready; and starting them ahead, to wait for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can this cluster train? Checks every host alone, then every pair of hosts in both directions."""
+"""Can this cluster train? Checks every host by itself, then every pair of hosts in both directions."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def examine(
 ) -> Findings:
     """Ask the connected hosts of a plan everything, emit the results, conclude.
 
-    `closely` also imports what trains, if the job needs a framework, and emits every pair; otherwise a large
-    cluster gets only the pairs with a problem. Above 128 hosts a sample of the pairs is connected, unless
-    `all_pairs` is set. It returns once the hosts have closed their listeners and removed their files; without
-    `tidy` it does not wait for that if the hosts can train.
+    `closely` also imports the framework, if the job needs one, and emits every pair; otherwise a large
+    cluster gets only the pairs with a problem. `on_step` receives the progress of slow steps. Above 128 hosts
+    a sample of the pairs is connected, unless `all_pairs` is set. It returns once the hosts have closed their
+    listeners and removed their files; without `tidy` it does not wait for that if the hosts can train.
     """
     hosts = [host for host in plan.hosts if host.name in fleet.sessions]
     required = needs(plan)
@@ -212,7 +212,7 @@ def _imports(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) 
 
 
 def needs(plan: RunPlan) -> Needs:
-    """Return what the job needs from its hosts."""
+    """Return what the job requires from its hosts."""
     python = is_builtin(plan.command) or any(
         word.endswith(".py") for spec in plan.tasks for word in spec.argv[:2]
     )

@@ -74,7 +74,7 @@ def _misfit(
     there: list[str],
     owned: Mapping[str, tuple[str, ...]],
 ) -> str:
-    """Return why the folders cannot be continued in; "" where they can."""
+    """Return the reason why the run cannot continue in these folders, or "" if it can."""
 
     def disk(host: str) -> str:
         return shared.get(host, host)

@@ -1,4 +1,4 @@
-"""Ending what runs: request, wait, and verify that nothing remains."""
+"""Ending a run's tasks: request it, wait, and verify that nothing remains."""
 
 from __future__ import annotations
 

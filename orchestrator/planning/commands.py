@@ -18,7 +18,7 @@ WORKER_ENTRY = ("-m", "worker_entry")
 
 
 def choose_command(request: LaunchRequest) -> LaunchRequest:
-    """Return the launch with its final command: its own, or [job]'s, which options alone extend.
+    """Return the launch with its final command: its own, or [job]'s with the launch's options appended.
 
     If every host has a command of its own, it is that of the first host that trains.
     """
@@ -33,18 +33,18 @@ def choose_command(request: LaunchRequest) -> LaunchRequest:
 
 
 def command_of(host: Host, command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command of a host's tasks in a launch of `command`."""
+    """Return the command of a host's tasks in a launch of `command`."""
     return (*(host.command or command), *host.args)
 
 
 def own_commands(plan: RunPlan) -> dict[str, str]:
-    """The commands of hosts that do not run that of the launch, for tables."""
+    """Return the commands of hosts that do not run the launch's command, for tables."""
     own = (host for host in plan.hosts if host.command or host.args)
     return {f"command of {host.name}": shlex.join(command_of(host, plan.command)) for host in own}
 
 
 def commands(request: LaunchRequest) -> dict[tuple[str, ...], list[Host]]:
-    """Each command of a launch with its hosts, spares left out; that of the launch comes first."""
+    """Return each command with the hosts that run it, without spares; the launch's own comes first."""
     hosts = [host for host in request.inventory.hosts if not host.spare]
     by_command = grouped((command_of(host, request.command), host) for host in hosts)
     length = len(request.command)
@@ -69,7 +69,7 @@ def resolve(command: tuple[str, ...], python: str) -> tuple[str, ...]:
 
 
 def is_r(argv: tuple[str, ...]) -> bool:
-    """Return True for a resolved command of R."""
+    """Return True for a resolved command that runs R."""
     return PurePath(argv[0]).name == "Rscript"
 
 

@@ -193,7 +193,7 @@ def _scenes(
     recipe: Recipe,
     programs: tuple[Program, ...],
 ) -> Iterator[Scene]:
-    """Each program with the tasks beside it: all, if it trains; else only those that run it."""
+    """Yield each program with its fellow tasks: all tasks if it trains, otherwise only those that run it."""
     for program in programs:
         on = {host.name for host in hosts if command_of(host, command) == program.command}
         alike = tuple(task for task in tasks if task.host in on)
@@ -206,7 +206,7 @@ def _scenes(
 def _recipe(
     request: LaunchRequest, hosts: tuple[Host, ...], command: tuple[str, ...], programs: tuple[Program, ...]
 ) -> tuple[Recipe, tuple[str, ...], tuple[str, ...]]:
-    """Return the material of the tasks, the evidence for its framework, and a remark on its Keras."""
+    """Return the tasks' recipe, the evidence for its framework, and a note on its Keras."""
     job, env = request.job, request.env
     framework, took, builtin = job.framework, tuple[str, ...](), is_builtin(command)
     texts = [source.text for program in programs for source in program.sources]
@@ -286,7 +286,7 @@ def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: S
 def seat(
     hosts: tuple[Host, ...], command: tuple[str, ...], recipe: Recipe
 ) -> tuple[dict[str, tuple[str, ...]], tuple[TaskSpec, ...], tuple[str, ...]]:
-    """Return the cluster, its tasks, and the settings made by default, for hosts in this order."""
+    """Return the cluster, its tasks, and the variables set by default, for hosts in this order."""
     seats = tuple(_seats(hosts))
     roles = {role.value: [placed.address for placed in seats if placed.task.role is role] for role in Role}
     # Evaluators and services watch or serve from outside, and are never part of it.
@@ -342,7 +342,7 @@ def _seats(hosts: tuple[Host, ...]) -> Iterator[_Seat]:
 
 
 def _places(seats: Sequence[_Seat]) -> Iterator[tuple[TaskId, Standing]]:
-    """A task counts among those that train or hold parameters; evaluators and services, within their role."""
+    """Yield each task's rank and peers: workers, chief and ps together; evaluators and services by role."""
     groups = grouped((seat.task.role if seat.task.role in OUTSIDE else Role.WORKER, seat) for seat in seats)
     for among in groups.values():
         peers = tuple((seat.host.address, seat.port) for seat in among)

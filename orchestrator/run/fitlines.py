@@ -1,4 +1,4 @@
-r"""Progress of `model.fit`, read from what Keras prints of it: for scripts that report nothing. Pure.
+r"""Progress of `model.fit`, parsed from Keras' output, for scripts that do not report it. Pure.
 
 The lines are those of `Progbar` in Keras 2 (tf_keras) and Keras 3, with verbose=1 and 2:
 

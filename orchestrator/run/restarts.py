@@ -19,7 +19,7 @@ _OWN_SIGNALS = frozenset({4, 6, 7, 8, 11})
 
 
 class FailedAttempt(Struct, frozen=True):
-    """One failed attempt, as far as it matters for the next."""
+    """What the decision about the next attempt needs from a failed one."""
 
     place: str  # text that is equal for equal failures; "" for an external cause
     step: int | None  # the last step that the failed task reported
@@ -45,7 +45,7 @@ def unprepared(signature: str, *, outside: bool) -> FailedAttempt:
 
 
 def enough(failures: Sequence[FailedAttempt], most: int) -> str | None:
-    """Return why no further attempt follows ("" if restarts are off); None if one does."""
+    """Return the reason why no further attempt follows ("" if restarts are off), or None if one follows."""
     if not most:
         return ""
     if len(failures) > 1:
@@ -114,7 +114,7 @@ def reseat(
 
 
 def _place(host: Host) -> dict[str, Any]:
-    """Return what a host that stands in for another takes over from it."""
+    """Return the settings that a replacement takes over from the host that it replaces."""
     return {name: getattr(host, name) for name in ("role", "tasks", "command", "args")}
 
 
@@ -187,7 +187,7 @@ def next_ports(plan: RunPlan) -> RunPlan:
 
 
 def fence(plan: RunPlan, least: float) -> float | None:
-    """Return after how many seconds without a keeper or output a task ends itself; None: never.
+    """Return the seconds without a keeper or output after which a task ends itself; None: never.
 
     At least `least`; None unless its host may be replaced: a later attempt could then run without it.
     """
