@@ -28,7 +28,7 @@ _ENDING = 5.0  # seconds until a host that does not report its command's end is 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.command(parser, "exec [--only HOSTS] [--exclude HOSTS] [--outside] [--json] -- COMMAND ...")
     options.chosen(parser)
-    options.flag(parser, "--outside", "run it outside the container, on hosts with `container`")
+    options.flag(parser, "--outside", "on hosts with `container`: run it on the machine")
     options.as_json(parser)
 
 

@@ -37,13 +37,13 @@ from orchestrator.verbs.inventory import NAME
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "as you would write it for ssh: gpu-[01-04], train@head:2200"
+    text = "as you would type it after ssh: gpu-[01-04], train@head:2200"
     parser.add_argument("host", nargs="*", metavar="HOST", help=text)
     parser.add_argument("--ssh-config", metavar="FILE", help="a file to use instead of ~/.ssh/config")
     text = "where to write (default: hosts.toml)"
     parser.add_argument("--to", default="hosts.toml", metavar="FILE", help=text)
     options.flag(parser, "--yes", "do not prompt; accept new host keys")
-    options.flag(parser, "--no-preflight", "do not check the hosts at the end")
+    options.flag(parser, "--no-preflight", "skip the preflight at the end")
     options.flag(parser, "--example", "print an inventory with every key, and exit")
 
 

@@ -29,21 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.command(parser, "launch [options] [-- COMMAND ...]")
     options.chosen(parser)
     options.launching(parser)
-    text = "a command that this machine runs when the run has ended, with the result as JSON on its stdin"
+    text = "a command to run on this machine when the run has ended, with the result as JSON on its stdin"
     parser.add_argument("--notify", metavar="CMD", help=text)
-    text = "write the run's metrics to this file in Prometheus' format, for node_exporter's"
+    text = "write the run's metrics to this file in Prometheus format, for node_exporter's"
     text += " textfile collector"
     parser.add_argument("--metrics", metavar="FILE", help=text)
-    text = "repeat a run: its code, packages, data, command and options, on the current hosts"
+    text = "repeat a run: its code, packages, data, command, and options, on the current hosts"
     parser.add_argument("--replay", metavar="RUN", help=text)
     text = "start in the working folders of an ended run, with its checkpoints and the current code"
     parser.add_argument("--continue", metavar="RUN", dest="continues", help=text)
     options.flag(parser, "--detach", "start the run and return; `tail` shows it")
-    options.flag(parser, "--dry-run", "print the plan; contact no host")
+    options.flag(parser, "--dry-run", "print the plan, without contacting a host")
     options.flag(parser, "--other-ports", "use other task ports if another run holds them")
     text = "connect this terminal to a task, for example for pdb, until it ends or you press Ctrl-]"
     parser.add_argument("--attach", type=options.task_id, metavar="worker/0", help=text)
-    text = "with names in --hosts: do not prompt; accept new host keys, create an environment with TensorFlow"
+    text = "with names in --hosts: do not prompt; accept new host keys, and create a missing environment"
     options.flag(parser, "--yes", text)
     options.flag(parser, "--wait", "wait in the queue until no other run uses any of the hosts")
 

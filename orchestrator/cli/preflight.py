@@ -25,7 +25,7 @@ from orchestrator.verbs.preflight import check, everything
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.chosen(parser)
-    options.flag(parser, "--all-pairs", "above 128 hosts, connect every pair instead of a sample")
+    options.flag(parser, "--all-pairs", "connect every pair, even with more than 128 hosts")
     options.as_json(parser)
 
 

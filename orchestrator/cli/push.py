@@ -14,10 +14,10 @@ from orchestrator.verbs.push import Pushed, push
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "a folder or file of this machine (default: all that [data] names)"
+    text = "a folder or file on this machine (default: everything in [data])"
     parser.add_argument("paths", nargs="*", metavar="PATH", help=text)
     options.chosen(parser)
-    text = "the most bytes that leave this machine per second, such as 20M (default: no limit)"
+    text = "limit what this machine sends, in bytes per second: 20M (default: no limit)"
     parser.add_argument("--limit", type=options.rate, metavar="RATE", help=text)
     options.as_json(parser)
 

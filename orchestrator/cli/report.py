@@ -18,14 +18,14 @@ from orchestrator.verbs.finding import find_runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "ids, parts of them, names, or 'lr-*' (default: the newest run); several share the charts"
+    text = "id, part of it, name, or 'lr-*' (default: the newest run); several runs share the charts"
     parser.add_argument("run", nargs="*", metavar="RUN", help=text)
     options.hosts(parser)
     text = "where to write it (default: a file in the run's folder, whose path is printed)"
     parser.add_argument("-o", "--output", type=options.output, metavar="FILE", help=text)
     text = "serve the page to browsers on this machine, and update it, until Ctrl-C"
     parser.add_argument("-f", "--follow", action="store_true", help=text)
-    text = "with --follow: the port of 127.0.0.1 (default: a free one)"
+    text = "with --follow: the port on 127.0.0.1 (default: a free one)"
     parser.add_argument("--port", type=options.whole(1, 65_535), metavar="PORT", help=text)
 
 

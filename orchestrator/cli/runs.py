@@ -23,7 +23,7 @@ _NEWEST = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = f"only the newest N, or `all` (default: {_NEWEST}; with --json all)"
     parser.add_argument("-n", type=options.lines, default=-1, metavar="N", help=text)
-    options.flag(parser, "--all", "all runs, and launches that were refused")
+    options.flag(parser, "--all", "all runs, including refused launches")
     parser.add_argument("--name", metavar="NAME", help="only runs with this name, or a pattern: 'night*'")
     text = "only runs in this state: %(choices)s"
     parser.add_argument("--state", action="append", choices=STATES, metavar="STATE", help=text)

@@ -18,11 +18,11 @@ from orchestrator.verbs.tensorboard import follow
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    text = "only of this task or host (default: of all)"
+    text = "show only this task's host, or this host (default: all)"
     parser.add_argument("--from", dest="source", metavar="worker/0", help=text)
-    text = "the folder that tasks write to (default: anywhere in their folder)"
+    text = "the folder with the logs (default: the run's work folder)"
     parser.add_argument("--logdir", metavar="DIR", help=text)
-    text = "on this machine (default: a free one)"
+    text = "the port on this machine (default: a free one)"
     parser.add_argument("--port", type=options.whole(1, 65_535), metavar="PORT", help=text)
     options.as_json(parser)
 

@@ -29,7 +29,7 @@ def flag(parser: argparse._ActionsContainer, name: str, text: str, **more: Any) 
 
 
 def hosts(parser: argparse.ArgumentParser) -> None:
-    text = "an inventory file, or hosts: gpu-01,gpu-02, or `slurm`: the nodes of this job"
+    text = "an inventory file, host names (gpu-01,gpu-02), or `slurm` for the nodes of this Slurm job"
     text += " (default: hosts.toml, here or in a folder above)"
     parser.add_argument("--hosts", metavar="FILE", help=text)
 
@@ -77,9 +77,9 @@ def launching(parser: argparse.ArgumentParser) -> None:
     text = "run local validation on each host first: always; only if it did not pass within a day or"
     text += " something changed since; or never (default: changed)"
     parser.add_argument("--validate", choices=[choice.value for choice in Revalidate], help=text)
-    text = "the same as never"
+    text = "the same as --validate never"
     parser.add_argument("--no-validate", dest="validate", action="store_const", const="never", help=text)
-    text = "with --max-restarts: if hosts are lost and no spare is left, continue with at least N"
+    text = "with --max-restarts: if hosts are lost and no spare is left, continue with at least N hosts"
     parser.add_argument("--min-hosts", type=whole(1), metavar="N", help=text)
     text = "with --max-restarts: the last N hosts are spares, which only replace lost hosts"
     parser.add_argument("--spares", type=whole(1), metavar="N", help=text)

@@ -18,7 +18,7 @@ from orchestrator.program.invocation import SCRIPTS, as_words, with_env
 from orchestrator.requests import check_texts
 
 _DESCRIPTION = """\
-Train one model on all your machines, over SSH: TensorFlow, PyTorch or JAX, scripts unchanged.
+Train one model across all your machines over SSH, with unchanged TensorFlow, PyTorch, or JAX scripts.
 
   orchestrate init gpu-01 gpu-02     write a hosts.toml for your machines
   orchestrate preflight              check that the machines can train together; each error suggests a fix
@@ -32,11 +32,11 @@ VERBS = {
     "setup": "create the [env] environment, or fetch the container image, on every host",
     "push": "copy the data listed in [data] to every host that lacks it",
     "preflight": "check every host and every pair of hosts",
-    "launch": "send the code, validate, start all tasks and stream their logs",
+    "launch": "send the code, validate, start all tasks, and stream their logs",
     "exec": "run one command on all hosts; identical output is shown once",
     "tail": "show the logs of a run, live or past; take over a run that no process manages",
     "status": "show what each task of a run is doing",
-    "runs": "list the runs that this machine has a record of",
+    "runs": "list the runs recorded on this machine",
     "report": "write an HTML page about a run: verdict, curves, timeline, hosts, logs",
     "clean": "kill leftover processes of ended runs on the hosts, and remove old files",
     "stacks": "show the Python stacks of a run's tasks, and which task the others wait for",
@@ -45,7 +45,7 @@ VERBS = {
     "stop": "end a run everywhere and verify that nothing is left",
     "rehearse": "try everything on this machine: private SSH servers, preflight, and launch",
     "export": "write the run as a batch file for Slurm, or as manifests for Kubernetes",
-    "completion": "print what your shell needs to complete verbs, options and runs",
+    "completion": "print a script for your shell that completes verbs, options, and runs",
 }
 _ALONE = ("-h", "--help", "-V", "--version")  # the options that need no verb
 
