@@ -111,7 +111,7 @@ OWN_NAMES = (
         wanted=(
             ("h1", "hostname", "does not resolve", "add the line `10.77.0.1 "),
             ("h2", "hostname", "resolves to 127.0.1.1", "would connect to themselves"),
-            ("h3", "hostname", "means 10.99.0.3 on lo", "connect to another network"),
+            ("h3", "hostname", "resolves to 10.99.0.3 on lo", "connect to another network"),
         ),
     ),
     Row("the same names, and PyTorch, which gets the interface", SECOND, logins=DEBIAN, framework=TORCH),

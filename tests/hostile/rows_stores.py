@@ -36,7 +36,7 @@ def _pulled() -> Iterator[Row]:
     for name, what, status, words in (
         ("a listing that is no JSON", "b'\\xff[['", 3, "liar"),
         ("a name that leads out", listing([folder("a"), file("a/../../owned")]), 3, "liar"),
-        ("a file below a link", listing([folder("kept"), link("kept/a", "/tmp"), file("kept/a/b")]), 0, "left out"),
+        ("a file below a link", listing([folder("kept"), link("kept/a", "/tmp"), file("kept/a/b")]), 0, "unchanged code is not fetched"),
     ):  # fmt: skip
         shown = what if isinstance(what, str) else repr(what)
         yield Row(f"{name} (files_list)", Verb.PULL, when("files_list", f"payload = {shown}"), status, words)

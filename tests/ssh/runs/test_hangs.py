@@ -98,7 +98,7 @@ def test_stacks_by_hand_from_any_machine(desk: Desk) -> None:
     asked = desk.start("stacks", "night").ended()
     assert "  t.py:13 in deadlock" in asked.stdout
     assert f"worker/0  {first}" in asked.stdout
-    path = asked.stdout.strip().rpartition("all of it: ")[2]
+    path = asked.stdout.strip().rpartition("all stacks: ")[2]
     with open(path) as file:  # noqa: PTH123
         assert f"==== worker/1 on {second}, attempt 1" in file.read()
     with desk.elsewhere():

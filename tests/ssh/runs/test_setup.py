@@ -165,7 +165,7 @@ def test_the_header_of_a_script_is_its_environment(desk: Desk, wheels: Path) -> 
     desk.script("use.py", HEADER.replace('"small"', '"small >= 1.0"'))
     write(desk, 'packages = ["small"]')
     viewer = desk.start(*LAUNCH, str(desk.hosts), "--", "use.py", **offline(desk, wheels)).ended(limit=LIMIT)
-    assert f"the packages in the header of use.py are not read: {desk.hosts} has its [env]" in viewer.stderr
+    assert f"the packages in the header of use.py are not used: {desk.hosts} has its [env]" in viewer.stderr
     names = {path.name for path in environments(desk)}
     assert names > {made}, "the first one may be in use"
     assert len(names) == 2
