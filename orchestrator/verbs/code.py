@@ -75,7 +75,7 @@ class Sent(Struct, frozen=True):
             rest = sum(many for _, many, _ in rows[_ROWS:])
             yield f"  {size(rest):>8}  in {len(rows) - _ROWS} more; --json lists every file"
         for reason, paths in private.by_reason(self.tree.left_out):
-            yield plain(f"  not sent ({reason}):  {', '.join(paths)}")
+            yield plain(f"  not sent ({reason}): {', '.join(paths)}")
         for path in list(self.tree.left_out)[:1]:
             yield plain(f"  {private.how_to_send(path)}")
         listed = set(private.remarks(self.tree.left_out))
