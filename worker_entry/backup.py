@@ -76,9 +76,9 @@ class Backup:
             self._checkpoint.restore(path, options=self._options).assert_existing_objects_matched()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise ExpectedError(
-                f"the checkpoint {path} is of another model or optimizer, or cannot be read",
+                f"the checkpoint {path} is for a different model or optimizer, or cannot be read",
                 why=str(error).strip().splitlines()[0][:200],
-                hint="another --checkpoint-dir, or the options it was made with",
+                hint="use another --checkpoint-dir, or the options with which it was made",
             ) from None
         return step
 

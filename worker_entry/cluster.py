@@ -120,7 +120,7 @@ def choose(name: str, cluster: Cluster, gpus: int, tpu: str | None) -> Chosen:
         raise UsageError(
             f"--strategy {name} has no use for {servers or tasks} {'ps ' if servers else ''}tasks",
             why="TF_CONFIG names them",
-            hint="--strategy auto, or no TF_CONFIG",
+            hint="use --strategy auto, or remove TF_CONFIG",
         )
     return Chosen(name, "as asked")
 
@@ -131,7 +131,7 @@ def _automatic(tasks: int, servers: int, gpus: int, tpu: str | None) -> Chosen:
     if tasks > 1:
         return Chosen("multi-worker", f"TF_CONFIG names {tasks} tasks")
     if tpu:
-        return Chosen("tpu", f"there is a TPU by the name of {tpu}")
+        return Chosen("tpu", f"there is a TPU named {tpu}")
     if gpus > 1:
         return Chosen("mirrored", f"{gpus} GPUs and no other task")
     return Chosen("one-device", "one device and no other task")

@@ -58,7 +58,7 @@ _DATASET = (
     " classification set of tensorflow-datasets"
 )
 _VALIDATE = (
-    "train the same model alone on one device (3x5 steps): without TF_CONFIG and the options for length"
+    "train the same model on one device only (3x5 steps): without TF_CONFIG and the options for length"
     " and output, with the job's data, which is downloaded if it is missing"
 )
 
@@ -69,7 +69,7 @@ def _groups() -> dict[str, _Rows]:
     count: dict[str, Any] = {"type": int, "metavar": "N"}
     seconds: dict[str, Any] = {"type": float, "default": 120.0, "metavar": "SECONDS"}
     return {
-        "where it trains": (
+        "devices and strategy": (
             ("--strategy", "default: auto, from TF_CONFIG and the devices", _choice(*STRATEGIES)),
             ("--devices", "such as gpu:0,gpu:1", {"type": _devices, "default": (), "metavar": "LIST"}),
             ("--tpu", "default: $TPU_NAME", {"default": os.environ.get("TPU_NAME"), "metavar": "NAME"}),
@@ -77,19 +77,19 @@ def _groups() -> dict[str, _Rows]:
         ),
         "data": (
             ("--dataset", _DATASET, {"default": "mnist", "metavar": "NAME"}),
-            ("--data-dir", "of prepared sets (default: ~/tensorflow_datasets)", path),
+            ("--data-dir", "the folder of prepared data sets (default: ~/tensorflow_datasets)", path),
             (
                 "--download",
-                "download a missing set, once for each disk (default: only mnist and fashion_mnist)",
+                "download a missing data set, once per disk (default: only mnist and fashion_mnist)",
                 {"action": argparse.BooleanOptionalAction, "default": None},
             ),
         ),
         "model and optimization": (
-            ("--loop", "Keras fit (default), or a loop of its own", _choice("fit", "custom")),
+            ("--loop", "Keras fit (default), or a custom loop", _choice("fit", "custom")),
             ("--batch-size", "examples per replica and step (default: 64)", {**count, "default": 64}),
             ("--optimizer", "default: sgd", _choice("sgd", "adam", "rmsprop")),
             ("--learning-rate", "default: 0.001", {"type": float, "default": 1e-3, "metavar": "RATE"}),
-            ("--seed", "for weights and shuffling (default: 42)", {**count, "default": 42}),
+            ("--seed", "seed for weights and shuffling (default: 42)", {**count, "default": 42}),
             ("--deterministic", "deterministic operations: slower, bit-exact", {"action": "store_true"}),
         ),
         "length of training: 3 epochs of 5 steps; only --epochs: each is a pass over the data": (
@@ -97,9 +97,9 @@ def _groups() -> dict[str, _Rows]:
             ("--steps-per-epoch", "how many", count),
         ),
         "checkpoints and output: training continues from the newest checkpoint that any task can see": (
-            ("--checkpoint-dir", "shared by the machines, or one folder on each", path),
-            ("--save-every", "steps (default: every epoch)", count),
-            ("--export-dir", "where the trained SavedModel goes", path),
+            ("--checkpoint-dir", "a folder shared by the machines, or one on each", path),
+            ("--save-every", "save after this many steps (default: every epoch)", count),
+            ("--export-dir", "the folder for the trained SavedModel", path),
             ("--tensorboard-dir", "logs for TensorBoard (fit)", path),
         ),
         "checking a node": (("--validate", _VALIDATE, {"action": "store_true"}),),

@@ -46,7 +46,7 @@ class Presence:
         elif self.met:
             self._missed += 1
         elif self._clock() > self._come_by:
-            raise ExpectedError(f"{self._name} did not come", why=answer, hint="--start-timeout waits longer")
+            raise ExpectedError(f"{self._name} did not connect", why=answer, hint="increase --start-timeout")
         return self._missed >= GONE_AFTER
 
 

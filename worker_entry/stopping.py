@@ -123,4 +123,4 @@ def leave_together(own: str, tasks: Sequence[str], board: Board | None = None) -
         for task in tasks:
             board.get(f"{END}/{task}")
     except Exception as error:
-        print(f"another task did not end well: {type(error).__name__}", flush=True)
+        print(f"another task failed: {type(error).__name__}", flush=True)

@@ -57,7 +57,7 @@ def _show_only(devices: Sequence[str]) -> None:
     if any("gpu" not in device.lower() for device in devices) or max(numbers) >= len(gpus):
         raise UsageError(
             f"--devices {','.join(devices)} cannot be used between tasks",
-            why=f"a task of several uses GPUs, of which there are {len(gpus)} here, or the one CPU",
+            why=f"one of several tasks uses GPUs ({len(gpus)} here) or the CPU",
             hint="no --devices",
         )
     tf.config.set_visible_devices([gpus[number] for number in numbers], "GPU")

@@ -26,7 +26,7 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
     if cluster.task.kind == "evaluator":
-        raise UsageError("worker_entry has no use for an evaluator", why="it evaluates as it trains")
+        raise UsageError("worker_entry cannot run as an evaluator", why="it evaluates during training")
     gpus = len(tf.config.list_physical_devices("GPU"))
     chosen = choose(options.strategy, cluster, gpus, options.tpu)
     if chosen.name == "parameter-server" and cluster.task != cluster.leader:

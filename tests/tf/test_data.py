@@ -17,7 +17,7 @@ NO_NETWORK = {"https_proxy": "http://127.0.0.1:1", "no_proxy": ""}
     ("options", "why"),
     [
         ("", "through the proxy 127.0.0.1:1 cannot be reached: Connection refused"),
-        ("--dataset cifar10_corrupted --validate", "and --download was not given"),
+        ("--dataset cifar10_corrupted --validate", "and --download is not set"),
     ],
 )
 def test_no_data_is_one_error_with_the_ways_out(tmp_path: Path, options: str, why: str) -> None:
@@ -28,7 +28,7 @@ def test_no_data_is_one_error_with_the_ways_out(tmp_path: Path, options: str, wh
         assert error["message"].endswith(" is not on this machine")
         assert why in error["why"]
         assert all(way in error["hint"] for way in ("-- --dataset digits`", "under [data]", "--data-dir"))
-        assert ("--download" in error["hint"]) is ("download was not given" in why)
+        assert ("--download" in error["hint"]) is ("download is not set" in why)
 
 
 def test_missing_data_are_fetched_once_for_each_disk_before_training(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_missing_data_are_fetched_once_for_each_disk_before_training(tmp_path: P
     first, other = sorted((task[0] for task in steps), key=lambda record: str(record["step"]))
     assert (first["step"], first["name"]) == ("downloads", "mnist")
     assert first["total"] > 300_000
-    assert other["step"] == "waits for another process that fetches it to this disk"
+    assert other["step"] == "waits for another process that is downloading it to this disk"
 
 
 # --- A set that was sent ---

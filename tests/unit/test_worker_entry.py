@@ -295,5 +295,5 @@ def test_a_task_is_gone_after_it_was_there_and_missed_several_times() -> None:
 def test_a_task_that_never_comes_is_named() -> None:
     presence = looks(*["refused"] * 6)
     assert not any(presence.gone() for _ in range(5))
-    with pytest.raises(ExpectedError, match="chief/0 did not come"):
+    with pytest.raises(ExpectedError, match="chief/0 did not connect"):
         presence.gone()

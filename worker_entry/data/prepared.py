@@ -33,9 +33,9 @@ def load(name: str, data_dir: str | None, *, download: bool | None, tell: Tell) 
     builder = _builder(tfds, name, data_dir)
     if not Path(builder.data_path).exists():
         if download is False:
-            raise _absent(name, builder, "--no-download was given")
+            raise _absent(name, builder, "--no-download is set")
         if download is None and name not in SMALL:
-            raise _absent(name, builder, "--download was not given")
+            raise _absent(name, builder, "--download is not set")
         _fetch(tfds, name, builder, tell)
         builder = _builder(tfds, name, data_dir)  # the constructor reads what is prepared
     return _source(name, builder)
@@ -64,7 +64,7 @@ def _builder(tfds: Any, name: str, data_dir: str | None) -> Any:
     except tfds.core.DatasetNotFoundError:
         raise ExpectedError(
             f"there is no data set named {name}",
-            why="tensorflow-datasets does not know it, and it is not digits",
+            why="tensorflow-datasets has no such data set, and it is not digits",
             hint="https://www.tensorflow.org/datasets/catalog/overview lists them",
         ) from None
 
@@ -85,7 +85,7 @@ def _fetch(tfds: Any, name: str, builder: Any, tell: Tell) -> None:
                 builder.download_and_prepare()
     except (OSError, tfds.download.DownloadError) as error:
         words = str(error).strip().splitlines() or [type(error).__name__]
-        raise _absent(name, builder, f"it cannot be fetched: {words[0][:200]}") from None
+        raise _absent(name, builder, f"it cannot be downloaded: {words[0][:200]}") from None
 
 
 def unreachable(url: str) -> str:
@@ -108,7 +108,7 @@ def _alone(folder: Path, tell: Tell) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            tell("waits for another process that fetches it to this disk", 0, 0)
+            tell("waits for another process that is downloading it to this disk", 0, 0)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -117,7 +117,7 @@ def _absent(name: str, builder: Any, why: str) -> ExpectedError:
     path, home = str(builder.data_path), str(Path.home())
     # With `~`, so that hosts whose homes differ print the same text.
     where = "~" + path.removeprefix(home) if path.startswith(f"{home}/") else path
-    ways = "; --download fetches it, with internet access" if "download was not" in why else ""
+    ways = "; --download fetches it, with internet access" if "--download is not set" in why else ""
     return ExpectedError(
         f"the data set {name} is not on this machine",
         why=f"{where} does not exist, and {why}",
