@@ -82,7 +82,7 @@ def check_commands(request: LaunchRequest, given: tuple[str, ...]) -> None:
     if given and not bare and hosts:
         raise UsageError(
             f"{shlex.join(given)} would run on no host: all have a `command` in {inventory.source}",
-            hint="leave it out, or remove `command` from the hosts that it is for",
+            hint="omit it, or remove `command` from the hosts that should run it",
         )
     if own and bare and is_builtin(request.command):
         raise UsageError(

@@ -43,7 +43,7 @@ def name_mistake(name: str) -> str:
     if name.upper().startswith("ORCHESTRATE_"):
         return "is reserved: orchestrate sets the variables ORCHESTRATE_..."
     if not _NAME.fullmatch(name):
-        return "is not a name for a variable (letters, digits and _, and no digit first)"
+        return "is not a variable name (letters, digits, and _; no digit first)"
     return ""
 
 
@@ -54,9 +54,9 @@ def check(env: Mapping[str, str], secrets: Iterable[str] = ()) -> None:
             raise UsageError(f"--env {name}: {mistake}")
         if name in secrets:
             raise UsageError(
-                f"--env {name}: is a secret and may not be given as a value",
+                f"--env {name}: is a secret and must not be passed as a value",
                 why="`secrets` under [job] names it, and options can be read by others on this machine",
-                hint=f"`export {name}` where you call orchestrate; it is read from there",
+                hint=f"`export {name}` in the shell where you run orchestrate; it is read from there",
             )
 
 
@@ -97,7 +97,7 @@ def defaults(
     elif devices is not None:
         chosen.append(Default(DEVICES, "-1", "because `devices = []`"))
     elif role not in {Role.CHIEF, Role.WORKER}:
-        note = f"since {role.value} tasks need no GPU; give its host `devices` to change it"
+        note = f"because {role.value} tasks need no GPU; set `devices` for that host to change it"
         chosen.append(Default(DEVICES, "-1", note))
     return tuple(chosen)
 
@@ -131,7 +131,7 @@ def values_here(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
     if missing:
         raise UsageError(
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set on this machine",
-            why="`secrets` under [job] takes values from the environment orchestrate is called in",
+            why="`secrets` under [job] takes values from the environment of orchestrate",
             hint=f"`export {missing[0]}=...`, or remove it from `secrets`",
         )
     return {name: environ[name] for name in names}

@@ -25,9 +25,9 @@ def _lines(plan: RunPlan) -> Iterator[str]:
         if name != TF_CONFIG and all(env.get(name) == value for env in others)
     }
     helped = any(task.id.role in OUTSIDE for task in plan.tasks)
-    ending = f"done when every task {'that trains ' if helped else ''}has exited 0"
+    ending = f"done when every task {'that trains ' if helped else ''}has exited with 0"
     if plan.completion is Completion.CHIEF:
-        ending = "done when the chief has exited 0"
+        ending = "done when the chief has exited with 0"
     if plan.completion is Completion.CHIEF or helped:
         ending += "; the others are then stopped"
     if any(task.id.role is Role.EVALUATOR for task in plan.tasks):
@@ -60,7 +60,7 @@ def _lines(plan: RunPlan) -> Iterator[str]:
         yield f"hangs: {plan.hang_timeout:g} s without output; then stacks are collected, and: {plan.on_hang}"
     if plan.keep_warm:
         modules = ", ".join(dict.fromkeys(name.replace("/", ".") for name in plan.ahead.imports))
-        what = f"no import is made ahead: {plan.ahead.why}" if plan.ahead.why else modules
+        what = f"nothing is imported early: {plan.ahead.why}" if plan.ahead.why else modules
         yield f"keep warm: {plan.keep_warm:g} s after the run; {what}"
     yield from (f"note: {note}" for note in plan.notes)
 

@@ -114,7 +114,7 @@ def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Fin
         raise UsageError(
             "--min-hosts needs --max-restarts",
             why="a run continues with fewer hosts only when its tasks are restarted",
-            hint="give `--max-restarts 3`, or set max_restarts = 3 under [job]",
+            hint="pass `--max-restarts 3`, or set max_restarts = 3 under [job]",
         )
     if (request.min_hosts or 0) > len(hosts):
         raise UsageError(

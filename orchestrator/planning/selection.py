@@ -39,7 +39,7 @@ def stand_by(inventory: Inventory, spares: int) -> Inventory:
         raise UsageError(
             f"--spares {spares} leaves no host to train",
             why=f"{inventory.source} has {count(len(workers), 'worker')}",
-            hint=f"`--spares {len(workers) - 1}` at most" if len(workers) > 1 else "leave --spares out",
+            hint=f"`--spares {len(workers) - 1}` at most" if len(workers) > 1 else "omit --spares",
         )
     names = set(workers[len(workers) - spares :])
     hosts = (replace(host, spare=True) if host.name in names else host for host in inventory.hosts)

@@ -113,7 +113,7 @@ def choose_keras(requested: bool | None, sources: Iterable[str] | None, *, ps: b
     names = (match[0] for match in map(_KERAS_3.search, texts) if match)
     shows = next((f"`import {package}`" for package in map(imported, texts) if package), next(names, ""))
     if requested or (requested is None and not shows):
-        reason = "because legacy_keras = true" if requested else f"on one task as on several; {_OFF}"
+        reason = "because legacy_keras = true" if requested else f"with one task or several; {_OFF}"
         named = dict.fromkeys(name for text in texts for name in modules(text)) if not requested else ()
         others = [name for name in named if name.split(".")[0] not in _NEVER]
         return KerasChoice(f"so that tf.keras is Keras 2 (tf_keras), {reason}", modules=tuple(others[:_MOST]))
