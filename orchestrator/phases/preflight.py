@@ -88,9 +88,9 @@ def examine(
     """Ask the connected hosts of a plan everything, emit the results, conclude.
 
     `closely` also imports the framework, if the job needs one, and emits every pair; otherwise a large
-    cluster gets only the pairs with a problem. `on_step` receives the progress of slow steps. Above 128 hosts
-    a sample of the pairs is connected, unless `all_pairs` is set. It returns once the hosts have closed their
-    listeners and removed their files; without `tidy` it does not wait for that if the hosts can train.
+    cluster gets only the pairs with a problem. Above 128 hosts a sample of the pairs is connected, unless
+    `all_pairs` is set. It returns once the hosts have closed their listeners and removed their files;
+    without `tidy` it does not wait for that if the hosts can train.
     """
     hosts = [host for host in plan.hosts if host.name in fleet.sessions]
     required = needs(plan)
@@ -100,7 +100,7 @@ def examine(
         report_failures(emit, Phase.PREFLIGHT, {name: bad[name] for name in bad if name not in failed})
         failed.update(bad)
 
-    on_step("examining the hosts")
+    emit(Stepped("", "examine the hosts"))
     # All requests that need no earlier reply go out together: a distant cluster waits for two round trips.
     questions = {host.name: facts_of(host, plan) for host in hosts}
     gather_facts = fleet.begin(questions, timeout=FACTS_TIMEOUT)
@@ -138,8 +138,9 @@ def examine(
     )
     partners = 0 if all_pairs or len(there) <= _ALL else _PARTNERS
     if partners:
-        emit(Noted(sampled(partners, len(there))))
-    on_step("checking pairs of hosts" if partners else "checking every pair of hosts")
+        note = f"each of {len(there):,} hosts is connected to {partners} others, and {partners} others to it;"
+        emit(Noted(f"{note} `orchestrate preflight --all-pairs` checks all pairs"))
+    emit(Stepped("", "check pairs of hosts" if partners else "check every pair of hosts"))
     meeting = meet(
         fleet,
         there,
@@ -153,7 +154,7 @@ def examine(
     shared = sharing.shared()
     gathers = (fleet.begin(wire.Unlisten(), hosts=[*meeting.listening]), sharing.clean())
     if closely:
-        on_step("importing the framework")
+        emit(Stepped("", "import the framework"))
     imported = gather_imports()
     fails(imported.bad)
     evidence = Evidence(

@@ -46,9 +46,31 @@ def connect_or_replace(run: Run) -> None:
         if bad:
             _begin_without(run, bad)
         fail_on(run, Phase.CONNECT, connect.keep_new(run))
-        if run.plan.admission.wait:
-            _wait_in_queue(run)
-        connect.lease(run)
+        _lease(run)
+
+
+def _begin_without(run: Run, bad: Mapping[str, HostError]) -> None:
+    """Have spares replace hosts that are away; raise PhaseFailed if that is not possible."""
+    absent = {host.name: host for host in run.hosts if host.name in bad}
+    replaceable = run.plan.restarts.most and all(error.kind in _AWAY for error in bad.values())
+    try:
+        plan, changes = fill(run, lambda _: absent, run.plan.attempt) if replaceable else (None, ())
+    except NoSeatError:
+        plan = None
+    report_failures(run.emit, Phase.CONNECT, bad)
+    if plan is None:  # at once, not after host_timeout: the user may still be there
+        raise dataclasses.replace(failure(Phase.CONNECT, list(bad.values())), outside=False)
+    # Nothing of the run was ever there: each is a spare like any other if it answers one day.
+    retired = tuple(host for host in plan.retired if host.name not in absent)
+    spares = (*plan.spares, *(replace(host, spare=True) for host in absent.values()))
+    take(run, replace(plan, retired=retired, spares=spares, preparing=Preparing()), changes)
+
+
+def _lease(run: Run) -> None:
+    """Reserve the machines, before the first tasks start also in the queue; raise PhaseFailed."""
+    if run.plan.admission.wait and not run.prepared:
+        _wait_in_queue(run)
+    connect.lease(run)
 
 
 def _wait_in_queue(run: Run) -> None:
