@@ -29,7 +29,7 @@ def found(*command: str, **files: str) -> EarlyImports:
         ("if __name__ == '__main__':\n    import keras\n    run()", ("keras",)),
     ],
 )  # fmt: skip
-def test_imports_are_made_in_the_order_of_the_program(text: str, imports: tuple[str, ...]) -> None:
+def test_imports_run_in_program_order(text: str, imports: tuple[str, ...]) -> None:
     assert found("train.py", train=text) == EarlyImports(imports)
 
 
@@ -57,20 +57,20 @@ def test_imports_are_made_in_the_order_of_the_program(text: str, imports: tuple[
         ("import tensorflow as tf (", "train.py imports no framework at its top"),
     ],
 )
-def test_nothing_is_imported_ahead_of_what_could_tell(text: str, why: str) -> None:
+def test_nothing_is_imported_ahead_of_code_that_could_notice(text: str, why: str) -> None:
     made = found("train.py", train=text)
     assert not made.imports
     assert made.why.startswith(why)
 
 
-def test_variables_set_to_a_text_are_set_for_the_import() -> None:
+def test_variables_set_to_a_constant_are_set_before_the_import() -> None:
     text = "import os\nos.environ['KERAS_BACKEND'] = 'jax'\nos.environ.setdefault('XLA_FLAGS', '')\n"
     text += "os.environ['RUN_NAME'] = os.getenv('USER', '')\nimport keras\nos.environ['TF_X'] = '1'"
     preset = (Preset("KERAS_BACKEND", "jax"), Preset("XLA_FLAGS", "", default=True))
     assert found("train.py", train=text) == EarlyImports(("keras",), preset)
 
 
-def test_modules_beside_the_program_run_where_it_imports_them() -> None:
+def test_local_modules_run_where_the_program_imports_them() -> None:
     model = "import keras\nclass Net(keras.Model):\n    pass"
     assert found("train.py", train="import model\nimport jax", model=model).imports == ("keras", "jax")
     loud = found("train.py", train="import model\nimport jax", model="print(1)")

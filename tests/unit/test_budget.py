@@ -123,11 +123,11 @@ def test_no_room_is_larger_than_its_row(sizes: dict[str, Size]) -> None:
     assert not above
 
 
-def test_the_table_has_no_room_that_is_gone(sizes: dict[str, Size]) -> None:
+def test_the_table_has_no_obsolete_rows(sizes: dict[str, Size]) -> None:
     assert set(BUDGET) <= set(sizes)
 
 
-def test_the_whole_is_within_its_bounds(sizes: dict[str, Size]) -> None:
+def test_the_total_is_within_its_bounds(sizes: dict[str, Size]) -> None:
     assert all(now <= most for now, most in zip(total(sizes), TOTAL, strict=True)), total(sizes)
 
 

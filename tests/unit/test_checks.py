@@ -167,7 +167,7 @@ ALONE: list[dict[str, Any]] = [
 ]
 
 
-def test_what_is_wrong_with_a_host_is_told() -> None:
+def test_problems_of_a_host_are_reported() -> None:
     text = ""
     for changes in ALONE:
         needs = replace(NEEDS, r="facts__r" in changes)
@@ -190,7 +190,7 @@ FINE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", FINE)
-def test_nothing_is_said_of_what_is_well(changes: dict[str, Any]) -> None:
+def test_healthy_hosts_are_not_mentioned(changes: dict[str, Any]) -> None:
     assert {one.level for one in examined(report(**changes))} == {Level.OK}
 
 
@@ -237,7 +237,7 @@ def well(results: Sequence[CheckReported], host: str) -> list[str]:
     return [f"{check} {found}" for name, check, found in of_level(results, Level.OK) if name == host]
 
 
-def test_hosts_beside_each_other() -> None:
+def test_problems_between_hosts_are_reported() -> None:
     usual = well(examined(report("gpu-01")), "gpu-01")
     text = f"usual: {', '.join(usual)}\n"
     for name, (hosts, needs) in CLUSTERS.items():
@@ -252,7 +252,7 @@ def test_hosts_beside_each_other() -> None:
     matches_golden("checks/clusters.txt", text)
 
 
-def test_only_a_service_that_is_no_python_helps() -> None:
+def test_only_services_that_do_not_run_python_are_helpers() -> None:
     hosts = (
         plans.host("a"),
         plans.host("b", "service", command=("redis-server",)),
@@ -268,7 +268,7 @@ def lacking(module: str, error: str) -> wire.Imported:
     return imports({"name": module, "version": "", "error": f"ModuleNotFoundError: No module named {error}"})
 
 
-def test_what_env_makes_is_mended_by_setup() -> None:
+def test_setup_is_suggested_for_an_environment_from_env() -> None:
     """An environment that lacks a package is what [env] says: made anew it would lack it again."""
     needs = Needs(needed=True, legacy_keras=False, environment=MADE)
     python = f"envs/{MADE.name}/bin/python"
@@ -322,7 +322,7 @@ MESHES = {
 }
 
 
-def test_pairs_are_concluded_to_the_host_to_mend() -> None:
+def test_failing_pairs_are_attributed_to_the_host_to_fix() -> None:
     text = ""
     for name, pairs in MESHES.items():
         results = of_pairs(pairs)
@@ -335,7 +335,7 @@ def test_pairs_are_concluded_to_the_host_to_mend() -> None:
     assert not of_level(of_pairs(mesh("a", "b", "c")), W, F)
 
 
-def test_large_packets_give_a_figure_where_they_pass() -> None:
+def test_the_largest_passing_packet_size_is_reported() -> None:
     text = ""
     for lost in ((), ("ba", "bc"), ("ab", "cb"), ("ab", "cb", "ba", "bc"), ("ba",)):
         pairs = [
@@ -347,7 +347,7 @@ def test_large_packets_give_a_figure_where_they_pass() -> None:
     matches_golden("checks/packets.txt", text)
 
 
-def test_closed_ports_beside_the_task_port_are_an_error_of_nccl() -> None:
+def test_other_closed_ports_are_reported_for_nccl() -> None:
     (failure,) = checks.examined(Evidence([], NEEDS, extra=mesh("a", "b", a_b=T)))
     assert (failure.host, failure.check) == ("b", "nccl")
 
@@ -364,7 +364,7 @@ def test_another_address_in_a_common_network_is_suggested() -> None:
         assert ('set `address` to "10.1.0.1", in a network of gpu-02' in failure.hint) == suggested, failure
 
 
-def test_an_address_that_leads_nowhere_is_replaced_by_one_in_a_common_network() -> None:
+def test_an_unreachable_address_is_replaced_by_one_in_a_common_network() -> None:
     of_one = [{"name": "eth0", "ip": "192.0.2.1"}, {"name": "ib0", "ip": "10.0.0.1"}]
     one = report("gpu-01", host__address="localhost", facts__addresses=of_one)
     pair = PairReported("gpu-02", "gpu-01", "localhost:2222", False, None, None, "refused", "127.0.0.1")
@@ -385,7 +385,7 @@ MORE = [{"name": "ib0", "ip": "10.1.0.1"}, {"name": "ib1", "ip": "10.2.0.1"}]
         {"facts__gpus": GPUS, "facts__addresses": [{"name": EVIL, "ip": "10.0.0.1"}, *MORE]},
     ],
 )
-def test_what_a_host_says_never_stands_bare_in_what_we_advise(changes: dict[str, Any]) -> None:
+def test_text_from_a_host_is_quoted_in_advice(changes: dict[str, Any]) -> None:
     """Whoever copies the line after `try:` runs it on a machine of theirs."""
     two = [report("gpu-01", **changes), report("gpu-02")]
     address = two[0].host.address
@@ -399,7 +399,7 @@ def test_what_a_host_says_never_stands_bare_in_what_we_advise(changes: dict[str,
     assert all("curl" not in re.sub(r"'[^']*'", "", hint) for hint in hints), hints
 
 
-def test_thirty_firewalls_of_sixty_four_hosts_are_one_error() -> None:
+def test_thirty_firewalled_hosts_of_sixty_four_are_one_error() -> None:
     names = [f"gpu-{number:02}" for number in range(1, 65)]
     hosts = [Host(name, name, f"10.0.0.{number}") for number, name in enumerate(names, 1)]
     pairs = []
@@ -416,7 +416,7 @@ def test_thirty_firewalls_of_sixty_four_hosts_are_one_error() -> None:
     assert without(hosts, checks, ()) == tuple(names[:30])
 
 
-def test_who_is_left_out() -> None:
+def test_failing_and_excluded_hosts_are_skipped() -> None:
     hosts = [Host("a", "a", "a", role=Role.CHIEF), *(Host(name, name, name) for name in "bcd")]
     full = {name: CheckReported(name, "disk", Level.FAIL, "full") for name in "abcd"}
     assert without(hosts, [CheckReported("b", "disk", Level.WARN, "little")], ()) == ()
@@ -427,7 +427,7 @@ def test_who_is_left_out() -> None:
     assert without(hosts, [*full.values()], ()) == ()
 
 
-def test_the_own_name_of_a_host_has_to_lead_to_its_address_where_gloo_announces_it() -> None:
+def test_a_host_s_name_must_resolve_to_the_address_gloo_announces() -> None:
     packages = {"jax": "0.9.0", "jaxlib": "0.9.0", "torch": "2.9.0", "numpy": "2.4.6"}
     two = [ETH, {"name": "ib0", "ip": "10.1.0.1"}, {"name": "lo", "ip": "127.0.0.1"}]
     natted = "2a02::1 STREAM n1\n10.1.0.1 STREAM\n"
@@ -531,7 +531,7 @@ CARDS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_what_nvidia_smi_says_is_judged() -> None:
+def test_nvidia_smi_output_is_judged() -> None:
     text = ""
     for name, row in CARDS.items():
         more = {key: value for key, value in row.items() if key not in ("card", "all")}
@@ -564,7 +564,7 @@ CHANGES: list[tuple[wire.GpuLook, wire.GpuLook]] = [
 ]
 
 
-def test_what_has_changed_is_told_with_when() -> None:
+def test_changes_are_reported_with_their_time() -> None:
     text = ""
     for before, now in CHANGES:
         found = sorted(gpus.changes("gpu-03", before, now, NOW / 1e9 - 60, NOW / 1e9))
@@ -573,7 +573,7 @@ def test_what_has_changed_is_told_with_when() -> None:
 
 
 @pytest.mark.parametrize("words", ["\x1b[2J" * 9000, "9" * 9000, "0x" + "F" * 900, "{0.__class__}", ""])
-def test_hostile_values_are_words(words: str) -> None:
+def test_hostile_values_are_plain_text(words: str) -> None:
     card = dict.fromkeys(H100, words) | {"index": "0", words: words}
     began = time.monotonic()
     results = examined(

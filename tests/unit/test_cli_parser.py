@@ -69,7 +69,7 @@ def mistake(line: str) -> str:
     return f"$ orchestrate {line}\n{error.what}\n  why: {error.why}\n  try: {error.hint}\n"
 
 
-def test_mistakes() -> None:
+def test_mistakes_are_reported() -> None:
     matches_golden("cli/mistakes.txt", "\n".join(map(mistake, MISTAKES)))
 
 
@@ -115,7 +115,7 @@ def test_help_is_printed(line: str, words: str, capsys: pytest.CaptureFixture[st
         ("launch -- run --detach", "detach", False),
     ],
 )
-def test_values(line: str, name: str, value: object) -> None:
+def test_values_are_parsed(line: str, name: str, value: object) -> None:
     assert getattr(parse(shlex.split(line)), name) == value
 
 
@@ -139,7 +139,7 @@ RUN, OVER = "20260102-030405-abcd", "20260103-030405-efgh"
         ("orchestrate launch --hosts ", "hosts.toml", "train.py"),
     ],
 )
-def test_what_is_offered(typed: str, offered: str, others: str, tmp_path: Path) -> None:
+def test_completions_that_are_offered(typed: str, offered: str, others: str, tmp_path: Path) -> None:
     for name in ("gpu-01", "gpu-02", "head"):
         with (tmp_path / "hosts.toml").open("a") as file:
             file.write(f'[[host]]\nssh = "{name}"\naddress = "{name}"\n')

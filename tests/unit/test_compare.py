@@ -96,7 +96,7 @@ ROWS: dict[str, tuple[tuple[ev.Event, ...], dict[str, Any]]] = {
 }
 
 
-def test_each_difference_is_told_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactly_the_differences_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = ""
     for name, (events, changes) in ROWS.items():
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))
@@ -108,13 +108,13 @@ def test_each_difference_is_told_and_nothing_else(tmp_path: Path, monkeypatch: p
     matches_golden("report/differences.txt", text)
 
 
-def test_addresses_of_rehearsals_are_no_difference() -> None:
+def test_rehearsal_addresses_do_not_count_as_a_difference() -> None:
     hosts = (replace(plans.host("a"), address=f"127.0.0.{number}") for number in (2, 3))
     folders = [folder(run, hosts=(host,)) for run, host in zip((A, B), hosts, strict=True)]
     assert differences(list(map(facts_of, folders))) == []
 
 
-def test_one_screen_or_all_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_comparison_fits_one_screen_or_is_complete_json(capsys: pytest.CaptureFixture[str]) -> None:
     files = {f"f{number}.py": "1" for number in range(100)}
     folder(A, ended(ev.Outcome.SUCCEEDED))
     failed = ended(ev.Outcome.FAILED, ev.FailureKind.NAN)

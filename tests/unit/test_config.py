@@ -114,7 +114,7 @@ HOSTS = (
 )
 
 
-def test_what_hosts_are_read_as() -> None:
+def test_host_entries_are_read() -> None:
     """Of each host its name, and what is not as in one of which nothing is said."""
     text = ""
     for given in HOSTS:
@@ -128,7 +128,7 @@ def test_what_hosts_are_read_as() -> None:
     matches_golden("config/hosts.txt", text)
 
 
-def test_files_of_this_machine_are_found_from_the_inventory(tmp_path: Path) -> None:
+def test_local_files_are_relative_to_the_inventory(tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
     data = '\n[data]\npaths = ["x/y/", "~/z", "/q"]\nkeras = ["m.npz"]\ntfds_dir = "t"\n'
     path.write_text(A + 'identity = "keys/a"\nssh_config = "/etc/x"' + B + 'identity = "~/b"' + data)
@@ -140,7 +140,7 @@ def test_files_of_this_machine_are_found_from_the_inventory(tmp_path: Path) -> N
     )
 
 
-def test_the_example_is_right_also_with_every_comment_removed() -> None:
+def test_the_example_is_valid_even_with_every_line_uncommented() -> None:
     text = (Path(__file__).parents[2] / "hosts.example.toml").read_text()
     assert len(hosts(text)) == 4
     shown = {line.split("=")[0].strip(" #") for line in text.split("\n") if "=" in line}
@@ -328,7 +328,7 @@ def mistakes(text: str | bytes) -> str:
         ("file", "", IN_A_FILE),
     ],
 )
-def test_mistakes(name: str, before: str, texts: tuple[str | bytes, ...]) -> None:
+def test_mistakes_are_reported(name: str, before: str, texts: tuple[str | bytes, ...]) -> None:
     def row(text: str | bytes) -> str:
         whole = text if isinstance(text, bytes) else before + text
         return f"{text[:300]!r}\n    " + mistakes(whole).replace("\n", "\n    ") + "\n"
@@ -336,13 +336,13 @@ def test_mistakes(name: str, before: str, texts: tuple[str | bytes, ...]) -> Non
     matches_golden(f"config/{name}.txt", "".join(map(row, texts)))
 
 
-def test_data_is_a_folder_or_a_file(tmp_path: Path) -> None:
+def test_data_may_be_a_folder_or_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert absent(str(tmp_path / "fifo")) == "is neither a folder nor a file"
     assert not absent(str(tmp_path))
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     missing, folder, fifo, zero, large = (
         tmp_path / name for name in ("missing.toml", "folder", "fifo", "zero", "large")
     )

@@ -36,7 +36,7 @@ def read(folder: Path) -> Contents:
     return read_data([DataPath("files/mine", folder)])
 
 
-def test_its_pieces_are_its_files_end_to_end(folder: Path) -> None:
+def test_pieces_are_the_concatenated_files(folder: Path) -> None:
     made = read(folder)
     assert [file.path for file in made.manifest.files] == [
         f"files/mine/{name}" for name in ("a", "sub/b", "sub/empty", "ü")
@@ -46,7 +46,7 @@ def test_its_pieces_are_its_files_end_to_end(folder: Path) -> None:
     assert [blob.size for blob in made.manifest.pieces[0]] == [BLOB]
 
 
-def test_what_was_read_is_not_read_again_until_what_was_kept_of_it_is_damaged(
+def test_cached_digests_are_used_until_the_cache_is_damaged(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = read(folder)
@@ -61,7 +61,7 @@ def test_what_was_read_is_not_read_again_until_what_was_kept_of_it_is_damaged(
     assert read(folder).digest == first.digest
 
 
-def test_what_no_message_can_name_is_refused_before_it_is_read(
+def test_data_with_too_many_names_is_refused_before_it_is_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contents, "_MOST_NAMED", 5 * 64)  # bytes: there are five digests, beside the names
@@ -70,7 +70,7 @@ def test_what_no_message_can_name_is_refused_before_it_is_read(
         read(folder)
 
 
-def test_a_change_while_it_is_sent_is_an_error_that_names_the_file(folder: Path) -> None:
+def test_a_file_changed_while_being_sent_is_named_in_the_error(folder: Path) -> None:
     made = read(folder)
     with (folder / "a").open("r+b") as file:
         file.write(b"x")
@@ -82,7 +82,7 @@ def test_a_change_while_it_is_sent_is_an_error_that_names_the_file(folder: Path)
     assert caught.value.why == "No such file or directory"
 
 
-def test_links_are_followed_where_they_lead_somewhere(folder: Path, tmp_path: Path) -> None:
+def test_valid_links_are_followed(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "big disk"
     other.mkdir()
     (other / "c").write_text("far away")
@@ -98,7 +98,7 @@ def test_links_are_followed_where_they_lead_somewhere(folder: Path, tmp_path: Pa
     assert "/no/such/disk" in caught.value.why
 
 
-def test_nothing_is_said_of_nothing(tmp_path: Path) -> None:
+def test_empty_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="nothing but empty folders"):
         read(tmp_path / "empty")

@@ -69,7 +69,7 @@ TABLES = [("Keys of `[[host]]`", HOST_KEYS, Host), ("Keys of `[job]`", JOB_KEYS,
 
 
 @pytest.mark.parametrize(("title", "keys", "kind"), TABLES)
-def test_every_key_is_in_the_table_with_its_default(title: str, keys: dict[str, object], kind: type) -> None:
+def test_every_key_is_documented_with_its_default(title: str, keys: dict[str, object], kind: type) -> None:
     table = {row[0].strip("`"): row for row in rows(section(page("inventory"), title))}
     assert list(table) == list(keys)
     for field in fields(kind):
@@ -81,7 +81,7 @@ def test_every_key_is_in_the_table_with_its_default(title: str, keys: dict[str, 
             assert json.loads(said.strip("`")) == field.default, field.name
 
 
-def test_every_other_key_and_every_role_is_on_the_page_of_the_inventory() -> None:
+def test_every_other_key_and_role_is_on_the_inventory_page() -> None:
     text = page("inventory")
     assert list(HOST_KEYS)[3:] == list({**DEFAULTS_KEYS, **ROLE_KEYS})
     assert "Keys from `user` to `container_engine` are also valid under `[defaults]`" in text
@@ -105,7 +105,7 @@ def options(verb: str) -> list[str]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_option_is_on_the_page_of_its_verb(verb: str) -> None:
+def test_every_option_is_documented_on_the_page_of_its_verb(verb: str) -> None:
     text = page(PAGE_OF_VERB.get(verb, verb))
     assert f"orchestrate {verb}" in text
     missing = [option for option in options(verb) if f"`{option}" not in text]
@@ -113,7 +113,7 @@ def test_every_option_is_on_the_page_of_its_verb(verb: str) -> None:
     assert "`--debug`" in page("troubleshooting")
 
 
-def test_the_exit_statuses_are_those_of_the_code() -> None:
+def test_documented_exit_statuses_match_the_code() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [int(row[0]) for row in rows(section(readme, "Exit status"))] == sorted(map(int, ExitStatus))
 
@@ -130,7 +130,7 @@ def test_every_event_failure_and_check_is_in_its_table() -> None:
     assert set(checked) == {check.name for check in checks.TABLE}
 
 
-def test_every_message_that_is_explained_is_said_somewhere() -> None:
+def test_every_explained_message_exists_in_the_code() -> None:
     sources = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "orchestrator").rglob("*.py"))
     said = re.sub(r'"\s*f?"', "", sources)
     text = page("troubleshooting")
@@ -162,14 +162,14 @@ def links() -> Iterator[tuple[Path, str]]:
 @pytest.mark.parametrize(
     ("file", "link"), sorted(set(links())), ids=lambda part: str(part).rpartition("/")[2]
 )
-def test_every_relative_link_leads_somewhere(file: Path, link: str) -> None:
+def test_every_relative_link_resolves(file: Path, link: str) -> None:
     path, _, anchor = link.partition("#")
     target = file.parent / path if path else file
     assert target.exists()
     assert not anchor or anchor in anchors(target.read_text(encoding="utf-8"))
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
+def test_every_page_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     missing = [file.name for file in PAGES[1:] if f"({file.relative_to(ROOT)}" not in readme]
     assert not missing
@@ -202,7 +202,7 @@ def test_wheels_for_the_requested_python_do_not_depend_on_the_controllers(minor:
     assert minor in fit.minors
 
 
-def test_they_are_all_read() -> None:
+def test_every_row_of_packages_is_read() -> None:
     assert len(ROWS) == 5
 
 
@@ -255,7 +255,7 @@ def row(name: str, made: object) -> str:
     return f"| `{name}` | {' '.join(shown.split())} |"
 
 
-def test_the_reference_is_made_of_the_docstrings() -> None:
+def test_the_reference_is_generated_from_the_docstrings() -> None:
     page = REFERENCE.read_text(encoding="utf-8")
     before, _, rest = page.partition(HEAD)
     _, _, after = rest.partition(END)
@@ -284,7 +284,7 @@ def schema() -> dict[str, Any]:
     }
 
 
-def test_the_schema_in_docs_is_that_of_the_events() -> None:
+def test_the_documented_schema_matches_the_events() -> None:
     matches_golden("../../docs/events.schema.json", json.dumps(schema(), indent=1) + "\n")
 
 
@@ -297,7 +297,7 @@ def test_the_schema_in_docs_is_that_of_the_events() -> None:
         TaskExited("worker/0", "gpu-01", "1", None, 9, "", 1.0, 2.0, stopped=True),
     ],
 )
-def test_events_are_as_the_schema_says(event: Event) -> None:
+def test_events_match_the_schema(event: Event) -> None:
     line = json.loads(encode(Stamped(1.0, event)))
     jsonschema.validate(line, schema())
     for broken in ({**line, "event": "Nothing"}, {**line, "at": "now"}, {"at": 1.0, "event": line["event"]}):

@@ -69,7 +69,7 @@ def compared(plan: RunPlan, usual: RunPlan) -> list[str]:
     ]
 
 
-def test_what_a_program_changes() -> None:
+def test_environment_changes_for_a_program() -> None:
     text = []
     for hosts in ((host("a"),), (host("a"), host("b"))):
         usual = make(*hosts, command=TRAIN, sources=(PLAIN,))
@@ -143,7 +143,7 @@ NOT_NOTED = ("hostname", "look.py", "bash look.sh", "python -m pytest", "make da
 
 
 @pytest.mark.parametrize("command", [*NOTED, *NOT_NOTED])
-def test_keras_is_noted_where_a_program_names_it(
+def test_the_keras_backend_is_noted_where_a_program_names_keras(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, text in FILES.items():
@@ -189,7 +189,7 @@ SHOWN: list[tuple[str, str, str, FrameworkName]] = [
 ]
 
 
-def test_a_program_or_its_command_or_the_environment_shows_the_framework() -> None:
+def test_the_framework_is_detected_from_program_command_or_environment() -> None:
     text = ""
     for command, source, value, name in SHOWN:
         env = {"KERAS_BACKEND": value} if value else {}
@@ -241,13 +241,13 @@ def launched(command: tuple[str, ...], hosts: str = "a,b") -> dict[str, str]:
 
 
 @pytest.mark.parametrize("source", ["import keras_tuner", "import os"])
-def test_the_file_for_other_launchers_looks_for_a_search(source: str, tmp_path: Path) -> None:
+def test_orchestrate_rank_detects_a_tuner_search(source: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(source)
     env = launched(("p", str(tmp_path / "train.py")))
     assert env.get("KERASTUNER_TUNER_ID") == ("tuner0" if "tuner" in source else None)
 
 
-def test_hosts_that_a_framework_or_its_launcher_cannot_have_are_refused() -> None:
+def test_hosts_unsupported_by_a_framework_or_launcher_are_refused() -> None:
     for role in ("worker", "chief"):
         with pytest.raises(UsageError, match="has the role chief, and the program's framework is PyTorch"):
             make(host("a", role), host("b", "chief"), command=("t.py",), sources=("import torch",))
@@ -257,7 +257,7 @@ def test_hosts_that_a_framework_or_its_launcher_cannot_have_are_refused() -> Non
 
 
 @pytest.mark.parametrize("option", ["--node_rank=0", "--node-rank 0", "--machine_rank=0"])
-def test_a_node_rank_that_all_hosts_would_have_is_refused(option: str) -> None:
+def test_a_node_rank_shared_by_all_hosts_is_refused(option: str) -> None:
     starts = "accelerate launch" if option.startswith("--machine") else "torchrun"
     command = (*starts.split(), "--nnodes=2", *option.split(), "train.py")
     with pytest.raises(UsageError, match="same on all 2 hosts"):
@@ -325,7 +325,7 @@ def test_torchrun_standalone_trains_on_each_host(command: str, shell: str, alone
     assert shell or ("PET_NNODES" in launched(words)) is not alone
 
 
-def test_preflight_goes_by_the_framework_or_the_program_of_the_job(
+def test_preflight_uses_the_framework_of_the_job_or_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -334,7 +334,7 @@ def test_preflight_goes_by_the_framework_or_the_program_of_the_job(
         assert needs(preflight.everything(PreflightRequest(Inventory((host("a"),), job)))).framework is TORCH
 
 
-def test_the_file_for_other_launchers_tells_the_same() -> None:
+def test_orchestrate_rank_sets_the_same_variables() -> None:
     """orchestrate_rank.py, for Slurm and Kubernetes, stands alone; the names are one contract."""
     hosts = [("a", 2222), ("a", 2223), ("[fd00::5]", 2222)]
     standing = Standing(1, (("a", 2222), ("a", 2223), ("fd00::5", 2222)), 1, 2, 0, 2, None)

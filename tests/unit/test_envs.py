@@ -31,7 +31,7 @@ HOST = '[[host]]\nssh = "a"\n'
 DEBIAN = Platform("x86_64", "glibc 2.36", "3.11.2")
 
 
-def test_every_key_and_none() -> None:
+def test_every_key_of_env_and_no_key() -> None:
     index = "https://packages.example/simple"
     keys = (
         'requirements = "pyproject.toml"\npackages = ["wandb>=0.17"]\nextras = ["gpu"]\n'
@@ -55,12 +55,12 @@ def test_every_key_and_none() -> None:
         ("tensorflow-cpu\ntensorflow[and-cuda]>=2.16", ["tensorflow[and-cuda]>=2.16"]),
     ],
 )
-def test_the_full_tensorflow_never_comes_beside_the_lighter_one(listing: str, overrides: list[str]) -> None:
+def test_tensorflow_cpu_overrides_the_full_tensorflow(listing: str, overrides: list[str]) -> None:
     assert overrides_of(listing) == overrides
 
 
 @pytest.mark.usefixtures("index")
-def test_a_platform_gets_the_packages_whose_markers_fit_it() -> None:
+def test_a_platform_gets_the_packages_with_matching_markers() -> None:
     text = (
         "small==1.0 ; sys_platform == 'linux'\n"
         "other==9.0 ; sys_platform == 'win32'\n"
@@ -104,7 +104,7 @@ ARM, ALPINE, OLD = Platform("aarch64", "glibc 2.39"), Platform("x86_64", ""), Pl
         ([published("t", GNU[0]), published("u", GNU[4])], DEBIAN, "3.11", "t, u"),
     ],
 )
-def test_the_python_is_chosen_by_the_wheels_of_the_packages(
+def test_the_python_version_is_chosen_by_available_wheels(
     packages: list[dict[str, Any]], target: Platform, asked: str, expected: tuple[tuple[int, ...], str] | str
 ) -> None:
     found = fit(packages, target)
@@ -161,7 +161,7 @@ LOCKED = "tensorflow-cpu==2.16.2\nnumpy==1.26.4 ; sys_platform == 'linux'\n"
 @pytest.mark.parametrize("which", [0, 1])
 # Cut, an environment would lack a package; None is a named pipe.
 @pytest.mark.parametrize("damage", [b"tensorflow-cpu==2.16.2\n", b"\xff\xfe", None])
-def test_a_kept_lock_that_is_damaged_is_made_anew(
+def test_a_damaged_cached_lock_is_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None, which: int
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -194,7 +194,7 @@ def test_a_kept_lock_that_is_damaged_is_made_anew(
     [(">=3.12.4", ">=3.11,>=3.12.4"), (">=3.9,<3.13", "<3.13,>=3.11,>=3.9"), ("three", None)],
 )
 @pytest.mark.parametrize("name", ["pyproject.toml", "uv.lock"])
-def test_a_project_says_itself_which_pythons_it_runs_on(
+def test_a_project_declares_its_supported_pythons(
     tmp_path: Path, name: str, asked: str, python: str | None
 ) -> None:
     head = "[project]\n" if name == "pyproject.toml" else ""
@@ -218,7 +218,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("index")
-def test_what_a_build_lists_is_not_remembered(tmp_path: Path) -> None:
+def test_dynamic_dependencies_are_not_cached(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "mine"\nversion = "1"\ndynamic = ["dependencies"]\n'
         '[build-system]\nrequires = []\nbuild-backend = "builder"\nbackend-path = ["."]\n'
@@ -239,7 +239,7 @@ def test_what_a_build_lists_is_not_remembered(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("index")
-def test_packages_beside_a_uv_lock_are_more_of_them(tmp_path: Path) -> None:
+def test_packages_next_to_a_uv_lock_are_added_to_it(tmp_path: Path) -> None:
     project = (
         '[project]\nname = "mine"\nversion = "1"\ndependencies = ["small"]\nrequires-python = ">=3.11"\n'
     )
@@ -276,7 +276,7 @@ FOREIGN: dict[str, tuple[str | bytes, str, str]] = {
 
 
 @pytest.mark.parametrize("row", FOREIGN)
-def test_a_file_of_another_tool_is_refused_with_a_fix_that_works(
+def test_a_file_of_another_tool_is_refused_with_a_working_fix(
     tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch, row: str
 ) -> None:
     content, what, fix = FOREIGN[row]
@@ -298,7 +298,7 @@ def test_a_file_of_another_tool_is_refused_with_a_fix_that_works(
         assert lock.resolve(Environment("pyproject.toml")).names == ("small",)
 
 
-def test_what_pip_lists_of_packages_from_files_can_be_resolved(tmp_path: Path, index: Path) -> None:
+def test_pip_freeze_output_with_file_paths_can_be_resolved(tmp_path: Path, index: Path) -> None:
     """conda installs from files: `pip freeze` writes their paths."""
     venv.create(tmp_path / "venv", with_pip=True)
     pip = [str(tmp_path / "venv/bin/python"), "-m", "pip", "--disable-pip-version-check"]
@@ -315,7 +315,7 @@ def test_what_pip_lists_of_packages_from_files_can_be_resolved(tmp_path: Path, i
 
 
 @pytest.mark.usefixtures("index")
-def test_an_index_that_only_the_file_names_is_refused_where_a_package_comes_from_it(tmp_path: Path) -> None:
+def test_an_index_named_only_in_the_file_is_refused_if_a_package_needs_it(tmp_path: Path) -> None:
     torchs = tmp_path / "torchs"
     torchs.mkdir()
     wheel(torchs, "small", "1.0+cu1", "")
@@ -332,14 +332,14 @@ def test_an_index_that_only_the_file_names_is_refused_where_a_package_comes_from
 
 
 @pytest.mark.usefixtures("index")
-def test_only_what_the_resolver_complains_of_is_explained() -> None:
+def test_only_resolver_errors_are_explained() -> None:
     with pytest.raises(UsageError, match=r"\[env\] asks for 'small==1.0\+cpu'"):
         lock.resolve(Environment(packages=("small==1.0+cpu",)))
     with pytest.raises(ClusterError, match="cannot resolve"):
         lock.resolve(Environment(packages=("small==7", "other==2.0")))
 
 
-def test_what_pip_was_told_counts_where_uv_was_told_nothing(tmp_path: Path) -> None:
+def test_pip_settings_apply_where_uv_has_none(tmp_path: Path) -> None:
     def passed_on(**login: str) -> dict[str, str]:
         made = environment_of({"HOME": str(tmp_path), **login})
         return {name: made[name] for name in ("UV_DEFAULT_INDEX", "ALL_PROXY") if name in made}
@@ -365,7 +365,7 @@ def test_what_pip_was_told_counts_where_uv_was_told_nothing(tmp_path: Path) -> N
         ),
     ],
 )
-def test_a_file_that_requirements_include_changes_the_recipe(tmp_path: Path, name: str, text: str) -> None:
+def test_a_file_included_by_requirements_changes_the_recipe(tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     (tmp_path / "more.txt").write_text("small\n")
@@ -394,7 +394,7 @@ def test_a_file_that_requirements_include_changes_the_recipe(tmp_path: Path, nam
         ("[tool.uv]\nindex-url = 'https://me:secret@example.org'", "contains a login"),
     ],
 )
-def test_the_header_of_a_script(lines: str, found: tuple[str, ...] | str) -> None:
+def test_a_script_header_is_read(lines: str, found: tuple[str, ...] | str) -> None:
     rows = "\n".join(f"# {line}".rstrip() for line in lines.split("\n"))
     text = f"#!/bin/sh\n# /// script\n{rows}\n# ///\nimport os\n"
     if isinstance(found, tuple):
@@ -412,7 +412,7 @@ def test_the_header_of_a_script(lines: str, found: tuple[str, ...] | str) -> Non
         assert re.search(why, error.value.why)
 
 
-def test_a_setting_of_uv_matters_only_in_a_header_that_is_used() -> None:
+def test_uv_settings_matter_only_in_a_header_that_is_used() -> None:
     """The fix that is suggested for one is an [env], which takes the place of the header."""
     text = "# /// script\n# dependencies = ['x']\n# [tool.uv]\n# resolution = 'lowest'\n# ///\n"
     with pytest.raises(UsageError) as error:
@@ -421,7 +421,7 @@ def test_a_setting_of_uv_matters_only_in_a_header_that_is_used() -> None:
     assert of_script(text, "my train.py", is_used=False) is not None
 
 
-def test_only_a_header_counts() -> None:
+def test_only_a_real_header_counts() -> None:
     for text in ("import os", "# /// other\n# a = 1\n# ///\n", "x = '''\n  # /// script\n'''"):
         assert of_script(text, "x.py") is None
 
@@ -436,6 +436,6 @@ def test_only_a_header_counts() -> None:
         ("uv sync", False),
     ],
 )
-def test_what_uv_run_would_read_from_the_header(line: str, is_same: bool) -> None:
+def test_the_header_is_read_as_uv_run_would(line: str, is_same: bool) -> None:
     words = tuple(line.split())
     assert without_uv(words) == (("train.py", "3") if is_same else words)

@@ -51,7 +51,7 @@ def test_manifests() -> None:
     matches_golden("export/jobset.yaml", shown(roles(), jobset=True))
 
 
-def test_a_job_set_is_done_when_those_who_train_are() -> None:
+def test_a_job_set_is_done_when_its_training_tasks_are() -> None:
     rows = [("a", "worker", ()), ("e", "evaluator", ("evaluate.py",)), ("s", "service", ("serve.py",))]
     plan = plans.make(*(host(name, role, command=own) for name, role, own in rows), command=("train.py",))
     spec = made(plan, jobset=True)[1]["spec"]
@@ -74,7 +74,7 @@ def test_batch_files() -> None:
 
 @pytest.mark.parametrize("plan", [workers(), roles()])
 @pytest.mark.parametrize("table", [TABLE, Kubernetes("image")])
-def test_what_is_printed_is_valid(plan: RunPlan, table: Kubernetes) -> None:
+def test_exported_manifests_are_valid(plan: RunPlan, table: Kubernetes) -> None:
     for manifest in yaml.safe_load_all(kubernetes.text(made(plan, table), plan, [])):
         kubernetes_validate.validate(manifest, "1.30", strict=True)
     # Of jobset.x-k8s.io/v1alpha2 kubernetes-validate has no schema, but of its jobs.
@@ -83,7 +83,7 @@ def test_what_is_printed_is_valid(plan: RunPlan, table: Kubernetes) -> None:
         kubernetes_validate.validate(manifest, "1.30", strict=True)
 
 
-def test_texts_survive_yaml_and_keys_are_a_config_maps() -> None:
+def test_text_survives_yaml_and_keys_are_valid_in_a_config_map() -> None:
     code = {"a/b.py": b"if 1:\n\tpass  \n", "a_b.py": b"# \xc3\xa4: 'x'", ".x": b"", "y": b"\r\n\x85 no"}
     plan = workers()
     text = kubernetes.text(kubernetes.manifests(plan, TABLE, code, "", jobset=False), plan, [])
@@ -101,13 +101,13 @@ def test_texts_survive_yaml_and_keys_are_a_config_maps() -> None:
         ([host("a", env={"X": "1"}), host("b")], "environment"),
     ],
 )
-def test_hosts_that_an_engine_cannot_tell_apart_are_refused(hosts: list[Host], word: str) -> None:
+def test_hosts_an_engine_cannot_distinguish_are_refused(hosts: list[Host], word: str) -> None:
     plan = plans.make(*hosts, command=("train.py",))
     with pytest.raises(UsageError, match=word):
         slurm.plain_batch(plan, "/", [])
 
 
-def test_the_code_is_the_programs_alone(tmp_path: Path) -> None:
+def test_exported_code_is_only_that_of_the_program(tmp_path: Path) -> None:
     """Neither the inventory nor what an earlier export wrote."""
     (tmp_path / "hosts.toml").write_text(
         '[export.kubernetes]\nimage = "i"\n[[host]]\nssh = "a"\naddress = "10.0.0.1"\n'
@@ -121,7 +121,7 @@ def test_the_code_is_the_programs_alone(tmp_path: Path) -> None:
     assert "out" not in next(yaml.safe_load_all(done.out))["data"], "it is being written"
 
 
-def test_what_cannot_be_exported_is_refused() -> None:
+def test_unsupported_plans_are_refused() -> None:
     with pytest.raises(UsageError):
         made(workers(), Kubernetes())
     with pytest.raises(UsageError, match="1 MiB"):
@@ -130,12 +130,12 @@ def test_what_cannot_be_exported_is_refused() -> None:
         slurm.batch(roles(), "/", [])
 
 
-def test_torchrun_starts_a_process_for_each_device_there_too() -> None:
+def test_exported_torchrun_starts_one_process_per_device() -> None:
     plan = plans.make(host("a", devices=()), command=("torchrun", "train.py"))
     assert common.environment(plan.tasks) == {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": "1"}
 
 
-def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def half(fd: int, data: bytes) -> None:
         os.write(fd, data[: len(data) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

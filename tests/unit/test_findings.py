@@ -165,11 +165,11 @@ def test_variables_that_a_shell_script_replaces_are_found(text: str, found: tupl
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_a_code_is_told_where_it_is_true(case: Case) -> None:
+def test_findings_appear_exactly_where_they_apply(case: Case) -> None:
     assert [found.code for found in findings.find(of(case))] == ([case.code] if case.code else [])
 
 
-def test_hosts_that_are_to_train_separately_meet_at_localhost() -> None:
+def test_hosts_meant_to_train_separately_rendezvous_at_localhost() -> None:
     together = of(Case(TORCH % "localhost"))
     assert not findings.find(replace(together, recipe=replace(together.recipe, standalone=True)))
 
@@ -196,13 +196,13 @@ def test_a_plan_has_the_findings_of_every_framework() -> None:
     assert [finding.code for finding in found] == ["O108"]
 
 
-def test_a_path_is_one_on_hosts_that_share_their_folder() -> None:
+def test_hosts_sharing_a_folder_have_one_path() -> None:
     alone = of(Case(MADE + SAVE))
     (found,) = findings.find(replace(alone, one_folder=True))
     assert (found.code, found.path, found.line) == ("O105", "train.py", 9)
 
 
-def test_every_code_has_a_case_and_a_section() -> None:
+def test_every_finding_has_a_case_and_a_section() -> None:
     on_hosts = {findings.PROGRAM, findings.PATH}
     assert {case.code for case in CASES.values()} - {""} == set(findings.CODES) - on_hosts
     page = (ROOT / "docs/lint.md").read_text(encoding="utf-8")
@@ -244,7 +244,7 @@ CORPUS = dict(launched())
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_nothing_false_is_found_in_a_program_that_trains(name: str) -> None:
+def test_working_programs_have_no_false_findings(name: str) -> None:
     roles, job, path = CORPUS[name]
 
     def read(path: str) -> str | None:
@@ -353,7 +353,7 @@ def command_of(line: str, project: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(("line", "what", "way"), MISTAKES, ids=[line for line, *_ in MISTAKES])
-def test_a_mistake_is_one_error_with_a_fix_that_we_take(
+def test_a_mistake_is_one_error_with_a_working_fix(
     project: Path, line: str, what: str, way: str | None
 ) -> None:
     command = command_of(line, project)
@@ -399,18 +399,18 @@ GOOD = [
 
 
 @pytest.mark.parametrize("line", GOOD)
-def test_nothing_is_said_of_what_may_be_right(project: Path, line: str) -> None:
+def test_possibly_correct_commands_are_not_reported(project: Path, line: str) -> None:
     refusals.check(tuple(shlex.split(line)), look(project))
 
 
-def test_links_that_lead_out_of_the_code_are_paths_that_hosts_may_lack(project: Path) -> None:
+def test_links_out_of_the_code_are_reported_as_possibly_missing_paths(project: Path) -> None:
     seen = look(project)
     assert seen.links == {str(project.parent): "the link above", "/home/me/shared": "the link shared"}
     everything = replace(seen, exists=lambda _: True, everywhere=lambda path: path != "/home/me/shared")
     assert read_program(("train.py",), everything).own_paths == {"/home/me/shared": "the link shared"}
 
 
-def test_a_setup_may_make_the_program(project: Path) -> None:
+def test_the_program_may_be_created_by_the_setup(project: Path) -> None:
     """`setup = "make"`."""
     refusals.check(("./build/train",), replace(look(project), prepared=True))
 
@@ -439,7 +439,7 @@ def test_a_setup_may_make_the_program(project: Path) -> None:
         "./go",
     ],
 )
-def test_a_program_that_a_shell_runs_is_read_as_well(line: str) -> None:
+def test_a_program_run_by_a_shell_is_read_too(line: str) -> None:
     """What it imports decides which Keras it gets, however it is started."""
     texts = {"start.sh": "#!/bin/bash\n# python old.py\nset -e\npython train.py --epochs $1\n", **FILES}
     texts["Makefile"] = "test:\n\tpython test.py\nfit: test\n\t@mkdir -p out\n\t$(PYTHON) train.py\n"
@@ -452,7 +452,7 @@ def test_a_program_that_a_shell_runs_is_read_as_well(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["bash -c 'cd ./deep && python fit.py'", "bash outer.sh", "./run/a.sh"])
-def test_a_program_in_a_folder_that_a_shell_enters_is_read(line: str) -> None:
+def test_a_program_in_a_folder_entered_by_a_shell_is_read(line: str) -> None:
     texts = {
         "deep/fit.py": "import torch\n",
         "deep/in.sh": "python -m fit\n",
@@ -462,7 +462,7 @@ def test_a_program_in_a_folder_that_a_shell_enters_is_read(line: str) -> None:
     assert [source.path for source in sources.read(tuple(shlex.split(line)), texts.get)] == ["deep/fit.py"]
 
 
-def test_a_module_is_read_and_what_a_shell_only_mentions_is_not(project: Path) -> None:
+def test_a_module_is_read_but_files_a_shell_only_mentions_are_not(project: Path) -> None:
     texts = {"pkg/a.py": "from . import lib\n", "pkg/lib.py": "", "/__init__.py": ""}  # the last is elsewhere
     read = sources.read(("python", "-m", "pkg.a"), texts.get)
     assert [source.path for source in read] == ["pkg/a.py", "pkg/lib.py"]
@@ -484,12 +484,12 @@ def test_a_module_is_read_and_what_a_shell_only_mentions_is_not(project: Path) -
         ("[project", []),
     ],
 )
-def test_a_command_that_the_project_declares_is_read(project: str, paths: list[str]) -> None:
+def test_a_command_declared_by_the_project_is_read(project: str, paths: list[str]) -> None:
     texts = {"pyproject.toml": project, "src/acme/cli.py": "import torch\n"}
     assert [source.path for source in sources.read(("fit", "--lr", "1"), texts.get)] == paths
 
 
-def test_options_of_worker_entry_are_judged_here(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_worker_entry_are_checked_locally(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--ephocs=3", "--epochs=x", "--epochs=0"):
         with pytest.raises(UsageError, match=r"--ep"):
             check_builtin((option,))

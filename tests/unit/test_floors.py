@@ -158,7 +158,7 @@ def test_imports_go_down() -> None:
     [("orchestrator", 9), ("orchestrator", 2), ("orchestrator.node", 3)],
     ids=["modules", "rooms", "folders of node"],
 )
-def test_no_import_circles(inside: str, depth: int) -> None:
+def test_there_are_no_import_cycles(inside: str, depth: int) -> None:
     graph: dict[str, set[str]] = {}
     for found in all_imports("orchestrator"):
         if found.target in ORCHESTRATOR and all(
@@ -183,7 +183,7 @@ def test_no_import_circles(inside: str, depth: int) -> None:
 @pytest.mark.parametrize(
     ("program", "apart"), [("orchestrator", "node"), ("orchestrator/node", ""), ("worker_entry", "")]
 )
-def test_no_name_of_a_class_says_two_things(program: str, apart: str) -> None:
+def test_no_class_name_has_two_meanings(program: str, apart: str) -> None:
     """In each of the three programs; one that starts with an underscore is its module's own affair."""
     places: dict[str, list[str]] = {}
     for path in sorted((ROOT / program).rglob("*.py")):
@@ -195,7 +195,7 @@ def test_no_name_of_a_class_says_two_things(program: str, apart: str) -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-def test_node_is_shipped_alone() -> None:
+def test_node_imports_only_the_standard_library() -> None:
     """It becomes the package `orchestrate_node` on a host that has only Python."""
     wrong = [
         str(found)
@@ -218,7 +218,7 @@ _SEAM = re.compile(
 )
 
 
-def test_time_chance_and_threads_come_through_the_clock() -> None:
+def test_time_randomness_and_threads_come_through_the_clock() -> None:
     rooms = [module for module in ORCHESTRATOR.values() if under(module.name, *DECIDES)]
     assert len(rooms) > 20
     wrong = [
@@ -231,7 +231,7 @@ def test_time_chance_and_threads_come_through_the_clock() -> None:
 
 
 @pytest.mark.parametrize("package", sorted(DOORS))
-def test_foreign_packages_have_one_door(package: str) -> None:
+def test_each_third_party_package_is_imported_in_one_place(package: str) -> None:
     wrong = [
         str(found)
         for found in all_imports("orchestrator")
@@ -240,12 +240,12 @@ def test_foreign_packages_have_one_door(package: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_worker_entry_stands_alone() -> None:
+def test_worker_entry_is_independent() -> None:
     wrong = [str(found) for found in all_imports("worker_entry") if ours(found)]
     assert not wrong, "\n".join(wrong)
 
 
-def test_what_is_imported_is_declared() -> None:
+def test_imported_packages_are_declared() -> None:
     declared = {
         requirement.partition(">")[0].strip().replace("-", "_").replace("pyyaml", "yaml")
         for requirement in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -259,7 +259,7 @@ def test_what_is_imported_is_declared() -> None:
     assert not missing, "\n".join(sorted(missing))
 
 
-def test_no_two_threads_read_a_type_for_the_first_time() -> None:
+def test_no_type_is_first_decoded_by_two_threads_at_once() -> None:
     """A value becomes one of our types under `READING`, or by a decoder made when a module is imported."""
     bare, locked = [], 0
     for module in ORCHESTRATOR.values():

@@ -78,7 +78,7 @@ def steps(told: list[Event]) -> list[int]:
     return [event.step for event in told if isinstance(event, TaskProgressed)]
 
 
-def test_a_keeper_that_takes_over_doubles_no_point_and_loses_none(follower: Follower) -> None:
+def test_a_new_keeper_neither_duplicates_nor_loses_points(follower: Follower) -> None:
     """The one before was killed at any moment: between two writes, in mid-line, in mid-epoch."""
     data, run, worker = progress(0, 20), follower._run, TaskId.parse("worker/0")
     log = b"Epoch 3/9\n5/5 - 0s - loss: 0.5 - val_f1: 0.25 - 9ms/step\nEpoch 4/9\n3/"
@@ -130,7 +130,7 @@ def test_a_flood_of_reports_is_bounded_for_viewers_and_on_disk(follower: Followe
     assert isinstance(told[-1], TaskExited)
 
 
-def test_what_tasks_use_of_a_host_is_sampled(follower: Follower) -> None:
+def test_resource_usage_of_tasks_is_sampled(follower: Follower) -> None:
     run = follower._run
     answers = [
         wire.Measured(
@@ -204,7 +204,7 @@ FRAMES: dict[str, list[Frame]] = {
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_what_is_told_of_a_task(name: str, follower: Follower, told: list[Event]) -> None:
+def test_reports_of_a_task_become_events(name: str, follower: Follower, told: list[Event]) -> None:
     for kind, payload, header in FRAMES[name]:
         give(follower, kind, payload, **header)
     matches_golden(f"follow/{name}.txt", "".join(f"{event}\n" for event in told))
@@ -215,12 +215,12 @@ def end(code: int) -> TaskExited:
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [], float("nan"), float("inf"), 10**40])
-def test_a_result_that_is_no_number_is_none(value: object) -> None:
+def test_a_non_numeric_result_is_ignored(value: object) -> None:
     """Also of a stranger, and of a command of the user's own, which reports nothing."""
     assert number(value) is None
 
 
-def test_an_error_of_worker_entry_is_the_hosts_error(tmp_path: Path) -> None:
+def test_an_error_of_worker_entry_is_reported_for_its_host(tmp_path: Path) -> None:
     known = {"message": "no data", "why": "no network", "hint": "do this"}
     told = TaskReported("worker/0", Last.ERROR, known)
     error = _failed(tmp_path / "log", "a", end(1), told, 900.0)
@@ -239,7 +239,7 @@ def test_an_error_of_worker_entry_is_the_hosts_error(tmp_path: Path) -> None:
         ("a1 b2 c2", "b (and 1 more) has error 2; 1 host failed otherwise"),
     ],
 )
-def test_the_cause_of_a_phase_is_the_error_of_most_hosts(errors: str, cause: str) -> None:
+def test_the_most_common_host_error_is_the_cause_of_a_failed_phase(errors: str, cause: str) -> None:
     made = [HostError(each[0], f"has error {each[1]}", kind="k") for each in errors.split()]
     assert failure(Phase.VALIDATE, made).cause == cause
 
@@ -263,7 +263,7 @@ class Troubled:
         self._inner.close()
 
 
-def test_nothing_ends_the_thread_that_tries_again_and_a_changed_key_is_told_once(
+def test_the_reconnect_thread_survives_everything_and_reports_a_changed_key_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = Loop()
@@ -308,7 +308,7 @@ def a_run(fleet: Told) -> Any:
     return SimpleNamespace(id="r1", hosts=hosts, **known)
 
 
-def test_a_run_that_has_just_ended_lets_go_in_a_moment_and_one_that_goes_on_is_named() -> None:
+def test_a_run_that_just_ended_frees_its_ports_soon_and_a_live_one_is_named() -> None:
     fleet = Told(HELD, HELD, FREE)
     lease(a_run(fleet))
     assert fleet.asked == 3

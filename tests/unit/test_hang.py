@@ -61,16 +61,16 @@ STORIES: list[tuple[str, list[Said], float, str]] = [
 
 
 @pytest.mark.parametrize(("name", "story", "now", "verdict"), STORIES, ids=[story[0] for story in STORIES])
-def test_stories(name: str, story: list[Said], now: float, verdict: str) -> None:
+def test_hang_stories(name: str, story: list[Said], now: float, verdict: str) -> None:
     assert after(*sorted(story, key=lambda said: said[0]), now=now) == verdict, name
 
 
-def test_what_was_before_a_host_came_back_is_not_held_against_them() -> None:
+def test_silence_before_a_reconnect_does_not_count() -> None:
     assert after(now=30, since=25) == ""
     assert after(now=30, since=20) == f"silent {BOTH} 10"
 
 
-def test_tasks_that_step_each_for_itself_do_not_lag() -> None:
+def test_independently_stepping_tasks_do_not_lag() -> None:
     assert after(*sorted(BEHIND), now=29.5, completion=Completion.CHIEF) == ""
 
 
@@ -119,7 +119,7 @@ EVALUATED = "worker/0 worker/1 evaluator/0"
         ),
     ],
 )
-def test_what_the_ends_ask_for(
+def test_task_ends_decide_how_the_run_continues(
     who: str, ends: dict[str, TaskExited], completion: Completion, decision: GangDecision, good: bool
 ) -> None:
     known = {TaskId.parse(task): end for task, end in ends.items()}
@@ -167,7 +167,7 @@ def odd(*stands: Stack, completion: Completion = Completion.ALL) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["loop", "fit"])
-def test_a_gang_that_waits_for_one_that_sleeps(how: str) -> None:
+def test_the_sleeping_task_is_named_among_waiting_ones(how: str) -> None:
     stands = [dumped(f"{how}-{index % 2}", f"worker/{index}") for index in range(3)]
     finding = stacks.find(stands, Completion.ALL)
     line = {"loop": "train.py:25 in train", "fit": "train.py:42 in <module>"}[how]
@@ -222,7 +222,7 @@ def test_the_odd_one(who: str, stands: list[Stack], names: list[str]) -> None:
     assert odd(*stands) == names, who
 
 
-def test_a_task_stands_where_a_program_does_that_its_command_started() -> None:
+def test_a_task_s_stack_is_that_of_the_program_its_command_started() -> None:
     """With torchrun: of two, one that does not wait for the others; its loader's process is beside it."""
 
     def dump(*places: str) -> wire.StackProcess:
@@ -243,14 +243,14 @@ def test_a_task_stands_where_a_program_does_that_its_command_started() -> None:
         assert stacks.place(stacks.stack_of("worker/0", "h", processes)) == place
 
 
-def test_with_parameter_servers_only_the_chief_can_be_odd() -> None:
+def test_with_parameter_servers_only_the_chief_can_differ() -> None:
     others = [standing("worker/0", "/t.py:3 in serve"), standing("ps/0", "/t.py:3 in serve")]
     waits = standing("chief/0", WAIT, COORDINATOR, "/t.py:9 in main")
     assert odd(waits, *others, completion=Completion.CHIEF) == []
     assert odd(standing("chief/0", "/t.py:8 in read"), *others, completion=Completion.CHIEF) == ["chief/0"]
 
 
-def test_a_task_that_has_just_ended_stands_nowhere() -> None:
+def test_a_task_that_just_ended_has_no_stack() -> None:
     def of(*processes: wire.StackProcess) -> wire.TaskStacks:
         return wire.TaskStacks("1", "worker/0", processes, 0)
 
@@ -262,7 +262,7 @@ def test_a_task_that_has_just_ended_stands_nowhere() -> None:
     assert left.processes == (alive,)
 
 
-def test_a_host_does_not_say_where_the_tasks_of_another_one_stand(tmp_path: Path) -> None:
+def test_a_host_cannot_report_stacks_of_another_host_s_tasks(tmp_path: Path) -> None:
     def told(*tasks: tuple[str, str]) -> wire.StacksOf:
         return wire.StacksOf(
             tuple(wire.TaskStacks(attempt, task, (process(),), 0) for task, attempt in tasks)
@@ -301,7 +301,7 @@ FIT = (COLLECTIVE, "train.py:9 in <module>")
         (FIT, {0: (LABEL, SCRIPT_OPS), 1: (LABEL, SCRIPT_OPS)}, [], ""),
     ],
 )
-def test_of_tasks_at_one_line_the_one_whose_data_loader_works_is_the_suspect(
+def test_among_tasks_at_one_line_the_one_with_a_busy_data_loader_is_the_suspect(
     main: tuple[str, ...], beside: dict[int, tuple[str, ...]], suspect: list[str], place: str
 ) -> None:
     stands = [standing(f"worker/{n}", *main, before=beside.get(n, ())) for n in range(2)]
@@ -310,7 +310,7 @@ def test_of_tasks_at_one_line_the_one_whose_data_loader_works_is_the_suspect(
         assert stacks.place(stands[1]) == place
 
 
-def test_a_main_thread_that_has_ended_is_the_suspect() -> None:
+def test_a_finished_main_thread_is_the_suspect() -> None:
     hook = "/var/lib/state/site/784d6821/sitecustomize.py:113 in shut_down"
     leaving = standing("worker/1", "/usr/lib/python3.11/threading.py:1583 in _shutdown", hook, before=(FEED,))
     finding = stacks.find([standing("worker/0", "train.py:9 in <module>"), leaving], Completion.ALL)
@@ -339,7 +339,7 @@ PAIR = ("worker/0", "worker/1")
         ((NONE,), True, None),
     ],
 )
-def test_tasks_are_apart_if_every_node_says_so(
+def test_tasks_are_unconnected_only_if_every_node_reports_it(
     states: tuple[Peers, ...], trains: bool, connected: bool | None
 ) -> None:
     found = hang.apart(dict(zip(PAIR, states, strict=False)), PAIR[: len(states)], trains=trains)
@@ -409,7 +409,7 @@ def packed(address: str) -> bytes:
         ("server", ["1550241"], [], ADDRESSES, False),
     ],
 )
-def test_a_connection_with_another_machine(
+def test_connections_between_machines_are_detected(
     side: str, rows: list[str], own: list[str], known: tuple[str, ...], met: bool
 ) -> None:
     found = [row for row in ROWS[side] if row.inode in rows]
@@ -420,12 +420,12 @@ def test_a_connection_with_another_machine(
 @pytest.mark.parametrize(
     ("rows", "met"), [(CLOSED, True), (HARD_CODED, True), (SIX, True), (LOGIN, False), (LOOP, False)]
 )
-def test_what_is_closed_or_out_of_sight_counts(rows: list[str], *, met: bool) -> None:
+def test_closed_and_invisible_connections_count(rows: list[str], *, met: bool) -> None:
     found = [row for row in ROWS["client"] if row.inode in rows]
     assert meeting.far(found, set(), *places(*ADDRESSES)) == met
 
 
-def test_a_connection_on_one_machine_is_one_with_another_process() -> None:
+def test_connections_within_a_machine_are_matched_by_process() -> None:
     assert meeting.near(ROWS["client"], set(LOOP)) == set()
     assert meeting.near(ROWS["client"], {"1550246"}) == {"1550247"}
     assert meeting.near(ROWS["client"], {"1550222"}) == set()

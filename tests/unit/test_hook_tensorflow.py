@@ -66,16 +66,14 @@ def keras(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     )
 
 
-def test_a_version_that_was_not_tried_is_said(
-    keras: SimpleNamespace, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_untested_version_is_reported(keras: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
     keras.version.__version__ = "3.99.0"
     hook.repair(keras)
     assert "not tried before" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("change", ["older", "no iterator", "another signature", "no function", "part"])
-def test_a_keras_that_is_not_as_expected_does_not_train_on_several_tasks(
+def test_an_unexpected_keras_does_not_train_on_several_tasks(
     keras: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     monkeypatch.setattr(hook, "_missing", [])
@@ -138,7 +136,7 @@ PACKAGES = {
         ("either,of_tf,broken,not_installed", ""),
     ],
 )
-def test_a_package_that_is_built_on_keras_3_makes_tf_keras_that(
+def test_a_package_built_on_keras_3_makes_it_tf_keras(
     modules: str,
     built_on: str,
     tmp_path: Path,

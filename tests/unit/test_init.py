@@ -12,7 +12,7 @@ from orchestrator.verbs import init
 from orchestrator.verbs.inventory import host_of
 
 
-def test_a_host_is_written_only_under_a_name_that_is_read_again() -> None:
+def test_host_names_survive_writing_and_reading() -> None:
     with pytest.raises(Wrong, match="letters, digits"):
         host_of("g\u00fcn", "/dev/null")
     assert host_of("gpu-01.", "/dev/null").address == "gpu-01"
@@ -30,7 +30,7 @@ def test_a_host_is_written_only_under_a_name_that_is_read_again() -> None:
     ],
     ids=["as ssh", "NAT, and a bridge of each", "forwarded ports", "a name", "one machine", "no network"],
 )
-def test_the_address_that_the_others_reach(places: str, a: str, b: str, chosen: str) -> None:
+def test_the_address_reachable_by_the_others_is_chosen(places: str, a: str, b: str, chosen: str) -> None:
     machines = {}
     for name, place, words in zip("ab", places, (a, b), strict=True):
         hostname, *addresses = words.split()
@@ -38,7 +38,7 @@ def test_the_address_that_the_others_reach(places: str, a: str, b: str, chosen: 
     assert choose_addresses(machines) == dict(zip("ab", chosen.split(), strict=False))
 
 
-def test_the_first_python_that_all_have() -> None:
+def test_the_first_python_present_on_all_hosts_is_chosen() -> None:
     old, new, own = map(TensorFlowPython, ("/opt/a", "/opt/b", "~/c"), ("2.16", "2.17", "2.17"))
 
     def having(*pythons: TensorFlowPython) -> Machine:
@@ -57,7 +57,7 @@ def written(*words: str, note: str = "", **machines: Machine) -> str:
     return init.text(hosts, machines, notes, "/etc/my config")
 
 
-def test_what_is_written_is_read_as_it_was_meant() -> None:
+def test_the_written_file_reads_back_as_intended() -> None:
     gpus = Machine("one", "a", ("10.0.0.1",), ("A\x1b[2J",) * 2, (TensorFlowPython("~/größe/py", "2.17"),))
     other = Machine("two", "b", ("10.0.0.2",), (), gpus.pythons)
     text = written("one", "me@two:2200", note="x\ny = 1", one=gpus, two=other)
@@ -69,7 +69,7 @@ def test_what_is_written_is_read_as_it_was_meant() -> None:
     assert "\x1b" not in text
 
 
-def test_where_an_environment_is_made_gpus_are_named() -> None:
+def test_gpus_are_listed_where_an_environment_is_created() -> None:
     """[env] takes TensorFlow's build for GPUs only where hosts name theirs."""
     made = parse(written("a", a=Machine("10.0.0.1", "a", (), ("A100",) * 2)))
     assert made.hosts[0].devices == ("0", "1")
@@ -85,7 +85,7 @@ def test_where_an_environment_is_made_gpus_are_named() -> None:
         ("", (12,), ["a: no wheel of tensorflow for Python 3.12; nor for another one there"]),
     ],
 )
-def test_a_python_without_wheels_is_named_before_minutes_are_spent(
+def test_a_python_without_wheels_is_reported_early(
     monkeypatch: pytest.MonkeyPatch, libc: str, minors: tuple[int, ...], lines: list[str]
 ) -> None:
     wheels = [

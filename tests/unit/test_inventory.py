@@ -24,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_file_above_is_used_and_named(
+def test_a_file_in_a_parent_folder_is_used_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "hosts.toml").write_text(TWO)
@@ -38,7 +38,7 @@ def test_a_file_above_is_used_and_named(
     assert capsys.readouterr().err == ""
 
 
-def test_a_file_that_only_the_user_s_own_group_may_write_is_used(tmp_path: Path) -> None:
+def test_a_file_writable_only_by_the_user_s_own_group_is_used(tmp_path: Path) -> None:
     """As Ubuntu's umask lets it."""
     (tmp_path / "hosts.toml").write_text(TWO)
     (tmp_path / "hosts.toml").chmod(0o664)
@@ -46,7 +46,7 @@ def test_a_file_that_only_the_user_s_own_group_may_write_is_used(tmp_path: Path)
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o664])
-def test_a_file_that_others_may_write_is_used_only_by_name(
+def test_a_file_writable_by_others_is_used_only_if_named(
     mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.node.base.trust.is_private", lambda _group: False)
@@ -59,7 +59,7 @@ def test_a_file_that_others_may_write_is_used_only_by_name(
 
 
 @pytest.mark.parametrize("included", [False, True])
-def test_an_ssh_config_that_others_may_write_runs_nothing(included: bool, tmp_path: Path) -> None:
+def test_an_ssh_config_writable_by_others_runs_nothing(included: bool, tmp_path: Path) -> None:
     """The program of its `Match exec` ran at `ssh -G`, before any connection; its ProxyCommand, too."""
     theirs, config, ran = tmp_path / "theirs", tmp_path / "config", tmp_path / "ran"
     theirs.write_text(f'Match exec "touch {ran}"\n  ProxyCommand touch {ran}\n')
@@ -101,19 +101,19 @@ def test_a_file_or_link_of_another_user_is_not_used(linked: bool, tmp_path: Path
         ("192.0.2.7,", [("192.0.2.7", None, None)]),
     ],
 )
-def test_hosts_in_place_of_a_file(words: str, hosts: list[tuple[str, str | None, int | None]]) -> None:
+def test_hosts_instead_of_a_file(words: str, hosts: list[tuple[str, str | None, int | None]]) -> None:
     found = inventory.load(words, Caller())
     assert [(host.address, host.user, host.port) for host in found.hosts] == hosts
     assert inventory.is_there(words)
 
 
 @pytest.mark.parametrize("words", ["hosts.tml", "./a,b", "cluster,old.toml", "gpu-01"])
-def test_what_is_sooner_a_file(words: str) -> None:
+def test_arguments_that_look_like_files_are_not_hosts(words: str) -> None:
     with pytest.raises(UsageError, match=f"there is no {Path(words)}"):
         inventory.load(words, Caller())
 
 
-def test_this_machine_has_an_address_that_its_tasks_find() -> None:
+def test_this_machine_gets_an_address_its_tasks_can_reach() -> None:
     """As `local` it has none: TensorFlow waited for its own server for ever."""
     (host,) = inventory.load("local,", Caller()).hosts
     assert (host.is_local, host.address) == (True, "127.0.0.1")
@@ -133,7 +133,7 @@ INVENTORY = Inventory(tuple(Host(f"gpu-{n:02}", f"gpu-{n:02}", f"10.0.0.{n}") fo
         ("gpu-[01-04]", "gpu-02,gpu-08", "gpu-[01,03-04]"),
     ],
 )
-def test_hosts_are_chosen_by_their_names(only: str | None, exclude: str | None, left: str) -> None:
+def test_hosts_are_selected_by_name(only: str | None, exclude: str | None, left: str) -> None:
     assert fold(host.name for host in narrow(INVENTORY, only, exclude).hosts) == left
 
 

@@ -36,7 +36,7 @@ STREAMS = [
 
 
 @pytest.mark.parametrize(("data", "expected"), STREAMS)
-def test_a_stream_is_these_lines(data: bytes, expected: list[str]) -> None:
+def test_a_stream_is_split_into_lines(data: bytes, expected: list[str]) -> None:
     assert texts(data) == expected
 
 
@@ -49,7 +49,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES), st.lists(st.integers(0, 30_000)), st.integers(1, 40))
-def test_cuts_and_blocks_change_no_line_and_no_time(pieces: list[bytes], cuts: list[int], step: int) -> None:
+def test_chunks_change_neither_lines_nor_times(pieces: list[bytes], cuts: list[int], step: int) -> None:
     data = b"".join(pieces)
     times = [(offset, offset * 10**9) for offset in range(0, len(data), step)]
     whole, parts, blocks = (Splitter("worker/1", "gpu-02") for _ in range(3))
@@ -65,7 +65,7 @@ def test_cuts_and_blocks_change_no_line_and_no_time(pieces: list[bytes], cuts: l
     assert split == [(line.text, line.sent) for line in expected]
 
 
-def test_a_line_has_the_time_of_what_it_shows() -> None:
+def test_a_line_has_the_time_of_its_visible_text() -> None:
     splitter = Splitter("worker/1", "gpu-02", offset=100, clock=0.5)
     lines = splitter.feed(b"one\n1/2\r2/2\n", [(100, 10 * 10**9), (104, 20 * 10**9), (108, 30 * 10**9)])
     assert [(line.text, line.sent) for line in lines] == [("one", 9.5), ("2/2", 29.5)]
@@ -75,7 +75,7 @@ def test_a_line_has_the_time_of_what_it_shows() -> None:
 REAL = Path(__file__).parent / "keras"
 
 
-def test_what_keras_prints_is_read() -> None:
+def test_keras_output_is_parsed() -> None:
     """Of each file the places that are told of on the way, and the loss at the end."""
     text = ""
     for path in sorted(REAL.glob("*.txt")):
@@ -92,7 +92,7 @@ def test_what_keras_prints_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["keras2-verbose1-val", "keras3-verbose1-gen"])
-def test_it_is_read_however_it_is_cut(name: str) -> None:
+def test_keras_output_is_parsed_at_any_chunk_boundary(name: str) -> None:
     data = (REAL / f"{name}.txt").read_bytes()
     whole = Lines()
     whole.feed(data)
@@ -113,7 +113,7 @@ SEVERAL = (
 )
 
 
-def test_a_sum_over_all_tasks_is_no_loss() -> None:
+def test_a_sum_over_all_tasks_is_not_taken_for_a_loss() -> None:
     alone, several = Lines(), Lines(several=True)
     first, rest = SEVERAL.split(b"\r20/20")
     for lines in (alone, several):
@@ -137,13 +137,13 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("text", OTHERS)
-def test_what_others_print_tells_nothing(text: str) -> None:
+def test_output_of_other_programs_is_not_parsed(text: str) -> None:
     lines = Lines()
     lines.feed(text.encode() + b"\n")
     assert lines.fit is None
 
 
-def test_a_flood_without_an_end_is_not_kept() -> None:
+def test_an_endless_line_is_not_kept() -> None:
     lines = Lines()
     for _ in range(100):
         lines.feed(b"x" * 65536)

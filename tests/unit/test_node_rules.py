@@ -48,7 +48,7 @@ STOP, KILL_NOW = ("stop", 30), ("kill", 0)
         [(4, LEFT, NOTHING), (4.1, STOP, None), (4.1, LEFT, TERM_ALL), (4.1 + LINGER, LEFT, KILL)],
     ],
 )
-def test_an_end_is_a_story(story: list[tuple[float, Any, str | None]]) -> None:
+def test_ending_stories(story: list[tuple[float, Any, str | None]]) -> None:
     end = Ending()
     for now, what, action in story:
         if action is None:
@@ -61,7 +61,7 @@ def test_an_end_is_a_story(story: list[tuple[float, Any, str | None]]) -> None:
 BASE = {b"PATH": b"/usr/bin", b"HOME": b"/home/t", b"SSH_CONNECTION": b"x", b"SSH_AUTH_SOCK": b"y"}
 
 
-def test_the_login_loses_ssh_and_the_job_wins_but_over_the_marks() -> None:
+def test_job_variables_override_the_login_but_not_our_marks() -> None:
     made = environ.build(
         BASE,
         "/opt/venv/bin/python",
@@ -88,11 +88,11 @@ def test_the_login_loses_ssh_and_the_job_wins_but_over_the_marks() -> None:
         ({b"LANG": b"en_US.UTF-8", b"LC_CTYPE": b"de_DE"}, {b"LC_CTYPE": b"C.UTF-8"}),
     ],
 )
-def test_the_locale_is_utf_8_where_it_decides(login: dict[bytes, bytes], changed: dict[bytes, bytes]) -> None:
+def test_the_locale_is_utf_8_where_needed(login: dict[bytes, bytes], changed: dict[bytes, bytes]) -> None:
     made = environ.build({b"PATH": b"/bin", **login}, None, {}, {})
     assert made == {b"PATH": b"/bin", b"PYTHONUNBUFFERED": b"1", **login, **changed}
 
 
-def test_a_folder_of_an_unknown_user_is_not_one_of_that_name_in_the_current_folder() -> None:
+def test_a_tilde_path_of_an_unknown_user_is_not_a_relative_path() -> None:
     with pytest.raises(NodeError, match="~no-such-user/x names a user that this machine lacks"):
         absolute("~no-such-user/x")

@@ -39,7 +39,7 @@ GOOD: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("sources", "printed", "left_out"), GOOD, ids=[one[0][0] for one in GOOD])
-def test_a_notebook_runs(
+def test_a_notebook_runs_as_a_script(
     tmp_path: Path, sources: tuple[str, ...], printed: str, left_out: tuple[str, ...]
 ) -> None:
     text, skipped = notebook.convert(cells(*sources), "a.ipynb")
@@ -49,7 +49,7 @@ def test_a_notebook_runs(
     assert (done.stdout, done.stderr) == (printed, "")
 
 
-def test_a_traceback_leads_to_the_cell() -> None:
+def test_a_traceback_names_the_cell() -> None:
     text, _ = notebook.convert(cells("!pip install \\\n  x\ny = 1", "1 / 0"), "a.ipynb")
     lines = text.split("\n")
     assert lines[lines.index("1 / 0") - 1] == "# --- cell 3 of a.ipynb"
@@ -68,7 +68,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("data", "why"), BAD)
-def test_a_file_that_is_no_notebook_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
+def test_a_file_that_is_not_a_notebook_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
     (tmp_path / "a.ipynb").write_bytes(data)
     with pytest.raises(UsageError) as caught:
         code.of_notebook(("a.ipynb",), tmp_path)
@@ -76,7 +76,7 @@ def test_a_file_that_is_no_notebook_is_refused(tmp_path: Path, data: bytes, why:
     assert [path.name for path in tmp_path.iterdir()] == ["a.ipynb"]
 
 
-def test_the_script_takes_the_place_of_the_notebook(tmp_path: Path) -> None:
+def test_the_script_replaces_the_notebook(tmp_path: Path) -> None:
     (tmp_path / "my nb.ipynb").write_bytes(cells("%cd x\nx = 1"))
     for _ in range(2):  # the second time it is ours already
         words, notes = code.of_notebook(("python", "-u", "my nb.ipynb", "--lr", "1"), tmp_path)

@@ -43,7 +43,7 @@ def tell(folder: Path, argv: tuple[str, ...]) -> list[str]:
     return [one.event.text for one in heard if isinstance(one.event, Noted)]
 
 
-def test_the_result_is_json_on_stdin_and_nothing_of_it_is_an_argument(tmp_path: Path) -> None:
+def test_the_result_is_json_on_stdin_and_never_an_argument(tmp_path: Path) -> None:
     code = "import sys; open(sys.argv[1], 'w').write(repr(sys.argv[2:]) + '\\n' + sys.stdin.read())"
     assert tell(tmp_path, (sys.executable, "-c", code, str(tmp_path / "told"), "$HOME")) == []
     argv, told = (tmp_path / "told").read_text().splitlines()
@@ -64,12 +64,12 @@ def test_the_result_is_json_on_stdin_and_nothing_of_it_is_an_argument(tmp_path: 
         ((), ""),
     ],
 )
-def test_what_goes_wrong_is_a_note(argv: tuple[str, ...], note: str, tmp_path: Path) -> None:
+def test_failures_of_notify_become_notes(argv: tuple[str, ...], note: str, tmp_path: Path) -> None:
     said = tell(tmp_path, argv)
     assert said == ([f"the run's end was not reported: the command of --notify {note}"] if note else [])
 
 
-def test_the_command_is_looked_for_before_anything_is_sent(tmp_path: Path) -> None:
+def test_the_notify_command_is_checked_before_anything_is_sent(tmp_path: Path) -> None:
     program = tmp_path / "say"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)

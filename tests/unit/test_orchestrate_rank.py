@@ -59,7 +59,7 @@ def made(env: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
     ],
     ids=["orchestrate", "torchrun", "mpirun", "srun", "srun with PMIx", "PMIx", "Kubernetes"],
 )
-def test_each_engine_tells_rank_and_hosts(
+def test_rank_and_hosts_are_read_from_each_engine(
     env: dict[str, str], options: dict[str, Any], rank: int, local: int, hosts: str
 ) -> None:
     env = made(env, options)
@@ -82,7 +82,7 @@ def test_ranks_become_roles_and_hosts_become_nodes() -> None:
     matches_golden("environment/ranks.txt", text)
 
 
-def test_what_torchrun_set_stays() -> None:
+def test_variables_set_by_torchrun_are_kept() -> None:
     port = str(free_ports(1)[0] - 1)  # rank 0 listens on the next one
     theirs = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "m", "MASTER_PORT": port, "LOCAL_RANK": "0"}
     assert {name: made(theirs, {})[name] for name in theirs} == theirs
@@ -100,9 +100,7 @@ def test_what_torchrun_set_stays() -> None:
         ({"JOB_COMPLETION_INDEX": "0"}, {"hosts": "no.invalid", "wait": 0}, "no.invalid"),
     ],
 )
-def test_variables_that_do_not_fit_are_refused(
-    env: dict[str, str], options: dict[str, Any], word: str
-) -> None:
+def test_inconsistent_variables_are_refused(env: dict[str, str], options: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError) as refused:
         made(env, options)
     assert word in str(refused.value)
@@ -110,7 +108,7 @@ def test_variables_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize("by", ["folder", "address"])
-def test_tasks_meet_whatever_comes_first_and_leave_nothing(by: str, tmp_path: Path) -> None:
+def test_tasks_meet_in_any_order_and_leave_nothing(by: str, tmp_path: Path) -> None:
     place = str(tmp_path) if by == "folder" else f"localhost:{free_ports(1)[0]}"
     deadline = time.monotonic() + 30
     with ThreadPoolExecutor(4) as pool:
@@ -143,7 +141,7 @@ def listens(port: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [1, 40])  # with three of them each: fewer and more than have a place
-def test_strangers_neither_keep_rank_0_nor_fill_its_memory(number: int) -> None:
+def test_strangers_can_neither_block_rank_0_nor_fill_its_memory(number: int) -> None:
     port = free_ports(1)[0]
     deadline = time.monotonic() + 40
     with ThreadPoolExecutor(2) as pool:
@@ -153,7 +151,7 @@ def test_strangers_neither_keep_rank_0_nor_fill_its_memory(number: int) -> None:
             assert call(1, f"localhost:{port}", "job", deadline) == first.result()
 
 
-def test_it_becomes_the_program_or_says_in_one_line_why_not() -> None:
+def test_it_executes_the_program_or_prints_a_one_line_error() -> None:
     def run(*words: str) -> tuple[str, int, int]:
         command: list[Any] = [sys.executable, FILE, *words]
         env = {"PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": "0"}
@@ -168,7 +166,7 @@ def test_it_becomes_the_program_or_says_in_one_line_why_not() -> None:
 
 
 @pytest.mark.parametrize("unset", ["", "OMPI_COMM_WORLD_RANK"], ids=["mpirun", "PMIx alone"])
-def test_tasks_of_mpirun_know_each_other(unset: str, tmp_path: Path) -> None:
+def test_tasks_of_mpirun_find_each_other(unset: str, tmp_path: Path) -> None:
     if not shutil.which("mpirun"):
         assert not os.environ.get("CI"), "mpirun is part of CI: scripts/setup tests"
         pytest.skip("there is no mpirun (openmpi-bin)")
@@ -186,7 +184,7 @@ def test_tasks_of_mpirun_know_each_other(unset: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_one_file_of_the_standard_library_of_python_3_8() -> None:
+def test_orchestrate_rank_needs_only_python_3_8() -> None:
     nodes = list(ast.walk(ast.parse(FILE.read_text(), feature_version=(3, 8))))
     modules = {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
     modules |= {one.name for node in nodes if isinstance(node, ast.Import) for one in node.names}

@@ -52,14 +52,14 @@ from tests.unit.plans import host, make
         ("train.py --epochs 3", "--lr 1", "train.py --epochs 3 --lr 1", "py3 train.py --epochs 3 --lr 1"),
     ],
 )
-def test_the_command(job: str, given: str, chosen: str, argv: str) -> None:
+def test_the_command_of_each_task(job: str, given: str, chosen: str, argv: str) -> None:
     inventory = Inventory((), Job(command=tuple(job.split())))
     command = choose_command(LaunchRequest(inventory=inventory, command=tuple(given.split()))).command
     assert " ".join(command) == chosen
     assert " ".join(resolve(command, "py3")) == argv
 
 
-def test_everything_of_a_plan() -> None:
+def test_the_whole_plan_is_printed() -> None:
     plan = make(
         host("boss", "chief", user="train", port=2200, python="~/venv/bin/python"),
         host("fd00::5", port=22, env={"A": "it's"}),
@@ -115,13 +115,13 @@ def exited(*, code: int | None = None, signal: int | None = None, lost: str = ""
         (None, (), ""),
     ],
 )
-def test_only_what_the_program_does_itself_has_a_place(
+def test_only_failures_of_the_program_itself_have_a_place(
     end: TaskExited | None, lines: tuple[str, ...], place: str
 ) -> None:
     assert restarts.failure(end, Statement(lines), {"worker/1": 5, "worker/0": 9}).place == place
 
 
-def test_a_preparation_that_fails_alike_ends_the_restarts() -> None:
+def test_a_repeated_preparation_failure_ends_the_restarts() -> None:
     full = [restarts.unprepared(f"stage: {free} MB are free", outside=False) for free in (3, 2)]
     assert restarts.enough(full, 9) == "the same failure came twice at the same place"
     assert restarts.enough([restarts.unprepared("launch: gpu-01 was lost", outside=True)] * 2, 9) is None
@@ -144,7 +144,7 @@ def at(step: int | None, place: str = "ValueError", seconds: float = 3.0) -> Fai
         ([at(None), at(1)], 5, None),
     ],
 )
-def test_what_ends_the_restarts(failures: list[FailedAttempt], most: int, why: str | None) -> None:
+def test_conditions_that_end_the_restarts(failures: list[FailedAttempt], most: int, why: str | None) -> None:
     assert restarts.enough(failures, most) == why
 
 
@@ -205,7 +205,7 @@ def seats(plan: RunPlan) -> str:
     return f"  {plan.attempt}: {plan.cluster}\n     {tasks}\n     {names}, leader {plan.preparing.leader}\n"
 
 
-def test_who_takes_the_place_of_a_lost_host() -> None:
+def test_the_replacement_for_a_lost_host() -> None:
     text = ""
     for name, (make_plan, steps) in SEATS.items():
         plan = make_plan()
@@ -221,7 +221,7 @@ def test_who_takes_the_place_of_a_lost_host() -> None:
     matches_golden("restarts/seats.txt", text)
 
 
-def test_a_spare_that_is_no_use_gives_the_place_back() -> None:
+def test_an_unusable_spare_returns_the_place() -> None:
     plan = planned(host("a", "chief"), host("b", tasks=2), host("s", spare=True), host("t", spare=True))
     first, _ = reseat(plan, {"a", "b"}, plan.spares, 2)
     assert restarts.joined(first) == ["s", "t"]
@@ -235,7 +235,7 @@ def test_a_spare_that_is_no_use_gives_the_place_back() -> None:
     assert [one.name for one in restarts.unseat(back, {"s"}).hosts] == ["s", "a"]
 
 
-def test_worker_entry_saves_when_it_may_be_started_again() -> None:
+def test_worker_entry_saves_if_restarts_are_possible() -> None:
     assert make(host("a"), job=Job(max_restarts=1)).command == ("--checkpoint-dir", "checkpoints")
     for command in (("--checkpoint-dir=x",), ("t.py",)):
         assert make(host("a"), job=Job(max_restarts=1), command=command).command == command
@@ -253,7 +253,7 @@ def test_worker_entry_saves_when_it_may_be_started_again() -> None:
         ("", "a", 10.0, ""),
     ],
 )
-def test_only_a_host_whose_task_is_awaited_is_given_up(
+def test_only_hosts_with_awaited_tasks_are_given_up(
     lost: str, awaited: str, silent: float, gone: str
 ) -> None:
     since = dict.fromkeys(lost, 10.0)
@@ -261,7 +261,7 @@ def test_only_a_host_whose_task_is_awaited_is_given_up(
     assert restarts.given_up(since, set(awaited), hosts=3, silent=silent, patience=15.0) == ""
 
 
-def test_the_next_ports_are_ones_that_no_attempt_has_had() -> None:
+def test_later_attempts_get_unused_ports() -> None:
     """Two entries with one address may be one machine; a retired host knows its own ports too."""
     plan = make(host("a", tasks=2), host("b"), replace(host("c", task_port=2224), address="a"))
     moved = restarts.next_ports(plan)
@@ -273,7 +273,7 @@ def test_the_next_ports_are_ones_that_no_attempt_has_had() -> None:
     assert restarts.next_ports(last) == last
 
 
-def test_tasks_are_fenced_only_where_their_host_may_be_replaced() -> None:
+def test_tasks_are_fenced_only_if_their_host_may_be_replaced() -> None:
     two = host("a"), host("b")
     spare = make(*two, host("s", spare=True), job=Job(max_restarts=1, host_timeout=90))
     fewer = make(*two, job=Job(max_restarts=1, min_hosts=1, host_timeout=5))
@@ -298,7 +298,7 @@ def of_three(tmp_path: Path, connected: str) -> Run:
         ("~/b", [("b", "~/b"), ("c", "~/b")]),
     ],
 )
-def test_one_workdir_says_nothing_of_folders_elsewhere(
+def test_a_shared_workdir_implies_nothing_about_other_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backup: str, sent: list[tuple[str, str]]
 ) -> None:
     """A shared workdir holds one backup for all; a full path may lead to a disk of each machine's own."""
@@ -327,7 +327,7 @@ def test_one_workdir_says_nothing_of_folders_elsewhere(
         ("bc", {"a": "a", "x": "a"}, {"b": "b", "c": "b"}, {"b": "b", "c": "b"}),
     ],
 )
-def test_whose_disk_a_lost_host_saw_stays_known(
+def test_disk_sharing_of_a_lost_host_is_remembered(
     tmp_path: Path, connected: str, before: dict[str, str], now: dict[str, str], known: dict[str, str]
 ) -> None:
     run = of_three(tmp_path, connected)
@@ -345,7 +345,7 @@ def test_whose_disk_a_lost_host_saw_stays_known(
         ("bc", {"a": "a", "b": "a"}, {"b"}, False),  # it is lost
     ],
 )
-def test_a_host_whose_folder_had_to_be_made_again_has_removed_nothing(
+def test_a_recreated_folder_does_not_count_as_a_removal(
     tmp_path: Path, connected: str, shared: dict[str, str], made: set[str], emptied: bool
 ) -> None:
     run = of_three(tmp_path, connected)

@@ -23,7 +23,7 @@ def point(n: int, **values: float) -> TrainingPoint:
 
 
 @pytest.mark.parametrize("tasks", [1, 64])
-def test_a_metric_is_a_bounded_number_of_points_over_the_whole_run(tasks: int) -> None:
+def test_a_metric_keeps_a_bounded_number_of_points_over_the_whole_run(tasks: int) -> None:
     """With the first, the last, the lowest and the highest; a rare one loses nothing to a frequent one."""
     most = {1: 1000, 64: 125}[tasks]
     thinned = Thinned(tasks)
@@ -47,7 +47,7 @@ def test_names_of_metrics_are_bounded() -> None:
     assert len(thinned.points()) <= 32
 
 
-def test_a_reader_sees_each_point_once_and_the_last_one_however_often_it_looks(tmp_path: Path) -> None:
+def test_a_reader_gets_each_point_once_and_always_the_last_one(tmp_path: Path) -> None:
     """The file is written anew meanwhile, or its keeper is replaced: both go unseen."""
     dice = random.Random(7)
     file, readers = PointFile(tmp_path / "p", 1), [PointReader(tmp_path / "p") for _ in range(3)]
@@ -76,7 +76,7 @@ def test_a_reader_sees_each_point_once_and_the_last_one_however_often_it_looks(t
 @pytest.mark.parametrize(
     "damage", [b"", b"{}\n", b"\xff" * 99, b"[" * 100_000, b'{"n":1,"made":1,"strides":3}\n']
 )
-def test_damage_is_left_out_and_mended(damage: bytes, tmp_path: Path) -> None:
+def test_damaged_points_are_skipped_and_repaired(damage: bytes, tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_bytes(damage + b"\nhalf")
     assert PointReader(path).poll() == []
@@ -89,7 +89,7 @@ def test_damage_is_left_out_and_mended(damage: bytes, tmp_path: Path) -> None:
     assert last.end == 10
 
 
-def test_a_keeper_that_takes_over_keeps_the_beginning_as_dense_as_the_rest(tmp_path: Path) -> None:
+def test_a_new_keeper_keeps_the_same_density_of_points(tmp_path: Path) -> None:
     file, half = PointFile(tmp_path / "p", 1), 64_000
     for n in range(2 * half):
         if n == half:
@@ -136,7 +136,7 @@ def write(path: Path, *events: Event) -> list[Event]:
     return said
 
 
-def test_prometheus_reads_the_figures_of_a_run(tmp_path: Path) -> None:
+def test_prometheus_can_read_the_metrics_of_a_run(tmp_path: Path) -> None:
     path = tmp_path / "run.prom"
     assert write(path) == []
     found = figures(path)
@@ -160,7 +160,7 @@ def test_prometheus_reads_the_figures_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere/run.prom", "folder", "fifo"])
-def test_a_file_that_cannot_be_written_is_one_note(tmp_path: Path, name: str) -> None:
+def test_an_unwritable_metrics_file_is_one_note(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
     [note] = write(tmp_path / name, *HISTORY[3:])

@@ -45,12 +45,12 @@ def orchestrate(
     )
 
 
-def test_ctrl_c_while_the_interpreter_ends_does_not_change_the_status(tmp_path: Path) -> None:
+def test_ctrl_c_at_interpreter_shutdown_does_not_change_the_status(tmp_path: Path) -> None:
     done = orchestrate(state=tmp_path, code=_IMPATIENT)
     assert (done.returncode, done.stdout + done.stderr) == (0, "no runs yet; orchestrate launch starts one\n")
 
 
-def test_a_pipe_that_was_closed_does_not_change_the_status(tmp_path: Path) -> None:
+def test_a_closed_pipe_does_not_change_the_status(tmp_path: Path) -> None:
     """`2>&1 | head`, and head has gone: stderr is as closed as stdout is."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -59,14 +59,14 @@ def test_a_pipe_that_was_closed_does_not_change_the_status(tmp_path: Path) -> No
     assert done.returncode == ExitStatus.USAGE
 
 
-def test_debug_shows_where_and_leaves_the_status(tmp_path: Path) -> None:
+def test_debug_shows_the_location_and_keeps_the_status(tmp_path: Path) -> None:
     done = orchestrate("launch", "--debug", "--hosts", "none.toml", state=tmp_path)
     assert done.returncode == ExitStatus.USAGE
     assert "Traceback" in done.stderr
     assert "\nerror: there is no none.toml\n" in done.stderr
 
 
-def test_a_bug_has_a_status_of_its_own(tmp_path: Path) -> None:
+def test_a_bug_has_its_own_status(tmp_path: Path) -> None:
     bug = "from orchestrator.cli import main, runs; runs.main = lambda _: {}['nothing']; main.run()"
     done = orchestrate("runs", state=tmp_path, code=bug)
     assert done.returncode == 4
@@ -74,7 +74,7 @@ def test_a_bug_has_a_status_of_its_own(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_what_this_machine_cannot_do_is_no_bug(tmp_path: Path) -> None:
+def test_a_local_failure_is_not_a_bug(tmp_path: Path) -> None:
     """A current folder that was removed: there is no such file, whatever the verb."""
     code = f"import os; os.mkdir('d'); os.chdir('d'); os.rmdir('../d'); {_CODE}"
     for verb in (["status"], ["launch", "--", "true"], ["exec", "--", "true"]):
@@ -95,7 +95,7 @@ HEAVY = ("argcomplete", "asyncio", "cryptography", "fabric", "paramiko", "pathsp
     ],
     ids=["before Ctrl-C is taken", "for --help", "on a host"],
 )
-def test_little_is_loaded(code: str, modules: tuple[str, ...], tmp_path: Path) -> None:
+def test_few_modules_are_loaded(code: str, modules: tuple[str, ...], tmp_path: Path) -> None:
     loaded = f"print([name for name in {modules!r} if name in sys.modules])"
     done = orchestrate(state=tmp_path, code=f"import sys\n{code}\n{loaded}")
     assert done.stdout.splitlines()[-1] == "[]"
@@ -123,13 +123,13 @@ def test_a_program_is_over_in_time(script: str, said: Said) -> None:
     assert run(["sh", "-c", script], limit, most=10) == said
 
 
-def test_a_flood_is_cut() -> None:
+def test_a_flood_of_output_is_truncated() -> None:
     done = run(["cat", "/dev/zero"], 60.0, most=10)
     assert (done.why, done.out) == ("it printed more than 64 MB", bytes(10))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, 0], ids=["Ctrl-C", "its end"])
-def test_they_end_with_whoever_started_them(number: int) -> None:
+def test_processes_end_with_their_parent(number: int) -> None:
     code = f"""
 import sys, threading, time
 from orchestrator import processes

@@ -51,14 +51,14 @@ def shown(*events: Event) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-def test_a_command_of_any_length_is_one_line_that_can_be_read() -> None:
+def test_a_command_of_any_length_is_one_readable_line() -> None:
     _, err = shown(ev.RunPlanned("r1", "", "", ("train.py", *["--x"] * 9999), (("worker/0", "a"),), (), ""))
     assert err.startswith("run r1: 1 task on 1 host: train.py --x --x ")
     assert err.endswith("\u2026\n")
     assert len(err) < 1100
 
 
-def test_the_story_of_a_run_that_fails() -> None:
+def test_the_output_of_a_failing_run() -> None:
     rsync = ("rsync", Level.WARN, "not found", "files go as a tar stream", "apt install rsync")
     out, err = shown(
         PLAN,
@@ -115,7 +115,7 @@ def test_the_story_of_a_run_that_fails() -> None:
     matches_golden("render/failed_run.txt", f"{out}--- stderr\n{err}")
 
 
-def test_of_a_run_s_start_one_line_is_said_where_that_is_enough() -> None:
+def test_a_run_s_start_is_one_line_where_that_is_enough() -> None:
     out, err = io.StringIO(), io.StringIO()
     renderer = Plain(out, err, Look(brief=True))
     phase: list[Event] = [ev.PhaseStarted(Phase.STAGE, 3), ev.PhaseEnded(Phase.STAGE, ok=True, seconds=0.8)]
@@ -130,7 +130,7 @@ def test_of_a_run_s_start_one_line_is_said_where_that_is_enough() -> None:
     ]
 
 
-def test_what_the_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:
+def test_characters_missing_from_the_encoding_are_escaped(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w", encoding="ascii") as out:
         renderer = Plain(out, io.StringIO())
         renderer.handle(Stamped(1.0, ev.LogLine("worker/0", "g", "gr\xf6\xdfer", 1.0)))
@@ -186,7 +186,7 @@ def test_a_quoted_line_keeps_its_bar() -> None:
     assert "".join(row.removeprefix(QUOTE) for row in rows[:-3]).replace(" ", "") == text[6:].replace(" ", "")
 
 
-def test_a_tasks_line_is_broken_between_words() -> None:
+def test_a_task_s_line_wraps_between_words() -> None:
     paint = Paint()
     paint.learn(replay([Stamped(1.0, ev.TaskStarted(f"worker/{n}", f"gpu-0{n}", "1", 1)) for n in range(2)]))
     text = "20/20 [========] - 2s 105ms/step - loss: \x1b[1m8.0570e-05\x1b[0m - accuracy: 1.0000"
@@ -202,7 +202,7 @@ def test_a_tasks_line_is_broken_between_words() -> None:
     assert row.plain == paint.lines_of(line)[0].plain
 
 
-def test_how_a_run_ended_has_a_color() -> None:
+def test_the_outcome_of_a_run_is_colored() -> None:
     assert coloured("run r1 succeeded after 3 s") == "run r1 \x1b[1;32msucceeded\x1b[0m after 3 s"
     assert coloured("run r1 failed after 3 s") == "run r1 \x1b[1;31mfailed\x1b[0m after 3 s"
     assert coloured("run r1 was stopped after 3 s") == "run r1 was stopped after 3 s"
@@ -218,7 +218,7 @@ def test_how_a_run_ended_has_a_color() -> None:
         ("-n", "gpu-1", "`orchestrate report r1` writes a page, `orchestrate pull r1` fetches what"),
     ],
 )
-def test_the_last_line_of_a_run_offers_what_comes_next(name: str, host: str, last: str) -> None:
+def test_the_last_line_of_a_run_suggests_the_next_command(name: str, host: str, last: str) -> None:
     planned = ev.RunPlanned("r1", name, "ann@laptop", ("t.py",), (("worker/0", host),), (), "/runs/r1")
     ended = ev.RunEnded("r1", ev.Outcome.SUCCEEDED, 0, 1.0, "", "", (), "/runs/r1")
     story: list[Event] = [planned, ev.TaskStarted("worker/0", host, "1", 1), ended]
@@ -251,14 +251,14 @@ def feed(folding: Folding, *lines: LogLine, now: float = 0.0) -> list[tuple[str,
 ALL = "worker/0,worker/1,worker/2"
 
 
-def test_a_line_of_one_is_held_for_a_moment() -> None:
+def test_a_line_from_one_task_is_held_briefly() -> None:
     folding = started(3)
     assert feed(folding, line(1, "saved"), now=7.0) == []
     assert folding.tick(7.0 + MOMENT / 2) == []
     assert words(folding.tick(7.0 + MOMENT)) == [("worker/1", "saved")]
 
 
-def test_what_was_written_long_apart_is_not_one_line_however_fast_it_is_read() -> None:
+def test_lines_written_far_apart_are_not_folded_however_fast_they_are_read() -> None:
     folding = started(3)
     assert feed(folding, line(0, "a", 100.0), line(1, "a", 100.0 + 2 * MOMENT)) == [("worker/0", "a")]
 
@@ -289,7 +289,7 @@ ALIKE = [
 
 
 @pytest.mark.parametrize(("one", "other", "alike"), ALIKE)
-def test_lines_are_alike_but_for_durations_and_rates(one: str, other: str, alike: bool) -> None:
+def test_lines_match_apart_from_durations_and_rates(one: str, other: str, alike: bool) -> None:
     folding = started(2)
     assert feed(folding, line(0, one), line(1, other)) == ([("worker/0,worker/1", one)] if alike else [])
 
@@ -315,7 +315,7 @@ STAMP = "0000 00:00:1795320342.882476    8101 "
         "INFO:tensorflow:Collective all_reduce tensors: 2 all_reduces, num_devices = 1",
     ],
 )
-def test_what_tensorflow_prints_for_information_is_left_out(text: str) -> None:
+def test_tensorflow_info_messages_are_hidden(text: str) -> None:
     folding = started(1)
     assert feed(folding, line(0, text), line(0, "data ready")) == [("worker/0", "data ready")]
     assert folding.flush() == []
@@ -334,11 +334,11 @@ def test_what_tensorflow_prints_for_information_is_left_out(text: str) -> None:
         "To enable the following instructions: are my own words",
     ],
 )
-def test_what_may_matter_is_shown(text: str) -> None:
+def test_messages_that_may_matter_are_shown(text: str) -> None:
     assert feed(started(1), line(0, text)) == [("worker/0", text)]
 
 
-def test_lines_below_information_are_left_out_with_it() -> None:
+def test_lines_below_an_info_message_are_hidden_with_it() -> None:
     stragglers, peer = (
         f"I{STAMP}coordination_service.cc:505] Example stragglers:",
         "/job:worker/replica:0/task:2",
@@ -350,7 +350,7 @@ def test_lines_below_information_are_left_out_with_it() -> None:
     assert [*feed(folding, *said, line(0, peer)), *words(folding.flush())] == shown
 
 
-def test_warnings_that_differ_in_their_stamps_are_one() -> None:
+def test_warnings_that_differ_only_in_timestamps_are_folded() -> None:
     one, other = f"W{STAMP}a.cc:1] x", "W0000 00:00:1795320343.000001    8203 a.cc:1] x"
     assert feed(started(2), line(0, one), line(1, other)) == [("worker/0,worker/1", one)]
 
@@ -359,7 +359,7 @@ TEXTS = st.sampled_from(["a", "b", "Epoch 1/2", "6/6 - 9ms/step", "6/6 - 12ms/st
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), TEXTS, st.floats(0, 0.5), st.booleans()), max_size=80))
-def test_each_line_is_shown_once_in_its_tasks_order(steps: list[tuple[int, str, float, bool]]) -> None:
+def test_each_line_is_shown_once_in_its_task_s_order(steps: list[tuple[int, str, float, bool]]) -> None:
     folding = started(4)
     now, shown = 0.0, []
     for task, text, pause, tick in steps:

@@ -41,7 +41,7 @@ def keras(task: int) -> Vital:
     return Vital(98.0 - task, fit, cpu=1.8, memory=690_000_000, gpu_memory=10_000_000_000, gpu_busy=92)
 
 
-def test_the_board() -> None:
+def test_the_board_shows_the_run() -> None:
     running = after(
         plan(5),
         ev.PhaseStarted(Phase.FOLLOW, 5),
@@ -83,7 +83,7 @@ def exited(task: str, host: str, code: int | None = 0) -> ev.TaskExited:
     return ev.TaskExited(task, host, "1", code, None, "", 5.0, 200.0, stopped=False)
 
 
-def test_a_hang_is_known_until_it_passes_or_the_tasks_start_again() -> None:
+def test_a_hang_is_shown_until_it_resolves_or_the_tasks_restart() -> None:
     suspected = ev.HangSuspected(ev.HangKind.SILENT, ("worker/0", "worker/1"), 60.0)
     taken = ev.StacksTaken(("worker/1",), "worker/1 hangs", "/runs/r1/stacks/1.txt", (), 0.5)
     view = after(plan(2), *started(2), suspected, taken)
@@ -96,7 +96,7 @@ def test_a_hang_is_known_until_it_passes_or_the_tasks_start_again() -> None:
     assert again.stacks is None
 
 
-def test_a_restart_begins_afresh_and_forgets_the_stop() -> None:
+def test_a_restart_resets_the_board_and_the_stop() -> None:
     first = after(
         plan(2),
         *started(2),

@@ -98,7 +98,7 @@ def seen(story: list[Event]) -> View:
 
 @SLOW
 @given(stories)
-def test_plain_lines_and_json(story: list[Event]) -> None:
+def test_plain_lines_and_json_are_safe(story: list[Event]) -> None:
     stdout, stderr, json = io.StringIO(), io.StringIO(), io.StringIO()
     plain, lines = Plain(stdout, stderr), Jsonl(json)
     for event in story:
@@ -110,7 +110,7 @@ def test_plain_lines_and_json(story: list[Event]) -> None:
 
 @SLOW
 @given(stories)
-def test_the_live_display(story: list[Event]) -> None:
+def test_the_live_display_is_safe(story: list[Event]) -> None:
     paint, view = Paint(), seen(story)
     paint.learn(view)
     texts = [paint.line(line, "red") for event in story for line in say(view, event)]
@@ -126,7 +126,7 @@ def test_the_live_display(story: list[Event]) -> None:
 
 @SLOW
 @given(stories, hostile, hostile)
-def test_tables_and_errors(story: list[Event], word: str, other: str) -> None:
+def test_tables_and_errors_are_safe(story: list[Event], word: str, other: str) -> None:
     view, plan = seen(story), make(host("a"))
     state = {"state": "running", "pid": 1, "exit_code": None, "exit_signal": None, "message": other}
     status = {"attempt": "1", "task": "worker/0", "state": state, "alive": True}
@@ -150,7 +150,7 @@ def printed(*lines: str, json: bool) -> str:
     return stream.getvalue()
 
 
-def test_verbs_print_through_the_one_door() -> None:
+def test_verbs_print_only_through_the_desk() -> None:
     folder = Path(orchestrator.cli.__file__).parent
     for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -163,7 +163,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_no_word_is_cut_at_the_edge_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_word_is_broken_at_the_edge_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr("sys.stderr", stream := Terminal())
     out.tell("  gpu-01  SHA256:0123456789  [127.0.0.2]:34437")

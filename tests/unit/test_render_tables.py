@@ -65,7 +65,7 @@ OF_HOSTS = ("has no python3", "could not be resolved", "reports: cannot write", 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 
 
-def test_preflight_is_a_table_and_the_problems() -> None:
+def test_preflight_shows_a_table_and_the_problems() -> None:
     login, python = (OK, "train"), (OK, "3.11.2")
     cluster = [
         *checks("gpu-01", login=login, python=python, disk=(OK, "120 GB free")),
@@ -87,7 +87,7 @@ def refused(host: str) -> HostError:
     return HostError(host, "refused the login", kind="auth", why='no key was accepted for "train"', hint=hint)
 
 
-def test_errors_have_three_parts_and_hosts_that_fail_alike_share_one() -> None:
+def test_errors_have_three_parts_and_equal_failures_share_one() -> None:
     printed = "it printed:\n\x1b[2JWelcome\n\n  to gpu\x07\n"
     locked = HostError("gpu-10", "refused the login", kind="auth", why="the account is locked", hint="")
     told = (
@@ -132,7 +132,7 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.usefixtures("_utc")
-def test_runs_are_a_line_each() -> None:
+def test_each_run_is_one_line() -> None:
     rows = [
         RunRow(plan(), view(ENDED), kept=False),
         RunRow(plan("r2", ("python", "-c", "x" * 60)), view(ev.PhaseStarted(Phase.FOLLOW, 2)), kept=True),
@@ -158,7 +158,7 @@ def node(**state: Any) -> dict[tuple[str, str], tuple[str, wire.TaskStatus]]:
     return {("1", "worker/0"): ("gpu-01", wire.read(known, wire.TaskStatus, "a task"))}
 
 
-def test_status_tells_why_a_run_never_started() -> None:
+def test_status_shows_why_a_run_never_started() -> None:
     error = refused("gpu-02")
     failed = ev.HostFailed(error.host, Phase.CONNECT, error.kind, error.what, error.why, error.hint)
     check = CheckReported("gpu-01", "python", FAIL, "does not run", "no such file", "")
@@ -175,7 +175,7 @@ def test_status_tells_why_a_run_never_started() -> None:
     matches_golden("render/status_unstarted.txt", text)
 
 
-def test_status_is_what_the_nodes_say() -> None:
+def test_status_shows_what_the_nodes_report() -> None:
     started = (
         ev.TaskStarted("worker/0", "gpu-01", "1", 7),
         ev.TaskProgressed("worker/0", 120, 0.5, 41.2),
@@ -196,7 +196,7 @@ def test_status_as_json_is_one_object() -> None:
     matches_golden("render/status.json", json.dumps(json.loads(line), indent=1) + "\n")
 
 
-def test_hosts_that_say_the_same_share_a_line() -> None:
+def test_hosts_with_equal_output_share_a_line() -> None:
     nothing: dict[str, Any] = {"count": 0, "bytes": 0, "gone": [], "failed": []}
     some = {**nothing, "count": 41, "bytes": 1_200_000_000}
     old = {**some, "gone": [{"name": f"r{n}", "bytes": 25_000_000} for n in range(12)]}
@@ -328,7 +328,7 @@ def status(run: str, plan: str, attempt: str = "1", *, alive: bool = True) -> di
     return {"run": run, "plan": plan, "keeper": None, "stopped": False, "tasks": [task]}
 
 
-def test_who_uses_a_host_is_a_row_each() -> None:
+def test_each_user_of_a_host_is_a_row() -> None:
     ours = seal(encode_plan(PLAN), None)
     users = "pid 7 python (user bob); pid 8 x (run r1, user me)"
     gpu = {"index": 1, "name": "A100", "fields": {"users": users}}

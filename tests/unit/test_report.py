@@ -115,7 +115,7 @@ def ended(outcome: ev.Outcome, cause: str = "", lines: tuple[str, ...] = ()) -> 
     )
 
 
-def test_nothing_that_a_task_or_host_says_becomes_more_than_text() -> None:
+def test_text_from_a_task_or_host_stays_text() -> None:
     big = HOSTILE.encode("utf-8", "surrogatepass") + b"\xff\xfe" + b"<b>" * (4 << 20)
     facts = ev.HostDescribed("gpu-1", HOSTILE, 8, 32 << 30, HOSTILE, HOSTILE, (HOSTILE,), {HOSTILE: HOSTILE})
     run = folder(
@@ -155,7 +155,7 @@ def test_nothing_that_a_task_or_host_says_becomes_more_than_text() -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800]", text)
 
 
-def test_secrets_are_names() -> None:
+def test_only_the_names_of_secrets_appear() -> None:
     text = page(folder(secrets=("WANDB",)), 2e9)
     assert "hunter2" not in text
     assert all(word in text for word in ("API_KEY", "WANDB", "***", "banana", "yes"))
@@ -170,13 +170,13 @@ LOOKS: dict[str, tuple[tuple[ev.Event, ...], str]] = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_run_has_a_page_however_far_it_came(look: str) -> None:
+def test_every_run_has_a_page_however_far_it_got(look: str) -> None:
     events, headline = LOOKS[look]
     (title,) = re.findall("<title>(.*)</title>", page(folder(*events), 2e9))
     assert headline in title
 
 
-def test_the_verdict_comes_first_and_who_differs_is_named() -> None:
+def test_the_verdict_comes_first_and_names_the_differing_task() -> None:
     versions = [
         ev.HostDescribed(name, "", 0, 0, "", "", (), {"numpy": text})
         for name, text in (("gpu-1", "1.26"), ("gpu-2", "2.1"))
@@ -190,7 +190,7 @@ def test_the_verdict_comes_first_and_who_differs_is_named() -> None:
     assert re.search(r"1\.26\s*gpu-1\s*2\.1\s*gpu-2", text)
 
 
-def test_a_page_warns_of_tasks_that_train_apart_while_they_do_and_at_the_end() -> None:
+def test_a_page_warns_about_separate_training_during_and_after_the_run() -> None:
     apart = ev.PeersReported(("worker/0", "worker/1"), connected=False)
     met = ev.PeersReported((), connected=False)
     succeeded = replace(ended(ev.Outcome.SUCCEEDED), warnings=(hang.separate_warning(apart),))
@@ -210,7 +210,7 @@ def test_a_damaged_folder_is_one_error(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err.count("error:") == 2
 
 
-def test_where_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_written_to_the_requested_place(capsys: pytest.CaptureFixture[str]) -> None:
     run = folder(*STARTED)
     assert main(["report"]) == main(["report", "abcd", "-o", "here.html"]) == ExitStatus.OK
     assert capsys.readouterr().out.split() == [str(run.page), "here.html"]
@@ -249,7 +249,7 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], dict[str, object], dict[str, str]]]
 
 
 @pytest.mark.parametrize("what", PARAMETERS)
-def test_parameters_are_what_a_task_reports_else_its_arguments(what: str) -> None:
+def test_parameters_are_reported_values_or_else_arguments(what: str) -> None:
     command, reported, shown = PARAMETERS[what]
     run = folder(*STARTED, ev.TaskReported("worker/0", ev.Last.PARAMS, reported), command=command)
     found = {name: values[0][0] for name, values in parameters(read(run))}
@@ -258,7 +258,7 @@ def test_parameters_are_what_a_task_reports_else_its_arguments(what: str) -> Non
     assert all(value in outline(page(run, 2e9)).text for value in shown.values())
 
 
-def test_several_runs_share_charts_and_differ_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_runs_share_charts_and_a_table_of_differences(capsys: pytest.CaptureFixture[str]) -> None:
     """With other metrics, of another length, failed, still running, one without anything, one named twice."""
     long = folder(*STARTED, ended(ev.Outcome.FAILED, "no"), name="night", command=("train.py", "--lr", "1"))
     trained(long, {"loss": [4.0, 3.0, 2.0, 1.0], "f1": [0.1, 0.2]})
@@ -283,7 +283,7 @@ def test_several_runs_share_charts_and_differ_in_a_table(capsys: pytest.CaptureF
     assert main(["report", "day*"]) == ExitStatus.USAGE
 
 
-def test_a_loss_that_is_no_number_is_told_and_cuts_the_line() -> None:
+def test_a_nan_loss_is_reported_and_breaks_the_curve() -> None:
     run = folder(*STARTED)
     trained(run, {"loss": [2.0, 1.0]})
     trained(run, {"f1": [0.5, 0.5, 0.5]}, loss="nan")
@@ -292,7 +292,7 @@ def test_a_loss_that_is_no_number_is_told_and_cuts_the_line() -> None:
     assert re.search(r"2nan\s*0.5", text), repr(text)
 
 
-def test_a_line_is_cut_where_its_number_is_not_finite() -> None:
+def test_a_curve_breaks_where_a_value_is_not_finite() -> None:
     losses = (3.0, 2.0, math.nan, 2.0, 1.0)
     points = [Point(float(step), step, {"loss": loss}) for step, loss in enumerate(losses)]
     (over_steps, _) = charts({"worker/0": points}, 0.0)
@@ -300,7 +300,7 @@ def test_a_line_is_cut_where_its_number_is_not_finite() -> None:
     assert over_steps["note"] == "worker/0: nan at step 2"
 
 
-def test_an_unknown_run_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_run_gets_the_nearest_match(capsys: pytest.CaptureFixture[str]) -> None:
     folder(name="nightly")
     assert main(["report", "nigthly"]) == ExitStatus.USAGE
     assert "nightly" in capsys.readouterr().err
@@ -323,7 +323,7 @@ PRINTED: dict[str, tuple[bytes, list[tuple[float | None, dict[str, float]]]]] = 
 
 @pytest.mark.parametrize("what", PRINTED)
 @pytest.mark.parametrize("piece", [1, 7, 1000])
-def test_numbers_are_read_however_the_output_is_cut(what: str, piece: int, tmp_path: Path) -> None:
+def test_numbers_are_read_at_any_chunk_boundary(what: str, piece: int, tmp_path: Path) -> None:
     data, points = PRINTED[what]
     run = folder()
     mirror = Mirror(run, "1", "worker-0")
@@ -335,7 +335,7 @@ def test_numbers_are_read_however_the_output_is_cut(what: str, piece: int, tmp_p
     assert printed(paths[0], tmp_path / "none", 1) == []
 
 
-def test_accuracy_is_placed_at_the_step_that_a_task_reported_last() -> None:
+def test_accuracy_is_placed_at_the_last_reported_step() -> None:
     reported = [Point(10.0, 100, {"loss": 0.5}), Point(20.0, 200, {"loss": 0.4})]
     said = [Point(at, 3, {"loss": 9.9, "accuracy": value}) for at, value in ((15.0, 0.8), (30.0, 0.9))]
     found = [(point.step, point.values) for point in joined(reported, said)]
@@ -350,7 +350,7 @@ def test_accuracy_is_placed_at_the_step_that_a_task_reported_last() -> None:
 ODD = [float("nan"), float("inf"), -1e300, 1e308, 5e-324, 0.0, -1.0, 1e14]
 
 
-def test_odd_numbers_are_left_out_or_drawn() -> None:
+def test_odd_numbers_are_skipped_or_drawn() -> None:
     points = [
         Point(1e9 + number, number, dict.fromkeys(("loss", "f1"), value)) for number, value in enumerate(ODD)
     ]
@@ -361,7 +361,7 @@ def test_odd_numbers_are_left_out_or_drawn() -> None:
     assert charts({}, 0.0) == charts({"worker/0": points[:1], "worker/1": []}, 0.0) == []
 
 
-def test_a_long_run_is_a_short_line() -> None:
+def test_the_curve_of_a_long_run_is_short() -> None:
     points = [Point(float(step), step, {"loss": 1.0 / (step + 1)}) for step in range(50_000)]
     over_steps, over_time = charts({"worker/0": points}, 0.0)
     assert over_steps["paths"]["worker/0"].count("L") < 2420
@@ -369,7 +369,7 @@ def test_a_long_run_is_a_short_line() -> None:
     assert [text for _, text in over_steps["ys"]][-1] == "0.01"
 
 
-def test_no_line_leads_across_a_restart_and_time_begins_with_the_run() -> None:
+def test_no_curve_crosses_a_restart_and_time_starts_with_the_run() -> None:
     points = [
         Point(at, step, {"loss": 1.0 / (step + 1)})
         for at, step in ((10, 0), (12, 2), (20, 1), (22, 3), (30, 2))
@@ -381,7 +381,7 @@ def test_no_line_leads_across_a_restart_and_time_begins_with_the_run() -> None:
     assert over_time["paths"]["worker/0"].startswith("M33.33 ")
 
 
-def test_a_story_knows_when_a_task_was_started_again() -> None:
+def test_the_history_shows_when_a_task_restarted() -> None:
     story = Story(plan=plans.make(plans.host("a")), view=View(), kept=False)
     for at, attempt in ((1.0, "1"), (1.5, "1"), (9.0, "2")):
         story.add(at, ev.TaskStarted("worker/0", "a", attempt, 7))
@@ -416,7 +416,7 @@ def ask(
     return answer.status, text, answer.headers
 
 
-def test_a_browser_gets_the_page_of_now_and_nothing_runs_but_its_own_script(server: PageServer) -> None:
+def test_a_browser_gets_the_current_page_and_only_its_own_script_runs(server: PageServer) -> None:
     status, text, headers = ask(server.url)
     assert status == 200
     assert headers["Content-Type"] == "text/html; charset=utf-8"
@@ -442,24 +442,24 @@ def test_a_browser_gets_the_page_of_now_and_nothing_runs_but_its_own_script(serv
         *((one, 403) for one in ("", "evil.example", "127.0.0.1.evil.example", "localhost:x", "a@127.0.0.1")),
     ],
 )
-def test_only_names_of_this_machine_are_answered(server: PageServer, host: str, status: int) -> None:
+def test_only_requests_for_local_host_names_are_answered(server: PageServer, host: str, status: int) -> None:
     """A page of elsewhere whose name was made to lead here still has its own name in Host."""
     assert ask(server.url, Host=host)[0] == status
 
 
 @pytest.mark.parametrize("path", ["/", "/report.html", "/../../etc/passwd"])
-def test_without_the_address_there_is_nothing(server: PageServer, path: str) -> None:
+def test_without_the_secret_path_there_is_no_page(server: PageServer, path: str) -> None:
     status, text, _ = ask(server.url, path=path)
     assert (status, "succeeded" in text) == (404, False)
     assert ask(server.url, "POST")[0] == 501
 
 
-def test_a_run_that_is_removed_meanwhile_is_told(server: PageServer) -> None:
+def test_a_run_removed_during_the_report_is_reported(server: PageServer) -> None:
     folder().plan.unlink()
     assert ask(server.url)[0] == 503
 
 
-def test_it_listens_on_loopback_alone_and_ctrl_c_ends_it_well() -> None:
+def test_the_report_listens_only_on_loopback_and_ctrl_c_ends_it_cleanly() -> None:
     run, argv = folder(*STARTED), [sys.executable, "-m", "orchestrator", "report", "--follow", ID]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, cwd=run.path, text=True, stdout=pipe, stderr=pipe) as process:
@@ -472,7 +472,7 @@ def test_it_listens_on_loopback_alone_and_ctrl_c_ends_it_well() -> None:
     assert "Traceback" not in err
 
 
-def test_options_that_do_not_go_together(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_conflicting_options_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder(*STARTED)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

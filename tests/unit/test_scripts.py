@@ -22,7 +22,7 @@ def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("script", ["setup", "test", "quickstart", "check"])
-def test_without_root_the_one_line_is_printed(script: str, tmp_path: Path) -> None:
+def test_without_root_the_install_command_is_printed(script: str, tmp_path: Path) -> None:
     for name in THERE:
         (tmp_path / name).symlink_to(shutil.which(name) or f"no {name} here")
     for name, text in (("id", "echo 1000"), ("apt-get", "exit 100")):
@@ -34,7 +34,7 @@ def test_without_root_the_one_line_is_printed(script: str, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(Path(sys.prefix) != ROOT / ".venv", reason="scripts/setup did not make this environment")
-def test_set_up_is_quick_and_quiet_when_it_is_done() -> None:
+def test_a_finished_setup_is_fast_and_quiet() -> None:
     before = _computed()
     done = run("setup")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -47,7 +47,7 @@ def _computed() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def test_a_python_that_uv_downloaded_is_used_where_no_other_fits(tmp_path: Path) -> None:
+def test_a_python_downloaded_by_uv_is_used_where_no_other_fits(tmp_path: Path) -> None:
     python = tmp_path / "pythons" / "cpython-3.13-linux-x86_64-gnu" / "bin" / "python3"
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\n")  # fits every limit, and no other Python fits this one

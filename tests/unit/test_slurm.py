@@ -79,7 +79,7 @@ def test_ends_of_jobs(words: Path, job: str, over: str) -> None:
     assert slurm.look("7", ["n1", "n2"]).over == over
 
 
-def test_nodes_that_a_job_has_lost(words: Path) -> None:
+def test_lost_nodes_of_a_job(words: Path) -> None:
     (words / "node").write_text(
         NODES.replace("192.0.2.2 State=MIXED", "x State=DOWN*+DRAIN Reason=a fan [root@now]")
         + "NodeName=n3 State=IDLE\n"
@@ -90,14 +90,14 @@ def test_nodes_that_a_job_has_lost(words: Path) -> None:
     }
 
 
-def test_a_slurm_that_does_not_answer_ends_nothing(words: Path) -> None:
+def test_an_unresponsive_slurm_ends_nothing(words: Path) -> None:
     (words / "scontrol").write_text(MUTE)
     assert slurm.look("7", ["n1"]) == slurm.Fate()
     with pytest.raises(UsageError, match="does not answer"):
         slurm.allocation("7")
 
 
-def test_a_job_that_was_over_remains_so_for_its_run_if_slurm_does_not_answer_later(words: Path) -> None:
+def test_a_finished_job_stays_finished_if_slurm_stops_responding(words: Path) -> None:
     plan = make(Host("n1", "n1", "n1", via=Way.SRUN, job="7"))
     fleet = Fleet(cast("Any", None), lambda _: None)
     run = Run(RunFolder(words, RunId("r1")), plan, Bus().emit, fleet, Loop(), "me", None)
@@ -109,7 +109,7 @@ def test_a_job_that_was_over_remains_so_for_its_run_if_slurm_does_not_answer_lat
     assert run.allocation(now=True).over == over
 
 
-def test_srun_is_not_given_what_it_would_take_for_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_srun_gets_no_arguments_it_could_take_for_options(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"SLURM_MEM_PER_CPU": "1", "SLURM_GPUS_PER_TASK": "1", "SLURM_JOB_ID": "7", "SLURM_CONF": "c"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
@@ -117,7 +117,7 @@ def test_srun_is_not_given_what_it_would_take_for_options(monkeypatch: pytest.Mo
     assert left == {"SLURM_JOB_ID", "SLURM_CONF"}
 
 
-def test_sruns_own_words_are_the_error_of_its_host() -> None:
+def test_error_output_of_srun_becomes_the_host_s_error() -> None:
     host = Host("n1", "n1", "n1", via=Way.SRUN, job="7")
     said = slurm.explain(host, b"srun: warning: x\nsrun: error: Slurm job 7 has expired\n")
     assert isinstance(said, HostError)
@@ -125,7 +125,7 @@ def test_sruns_own_words_are_the_error_of_its_host() -> None:
     assert slurm.explain(host, b"the program's own words") is None
 
 
-def test_an_order_to_a_keeper_on_another_machine_is_a_file(tmp_path: Path) -> None:
+def test_a_request_to_a_keeper_on_another_machine_is_a_file(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, RunId("20261124-231508-zu8c"))
     folder.path.mkdir()
     os.close(folder.open_control())
@@ -137,7 +137,7 @@ def test_an_order_to_a_keeper_on_another_machine_is_a_file(tmp_path: Path) -> No
     assert folder.take_order() == b""
 
 
-def test_the_last_workers_stand_by() -> None:
+def test_the_last_workers_are_spares() -> None:
     hosts = tuple(Host(name, name, name) for name in ("n1", "n2", "n3"))
     others = (Host("n4", "n4", "n4", role=Role.CHIEF), Host("n5", "n5", "n5", spare=True))
     spares = selection.stand_by(Inventory((*hosts, *others)), 2).hosts

@@ -71,23 +71,23 @@ def verdict(file: Path, content: str, port: int) -> tuple[Trust, str]:
 @pytest.mark.parametrize(
     ("content", "port", "trust"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_judging_a_key(tmp_path: Path, content: str, port: int, trust: Trust) -> None:
+def test_host_keys_are_judged(tmp_path: Path, content: str, port: int, trust: Trust) -> None:
     assert verdict(tmp_path / "known", content, port)[0] is trust
 
 
 @pytest.mark.parametrize("begins", ["@revoked *", "@cert-authority gpu-*", "gpu-??,gpu-01", "!gpu-01,x"])
-def test_a_file_with_markers_or_patterns_is_openssh_s(tmp_path: Path, begins: str) -> None:
+def test_a_file_with_markers_or_patterns_is_left_to_openssh(tmp_path: Path, begins: str) -> None:
     with pytest.raises(Beyond, match="known:2"):
         verdict(tmp_path / "known", f"gpu-01 {text(MINE)}\n{begins} {text(OTHER)}\n", PLAIN)
 
 
-def test_the_line_to_blame_is_the_one_of_the_same_type(tmp_path: Path) -> None:
+def test_the_blamed_line_has_the_same_key_type(tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
     content = f"gpu-01 {text(RSA)}\n\ngpu-01 {text(OTHER)}\n"
     assert verdict(file, content, PLAIN) == (Trust.CHANGED, f"{file}:3")
 
 
-def test_what_is_remembered_is_known(tmp_path: Path) -> None:
+def test_a_remembered_key_is_known(tmp_path: Path) -> None:
     file = tmp_path / "new folder" / "known_hosts"
     target = Target("x", "gpu-01", 2222, "me", user_known_hosts=(file,))
     for _ in range(2):  # by two launches, too
@@ -97,7 +97,7 @@ def test_what_is_remembered_is_known(tmp_path: Path) -> None:
     assert verdict(file, file.read_text(), PORT)[0] is Trust.KNOWN
 
 
-def test_a_file_that_was_corrected_is_read_again(tmp_path: Path) -> None:
+def test_a_corrected_file_is_read_again(tmp_path: Path) -> None:
     """A host that was reinstalled comes back in the middle of a run."""
     file, known = tmp_path / "known_hosts", KnownHosts()
     target = Target("x", "gpu-01", 22, "me", user_known_hosts=(file,))
@@ -110,7 +110,7 @@ def test_a_file_that_was_corrected_is_read_again(tmp_path: Path) -> None:
     assert known.lines_about(target)
 
 
-def test_a_fifo_is_no_known_hosts_and_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_fifo_as_known_hosts_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert hostkeys.load(tmp_path / "fifo") == []
     KnownHosts().remember(Target("x", "x", 22, "me", user_known_hosts=(tmp_path / "fifo",)), MINE)
@@ -127,7 +127,7 @@ def test_a_fifo_is_no_known_hosts_and_is_not_waited_for(tmp_path: Path) -> None:
         ("me@corp@gpu-01", ("me@corp", "gpu-01", None)),
     ],
 )
-def test_a_destination_in_its_parts(text: str, parts: tuple[str | None, str, int | None]) -> None:
+def test_a_destination_is_split_into_its_parts(text: str, parts: tuple[str | None, str, int | None]) -> None:
     assert split_destination(text) == parts
 
 
@@ -152,7 +152,7 @@ DUMPED = (
 )
 
 
-def test_what_ssh_config_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssh_config_settings_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each line what of a target is not as without it."""
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
     monkeypatch.setenv("HOME", "/home/ada")
@@ -181,7 +181,7 @@ EDITS = (  # ssh_config (None: a file that it includes appears), the port, and w
 )
 
 
-def test_what_ssh_says_is_kept_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssh_output_is_cached_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     asked = Mock(side_effect=processes.run)
     monkeypatch.setattr(processes, "run", asked)
@@ -208,7 +208,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize(("line", "entry"), BY_HAND.items())
-def test_a_person_reaches_a_host_in_its_own_way(line: str, entry: dict[str, Any]) -> None:
+def test_the_command_for_a_user_reaches_the_host(line: str, entry: dict[str, Any]) -> None:
     assert replace(host("gpu"), **entry).by_hand("date") == line
     assert replace(host("gpu"), **entry).by_hand() == line.removesuffix(" date" * line.startswith("ssh"))
 
@@ -243,7 +243,7 @@ OF_OPENSSH = (
 )
 
 
-def test_every_error_has_its_words() -> None:
+def test_every_error_has_a_message() -> None:
     text = ""
     for error, target in ERRORS:
         told = explain(error, "gpu-02", target)
@@ -258,7 +258,7 @@ def test_every_error_has_its_words() -> None:
     matches_golden("ssh/errors.txt", text)
 
 
-def test_a_silent_address_is_not_a_lossy_way() -> None:
+def test_a_silent_address_is_not_taken_for_a_lossy_link() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as full:
         for _ in range(4):  # the kernel now answers no further caller, as a machine that is off
             peer = full.enter_context(socket.socket())

@@ -71,7 +71,7 @@ def test_lines_come_after_the_start_and_before_the_exit(folder: RunFolder) -> No
     assert seen(reader) == []
 
 
-def test_lines_of_several_tasks_come_by_their_time(folder: RunFolder) -> None:
+def test_lines_of_several_tasks_are_ordered_by_time(folder: RunFolder) -> None:
     Mirror(folder, "1", "worker-0").add_log(0, b"a1\na4\n", [(0, 1_500_000_000), (3, 4_000_000_000)])
     Mirror(folder, "1", "worker-1").add_log(0, b"b2\nb3\n", [(0, 2_000_000_000), (3, 3_000_000_000)])
     other = ev.TaskStarted("worker/1", "gpu-2", "1", 43)
@@ -99,7 +99,7 @@ def test_the_last_lines_of_a_log(folder: RunFolder, data: bytes, last: int, line
     assert seen(RunReader(folder, last=last)) == ["TaskStarted", *lines, "TaskExited"]
 
 
-def test_a_display_that_is_far_behind_is_told_what_it_missed(folder: RunFolder) -> None:
+def test_a_display_that_lags_behind_is_notified_of_skipped_lines(folder: RunFolder) -> None:
     whole = b"".join(b"line %d\n" % number for number in range(10_000))
     Mirror(folder, "1", "worker-0").add_log(0, whole, [])
     emit(folder, STARTED, EXITED)
@@ -120,7 +120,7 @@ def test_nothing_comes_after_the_end() -> None:
     assert [stamped.event for stamped in told] == [STARTED, ENDED]
 
 
-def test_a_resumed_stream_leaves_no_double_and_no_hole(folder: RunFolder) -> None:
+def test_a_resumed_stream_has_no_duplicates_and_no_gaps(folder: RunFolder) -> None:
     mirror = Mirror(folder, "1", "worker-0")
     mirror.add_log(0, b"abcdef", [])
     mirror.close()
@@ -185,7 +185,7 @@ def test_finding_a_run(tmp_path: Path) -> None:
     assert found(None) == being_started.run
 
 
-def test_a_view_is_what_all_events_make_of_it(folder: RunFolder) -> None:
+def test_a_view_reflects_all_events(folder: RunFolder) -> None:
     """Whatever was saved of it, damaged or of other events; and what was saved is not read again."""
     log = EventLog(folder)
     for number in range(449):
@@ -207,7 +207,7 @@ def test_a_view_is_what_all_events_make_of_it(folder: RunFolder) -> None:
     assert standing(folder)[0] == replay(events_of(folder))
 
 
-def test_of_a_line_longer_than_what_is_looked_at_the_end_is_shown(tmp_path: Path) -> None:
+def test_the_end_of_a_very_long_line_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"Epoch 1\n" + b"".join(b"\r step %d" % step for step in range(20_000)))
     assert last_lines(path, 3) == (" step 19999",)
@@ -216,7 +216,7 @@ def test_of_a_line_longer_than_what_is_looked_at_the_end_is_shown(tmp_path: Path
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "of an open umask before"])
-def test_others_can_exchange_no_run_whatever_the_umask_is(tmp_path: Path, *, there: bool) -> None:
+def test_others_cannot_replace_a_run_whatever_the_umask(tmp_path: Path, *, there: bool) -> None:
     """Who may rename a run's folder puts one of theirs there: its request.json names a command."""
     runs = tmp_path / "state" / "orchestrate" / "runs"
     before = os.umask(0)
@@ -263,7 +263,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_tail_shows_what_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+def test_tail_shows_the_requested_lines(capfd: pytest.CaptureFixture[str]) -> None:
     made("20261121-010203-abcd", attempts=2)
 
     def tail(*words: str) -> list[str]:
@@ -276,7 +276,7 @@ def test_tail_shows_what_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> N
     assert tail("-n", "1") == ["attempt 1", "attempt 1", "attempt 2", "attempt 2"]
 
 
-def test_the_lines_of_json_are_chosen_and_never_folded(capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_lines_are_selected_and_never_folded(capfd: pytest.CaptureFixture[str]) -> None:
     made("20261121-010203-abcd")
     words = ["tail", "--json", "-n", "3", "--timestamps"]
     assert main(words) == ExitStatus.OK
@@ -290,7 +290,7 @@ def test_the_lines_of_json_are_chosen_and_never_folded(capfd: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]])
-def test_a_copy_that_finds_no_room_is_no_success(
+def test_a_copy_to_a_full_disk_fails(
     words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made("20261121-010203-abcd")
@@ -300,7 +300,7 @@ def test_a_copy_that_finds_no_room_is_no_success(
     assert "could not be written: No space left on device" in capfd.readouterr().err
 
 
-def test_what_was_before_is_no_news_to_who_skips_it() -> None:
+def test_earlier_events_are_skipped_on_request() -> None:
     folder = made("20261121-010203-abcd")
     reader = RunReader(folder)
     reader.start = len(b"".join(folder.events.read_bytes().splitlines(keepends=True)[:4]))
@@ -320,9 +320,7 @@ def test_what_was_before_is_no_news_to_who_skips_it() -> None:
         ("--json --name night*", [0, 1], ""),
     ],
 )
-def test_runs_that_are_listed(
-    words: str, shown: list[int], hidden: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_listed_runs(words: str, shown: list[int], hidden: str, capsys: pytest.CaptureFixture[str]) -> None:
     first = time.mktime((2026, 11, 21, 3, 0, 0, 0, 0, -1))
     outcomes = {0: ev.Outcome.FAILED, **dict.fromkeys((1, 2, 23), ev.Outcome.CLUSTER)}
     for number in range(24):
@@ -338,7 +336,7 @@ def test_runs_that_are_listed(
     assert told.err == (f"not shown: {hidden}; `orchestrate runs --all` lists all\n" if hidden else "")
 
 
-def test_of_two_launches_with_one_id_one_has_it(tmp_path: Path) -> None:
+def test_only_one_of_two_launches_gets_the_same_id(tmp_path: Path) -> None:
     first, second = (RunFolder(tmp_path / "runs", RunId("20261121-010203-abcd")) for _ in range(2))
     assert first.claim(plan_of(first.run, "first"))
     assert not second.claim(plan_of(second.run, "second"))
@@ -378,7 +376,7 @@ ODD: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_only_files_are_opened_and_nobody_is_waited_for(tmp_path: Path, kind: str) -> None:
+def test_only_regular_files_are_opened_without_blocking(tmp_path: Path, kind: str) -> None:
     ODD[kind](tmp_path / "it")
     for flags in (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_RDWR):
         with pytest.raises(OSError, match="not a regular file"):
@@ -395,7 +393,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("line", DAMAGED, ids=range(len(DAMAGED)))
-def test_a_damaged_line_is_left_out_and_the_others_are_read(damaged: RunFolder, line: bytes) -> None:
+def test_a_damaged_line_is_skipped_and_the_others_are_read(damaged: RunFolder, line: bytes) -> None:
     if len(line) < 1 << 24:  # longer ones are not even looked at
         with pytest.raises(msgspec.ValidationError):
             decode(line)
@@ -409,7 +407,7 @@ def test_a_damaged_line_is_left_out_and_the_others_are_read(damaged: RunFolder, 
     assert sum(isinstance(event, Noted) for event in events) == 1
 
 
-def test_a_plan_that_makes_no_sense_is_refused(damaged: RunFolder) -> None:
+def test_an_inconsistent_plan_is_refused(damaged: RunFolder) -> None:
     plan = json.loads(encode_plan(damaged.read_plan()))
     changes: tuple[dict[str, Any], ...] = (
         {"run": "../x"},
@@ -429,7 +427,7 @@ def test_a_plan_that_makes_no_sense_is_refused(damaged: RunFolder) -> None:
     assert "it is the plan of run 'another'" in refused.value.why
 
 
-def test_the_ids_of_runs_sort_by_age_wherever_the_laptop_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_ids_sort_by_age_in_any_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = []
     try:
         for number, zone in enumerate(("EAST-14", "UTC0", "WEST+10")):

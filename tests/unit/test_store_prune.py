@@ -37,7 +37,7 @@ def made(root: Path, run: str, *, days: float, ended: RunEnded | None = ENDED, s
     return folder
 
 
-def test_by_age_the_oldest_first(tmp_path: Path) -> None:
+def test_runs_are_removed_oldest_first(tmp_path: Path) -> None:
     for run, days in (("a", 50), ("b", 20), ("c", 10), ("d", 0)):
         made(tmp_path, run, days=days, size=100_000)
     would = prune((), (), older=MONTH, dry=True)
@@ -49,7 +49,7 @@ def test_by_age_the_oldest_first(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("[!.]*")] == ["d"]
 
 
-def test_what_is_alive_somewhere_or_kept_here_stays(tmp_path: Path) -> None:
+def test_live_and_kept_runs_stay(tmp_path: Path) -> None:
     made(tmp_path, "a", days=50)
     lock = made(tmp_path, "b", days=50).take_lock()
     assert lock is not None
@@ -60,14 +60,14 @@ def test_what_is_alive_somewhere_or_kept_here_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [None, replace(ENDED, unproven=("gpu-2",))])
-def test_an_end_that_nobody_told_is_proven_by_its_hosts(tmp_path: Path, end: RunEnded | None) -> None:
+def test_an_unrecorded_end_is_confirmed_by_the_hosts(tmp_path: Path, end: RunEnded | None) -> None:
     made(tmp_path, "a", days=50, ended=end)
     silent = prune((), {"gpu-1"}, older=MONTH, dry=False)
     assert (silent.gone, silent.unsure) == ((), ("a",))
     assert prune((), {"gpu-1", "gpu-2"}, older=MONTH, dry=False).gone == ("a",)
 
 
-def test_a_run_without_an_end_whose_plan_cannot_be_read_stays(tmp_path: Path) -> None:
+def test_an_unfinished_run_with_an_unreadable_plan_stays(tmp_path: Path) -> None:
     """Of another version, or damaged: its tasks may be alive, and this folder has their logs."""
     folder = made(tmp_path, "a", days=50, ended=None)
     folder.plan.write_text('{"run": "a"')
@@ -76,7 +76,7 @@ def test_a_run_without_an_end_whose_plan_cannot_be_read_stays(tmp_path: Path) ->
     assert (found.gone, found.unsure) == ((), ("a",))
 
 
-def test_a_launch_that_was_killed_in_its_first_moment_and_half_removed_folders_go(tmp_path: Path) -> None:
+def test_abandoned_launches_and_half_removed_folders_are_removed(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / ".gone-b" / "logs").mkdir(parents=True)
     os.utime(tmp_path / "a", (1.0, 1.0))
@@ -91,7 +91,7 @@ HOST = Host("a", "a", "10.0.0.1")
 OTHER = replace(HOST, ssh="b")
 
 
-def test_another_subject_is_another_memory() -> None:
+def test_a_different_subject_has_its_own_record() -> None:
     plain = subject(SPEC, "ab", "st")
     others = [
         subject(replace(SPEC, argv=(*SPEC.argv, "--epochs=2")), "ab", "st"),
@@ -104,7 +104,7 @@ def test_another_subject_is_another_memory() -> None:
     assert subject(SPEC, "ab", "st") == plain
 
 
-def test_a_memory_that_is_too_old_or_of_the_future_counts_no_more(tmp_path: Path) -> None:
+def test_an_expired_or_future_record_is_ignored(tmp_path: Path) -> None:
     memory = Validations(tmp_path)
     for seconds in (-DAY - 1, 60.0):
         memory.write(HOST, "s")

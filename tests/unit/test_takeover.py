@@ -54,7 +54,7 @@ def adopted(*reports: RunReport, answering: tuple[str, ...] = ("a", "b", "c")) -
 
 
 @pytest.mark.parametrize("authentic", [True, False], ids=["sealed", "hearsay"])
-def test_what_is_taken_over_of_a_plan(request: pytest.FixtureRequest, *, authentic: bool) -> None:
+def test_fields_taken_over_from_a_plan(request: pytest.FixtureRequest, *, authentic: bool) -> None:
     """Without our seal nothing that could be executed; with it, hosts as this machine reaches them."""
     plan = adopted(*(report(by, authentic=authentic) for by in "ab"))
     assert bool(plan.hearsay) is not authentic
@@ -63,7 +63,7 @@ def test_what_is_taken_over_of_a_plan(request: pytest.FixtureRequest, *, authent
     matches_golden(f"takeover/{request.node.callspec.id}.json", json.dumps([usual, hosts], indent=1) + "\n")
 
 
-def test_what_a_plan_may_say_of_a_host_is_listed() -> None:
+def test_host_fields_allowed_in_a_plan_are_listed() -> None:
     """Whatever a host will have one day is the inventory's, unless it is added to that list."""
     fields = set(Host.__struct_fields__)
     reach = {"via", "ssh", "user", "port", "identity", "ssh_config", "agent_python"}
@@ -71,7 +71,7 @@ def test_what_a_plan_may_say_of_a_host_is_listed() -> None:
     assert not reach & set(PLANNED)
 
 
-def test_a_later_attempt_counts_when_it_bears_the_seal() -> None:
+def test_a_later_attempt_counts_only_if_sealed() -> None:
     second = replace(PLAN, attempt=2)
     lie = replace(PLAN, attempt=99, command=("lie",))
     own = [report("a", PLAN, authentic=True), report("b", second, authentic=True)]
@@ -93,7 +93,7 @@ def test_a_host_without_the_run_does_not_tell_of_it() -> None:
 @pytest.mark.parametrize(
     "other", [replace(PLAN, command=("other",)), replace(PLAN, owner="eve@evil"), replace(PLAN, spares=())]
 )
-def test_plans_without_a_seal_have_to_agree(other: RunPlan) -> None:
+def test_unsealed_plans_must_agree(other: RunPlan) -> None:
     with pytest.raises(ClusterError) as caught:
         adopted(report("a"), report("b", other))
     assert "a and b report different" in caught.value.why
@@ -158,7 +158,7 @@ IMPOSSIBLE: list[tuple[dict[str, object], str]] = [
 ]
 
 
-def test_what_tasks_share_is_stored_once() -> None:
+def test_values_shared_by_tasks_are_stored_once() -> None:
     plan = make(host("a"), host("b"), host("c"))
     (stored,) = {task.env["ORCHESTRATE_HOSTS"] for task in plan.tasks}
     data = encode_plan(plan)
@@ -167,7 +167,7 @@ def test_what_tasks_share_is_stored_once() -> None:
 
 
 @pytest.mark.parametrize(("changes", "why"), IMPOSSIBLE)
-def test_a_plan_that_cannot_be(changes: dict[str, object], why: str) -> None:
+def test_an_impossible_plan_is_rejected(changes: dict[str, object], why: str) -> None:
     assert decode_plan(encode_plan(PLAN)) == PLAN
     with pytest.raises(msgspec.ValidationError, match=why or None):
         decode_plan(encode_plan(replace(PLAN, **changes)))
@@ -185,7 +185,7 @@ def test_a_plan_that_cannot_be(changes: dict[str, object], why: str) -> None:
         ("b", "validate", "worker/1", True),
     ],
 )
-def test_whose_word_counts(host: str, attempt: str, task: str, *, counts: bool) -> None:
+def test_only_its_host_reports_on_a_task(host: str, attempt: str, task: str, *, counts: bool) -> None:
     assert speaks_for(replace(PLAN, attempt=2), host, attempt, task) is counts
 
 
@@ -194,7 +194,7 @@ OWN = make(host("a", identity="~/.ssh/mine", ssh_config="~/x", user="ada", port=
 TEXT = msgspec.json.encode(for_nodes(OWN))
 
 
-def test_a_sealed_plan_is_authentic_with_its_key_alone() -> None:
+def test_a_sealed_plan_is_authentic_only_with_its_key() -> None:
     sealed = seal(TEXT, KEY)
     assert opened(sealed, KEY) == OpenedPlan(TEXT, authentic=True)
     for key in (OTHER, None):
@@ -203,13 +203,13 @@ def test_a_sealed_plan_is_authentic_with_its_key_alone() -> None:
     assert decode_plan(opened(sealed, KEY).plan) == for_nodes(OWN)
 
 
-def test_what_nodes_keep_does_not_say_how_this_machine_reaches_them() -> None:
+def test_plans_on_nodes_omit_how_this_machine_connects() -> None:
     for own in ("~/.ssh/mine", "~/x", "2200", '"ada"'):
         assert own not in TEXT.decode()
 
 
 @given(st.integers(0), st.binary(min_size=1, max_size=3))
-def test_a_plan_that_was_altered_anywhere_is_not_authentic(place: int, bytes_: bytes) -> None:
+def test_a_modified_plan_is_not_authentic(place: int, bytes_: bytes) -> None:
     sealed = seal(TEXT, KEY).encode()
     at = place % len(sealed)
     altered = sealed[:at] + bytes_ + sealed[at + len(bytes_) :]
@@ -220,7 +220,7 @@ def test_a_plan_that_was_altered_anywhere_is_not_authentic(place: int, bytes_: b
     assert found.authentic == (found.plan == TEXT and altered == sealed)
 
 
-def test_a_small_text_does_not_open_out_without_a_bound() -> None:
+def test_a_small_compressed_text_cannot_expand_without_bound() -> None:
     with pytest.raises(ValueError, match="it ends elsewhere"):
         opened(seal(bytes(65 << 20), None), KEY)
 
@@ -231,7 +231,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config"
 
 
-def test_launches_at_one_moment_make_one_key(config: Path) -> None:
+def test_concurrent_launches_create_one_key(config: Path) -> None:
     together = threading.Barrier(8)
 
     def key() -> bytes | None:
@@ -246,7 +246,7 @@ def test_launches_at_one_moment_make_one_key(config: Path) -> None:
             key_path().unlink()
 
 
-def test_a_key_is_made_once_for_its_owner_alone(config: Path) -> None:
+def test_a_key_is_created_once_and_only_for_its_owner(config: Path) -> None:
     assert read_key() is None
     key = own_key()
     assert key is not None
@@ -274,7 +274,7 @@ def put(path: Path, make: Callable[[], None]) -> None:
     ],
 )
 @pytest.mark.usefixtures("config")
-def test_a_key_that_is_none_is_an_error(damage: Callable[[Path], object], why: str) -> None:
+def test_an_invalid_key_is_an_error(damage: Callable[[Path], object], why: str) -> None:
     own_key()
     damage(key_path())
     for use in (read_key, own_key):
@@ -285,7 +285,7 @@ def test_a_key_that_is_none_is_an_error(damage: Callable[[Path], object], why: s
 
 
 @pytest.mark.usefixtures("config")
-def test_a_key_of_another_user_is_not_to_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_advice_is_not_to_move_another_user_s_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """HOME may be root's, in a container that runs as somebody else."""
 
     def refuse(*_: object, **__: object) -> int:
@@ -297,7 +297,7 @@ def test_a_key_of_another_user_is_not_to_be_moved(monkeypatch: pytest.MonkeyPatc
     assert caught.value.hint.startswith("set XDG_CONFIG_HOME")
 
 
-def test_a_user_without_a_home_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_folder_gets_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container that runs as a user who is not in its /etc/passwd, with an empty environment."""
 
     def refuse(uid: int) -> NoReturn:

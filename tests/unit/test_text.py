@@ -44,7 +44,7 @@ SEQUENCES = [
 
 
 @pytest.mark.parametrize(("raw", "coloured", "bare"), SEQUENCES)
-def test_what_a_task_prints_cannot_move_the_cursor(raw: str, coloured: str, bare: str) -> None:
+def test_task_output_cannot_move_the_cursor(raw: str, coloured: str, bare: str) -> None:
     assert harmless(raw) == coloured
     assert plain(raw) == bare
 
@@ -87,17 +87,17 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("text", LEGITIMATE)
-def test_text_of_every_script_stays_as_it_is(text: str) -> None:
+def test_text_in_any_script_is_unchanged(text: str) -> None:
     assert harmless(text) == plain(text) == text
 
 
 @pytest.mark.parametrize(("raw", "shown"), HIDDEN)
-def test_what_cannot_be_seen_hides_nothing(raw: str, shown: str) -> None:
+def test_invisible_characters_hide_nothing(raw: str, shown: str) -> None:
     assert plain(raw) == shown
 
 
 @given(st.text(st.characters(exclude_categories=[])))
-def test_json_says_the_same_and_nothing_odd(text: str) -> None:
+def test_json_is_equivalent_and_printable(text: str) -> None:
     line = json_safe(json_of({"a": text}))
     assert json.loads(line) == {"a": text.encode("utf-8", "backslashreplace").decode()}
     assert harmless(line.decode()).count("\\u") == line.decode().count("\\u")
@@ -113,9 +113,7 @@ def test_json_says_the_same_and_nothing_odd(text: str) -> None:
         ("gpu-1", "", "gpu-1"),
     ],
 )
-def test_an_endpoint_has_brackets_where_its_port_could_be_a_part_of_it(
-    host: str, port: int | str | None, shown: str
-) -> None:
+def test_ipv6_endpoints_have_brackets(host: str, port: int | str | None, shown: str) -> None:
     assert endpoint(host, port) == shown
 
 
@@ -132,7 +130,7 @@ def test_an_endpoint_has_brackets_where_its_port_could_be_a_part_of_it(
         ("[fe80::1]:22", "[fe80::1]:22"),
     ],
 )
-def test_expand(pattern: str, names: str) -> None:
+def test_ranges_are_expanded(pattern: str, names: str) -> None:
     assert ranges.expand(pattern) == tuple(names.split())
 
 
@@ -148,7 +146,7 @@ def test_expand(pattern: str, names: str) -> None:
         ("g[1-2", 'has brackets that do not match: "g[1-2"'),
     ],
 )
-def test_what_cannot_be_expanded(pattern: str, why: str) -> None:
+def test_invalid_ranges_are_refused(pattern: str, why: str) -> None:
     with pytest.raises(ValueError) as caught:
         ranges.expand(pattern)
     assert str(caught.value) == why
@@ -166,7 +164,7 @@ def test_what_cannot_be_expanded(pattern: str, why: str) -> None:
         ("gpu-1 gpu-01", "gpu-[1,01]"),
     ],
 )
-def test_fold(names: str, folded: str) -> None:
+def test_names_are_folded_into_ranges(names: str, folded: str) -> None:
     assert ranges.fold(names.split()) == folded
     assert set(ranges.expand_all(folded)) == set(names.split())
 
@@ -201,7 +199,7 @@ def bash(script: str) -> list[str]:
 @FEW
 @given(WORDS)
 @example(NASTY)
-def test_a_shell_reads_the_words_back(argv: list[str]) -> None:
+def test_a_shell_parses_the_quoted_words_back(argv: list[str]) -> None:
     assert shlex.split(command_line(["x", *argv])) == ["x", *argv]
     assert bash(command_line(["show", *argv])) == argv
     line = " ".join(map(shown, argv))
@@ -211,7 +209,7 @@ def test_a_shell_reads_the_words_back(argv: list[str]) -> None:
 
 @given(TEXT)
 @example("".join(NASTY))
-def test_a_toml_parser_reads_the_value_back(text: str) -> None:
+def test_a_toml_parser_parses_the_value_back(text: str) -> None:
     line = toml(text)
     assert "\n" not in line
     assert tomllib.loads(f"key = {line}") == {"key": text}
@@ -220,7 +218,7 @@ def test_a_toml_parser_reads_the_value_back(text: str) -> None:
 @FEW
 @given(WORDS)
 @example(NASTY)
-def test_a_plain_batch_file_hands_on_the_words(argv: list[str]) -> None:
+def test_a_plain_batch_file_passes_the_words_on(argv: list[str]) -> None:
     plan = plans.make(
         host("a"), host("b"), command=("python3", *argv), job=Job(env={"VALUE": argv[0] or "x"})
     )
@@ -239,7 +237,7 @@ def expanded(word: str) -> str:
 @FEW
 @given(WORDS)
 @example(NASTY)
-def test_a_manifest_hands_on_the_words_and_the_files(argv: list[str]) -> None:
+def test_a_manifest_passes_on_words_and_files(argv: list[str]) -> None:
     plan = plans.make(
         host("a"), host("b"), command=("python3", *argv), job=Job(env={"VALUE": argv[0] or "x"})
     )
@@ -262,5 +260,5 @@ def test_a_manifest_hands_on_the_words_and_the_files(argv: list[str]) -> None:
         (["~other/x"], "'~other/x'"),
     ],
 )
-def test_how_it_looks(argv: list[str], line: str) -> None:
+def test_tildes_are_quoted_where_needed(argv: list[str], line: str) -> None:
     assert command_line(argv) == line

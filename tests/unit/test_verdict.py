@@ -34,7 +34,7 @@ TRAINING = ("Epoch 1/3", " 3/5 [====>....] - ETA: 0s - loss: 2.3")
 KEYBOARD = ('  File "train.py", line 2, in <module>', "KeyboardInterrupt")
 
 
-def test_a_run_does_not_need_the_files_of_its_installation_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loaded_rules_need_no_installed_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.open", lambda *_: pytest.fail("opened"))
     monkeypatch.setattr("io.open", lambda *_: pytest.fail("opened"))
     assert rules.table.__wrapped__()
@@ -237,7 +237,7 @@ def test_the_root_cause_is_named() -> None:
         ({0: "inf", 1: "nan", 3: "nan"}, "worker/[0-1]: the last loss is inf or nan"),  # 3 was stopped
     ],
 )
-def test_all_tasks_whose_loss_is_no_number_are_named(bad: dict[int, str], cause: str) -> None:
+def test_all_tasks_with_a_nan_loss_are_named(bad: dict[int, str], cause: str) -> None:
     ends = tuple(exited for exited, _ in (*(end(n, n, code=0) for n in range(3)), STOPPED))
     losses = {f"worker/{n}": loss for n, loss in bad.items()}
     assert doubt(Finished(ends, True, False, {}, (), None, losses)).cause == cause
@@ -258,7 +258,7 @@ HANGS: dict[str, tuple[str, Lines]] = {
 }
 
 
-def test_what_was_raised_before_a_hang_is_named() -> None:
+def test_an_exception_before_a_hang_is_named() -> None:
     text = ""
     for name, (odd, lines) in HANGS.items():
         said = f"no output for 9 s: {f'{odd} hangs' if odd else 'no task differs from the others'}"
@@ -268,7 +268,7 @@ def test_what_was_raised_before_a_hang_is_named() -> None:
     matches_golden("verdict/hangs.txt", text)
 
 
-def test_the_last_traceback_is_shown_whole_and_a_very_long_one_without_its_middle() -> None:
+def test_the_last_traceback_is_shown_in_full_unless_very_long() -> None:
     frame = ('  File "train.py", line 7, in step', "    loss = model(x)")
     chain = ("", "During handling of the above exception, another exception occurred:", "")
     first = ("Traceback (most recent call last):", *frame, "KeyError: 'x'")
@@ -304,7 +304,7 @@ def test_a_long_line_is_cut_before_it_is_read(line: str) -> None:
         {"chain": [None, 3, {"chain": [{"chain": [{}]}]}]},
     ],
 )
-def test_a_report_is_input_from_a_stranger(data: dict[str, Any]) -> None:
+def test_a_report_is_treated_as_untrusted_input(data: dict[str, Any]) -> None:
     ends = [end(2, 0, data, code=1)]
     verdict = judge([ends[0][0]], hear(ends))
     assert len(verdict.cause + verdict.why + verdict.hint) < 2000
@@ -321,7 +321,7 @@ def log(path: Path) -> Lines:
     return tuple(line for line in path.read_text().split("\n") if line.strip())
 
 
-def test_a_traceback_is_read_as_python_prints_it() -> None:
+def test_tracebacks_are_parsed_as_python_prints_them() -> None:
     text = ""
     for path in TRACEBACKS:
         read = Statement(log(path))
@@ -341,7 +341,7 @@ STOP = log(HERE / "tracebacks" / "stop-3.8.txt")
 @pytest.mark.parametrize(
     "aside", ["Exception in thread Thread-1 (work):", "Exception ignored in: <function Pool.__del__ at 0x7f>"]
 )
-def test_an_exception_that_ends_no_program_yields_to_one_that_does(aside: str) -> None:
+def test_a_nonfatal_exception_yields_to_a_fatal_one(aside: str) -> None:
     other = (aside, *own("OSError: aside", '"a.py", line 1'))
     assert Statement((*STOP, *other)).exception == "StopIteration"
     assert Statement(other).exception == "OSError: aside"

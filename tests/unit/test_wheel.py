@@ -48,7 +48,7 @@ def test_a_second_build_has_the_same_bytes(target: str, tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_it_holds_all_of_the_code_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_all_of_the_code_and_nothing_else(wheel: Path) -> None:
     held = names(wheel)
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "orchestrator").rglob("*.py")}
     shipped = {
@@ -63,7 +63,7 @@ def test_it_holds_all_of_the_code_and_nothing_else(wheel: Path) -> None:
     assert held == ours | shipped | typed | digits | pages | tables
 
 
-def test_an_sdist_is_complete_and_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_an_sdist_is_complete_and_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     sdist = build("sdist", tmp_path / "sdist")
     subprocess.run(["tar", "xzf", sdist, "-C", tmp_path], check=True)
     (unpacked,) = tmp_path.glob("orchestrate_tf-*")
@@ -79,7 +79,7 @@ def test_an_sdist_is_complete_and_makes_the_same_wheel(wheel: Path, tmp_path: Pa
     assert f"]({REPOSITORY}/blob/HEAD/docs/install.md)" in metadata(wheel).as_string()
 
 
-def test_it_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
     """Without a network: the dependencies are lent by the environment the tests run in."""
     empty = tmp_path / "empty"
     venv.create(empty, symlinks=True)

@@ -42,7 +42,7 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @given(sent=st.lists(_FRAMES, max_size=5), cuts=st.lists(st.integers(min_value=0), max_size=12))
-def test_any_split_of_any_stream_gives_the_frames_that_were_sent(
+def test_any_split_of_a_stream_yields_the_sent_frames(
     sent: list[tuple[dict[str, Any], bytes]], cuts: list[int]
 ) -> None:
     stream = b"".join(frames.encode(header, payload) for header, payload in sent)
@@ -60,12 +60,12 @@ def test_any_split_of_any_stream_gives_the_frames_that_were_sent(
         struct.pack(">II", 0, 0),
     ],
 )
-def test_what_is_not_a_frame_is_refused(bad: bytes) -> None:
+def test_anything_but_a_frame_is_refused(bad: bytes) -> None:
     with pytest.raises(ValueError):
         list(frames.Decoder().feed(bad))
 
 
-def test_a_frame_that_the_other_end_would_refuse_is_never_made() -> None:
+def test_frames_the_other_end_would_refuse_are_never_created() -> None:
     with pytest.raises(ValueError):
         frames.encode({"x": "y" * frames.MAX_HEADER})
     with pytest.raises(ValueError):
@@ -97,7 +97,7 @@ for kind, data in [
 """
 
 
-def test_threads_that_meet_a_type_at_once() -> None:
+def test_threads_can_decode_a_new_type_at_once() -> None:
     for _ in range(8):
         done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, b"")
@@ -110,13 +110,13 @@ NO_ATTEMPTS = ("0", "01", "-1", "1.", "\u00b2", "1234567", "validate-", "1-1", "
 @pytest.mark.parametrize(
     ("kind", "text"), [*((RunId, text) for text in NO_RUNS), *((AttemptName, text) for text in NO_ATTEMPTS)]
 )
-def test_what_is_no_name_of_a_kind(kind: type[RunId], text: str) -> None:
+def test_invalid_names(kind: type[RunId], text: str) -> None:
     with pytest.raises(NotANameError):
         kind(text)
 
 
 @pytest.mark.parametrize("text", ["1", "12", "validate", "validate-2", "validate-2-1"])
-def test_what_is_the_name_of_an_attempt(text: str) -> None:
+def test_valid_attempt_names(text: str) -> None:
     assert AttemptName(text) == text
 
 
@@ -202,7 +202,7 @@ ANSWERS: list[tuple[wire.Request[Any], dict[str, Any], list[object]]] = [
 
 
 @pytest.mark.parametrize(("question", "good", "bad"), ANSWERS, ids=lambda one: getattr(one, "OP", ""))
-def test_an_answer_that_does_not_fit_is_refused(
+def test_a_mismatched_reply_is_refused(
     question: wire.Request[Any], good: dict[str, Any], bad: list[object]
 ) -> None:
     read = msgspec.json.decode(msgspec.json.encode(wire.answer(question, good, b"x")))
@@ -213,7 +213,7 @@ def test_an_answer_that_does_not_fit_is_refused(
         assert len(str(refused.value)) <= 300
 
 
-def test_what_does_not_fit_a_line_is_cut() -> None:
+def test_overlong_text_is_cut_to_a_line() -> None:
     assert len(str(wire.ProtocolError("x" * 999))) == 300
     names = os.fsdecode(b"\xff"), "\u00e9"
     for name in names:
@@ -230,7 +230,7 @@ def test_what_does_not_fit_a_line_is_cut() -> None:
         (wire.Lessee(run="r1", task="worker/0", owner="ada@home"), "worker/0 of run r1 (ada@home)"),
     ],
 )
-def test_who_holds_a_port(holder: wire.Lessee | str | None, words: str) -> None:
+def test_the_process_holding_a_port(holder: wire.Lessee | str | None, words: str) -> None:
     assert wire.Busy(port=1, holder=holder).words == words
 
 
@@ -252,7 +252,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
 
 @MANY
 @given(seed=SEEDS)
-def test_a_controller_stands_what_agents_say(
+def test_a_controller_survives_any_agent_output(
     recorded: tuple[dict[str, Any], list[Said]], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(sessions, "log", sessions.log)  # which `play` replaces

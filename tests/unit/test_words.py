@@ -31,7 +31,7 @@ def bindings(node: ast.AST) -> Iterator[str]:
         yield node.name
 
 
-def test_names_say_what_they_hold() -> None:
+def test_names_describe_their_value() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: {name}"
         for path, tree in trees("orchestrator")
@@ -68,7 +68,7 @@ PROSE = (
 )
 
 
-def test_prose_keeps_to_the_glossary() -> None:
+def test_prose_uses_the_glossary() -> None:
     expression = re.compile("|".join(rf"\b(?:{old})\b" for old in GLOSSARY), re.IGNORECASE)
     sources = [path for part in ("orchestrator", "worker_entry") for path in (ROOT / part).rglob("*.py")]
     wrong = [
@@ -128,7 +128,7 @@ def is_to_do(hint: str) -> bool:
     return hint.startswith(("`", "{}")) or first in IMPERATIVES
 
 
-def test_every_hint_is_something_to_do() -> None:
+def test_every_hint_is_an_action() -> None:
     advice = ((f"rule {rule.pattern.pattern}", rule.advice) for rule in rules.table() if rule.advice)
     found = [*hints(), *advice]
     assert len(found) > 100

@@ -33,7 +33,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("line", "message"), WRONG, ids=[line for line, _ in WRONG])
-def test_a_wrong_option_is_one_clear_error(
+def test_an_invalid_option_is_one_clear_error(
     line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -45,7 +45,7 @@ def test_a_wrong_option_is_one_clear_error(
     assert len(error) == 2
 
 
-def test_a_wrong_option_costs_no_import_of_tensorflow() -> None:
+def test_an_invalid_option_does_not_import_tensorflow() -> None:
     look = (
         "import sys; from worker_entry.__main__ import main\n"
         "try: main(['--batch-size', '0'])\n"
@@ -55,7 +55,7 @@ def test_a_wrong_option_costs_no_import_of_tensorflow() -> None:
     subprocess.run([sys.executable, "-c", look], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_nothing_given_is_the_tutorial() -> None:
+def test_the_defaults_are_those_of_the_tutorial() -> None:
     given = options.parse([])
     assert (given.dataset, given.loop, given.optimizer) == ("mnist", "fit", "sgd")
     assert (given.batch_size, given.learning_rate, given.strategy) == (64, 1e-3, "auto")
@@ -63,7 +63,7 @@ def test_nothing_given_is_the_tutorial() -> None:
     assert resolve(given.epochs, given.steps_per_epoch, 60_000, 256) == length
 
 
-def test_a_validation_is_alone_and_touches_nothing_of_the_jobs() -> None:
+def test_a_validation_runs_alone_and_leaves_the_job_s_files_untouched() -> None:
     line = (
         "--strategy multi-worker --dataset digits --epochs 100 --batch-size 32"
         " --checkpoint-dir c --export-dir e --tensorboard-dir t --download --validate"
@@ -90,14 +90,12 @@ def test_the_length_of_training(epochs: int | None, steps: int | None, expected:
     assert found.steps == expected[0] * expected[1]
 
 
-def test_a_file_that_cannot_be_written_does_not_end_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_file_does_not_end_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Reporter(str(tmp_path / "no" / "folder")).ready("")
     assert "report not written" in capsys.readouterr().out
 
 
-def test_the_pace_leaves_out_the_first_step() -> None:
+def test_the_pace_excludes_the_first_step() -> None:
     now = 100.0
     pace = Pace(lambda: now)
     now += 4  # tracing
@@ -117,7 +115,7 @@ def config(cluster: object, kind: str = "worker", index: int = 0) -> str:
     return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
 
 
-def test_without_tf_config_a_process_is_alone() -> None:
+def test_without_tf_config_a_process_trains_alone() -> None:
     assert parse(None) == parse("") == parse("{}") == ALONE
     assert not ALONE.distributed
     assert ALONE.is_leader
@@ -133,7 +131,7 @@ WRONG_CONFIGS = [
 
 
 @pytest.mark.parametrize(("text", "why"), WRONG_CONFIGS, ids=[why for _, why in WRONG_CONFIGS])
-def test_a_wrong_tf_config_says_what_is_wrong(text: str, why: str) -> None:
+def test_an_invalid_tf_config_is_explained(text: str, why: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(text)
     assert caught.value.why.startswith(why)
@@ -235,11 +233,11 @@ def train(tasks: int, terms: AbstractSet[tuple[int, int]] = frozenset()) -> list
     return last
 
 
-def test_nobody_asked_all_steps_done() -> None:
+def test_without_a_stop_request_all_steps_run() -> None:
     assert train(8) == [STEPS] * 8
 
 
-def test_asked_at_any_steps_at_once_all_stop_at_one() -> None:
+def test_stop_requests_at_any_steps_stop_all_tasks_at_one_step() -> None:
     dice = random.Random(7)
     for _ in range(60):
         tasks = dice.randint(2, 6)
@@ -249,7 +247,7 @@ def test_asked_at_any_steps_at_once_all_stop_at_one() -> None:
         assert last == [min(first + 1, STEPS)] * tasks, asked
 
 
-def test_a_single_process_stops_at_the_step_that_ends() -> None:
+def test_a_single_process_stops_after_the_current_step() -> None:
     stop = Stop("alone", ["alone"], MemoryBoard())
     assert not stop.now(1)
     before = signal.getsignal(signal.SIGTERM)
@@ -262,7 +260,7 @@ def test_a_single_process_stops_at_the_step_that_ends() -> None:
     stop.close()
 
 
-def test_a_task_past_the_step_fails_instead_of_saving_a_state_of_its_own() -> None:
+def test_a_task_past_the_stop_step_fails_instead_of_saving_diverging_state() -> None:
     board = MemoryBoard()
     stop = Stop("worker/0", ["worker/0", "worker/1"], board)
     board.put(STEP, "3")
@@ -272,7 +270,7 @@ def test_a_task_past_the_step_fails_instead_of_saving_a_state_of_its_own() -> No
         stop.now(4)
 
 
-def test_closing_ends_the_reader_and_is_no_stop() -> None:
+def test_closing_ends_the_reader_without_a_stop() -> None:
     board = MemoryBoard()
     stop = Stop("worker/0", ["worker/0", "worker/1"], board)
     stop.close()
@@ -286,13 +284,13 @@ def looks(*answers: str) -> Presence:
     return Presence("chief/0", lambda: next(queue), 5, lambda: next(times))
 
 
-def test_a_task_is_gone_after_it_was_there_and_missed_several_times() -> None:
+def test_a_task_counts_as_lost_after_several_missed_checks() -> None:
     presence = looks("refused", "refused", OPEN, "refused", OPEN, *["refused"] * GONE_AFTER)
     answers = [presence.gone() for _ in range(5 + GONE_AFTER)]
     assert answers == [False] * (4 + GONE_AFTER) + [True]
 
 
-def test_a_task_that_never_comes_is_named() -> None:
+def test_a_task_that_never_appears_is_named() -> None:
     presence = looks(*["refused"] * 6)
     assert not any(presence.gone() for _ in range(5))
     with pytest.raises(ExpectedError, match="chief/0 did not connect"):
