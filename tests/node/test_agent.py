@@ -27,7 +27,7 @@ from tests.node.test_agent_store import make_tree
 from tests.ports import free_port
 
 
-def test_a_bug_is_told_with_its_traceback_and_no_end(lab: Lab) -> None:
+def test_a_bug_is_reported_with_its_traceback_and_does_not_end_the_agent(lab: Lab) -> None:
     agent = lab.agent()
     with pytest.raises(AgentError) as caught:
         agent.request("join_queue", run="r", owner="o", machine="", since="once", go=True)
@@ -37,7 +37,7 @@ def test_a_bug_is_told_with_its_traceback_and_no_end(lab: Lab) -> None:
     assert agent.request("ping")
 
 
-def test_a_slow_request_holds_up_no_other(lab: Lab) -> None:
+def test_a_slow_request_does_not_delay_others(lab: Lab) -> None:
     agent = lab.agent()
     setup = "sleep 30"
     slow = agent.send("facts", python="python3", workdir=str(lab.workdir), setup=setup)
@@ -48,7 +48,7 @@ def test_a_slow_request_holds_up_no_other(lab: Lab) -> None:
     assert slow not in agent.replies
 
 
-def test_silence_of_the_controller_ends_the_agent(lab: Lab) -> None:
+def test_a_silent_controller_ends_the_agent(lab: Lab) -> None:
     agent = lab.agent(idle=1.0)
     with pytest.raises(Silence, match="the agent ended"):
         agent.listen()
@@ -105,7 +105,7 @@ def run(work: Callable[[], Any], seconds: float = 20.0) -> tuple[dict[str, Any],
     return answer  # type: ignore[no-any-return]
 
 
-def test_what_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Any) -> None:
+def test_work_past_its_deadline_is_killed_with_everything_it_started(tmp_path: Any) -> None:
     pids = tmp_path / "pids"
 
     def work() -> Any:
@@ -144,7 +144,7 @@ def test_python_3_8_runs_the_agent_and_a_task(lab: Lab) -> None:
     assert agent.request("work_make", workdir=workdir, run=lab.run, digest="aa")
 
 
-def test_what_is_asked_along_with_the_agent_is_answered_and_a_run_without_a_plan_leaves_nothing(
+def test_requests_sent_with_the_agent_are_answered_and_a_run_without_a_plan_leaves_nothing(
     lab: Lab,
 ) -> None:
     agent = lab.agent(ahead={"keep": {"run": "r1", "who": "me"}, "ping": {}})
@@ -159,7 +159,7 @@ def test_what_is_asked_along_with_the_agent_is_answered_and_a_run_without_a_plan
     assert (lab.state / "runs" / "r1" / "run.json").read_text() == "a plan"
 
 
-def test_a_python_that_is_too_old_says_so() -> None:
+def test_an_old_python_is_reported() -> None:
     loader = (Path(bootstrap.__file__).parent / "loader.py").read_text()
     old = loader.replace("sys.version_info < (3, 8)", "sys.version_info < (99, 0)")
     done = subprocess.run(["python3", "-c", old], capture_output=True, text=True, check=False)
@@ -168,13 +168,13 @@ def test_a_python_that_is_too_old_says_so() -> None:
     assert done.stdout == ""
 
 
-def test_a_login_without_utf8_changes_no_byte(lab: Lab) -> None:
+def test_a_login_without_utf8_preserves_every_byte(lab: Lab) -> None:
     agent = lab.agent(env={"LC_ALL": "en_US.ISO-8859-1", "LANG": ""})
     assert agent.hello["state"] == str(lab.state)  # its folder's name has an é
     assert (lab.state / "runs").is_dir()
 
 
-def test_what_it_compiled_is_kept_and_never_believed_when_it_is_not_as_we_wrote_it(lab: Lab) -> None:
+def test_compiled_code_is_kept_but_not_trusted_once_modified(lab: Lab) -> None:
     code = lab.state / "code"
     lab.agent().close()
     first = code.read_bytes()
@@ -213,7 +213,7 @@ def look(agent: AgentClient, port: int, address: str = "127.0.0.2", timeout: flo
 @pytest.mark.parametrize(
     "question", [b"", b"GET / HTTP/1.0\r\n\r\n", NONCE[:9].encode() + b"\n", b"\0" * 4096]
 )
-def test_without_the_word_of_the_run_nothing_is_said(lab: Lab, question: bytes) -> None:
+def test_a_connection_without_the_run_s_token_gets_no_reply(lab: Lab, question: bytes) -> None:
     """As docs/security.md promises."""
     agent, port = lab.agent(), free_port()
     agent.request("listen", ports=[port], nonce=NONCE, host="b", large=1 << 16)
@@ -228,7 +228,7 @@ def test_without_the_word_of_the_run_nothing_is_said(lab: Lab, question: bytes) 
     assert look(agent, port)["tcp"]  # and whoever knows the word is answered
 
 
-def test_why_a_connection_fails(lab: Lab) -> None:
+def test_the_reason_a_connection_fails(lab: Lab) -> None:
     a, b, port = lab.agent(), lab.agent(), free_port()
     rows = {
         (free_port(), "127.0.0.1"): "refused",
@@ -244,7 +244,7 @@ def test_why_a_connection_fails(lab: Lab) -> None:
     assert look(a, port)["why"] == "answered by something else"
 
 
-def test_who_holds_a_port_is_named(lab: Lab) -> None:
+def test_the_process_holding_a_port_is_named(lab: Lab) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         free = free_port()
@@ -255,13 +255,13 @@ def test_who_holds_a_port_is_named(lab: Lab) -> None:
     assert f"pid {os.getpid()} (user {pwd.getpwuid(os.getuid()).pw_name})" in busy["holder"]
 
 
-def test_where_ipv6_is_missing_or_cannot_be_determined_ipv4_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ipv4_is_used_when_ipv6_is_missing_or_undetermined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)  # as for lack of a descriptor
     with descriptors.listen(0, 1) as listener:
         assert listener.family is socket.AF_INET
 
 
-def test_after_a_look_the_port_can_be_taken_without_reuse(lab: Lab) -> None:
+def test_a_checked_port_can_be_bound_without_reuseaddr(lab: Lab) -> None:
     """TIME_WAIT would keep a server that does not set SO_REUSEADDR from the port for a minute."""
     agent, port = lab.agent(), free_port()
     agent.request("listen", ports=[port], nonce=NONCE, host="b")
@@ -321,7 +321,7 @@ def times(agent: AgentClient, task: str = "worker/0") -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("lost_at", [0, 1, 100, 70_000])
-def test_a_follower_goes_on_where_another_stopped(lab: Lab, lost_at: int) -> None:
+def test_a_follower_resumes_where_another_stopped(lab: Lab, lost_at: int) -> None:
     """No byte twice, none missing; the first record is the one that covers the first byte."""
     first = lab.agent()
     lab.start(first, *python("import time\nfor n in range(4): print('x' * 30_000); time.sleep(0.07)"))
@@ -337,7 +337,7 @@ def test_a_follower_goes_on_where_another_stopped(lab: Lab, lost_at: int) -> Non
     assert times(second) == index[covering:]
 
 
-def test_a_reader_that_stalls_costs_no_memory_and_stop_is_served_at_once(lab: Lab) -> None:
+def test_a_stalled_reader_uses_no_memory_and_does_not_delay_a_stop(lab: Lab) -> None:
     """100 MB are waiting and stdout is full: the stop's answer has to queue, its act has not."""
     agent = lab.agent()
     resize(agent, 4096)
@@ -368,7 +368,7 @@ def memory(pid: int) -> int:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a read-only disk needs root to mount")
-def test_a_task_that_ends_on_a_disk_that_became_read_only_is_lost(lab: Lab) -> None:
+def test_a_task_that_ends_on_a_read_only_disk_is_lost(lab: Lab) -> None:
     """As after an error of the disk: nobody can write how it ended, and its peers wait for it."""
     agent = lab.agent()
     pid = lab.start(agent, "sh", "-c", "echo here; exec sleep 1000")["pid"]
@@ -389,7 +389,7 @@ def test_a_task_that_ends_on_a_disk_that_became_read_only_is_lost(lab: Lab) -> N
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_a_task_whose_folder_is_removed_is_ended_and_told_as_lost(lab: Lab) -> None:
+def test_a_task_whose_folder_is_removed_is_ended_and_reported_as_lost(lab: Lab) -> None:
     agent = lab.agent()
     pid = lab.start(agent, "sh", "-c", "echo here; exec sleep 1000")["pid"]
     lab.follow(agent, "worker/0")

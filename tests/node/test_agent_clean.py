@@ -47,7 +47,7 @@ def went(reply: dict[str, Any], kind: str) -> list[str]:
     return [entry["name"] for entry in reply["folders"][kind]["gone"]]
 
 
-def test_what_is_alive_is_left_alone_here_and_in_other_state_folders(lab: Lab) -> None:
+def test_live_runs_are_left_alone_in_every_state_folder(lab: Lab) -> None:
     agent, neighbour = lab.agent(), lab.agent(state=lab.folder / "another state")
     leader = lab.start(agent, "sleep", "1000")["pid"]
     for asked in (agent, neighbour):
@@ -74,7 +74,7 @@ def test_a_run_with_a_keeper_keeps_its_state(lab: Lab) -> None:
     assert names_in(lab.state / "runs") == []
 
 
-def test_working_folders_stay_unless_asked_for(lab: Lab) -> None:
+def test_working_folders_are_kept_unless_requested(lab: Lab) -> None:
     agent = lab.agent()
     old, young = made_from(lab, "run-a", days=50), made_from(lab, "run-b", days=50)
     (young / "work" / "deep").mkdir()
@@ -87,7 +87,7 @@ def test_working_folders_stay_unless_asked_for(lab: Lab) -> None:
     assert names_in(lab.workdir / "runs") == ["run-b", "run-c"]
 
 
-def test_code_stays_while_a_run_may_need_it(lab: Lab) -> None:
+def test_code_is_kept_while_a_run_may_need_it(lab: Lab) -> None:
     agent = lab.agent()
     used, unused = tree(lab, DIGEST, 50), tree(lab, OTHER, 50)
     made_from(lab, "run-a", DIGEST, days=40)
@@ -109,7 +109,7 @@ def environment(lab: Lab, name: str) -> Path:
     return path
 
 
-def test_old_environments_go_once_no_run_is_alive(lab: Lab) -> None:
+def test_old_environments_are_removed_once_no_run_is_alive(lab: Lab) -> None:
     agent = lab.agent()
     young, old = (environment(lab, name) for name in ("a1", "b2"))
     age(0, young)
@@ -119,7 +119,7 @@ def test_old_environments_go_once_no_run_is_alive(lab: Lab) -> None:
     assert (young.exists(), old.exists()) == (True, False)
 
 
-def test_scraps_of_a_crash_go_after_a_day(lab: Lab) -> None:
+def test_crash_leftovers_are_removed_after_a_day(lab: Lab) -> None:
     agent = lab.agent()
     (lab.workdir / "runs" / "run-a").mkdir(parents=True)
     for name in (
@@ -136,7 +136,7 @@ def test_scraps_of_a_crash_go_after_a_day(lab: Lab) -> None:
     assert names_in(lab.workdir) == ["envs", "runs", "trees"]
 
 
-def test_what_is_not_ours_stays_however_old(lab: Lab) -> None:
+def test_files_of_others_are_kept_however_old(lab: Lab) -> None:
     """`workdir = "/data/ada"`, where Ada has `data` and `runs` of her own."""
     agent = lab.agent()
     places = [
@@ -153,7 +153,7 @@ def test_what_is_not_ours_stays_however_old(lab: Lab) -> None:
     assert all((place / "mine").exists() for place in places)
 
 
-def test_a_tree_that_goes_while_it_is_copied_is_missing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_removed_during_its_copy_is_missing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tree(lab, DIGEST, 50)
     copy = shutil.copytree
 

@@ -36,7 +36,7 @@ def fields(tmp_path: Path, wheels: Path, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_what_an_index_serves_has_to_have_the_locks_hash(tmp_path: Path, wheels: Path) -> None:
+def test_files_from_an_index_must_match_the_hash_in_the_lock(tmp_path: Path, wheels: Path) -> None:
     """What was sent has been checked before: a wheel that was built of a source has another."""
     served = wheels.rename(tmp_path / "index")
     (one,) = served.glob("*.whl")
@@ -56,9 +56,7 @@ def test_what_an_index_serves_has_to_have_the_locks_hash(tmp_path: Path, wheels:
         assert agent.request("env_make", bad, **sent)["versions"]
 
 
-def test_an_index_that_lacks_what_was_resolved_elsewhere_is_as_good_as_none(
-    tmp_path: Path, wheels: Path
-) -> None:
+def test_an_index_without_the_locked_packages_counts_as_unavailable(tmp_path: Path, wheels: Path) -> None:
     """The controller resolved it, perhaps with an index of its own: it can send what it found."""
     wanted = {**fields(tmp_path, wheels), "wheels": None, "index": wheels.as_uri(), "ask_first": True}
     with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
@@ -72,7 +70,7 @@ def test_an_index_that_lacks_what_was_resolved_elsewhere_is_as_good_as_none(
         assert agent.request("env_make", of_others, **wanted)["versions"]
 
 
-def test_what_cannot_be_imported_is_no_environment(tmp_path: Path, wheels: Path) -> None:
+def test_a_failing_import_rejects_the_environment(tmp_path: Path, wheels: Path) -> None:
     wheel(wheels, "numpy", "1.0", "raise RuntimeError('a broken build')\n")
     with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
         agent.request("env_make", NUMPY, **fields(tmp_path, wheels))
@@ -82,7 +80,7 @@ def test_what_cannot_be_imported_is_no_environment(tmp_path: Path, wheels: Path)
 
 
 @pytest.mark.parametrize(("lock", "backend"), [("jax==1.0", "jax"), ("torch==1.0", "torch"), ("", "numpy")])
-def test_keras_is_imported_on_what_is_there(tmp_path: Path, wheels: Path, lock: str, backend: str) -> None:
+def test_keras_imports_an_available_backend(tmp_path: Path, wheels: Path, lock: str, backend: str) -> None:
     wheel(wheels, "keras", "1.0", f"import os\nassert os.environ['KERAS_BACKEND'] == {backend!r}\n")
     for name in ("jax", "torch"):
         wheel(wheels, name, "1.0", "")
@@ -91,7 +89,7 @@ def test_keras_is_imported_on_what_is_there(tmp_path: Path, wheels: Path, lock: 
     assert "keras" in made["versions"]
 
 
-def test_a_build_that_was_killed_is_made_again_and_leaves_nothing(tmp_path: Path, wheels: Path) -> None:
+def test_a_killed_build_is_repeated_and_leaves_nothing(tmp_path: Path, wheels: Path) -> None:
     envs = tmp_path / "work dir" / "envs"
     slow = tmp_path / "uv"
     os.mkfifo(tmp_path / "begun")
@@ -109,7 +107,7 @@ def test_a_build_that_was_killed_is_made_again_and_leaves_nothing(tmp_path: Path
     assert sorted(os.listdir(envs)) == ["0123456789abcdef"]
 
 
-def test_an_environment_whose_interpreter_is_gone_is_made_again(tmp_path: Path, wheels: Path) -> None:
+def test_an_environment_without_its_interpreter_is_rebuilt(tmp_path: Path, wheels: Path) -> None:
     with AgentClient(tmp_path / "state") as agent:
         wanted = fields(tmp_path, wheels)
         agent.request("env_make", LOCK, **wanted)
@@ -119,7 +117,7 @@ def test_an_environment_whose_interpreter_is_gone_is_made_again(tmp_path: Path, 
         assert agent.request("env_look", **wanted)["ready"]
 
 
-def test_a_python_that_is_not_there_gets_the_three_ways(tmp_path: Path, wheels: Path) -> None:
+def test_a_missing_python_gets_three_suggestions(tmp_path: Path, wheels: Path) -> None:
     with AgentClient(tmp_path / "state") as agent:
         found = agent.request("env_find", **fields(tmp_path, wheels, python=">=3.8"))
         assert found["version"].startswith("3.")

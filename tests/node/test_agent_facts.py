@@ -22,7 +22,7 @@ def facts(lab: Lab, **fields: Any) -> dict[str, Any]:
     return lab.agent(env=asked.pop("env_", {})).request("facts", **asked)
 
 
-def test_a_python_that_does_not_work_is_a_fact(lab: Lab) -> None:
+def test_a_broken_python_is_reported_as_a_fact(lab: Lab) -> None:
     program, crash = lab.folder / "python", lab.folder / "crash"
     program.write_text("#!/bin/sh\necho loading >&2\necho 'libpython3.so: cannot open' >&2\nexit 127\n")
     crash.write_text("#!/bin/sh\nkill -SEGV $$\n")
@@ -44,7 +44,7 @@ def test_a_python_that_does_not_work_is_a_fact(lab: Lab) -> None:
         assert answer["addresses"]  # the rest is told all the same
 
 
-def test_a_python_without_pip_is_not_told_to_install_with_it(lab: Lab) -> None:
+def test_pip_is_not_suggested_where_it_is_missing(lab: Lab) -> None:
     venv.create(lab.folder / "env", with_pip=False)
     python = str(lab.folder / "env/bin/python")
     assert facts(lab, python=python)["python"]["no_pip"]
@@ -52,7 +52,7 @@ def test_a_python_without_pip_is_not_told_to_install_with_it(lab: Lab) -> None:
     assert not facts(lab, python=python)["python"]["no_pip"]
 
 
-def test_packages_are_found_by_any_spelling_as_importlib_finds_them(lab: Lab) -> None:
+def test_package_names_are_normalized_as_in_importlib(lab: Lab) -> None:
     names = sorted({item.metadata["Name"] for item in metadata.distributions()})
     answer = facts(lab, packages=[*names, "PyTest", "mypy.extensions"])["packages"]
     assert {name: answer[name] for name in names} == {name: metadata.version(name) for name in names}
@@ -60,7 +60,7 @@ def test_packages_are_found_by_any_spelling_as_importlib_finds_them(lab: Lab) ->
     assert answer["mypy.extensions"] == metadata.version("mypy_extensions")
 
 
-def test_setup_decides_which_python_it_is_and_may_be_noisy(lab: Lab) -> None:
+def test_setup_selects_the_python_and_may_print(lab: Lab) -> None:
     folder = lab.folder / "module bin"
     folder.mkdir()
     (folder / "trainer").symlink_to(sys.executable)
@@ -75,7 +75,7 @@ def test_setup_decides_which_python_it_is_and_may_be_noisy(lab: Lab) -> None:
     assert facts(lab, setup="exec yes")["python"]["error"] == "it printed more than 64 MB"
 
 
-def test_conda_is_activated_after_its_file_was_sourced(lab: Lab) -> None:
+def test_conda_activates_once_its_file_is_sourced(lab: Lab) -> None:
     """A mock of conda: a function that only an interactive shell's startup file defines."""
     base, wanted = lab.folder / "miniconda3", lab.folder / "miniconda3/envs/tf/bin"
     (base / "etc/profile.d").mkdir(parents=True)
@@ -92,7 +92,7 @@ def test_conda_is_activated_after_its_file_was_sourced(lab: Lab) -> None:
     assert by_path["python"]["path"] == str(wanted / "trainer")
 
 
-def test_what_a_setup_leaves_in_the_background_is_not_waited_for(lab: Lab) -> None:
+def test_background_processes_of_a_setup_are_not_waited_for(lab: Lab) -> None:
     """An agent, a daemon: it holds the pipe in which the answer is, and the answer is there."""
     setup = "sleep 600 & echo ready"
     assert facts(lab, setup=setup)["python"]["ok"]
@@ -101,7 +101,7 @@ def test_what_a_setup_leaves_in_the_background_is_not_waited_for(lab: Lab) -> No
     assert ([one["name"] for one in found["modules"]], found["ended"]) == (["json"], "")
 
 
-def test_nvidia_smi_is_asked_once_and_by_an_older_driver_again_without_what_it_refuses(lab: Lab) -> None:
+def test_nvidia_smi_runs_once_and_again_without_fields_an_older_driver_refuses(lab: Lab) -> None:
     """The processes are asked for where memory is in use; each is told with its owner."""
     second = RTX_2080 | {"index": "1", "uuid": "GPU-2", "name": "NVIDIA, Odd"}
     users = [{"gpu_uuid": "GPU-2", "pid": str(os.getpid())}, {"gpu_uuid": "GPU-2", "pid": "[N/A]"}]
@@ -128,7 +128,7 @@ def test_nvidia_smi_is_asked_once_and_by_an_older_driver_again_without_what_it_r
     assert [one["fields"]["users"] for one in found["gpus"]] == ["", me]
 
 
-def test_a_nvidia_smi_that_fails_floods_or_hangs_is_told(lab: Lab) -> None:
+def test_a_failing_flooding_or_hanging_nvidia_smi_is_reported(lab: Lab) -> None:
     path = fake_nvidia(lab.folder / "bin", [H100])
     program = lab.folder / "bin" / "nvidia-smi"
     agent = lab.agent(env={"PATH": path})
@@ -150,7 +150,7 @@ def test_a_nvidia_smi_that_fails_floods_or_hangs_is_told(lab: Lab) -> None:
     assert agent.request("gpus") == {"gpus": [], "gpu_error": "", "xids": [], "others": []}
 
 
-def test_r_as_the_job_would_find_it(lab: Lab) -> None:
+def test_r_is_found_as_in_the_job(lab: Lab) -> None:
     """Without R here: a program that answers as it does; what the setup prints is not the answer."""
     assert facts(lab)["r"] is None
     absent = facts(lab, r=True, env_={"PATH": "/nonexistent"})["r"]
@@ -177,7 +177,7 @@ esac
 """
 
 
-def test_memory_and_load_of_gpus(lab: Lab) -> None:
+def test_gpu_memory_and_load(lab: Lab) -> None:
     program, pid = lab.folder / "nvidia-smi", lab.folder / "pid"
     program.write_text(NVIDIA.replace("$PID", f"$(cat {shlex.quote(str(pid))})"))
     program.chmod(0o755)

@@ -139,7 +139,7 @@ def read_all(folder: Path) -> Files:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def test_a_folder_arrives_byte_by_byte_whatever_its_names(lab: Lab) -> None:
+def test_a_folder_arrives_unchanged_whatever_its_names(lab: Lab) -> None:
     files = {name: name.encode(errors="surrogateescape") * 7 for name in NASTY} | {"empty": b""}
     files["large"] = NOISE.randbytes(BLOB + 5)
     one = filled(lab, "a", files, links={"link": "/nowhere", "sub folder/up": ".."}, executable="-rf")
@@ -150,7 +150,7 @@ def test_a_folder_arrives_byte_by_byte_whatever_its_names(lab: Lab) -> None:
     assert one.begin()["present"]
 
 
-def test_what_is_not_complete_gets_no_name_and_is_gone_on_with(lab: Lab) -> None:
+def test_an_incomplete_transfer_gets_no_final_name_and_is_resumed(lab: Lab) -> None:
     one = Receiver(lab, "a")
     one.begin()
     one.give([0, 2])
@@ -173,7 +173,7 @@ def test_what_is_not_complete_gets_no_name_and_is_gone_on_with(lab: Lab) -> None
 
 
 @pytest.mark.parametrize("spoil", ["mode", "folder", "owner"])
-def test_what_others_could_write_is_replaced(lab: Lab, spoil: str) -> None:
+def test_files_writable_by_others_are_replaced(lab: Lab, spoil: str) -> None:
     one = filled(lab, "a", room="trees")
     file = one.path / "files" / "b"
     match spoil:
@@ -192,7 +192,7 @@ def test_what_others_could_write_is_replaced(lab: Lab, spoil: str) -> None:
     assert one.begin()["present"]
 
 
-def test_another_machine_on_the_same_disk_finds_it_and_verifies_it_once(lab: Lab) -> None:
+def test_a_second_machine_on_the_same_disk_finds_the_folder_and_verifies_it_once(lab: Lab) -> None:
     filled(lab, "a")
     other = Receiver(lab, "a", state=lab.folder / "other state")
     assert other.look()["state"] == "unsure"
@@ -200,7 +200,7 @@ def test_another_machine_on_the_same_disk_finds_it_and_verifies_it_once(lab: Lab
     assert other.look()["state"] == "whole"
 
 
-def test_files_of_other_folders_are_linked_and_never_written_to(lab: Lab) -> None:
+def test_files_of_other_folders_are_linked_and_never_modified(lab: Lab) -> None:
     one = filled(lab, "a")
     files = {**DATA, "files/b": NOISE.randbytes(20_000)}
     two = Receiver(lab, "a", files, agent=one.agent, digest="ff")
@@ -218,7 +218,7 @@ def test_files_of_other_folders_are_linked_and_never_written_to(lab: Lab) -> Non
         assert not Receiver(lab, "a", files, agent=one.agent, digest=digest).begin()["present"]
 
 
-def test_a_folder_that_tasks_write_is_replaced_as_a_whole(lab: Lab) -> None:
+def test_a_folder_modified_by_tasks_is_replaced_as_a_whole(lab: Lab) -> None:
     one = filled(lab, "a", {"x": b"1", "y": b"2"}, mutable=True)
     (one.path / "more").write_text("of a task")
     two = filled(lab, "a", {"x": b"1", "y": b"3"}, mutable=True, agent=one.agent)
@@ -233,7 +233,7 @@ def test_a_folder_that_tasks_write_is_replaced_as_a_whole(lab: Lab) -> None:
     assert (kept.name, names_in(kept)) == (f".replaced-{DIGEST}", ["more", "x", "y"])
 
 
-def test_many_hosts_may_fill_one_shared_folder_at_once(lab: Lab) -> None:
+def test_many_hosts_can_fill_one_shared_folder_at_once(lab: Lab) -> None:
     one, *others = (Receiver(lab, "a", state=lab.folder / f"state {number}") for number in range(4))
     one.begin()
     asked = [two.agent.send("store_begin", two.manifest.encode(), **two.fields()) for two in others]
@@ -249,7 +249,7 @@ def answers(port: int) -> bool:
         return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_peer_that_is_gone_is_named_and_another_one_serves(lab: Lab) -> None:
+def test_a_lost_peer_is_named_and_another_one_serves(lab: Lab) -> None:
     one, two, three = filled(lab, "a"), filled(lab, "b"), Receiver(lab, "c")
     ports = [one.begin(serve=True)["port"], two.begin(serve=True)["port"]]
     three.begin()
@@ -262,7 +262,7 @@ def test_a_peer_that_is_gone_is_named_and_another_one_serves(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("key", [one_time_key(), None], ids=["another key", "no key"])
-def test_a_stranger_is_given_nothing(lab: Lab, key: str | None) -> None:
+def test_a_stranger_receives_nothing(lab: Lab, key: str | None) -> None:
     port = filled(lab, "a").begin(serve=True)["port"]
     if key is None:
         outside = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -316,7 +316,7 @@ def false_peer(answer: bytes, key: str, more: Callable[[], bytes] = bytes) -> It
     ],
     ids=["other bytes", "a terabyte", "another key"],
 )
-def test_a_peer_that_lies_gets_nothing_into_the_data(lab: Lab, answer: bytes, key: str, why: str) -> None:
+def test_a_lying_peer_cannot_corrupt_the_data(lab: Lab, answer: bytes, key: str, why: str) -> None:
     one = Receiver(lab, "a")
     one.begin()
     with false_peer(answer, key) as port:
@@ -325,7 +325,7 @@ def test_a_peer_that_lies_gets_nothing_into_the_data(lab: Lab, answer: bytes, ke
     assert one.have() == set()
 
 
-def test_a_peer_whose_file_became_shorter_sends_none_of_it(lab: Lab) -> None:
+def test_a_peer_does_not_send_a_truncated_file(lab: Lab) -> None:
     one, two = filled(lab, "a"), Receiver(lab, "b")
     port = one.begin(serve=True)["port"]
     os.truncate(one.path / "files" / "b", 100)
@@ -336,7 +336,7 @@ def test_a_peer_whose_file_became_shorter_sends_none_of_it(lab: Lab) -> None:
     assert two.have() == {2}
 
 
-def test_a_piece_is_passed_on_while_it_arrives(lab: Lab) -> None:
+def test_a_piece_is_forwarded_while_it_arrives(lab: Lab) -> None:
     one = Receiver(lab, "a")
     port = one.begin()["port"]
     passed_on = threading.Event()
@@ -368,7 +368,7 @@ def received(stream: ssl.SSLSocket, size: int) -> bytes:
     return data
 
 
-def test_work_is_a_copy_of_the_tree(lab: Lab) -> None:
+def test_the_work_folder_is_a_copy_of_the_tree(lab: Lab) -> None:
     def make(agent: AgentClient, digest: str) -> Path:
         return Path(agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digest=digest)["work"])
 

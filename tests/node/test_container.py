@@ -80,7 +80,7 @@ def calls(folder: Path, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("engine", ["podman", "docker", "apptainer"])
-def test_it_is_started_once_and_entered_each_time(
+def test_a_container_is_started_once_and_entered_each_time(
     folder: Path, link: PipeLink, host: Host, engine: str
 ) -> None:
     install(folder, engine)
@@ -111,7 +111,7 @@ def test_it_is_started_once_and_entered_each_time(
         assert not (folder / "running").exists()
 
 
-def test_without_a_start_it_stays_outside_where_none_runs(folder: Path, link: PipeLink, host: Host) -> None:
+def test_without_a_start_only_a_running_one_is_entered(folder: Path, link: PipeLink, host: Host) -> None:
     install(folder, "podman", "docker")
     channel = ContainerLink(link, host, Inside("run-1", start=False)).open(["echo", "outside"])
     assert text_of(channel) == b"outside\n"
@@ -121,7 +121,7 @@ def test_without_a_start_it_stays_outside_where_none_runs(folder: Path, link: Pi
     assert calls(folder, "podman")[-1].startswith("exec --interactive orchestrate-run-1-gpu-1 echo inside")
 
 
-def test_the_engine_that_has_the_image_is_taken(folder: Path, link: PipeLink, host: Host) -> None:
+def test_the_engine_that_has_the_image_is_used(folder: Path, link: PipeLink, host: Host) -> None:
     install(folder, "podman", "docker")
     (folder / "podman").write_text(ENGINE.replace("$STAND_IN/image", "$STAND_IN/none"))
     assert containers.step(link, host, "look")[1].engine == "docker"
@@ -155,7 +155,7 @@ REFUSALS = [
 ]
 
 
-def test_a_refusal_names_its_fix(folder: Path, link: PipeLink, host: Host) -> None:
+def test_a_refusal_suggests_a_fix(folder: Path, link: PipeLink, host: Host) -> None:
     text = ""
     install(folder, "docker", "podman")
     (folder / "image").rename(folder / "there")
@@ -175,7 +175,7 @@ def test_a_refusal_names_its_fix(folder: Path, link: PipeLink, host: Host) -> No
     matches_golden("node/containers.txt", text)
 
 
-def test_no_engine_and_no_place(folder: Path, link: PipeLink, host: Host) -> None:
+def test_a_missing_engine_or_folder_is_reported(folder: Path, link: PipeLink, host: Host) -> None:
     with pytest.raises(HostError, match="has no apptainer") as raised:
         containers.step(link, replace(host, container_engine=Engine.APPTAINER), "look")
     assert "apt install" in raised.value.hint
@@ -196,7 +196,7 @@ def test_an_image_is_copied_between_engines_of_one_kind(link: PipeLink, host: Ho
     assert not docker.gives(singularity)
 
 
-def test_a_container_that_ends_at_that_moment_is_tried_again(link: PipeLink, host: Host) -> None:
+def test_entering_is_retried_when_the_container_has_just_ended(link: PipeLink, host: Host) -> None:
     inside = ContainerLink(link, host, Inside("run-1"))
     for words in (
         b"Error response from daemon: Container 30 is not running",

@@ -44,7 +44,7 @@ from tests.processes import cookies
         (("sh", "-c", "kill -TERM $$"), None, signal.SIGTERM),
     ],
 )
-def test_exit_code_and_signal_are_two_facts(
+def test_exit_code_and_signal_are_recorded_separately(
     node: Node, argv: tuple[str, ...], code: int | None, signum: int | None
 ) -> None:
     node.start(*argv)
@@ -54,7 +54,7 @@ def test_exit_code_and_signal_are_two_facts(
     assert found["started_ns"] < found["ended_ns"] < time.time_ns()
 
 
-def test_a_task_that_swallows_term_is_killed_after_the_grace_with_its_family(node: Node) -> None:
+def test_a_task_that_ignores_term_is_killed_with_its_children_after_the_grace_period(node: Node) -> None:
     node.python("family.py", "deaf")
     family = identities(node.folder, 5)
     begun = time.monotonic()
@@ -66,7 +66,7 @@ def test_a_task_that_swallows_term_is_killed_after_the_grace_with_its_family(nod
     assert dead(family)
 
 
-def test_a_stopped_process_hears_term_all_the_same(node: Node) -> None:
+def test_a_suspended_process_still_receives_term(node: Node) -> None:
     leader = node.python("saves.py")["pid"]
     until(lambda: node.log() == b"up\n")
     os.kill(leader, signal.SIGSTOP)
@@ -74,7 +74,7 @@ def test_a_stopped_process_hears_term_all_the_same(node: Node) -> None:
     assert node.final()["exit_code"] == 42
 
 
-def test_the_files_of_a_task_that_runs_for_months_stay_young(
+def test_files_of_a_long_running_task_keep_a_recent_mtime(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """systemd-tmpfiles removes what is old from /var/tmp, and a task whose lock is gone is ended."""
@@ -90,7 +90,7 @@ def test_the_files_of_a_task_that_runs_for_months_stay_young(
     until(lambda: all(path.stat().st_mtime > 1 for path in files), what="all were touched")
 
 
-def test_a_program_in_a_shell_may_save_for_the_whole_grace_and_hears_term_once(node: Node) -> None:
+def test_a_program_in_a_shell_gets_the_whole_grace_period_and_one_term(node: Node) -> None:
     node.start("sh", "-c", f'"{sys.executable}" "{PROGRAMS}/saves.py" {LINGER + 1} & wait')
     until(lambda: node.log() == b"up\n")
     node.stop(20.0)
@@ -98,7 +98,7 @@ def test_a_program_in_a_shell_may_save_for_the_whole_grace_and_hears_term_once(n
     assert node.log() == b"up\nsaves\nsaved\n"
 
 
-def test_the_workers_of_a_program_that_saves_at_term_outlive_that(node: Node) -> None:
+def test_workers_of_a_program_survive_until_it_has_saved_on_term(node: Node) -> None:
     node.python("saves.py", "0.5", "worker")
     until(lambda: node.log() == b"up\n")
     node.stop(20.0)
@@ -107,7 +107,7 @@ def test_the_workers_of_a_program_that_saves_at_term_outlive_that(node: Node) ->
     assert time.monotonic() - begun < 15.0  # they have TERM afterwards
 
 
-def test_what_the_leader_leaves_behind_ends_too_and_its_exit_counts(node: Node) -> None:
+def test_processes_left_by_the_leader_are_ended_and_its_exit_status_counts(node: Node) -> None:
     node.python("family.py", "ends", "0")
     family = identities(node.folder, 4)
     found = node.final()
@@ -118,9 +118,7 @@ def test_what_the_leader_leaves_behind_ends_too_and_its_exit_counts(node: Node) 
 
 @pytest.mark.parametrize("kill", [True, False])
 @pytest.mark.parametrize("program", ["forks.py", "hops.py"])
-def test_a_task_that_forks_all_the_time_does_not_outrun_the_kill(
-    node: Node, program: str, kill: bool
-) -> None:
+def test_a_constantly_forking_task_cannot_escape_the_kill(node: Node, program: str, kill: bool) -> None:
     node.python(program)
     until(lambda: b"going" in node.log(), what="it forks")
     node.stop(0.2, kill=kill)
@@ -135,7 +133,7 @@ def goes_on(node: Node, seconds: float) -> bool:
     return bool(node.state_of()["state"] == state.RUNNING)
 
 
-def test_without_a_keeper_a_task_goes_on_until_its_sibling_fails(node: Node) -> None:
+def test_without_a_keeper_a_task_continues_until_its_sibling_fails(node: Node) -> None:
     node.start("true", task="worker/9")
     node.final("worker/9")
     node.start("sleep", "600", lifeline=0.3)
@@ -149,9 +147,7 @@ def test_without_a_keeper_a_task_goes_on_until_its_sibling_fails(node: Node) -> 
     [("exec sleep 600", True), ("while :; do echo step; sleep 0.1; done", False)],
     ids=["silent", "prints"],
 )
-def test_a_task_that_may_have_been_replaced_ends_unless_it_goes_on(
-    node: Node, script: str, ends: bool
-) -> None:
+def test_a_possibly_replaced_task_ends_unless_it_makes_progress(node: Node, script: str, ends: bool) -> None:
     """It prints as long as its peers are with it; these are ended before it is replaced."""
     node.start("sh", "-c", script, fence=2.0)
     if not ends:
@@ -167,7 +163,7 @@ def test_a_task_that_may_have_been_replaced_ends_unless_it_goes_on(
 FAMILY = ("sh", "-c", f'python3 "{PROGRAMS}/family.py" & wait')
 
 
-def test_a_killed_supervisor_leaves_nothing_within_two_seconds(node: Node) -> None:
+def test_nothing_remains_two_seconds_after_the_supervisor_is_killed(node: Node) -> None:
     leader = node.start(*FAMILY)["pid"]
     family = identities(node.folder, 5)
     begun = time.time_ns()
@@ -190,7 +186,7 @@ def test_a_killed_guard_changes_nothing(node: Node) -> None:
     node.alone()
 
 
-def test_both_killed_together_are_found_out_by_the_free_lock_and_the_cookie(node: Node) -> None:
+def test_killing_both_is_detected_by_the_free_lock_and_the_cookie(node: Node) -> None:
     leader = node.start(*FAMILY)["pid"]
     family = identities(node.folder, 5)
     guard, supervisor = guard_of(leader), supervisor_of(leader)
@@ -210,7 +206,7 @@ def test_both_killed_together_are_found_out_by_the_free_lock_and_the_cookie(node
             os.kill(identity.pid, signal.SIGKILL)
 
 
-def test_the_last_bytes_before_the_supervisor_was_killed_are_in_the_log(node: Node) -> None:
+def test_the_log_has_the_last_bytes_before_the_supervisor_was_killed(node: Node) -> None:
     leader = node.start("sh", "-c", "echo one; read x < /dev/zero; sleep 600")["pid"]
     until(lambda: node.log() == b"one\n")
     supervisor = supervisor_of(leader)
@@ -222,7 +218,7 @@ def test_the_last_bytes_before_the_supervisor_was_killed_are_in_the_log(node: No
     assert node.log() == b"one\ntwo\n"
 
 
-def test_a_supervisor_that_is_told_to_end_stops_its_task_with_grace(node: Node) -> None:
+def test_a_terminated_supervisor_stops_its_task_gracefully(node: Node) -> None:
     leader = node.python("saves.py")["pid"]
     until(lambda: node.log() == b"up\n")
     for pid in (guard_of(leader), supervisor_of(leader)):  # as at a shutdown of the machine
@@ -232,7 +228,7 @@ def test_a_supervisor_that_is_told_to_end_stops_its_task_with_grace(node: Node) 
     assert found["message"] == "its supervisor received TERM"
 
 
-def test_a_state_that_a_power_failure_cut_short_is_lost_and_hides_no_other_task(node: Node) -> None:
+def test_a_truncated_state_file_means_lost_and_hides_no_other_task(node: Node) -> None:
     node.start("true")
     node.final()
     node.alone()
@@ -297,7 +293,7 @@ def test_a_stop_ends_the_task(lab: Lab, break_it: Callable[..., None], which: st
 # --- The log is the task's bytes, whatever they are and whatever happens to the disk ---
 
 
-def test_beyond_the_cap_the_task_goes_on_and_the_gap_is_said(node: Node) -> None:
+def test_beyond_the_cap_the_task_continues_and_the_gap_is_reported(node: Node) -> None:
     node.start("sh", "-c", "yes | head -c 3000000; exit 5", log_cap=1_000_001)
     found = node.final()
     assert found["exit_code"] == 5
@@ -324,7 +320,7 @@ def small(tmp_path: Path) -> Iterator[Node]:
         made.alone()
 
 
-def test_with_room_again_the_log_goes_on_after_a_said_gap(small: Node) -> None:
+def test_the_log_resumes_with_a_reported_gap_once_there_is_space(small: Node) -> None:
     ballast = Path(small.paths.root, "ballast")
     for name in ("one", "two"):
         os.mkfifo(small.folder / name)
@@ -358,7 +354,7 @@ CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {LINES!r
         ("1", CHILD, [b"a", b" ", b"b", b"\n", b"half"]),  # somebody may wait for half a line of it
     ],
 )
-def test_a_line_is_one_write(tmp_path: Path, unbuffered: str, program: str, writes: list[bytes]) -> None:
+def test_each_line_is_one_write(tmp_path: Path, unbuffered: str, program: str, writes: list[bytes]) -> None:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # each write is a message
     hook = {
         "PYTHONPATH": str(Path(sitecustomize.__file__).parent),

@@ -48,7 +48,7 @@ def run(node: Node, folder: Path, text: str, **spec: Any) -> list[dict[str, Any]
     return [record for record in map(json.loads, lines) if record["kind"] in ("error", "data")]
 
 
-def test_the_outermost_exception_and_what_it_came_from(node: Node, tmp_path: Path) -> None:
+def test_the_outermost_exception_is_reported_with_its_cause(node: Node, tmp_path: Path) -> None:
     (error,) = run(node, tmp_path, CHAIN)
     place = {"file": str(tmp_path / "train.py")}
     assert error == {
@@ -73,7 +73,7 @@ def test_the_outermost_exception_and_what_it_came_from(node: Node, tmp_path: Pat
         ("next(iter([]))", "StopIteration", ""),
     ],
 )
-def test_every_kind_of_end_is_told(node: Node, tmp_path: Path, text: str, kind: str, message: str) -> None:
+def test_every_end_is_reported(node: Node, tmp_path: Path, text: str, kind: str, message: str) -> None:
     (error,) = run(node, tmp_path, text)
     assert error["type"] == kind
     assert error["message"].startswith(message)
@@ -97,18 +97,18 @@ def test_every_kind_of_end_is_told(node: Node, tmp_path: Path, text: str, kind: 
         "import os\nif os.fork() == 0: 1/0\nos.wait()",
     ],
 )
-def test_what_does_not_end_the_program_is_not_told(node: Node, tmp_path: Path, text: str) -> None:
+def test_nonfatal_exceptions_are_not_reported(node: Node, tmp_path: Path, text: str) -> None:
     assert run(node, tmp_path, text) == []
 
 
 @pytest.mark.parametrize("several", [True, False])
-def test_a_wait_of_jax_for_the_other_tasks_is_told(node: Node, tmp_path: Path, several: bool) -> None:
+def test_jax_waiting_for_other_tasks_is_reported(node: Node, tmp_path: Path, several: bool) -> None:
     records = run(node, tmp_path, JAX_WAITS.replace("CLIENT", str(several)).replace("=False", "=None"))
     said = "the program has finished, and waits up to 5 min for tasks that still run"
     assert records == ([{"kind": "data", "name": "JAX", "step": said}] if several else [])
 
 
-def test_it_is_off_with_the_rest(node: Node, tmp_path: Path) -> None:
+def test_the_report_is_off_with_the_other_hooks(node: Node, tmp_path: Path) -> None:
     assert run(node, tmp_path, "1/0", stacks=False) == []
 
 
@@ -141,7 +141,7 @@ def up(node: Node) -> None:
     until(lambda: b"up\n" in node.log("worker/0"), what="the program is up")
 
 
-def test_a_stopped_task_is_named_so_and_not_signalled(node: Node) -> None:
+def test_a_suspended_task_is_reported_and_not_signaled(node: Node) -> None:
     pid = node.start(sys.executable, "-c", SLEEP)["pid"]
     up(node)
     os.kill(pid, signal.SIGSTOP)
@@ -155,7 +155,7 @@ def test_a_stopped_task_is_named_so_and_not_signalled(node: Node) -> None:
 
 
 @pytest.mark.parametrize("argv", [("sleep", "600"), ("bash", "-c", "sleep 600 & wait")])
-def test_a_task_that_is_no_python_is_told_of_and_lives_on(node: Node, argv: tuple[str, ...]) -> None:
+def test_a_task_without_python_is_reported_and_unharmed(node: Node, argv: tuple[str, ...]) -> None:
     pid = node.start(*argv)["pid"]
     until(lambda: len(stacks(node)) == len(argv) - 1)
     assert not any(one["python"] or one["text"] for one in stacks(node))
@@ -163,7 +163,7 @@ def test_a_task_that_is_no_python_is_told_of_and_lives_on(node: Node, argv: tupl
     assert not state.is_final(node.state_of())
 
 
-def test_a_forked_child_and_a_spawned_one_are_shown_too(node: Node) -> None:
+def test_forked_and_spawned_children_are_shown(node: Node) -> None:
     code = """
 import multiprocessing, os, sys, time
 other = "print('child', flush=True)\\nimport time\\ndef other(): time.sleep(600)\\nother()"
@@ -188,7 +188,7 @@ if __name__ == "__main__":
 # --- the chained sitecustomize ---
 
 
-def test_a_handler_that_was_there_first_wins(node: Node) -> None:
+def test_an_existing_signal_handler_wins(node: Node) -> None:
     handler = f"import signal; signal.signal({environ.SIGNAL}, lambda *_: print('mine', flush=True))"
     (node.folder / "sitecustomize.py").write_text(handler)
     pid = node.start(sys.executable, "-c", SLEEP, env={"PYTHONPATH": str(node.folder)})["pid"]
@@ -231,10 +231,10 @@ def said(node: Node, folder: Path, clusters: str, program: str, **spec: Any) -> 
 
 
 @pytest.mark.parametrize("proxy", [{}, {"HTTPS_PROXY": "http://cache:3128"}], ids=["", "proxy"])
-def test_jax_finds_where_it_stands(node: Node, tmp_path: Path, proxy: dict[str, str]) -> None:
+def test_jax_gets_its_place_in_the_cluster(node: Node, tmp_path: Path, proxy: dict[str, str]) -> None:
     lines = said(node, tmp_path, CLUSTERS, PROGRAM, env={**PLACE, **proxy})
     assert lines == [b"orchestrate True 1", b"a:1 4 3", str(bool(proxy)).encode()]
 
 
-def test_another_jax_is_left_alone(node: Node, tmp_path: Path) -> None:
+def test_an_unsupported_jax_is_left_alone(node: Node, tmp_path: Path) -> None:
     assert said(node, tmp_path, "x = 1\n", "import jax._src.clusters as c; print(c.x)", env=PLACE) == [b"1"]

@@ -49,7 +49,7 @@ MACHINE = "proc/vmstat"
         ([], [], 0),
     ],
 )
-def test_kills_by_the_counters(tmp_path: Path, counters: list[str], risen: list[str], kills: int) -> None:
+def test_oom_kills_are_counted(tmp_path: Path, counters: list[str], risen: list[str], kills: int) -> None:
     memory = supervisor.Memory(machine(tmp_path, dict.fromkeys(counters, 4)))
     assert memory.kills() == 0
     machine(tmp_path, dict.fromkeys(risen, 5))
@@ -57,7 +57,7 @@ def test_kills_by_the_counters(tmp_path: Path, counters: list[str], risen: list[
 
 
 @pytest.mark.parametrize("counter", [GROUP, MACHINE])
-def test_a_kill_counts_only_while_it_is_fresh(tmp_path: Path, counter: str) -> None:
+def test_only_recent_kills_count(tmp_path: Path, counter: str) -> None:
     memory = supervisor.Memory(machine(tmp_path, {counter: 4}))
     machine(tmp_path, {counter: 5})
     for at in (1e12, 2e12):
@@ -94,14 +94,14 @@ def start_in(group: Path, node: Node, *argv: str) -> None:
     os.waitpid(pid, 0)
 
 
-def test_a_task_that_is_really_killed_for_want_of_memory(node: Node, small_group: Path) -> None:
+def test_a_real_out_of_memory_kill_is_recorded(node: Node, small_group: Path) -> None:
     start_in(small_group, node, sys.executable, "-c", GREEDY)
     final = node.final()
     assert (final["exit_signal"], final["oom_kills"]) == (9, 1)
     node.alone()
 
 
-def test_a_task_of_an_earlier_life_of_the_machine_is_lost_by_its_restart(node: Node) -> None:
+def test_a_reboot_makes_earlier_tasks_lost(node: Node) -> None:
     node.start("sleep", "600")
     folder = node.task()
     node.stop(kill=True)

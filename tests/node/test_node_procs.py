@@ -31,7 +31,7 @@ def sleeper(children: list[subprocess.Popen[bytes]], env: dict[str, str]) -> int
     return child.pid
 
 
-def test_the_same_pid_with_another_start_is_not_touched(children: list[subprocess.Popen[bytes]]) -> None:
+def test_a_reused_pid_is_not_touched(children: list[subprocess.Popen[bytes]]) -> None:
     pid = sleeper(children, {})
     process = procs.look(pid)
     assert process is not None
@@ -42,7 +42,7 @@ def test_the_same_pid_with_another_start_is_not_touched(children: list[subproces
     assert children[0].wait() == -9
 
 
-def test_the_cookie_is_one_whole_entry(children: list[subprocess.Popen[bytes]]) -> None:
+def test_the_cookie_must_match_a_whole_entry(children: list[subprocess.Popen[bytes]]) -> None:
     run = f"test-{uuid.uuid4().hex}"
     cookie = f"ORCHESTRATE_TASK={run}/1/worker/1/n0nce"
     envs = {
@@ -75,7 +75,7 @@ def test_the_cookie_is_one_whole_entry(children: list[subprocess.Popen[bytes]]) 
     assert procs.sweep(run) == []
 
 
-def test_a_sweep_takes_the_bearers_children_and_spares_itself_and_its_ancestors() -> None:
+def test_a_sweep_kills_children_of_marked_processes_but_not_itself_or_its_ancestors() -> None:
     run = f"test-{uuid.uuid4().hex}"
     story = """
 import os, sys

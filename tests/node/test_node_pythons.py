@@ -13,12 +13,12 @@ from tests.processes import called
 FOLDER = Path(node.__file__).parent
 
 
-def test_every_module_is_python_3_8() -> None:
+def test_every_module_has_python_3_8_syntax() -> None:
     for module in FOLDER.rglob("*.py"):
         ast.parse(module.read_text(), str(module), feature_version=(3, 8))
 
 
 @pytest.mark.parametrize("python", interpreters() or [sys.executable], ids=lambda path: Path(path).name)
-def test_a_whole_life_of_tasks_under_every_python_that_is_here(python: str, tmp_path: Path) -> None:
+def test_tasks_run_from_start_to_end_under_every_installed_python(python: str, tmp_path: Path) -> None:
     done = called([python, "-I", "-B", PROGRAMS / "story.py", FOLDER.parents[1], tmp_path], timeout=60)
     assert (done.stdout, done.stderr) == ("told\n", "")

@@ -106,7 +106,7 @@ def test_a_task_that_differs_starts_cold_and_says_why(ahead: Ahead, change: dict
     until(lambda: ahead.folders == [], what="none of its processes is left")
 
 
-def test_what_is_of_the_place_of_a_task_may_differ(ahead: Ahead) -> None:
+def test_settings_of_the_task_s_place_may_differ(ahead: Ahead) -> None:
     ahead.spec["free"] = ["TOKEN", "LD_PRELOAD"]
     pid = ahead.prepare()
     place = {
@@ -121,7 +121,7 @@ def test_what_is_of_the_place_of_a_task_may_differ(ahead: Ahead) -> None:
     ahead.output()
 
 
-def test_the_folder_of_data_sets_is_read_by_the_import_of_tfds(ahead: Ahead) -> None:
+def test_importing_tfds_reads_the_data_set_folder(ahead: Ahead) -> None:
     (ahead.lab.folder / "tensorflow_datasets.py").write_text("")
     path = {**ahead.spec["env"], "PYTHONPATH": str(ahead.lab.folder)}
     ahead.spec.update(imports=["decimal", "tensorflow_datasets"], env=path)
@@ -131,7 +131,7 @@ def test_the_folder_of_data_sets_is_read_by_the_import_of_tfds(ahead: Ahead) -> 
     ahead.output()
 
 
-def test_a_task_has_what_its_imports_made(ahead: Ahead, tmp_path: Path) -> None:
+def test_a_task_inherits_the_effects_of_its_imports(ahead: Ahead, tmp_path: Path) -> None:
     """`a/b` is `from a import b`: a submodule is imported only where the package has no such attribute."""
     package, path = tmp_path / "near", {"WHO": "me", "PYTHONPATH": str(tmp_path), "GIVEN": "1"}
     package.mkdir()
@@ -160,7 +160,7 @@ def test_proc_shows_the_marks_of_the_task(ahead: Ahead) -> None:
     assert [one.pid for one in procs.bearers(ahead.lab.run)] == [pid]
 
 
-def test_a_start_during_the_import_waits_for_it_and_prints_all(ahead: Ahead, tmp_path: Path) -> None:
+def test_a_start_during_the_import_waits_and_keeps_all_output(ahead: Ahead, tmp_path: Path) -> None:
     slow, ready = tmp_path / "slow", tmp_path / "go"
     slow.mkdir()
     waits = f"while not os.path.exists({str(ready)!r}):\n    time.sleep(0.01)\n"
@@ -185,7 +185,7 @@ def test_a_stop_during_the_import_ends_it(ahead: Ahead, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["the Python", "the supervisor"])
-def test_one_that_was_killed_is_not_missed(ahead: Ahead, which: str) -> None:
+def test_a_killed_standby_does_not_matter(ahead: Ahead, which: str) -> None:
     pid = ahead.prepare()
     os.kill(pid if which == "the Python" else supervisor_of(pid), signal.SIGKILL)
     until(lambda: ahead.folders == [], what="the standby is over")
@@ -211,7 +211,7 @@ def test_a_standby_that_is_out_of_date_starts_the_task_cold(
     assert ahead.output() == "new!\n"
 
 
-def test_a_task_is_kept_warm_for_the_next_launch_and_for_its_time(ahead: Ahead) -> None:
+def test_a_standby_is_kept_warm_for_the_next_launch_until_its_deadline(ahead: Ahead) -> None:
     pid = ahead.prepare()
     kept = ahead.agent.request("standby_keep", seconds=600.0, owner="me@here", machine=ahead.lab.run)[
         "waiting"
@@ -229,7 +229,7 @@ def test_a_task_is_kept_warm_for_the_next_launch_and_for_its_time(ahead: Ahead) 
     until(lambda: ahead.folders == [], what="its time is over")
 
 
-def test_a_change_of_the_arguments_replaces_what_is_kept_warm(ahead: Ahead) -> None:
+def test_changed_arguments_replace_the_warm_standby(ahead: Ahead) -> None:
     """What another program has kept stays."""
 
     def keep(*argv: str) -> list[str]:
@@ -247,7 +247,7 @@ def test_a_change_of_the_arguments_replaces_what_is_kept_warm(ahead: Ahead) -> N
     assert ends == ["-u train.py --y", "other.py --x"]
 
 
-def test_clean_ends_those_that_wait_and_other_owners_runs_do(ahead: Ahead) -> None:
+def test_clean_ends_waiting_standbys_and_so_do_runs_of_other_owners(ahead: Ahead) -> None:
     request: dict[str, Any] = {"workdir": str(ahead.lab.workdir), "alive": [], "known": [], "older": 0.0}
     flags: dict[str, Any] = {"shared": False, "work": False}
     pid = ahead.prepare()
@@ -330,7 +330,7 @@ def test_a_standby_lends_a_fork_and_becomes_its_own_task_later(ahead: Ahead) -> 
     assert ahead.folders == []
 
 
-def test_a_guest_that_waited_for_the_import_has_its_own_output_only(ahead: Ahead, tmp_path: Path) -> None:
+def test_a_guest_that_waited_for_the_import_has_only_its_own_output(ahead: Ahead, tmp_path: Path) -> None:
     ready = tmp_path / "go"
     waits = f"while not os.path.exists({str(ready)!r}):\n    time.sleep(0.01)\n"
     (tmp_path / "slow.py").write_text(f"import os, time\nprint('noise', flush=True)\n{waits}")
@@ -359,7 +359,7 @@ def test_a_guest_starts_cold_where_no_process_can_be_created(ahead: Ahead, tmp_p
 
 
 @pytest.mark.parametrize("who", ["a user", "its supervisor", "its guard"])
-def test_the_end_of_a_guest_is_known_whatever_ends_it(ahead: Ahead, who: str) -> None:
+def test_the_end_of_a_guest_is_detected_whatever_the_cause(ahead: Ahead, who: str) -> None:
     pid, guest = ahead.prepare(), Guest(ahead, "stay")
     own = guest.start()["pid"]
     left = int(guest.lines(3)[2].split()[1])
@@ -381,7 +381,7 @@ def test_the_end_of_a_guest_is_known_whatever_ends_it(ahead: Ahead, who: str) ->
         until(lambda: gone(pid), what="nothing waits without its guard and supervisor")
 
 
-def test_a_guest_stays_when_its_agent_has_gone_and_the_standby_ends_after_it(ahead: Ahead) -> None:
+def test_a_guest_outlives_its_agent_and_the_standby_ends_after_it(ahead: Ahead) -> None:
     pid, guest = ahead.prepare(), Guest(ahead, "stay")
     own = guest.start()["pid"]
     guest.lines(3)
@@ -406,7 +406,7 @@ def test_a_guest_stays_when_its_agent_has_gone_and_the_standby_ends_after_it(ahe
         ({"guest": False}, False),
     ],
 )
-def test_a_guest_that_differs_has_a_standby_of_its_own(
+def test_a_guest_with_different_settings_gets_its_own_standby(
     ahead: Ahead, change: dict[str, Any], lends: bool
 ) -> None:
     ahead.prepare()

@@ -19,7 +19,7 @@ from tests.node.agent_client import AgentClient
 from tests.node.harness import Node, guard_of, link, names_in, supervisor_of, until
 
 
-def test_a_second_start_does_nothing_and_says_so(node: Node) -> None:
+def test_a_second_start_does_nothing_and_reports_it(node: Node) -> None:
     first = node.start("sleep", "600")
     second = node.start("sleep", "600")
     assert (first["started"], first["already"]) == (True, False)
@@ -32,7 +32,7 @@ def test_a_second_start_does_nothing_and_says_so(node: Node) -> None:
     node.final(attempt="2")
 
 
-def test_of_many_starts_at_once_exactly_one_starts(node: Node) -> None:
+def test_of_many_concurrent_starts_exactly_one_succeeds(node: Node) -> None:
     fork = multiprocessing.get_context("fork")
     pool = fork.Pool(6)
     answers = pool.map(_start_touch, [node] * 6)
@@ -48,7 +48,7 @@ def _start_touch(node: Node) -> dict[str, Any]:
     return node.start("echo", "once")
 
 
-def test_a_program_on_a_disk_that_executes_nothing_gets_a_fix_that_works(node: Node) -> None:
+def test_a_program_on_a_noexec_disk_gets_a_working_fix(node: Node) -> None:
     with mounted(node.folder / "a disk", "noexec") as disk:
         (disk / "run.sh").write_text("#!/bin/sh\n")
         (disk / "run.sh").chmod(0o755)
@@ -70,7 +70,7 @@ def test_a_program_on_a_disk_that_executes_nothing_gets_a_fix_that_works(node: N
         (["true", "x" * 200_000], {}, "true could not be started", "Argument list too long"),
     ],
 )
-def test_what_cannot_start_is_said_in_parts_and_is_final(
+def test_a_failed_start_is_reported_in_parts_and_is_final(
     node: Node, argv: list[str], spec: dict[str, Any], what: str, why: str
 ) -> None:
     locked = node.folder / "locked"
@@ -95,7 +95,7 @@ def test_what_cannot_start_is_said_in_parts_and_is_final(
     node.alone()
 
 
-def test_nothing_starts_behind_a_stop_from_elsewhere(node: Node) -> None:
+def test_nothing_starts_after_a_stop_from_elsewhere(node: Node) -> None:
     tasks.store_plan(node.paths, node.run, "{}")
     with AgentClient(Path(node.paths.root)) as elsewhere:
         stop = elsewhere.request("stop", run=node.run, grace=0.0, kill=True, final=True)
@@ -109,7 +109,7 @@ def test_nothing_starts_behind_a_stop_from_elsewhere(node: Node) -> None:
     node.alone()
 
 
-def test_arguments_arrive_exactly_also_through_a_setup(node: Node) -> None:
+def test_arguments_arrive_unchanged_even_through_a_setup(node: Node) -> None:
     awkward = ["it's", '"$(id)"', "a\nb", "", "*", "日本", "-n", "$1"]
     show = "import sys; print(repr(sys.argv[1:]))"
     node.start(sys.executable, "-c", show, *awkward)
@@ -119,7 +119,7 @@ def test_arguments_arrive_exactly_also_through_a_setup(node: Node) -> None:
         assert node.log(task).decode() == repr(awkward) + "\n"
 
 
-def test_a_setup_may_set_the_environment_and_our_python_comes_first_all_the_same(node: Node) -> None:
+def test_setup_can_set_the_environment_but_our_python_still_comes_first(node: Node) -> None:
     folder = node.folder / "venv" / "bin"
     folder.mkdir(parents=True)
     (node.folder / "venv" / "pyvenv.cfg").touch()
@@ -133,7 +133,7 @@ def test_a_setup_may_set_the_environment_and_our_python_comes_first_all_the_same
         assert seen.get("MODULE") == ("loaded" if setup else None)
 
 
-def test_the_task_has_a_session_of_its_own_clean_signals_and_no_descriptor_of_ours(node: Node) -> None:
+def test_the_task_has_its_own_session_clean_signals_and_no_inherited_descriptors(node: Node) -> None:
     ours = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(ours, True)
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -155,7 +155,7 @@ def test_the_task_has_a_session_of_its_own_clean_signals_and_no_descriptor_of_ou
     assert os.getsid(supervisor_of(pid)) != os.getsid(0)
 
 
-def test_guard_and_supervisor_keep_nothing_of_the_caller_but_the_leases(node: Node) -> None:
+def test_guard_and_supervisor_inherit_only_the_leases(node: Node) -> None:
     mine, other = os.pipe()
     lease = os.open(node.folder / "lease", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lease, fcntl.LOCK_EX)
@@ -180,7 +180,7 @@ def test_guard_and_supervisor_keep_nothing_of_the_caller_but_the_leases(node: No
     os.close(again)
 
 
-def test_a_bug_in_the_supervisor_is_written_down_and_ends_the_task(
+def test_a_bug_in_the_supervisor_is_logged_and_ends_the_task(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> bool:
@@ -205,7 +205,7 @@ def refused(path: Path) -> NodeError:
     return caught.value
 
 
-def test_the_default_is_in_var_tmp_and_a_planted_link_is_refused(
+def test_the_default_folder_is_in_var_tmp_and_a_planted_link_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobodys = 10**9 + os.getpid()  # tests of another clone plant theirs at the same time

@@ -100,7 +100,7 @@ def writable_by_others(root: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("wide_open")
-def test_whatever_the_umask_nothing_that_we_stage_or_execute_is_writable_by_others(lab: Lab) -> None:
+def test_nothing_we_stage_or_execute_is_writable_by_others_whatever_the_umask(lab: Lab) -> None:
     agent = lab.agent()
     agent.request("share", step="write", workdir=str(lab.workdir), nonce="n1", host="gpu-01")
     make_tree(lab, agent, {"train.py": b"1", "package/model.py": b"2"}, DIGEST)
@@ -111,14 +111,14 @@ def test_whatever_the_umask_nothing_that_we_stage_or_execute_is_writable_by_othe
 
 
 @pytest.mark.usefixtures("wide_open")
-def test_a_tasks_own_files_have_the_users_umask(lab: Lab) -> None:
+def test_files_created_by_a_task_follow_the_user_s_umask(lab: Lab) -> None:
     agent = lab.agent()
     lab.start(agent, sys.executable, "-c", "open('mine', 'w'); print('made', flush=True)")
     until(lambda: b"made" in Path(lab.task().log).read_bytes())
     assert stat.S_IMODE((lab.folder / "mine").stat().st_mode) == 0o666
 
 
-def test_code_that_another_user_planted_under_the_right_name_is_not_run(lab: Lab, shared: Path) -> None:
+def test_code_planted_by_another_user_is_not_run(lab: Lab, shared: Path) -> None:
     shared.chmod(0o1777)
     (shared / "trees").mkdir()
     (shared / "trees").chmod(0o1777)
@@ -134,7 +134,7 @@ def test_code_that_another_user_planted_under_the_right_name_is_not_run(lab: Lab
 
 
 @pytest.mark.parametrize("place", ["", "trees", "runs"])
-def test_a_folder_in_which_others_could_exchange_the_code_is_refused_with_a_fix_that_works(
+def test_a_folder_where_others_could_replace_the_code_is_refused_with_a_working_fix(
     lab: Lab, shared: Path, place: str
 ) -> None:
     agent = lab.agent()
@@ -148,7 +148,7 @@ def test_a_folder_in_which_others_could_exchange_the_code_is_refused_with_a_fix_
     assert make_work(lab, agent)["missing"] == []
 
 
-def test_a_group_of_one_user_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_user_group_may_have_write_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As useradd makes it, with umask 002; users and groups are made up, the folder is real."""
     tmp_path.chmod(0o775)
     os.chown(tmp_path, 0, 4242)
@@ -224,7 +224,7 @@ def clean(lab: Lab, agent: AgentClient) -> dict[str, Any]:
     return agent.request("clean", workdir=str(lab.workdir), shared=True, work=False, **fields)
 
 
-def test_another_users_process_with_a_copied_cookie_is_left_alone_by_root(lab: Lab) -> None:
+def test_root_leaves_another_users_process_with_a_copied_cookie_alone(lab: Lab) -> None:
     with exclusive("clean"):
         agent = lab.agent()
         marks = over(lab, agent)
@@ -234,7 +234,7 @@ def test_another_users_process_with_a_copied_cookie_is_left_alone_by_root(lab: L
         assert (done["killed"], done["orphans"], is_killed(child)) == ([], [], False)
 
 
-def test_a_bearer_that_no_guard_knows_does_not_live_into_the_next_attempt(lab: Lab) -> None:
+def test_an_unguarded_process_of_the_run_does_not_survive_into_the_next_attempt(lab: Lab) -> None:
     with exclusive("clean"):
         agent = lab.agent()
         child = bearer(over(lab, agent))
@@ -250,7 +250,7 @@ def test_a_bearer_that_no_guard_knows_does_not_live_into_the_next_attempt(lab: L
         ({"ORCHESTRATE_REPORT": "/elsewhere/report.jsonl"}, False),
     ],
 )
-def test_only_a_whole_set_of_marks_condemns(lab: Lab, change: dict[str, str], killed: bool) -> None:
+def test_only_a_full_set_of_marks_counts(lab: Lab, change: dict[str, str], killed: bool) -> None:
     with exclusive("clean"):
         agent = lab.agent()
         child = bearer({**over(lab, agent), **change})
@@ -258,7 +258,7 @@ def test_only_a_whole_set_of_marks_condemns(lab: Lab, change: dict[str, str], ki
         assert is_killed(child) is killed
 
 
-def test_of_a_run_that_nobody_knows_only_what_sees_our_files_is_ended(lab: Lab) -> None:
+def test_only_processes_that_see_our_files_are_ended_for_an_unknown_run(lab: Lab) -> None:
     with exclusive("clean"):
         agent = lab.agent()
         marks = over(lab, agent)

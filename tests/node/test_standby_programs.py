@@ -124,7 +124,7 @@ def without_addresses(output: str) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.name)
-def test_the_output_is_that_of_plain_python(
+def test_the_output_equals_that_of_plain_python(
     lab: Lab, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if os.environ.get("LC_ALL", "").lower() in ("c", "posix"):  # a task gets one with UTF-8

@@ -327,11 +327,11 @@ def _standby(ask: Asker) -> None:
 STORIES: Sequence[Callable[[Asker], None]] = (_tasks, _look, _store, _files, _command, _envs, _standby)
 
 
-def test_every_operation_has_a_type_and_every_type_an_operation() -> None:
+def test_operations_and_types_match_one_to_one() -> None:
     assert sorted(request.OP for request in wire.Request.__subclasses__()) == sorted(OPS)
 
 
-def test_hello_is_read(lab: Lab) -> None:
+def test_hello_is_decoded(lab: Lab) -> None:
     hello = lab.agent().hello
     read = wire.read(hello, wire.Hello, "hello")
     assert read.state == str(lab.state)
@@ -342,14 +342,14 @@ def test_hello_is_read(lab: Lab) -> None:
     assert error.kind == "state"
 
 
-def test_every_reply_of_every_operation_is_read(ask: Asker) -> None:
+def test_every_reply_of_every_operation_is_decoded(ask: Asker) -> None:
     for story in STORIES:
         story(ask)
     assert ask.asked == set(OPS)
     assert ask.unread <= NOT_READ
 
 
-def test_an_error_is_read(ask: Asker) -> None:
+def test_an_error_is_decoded(ask: Asker) -> None:
     number = ask.agent.send("states", run="../x")
     ask.agent.until(lambda: number in ask.agent.replies)
     error = wire.read(ask.agent.replies[number][0]["error"], wire.Failure, "an error")
