@@ -45,7 +45,7 @@ def start(*command: str, **options: object) -> orchestrator.RunHandle:
     return orchestrator.launch(command, preflight=False, validate=False, **options)  # type: ignore[arg-type]
 
 
-def test_a_run_from_its_launch_to_what_it_wrote(folder: Path) -> None:
+def test_a_run_from_launch_to_pulled_output(folder: Path) -> None:
     run = start("sh", "-c", "echo $GREETING; echo weights > model", name="night", env={"GREETING": "hello"})
     events = list(run.events())
     first, last = events[0], events[-1]
@@ -98,7 +98,7 @@ def test_a_run_outlives_the_program_that_started_it_and_its_keeper() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_run_in_a_thread_and_beside_a_running_loop() -> None:
+def test_a_run_works_in_a_thread_and_with_a_running_event_loop() -> None:
     """As in a notebook, which runs a loop in its main thread and has no terminal."""
 
     async def cell() -> None:
@@ -117,7 +117,7 @@ def test_a_run_in_a_thread_and_beside_a_running_loop() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_hosts_are_asked_without_a_run() -> None:
+def test_hosts_can_be_queried_without_a_run() -> None:
     answers = orchestrator.execute(["sh", "-c", "echo out; echo err >&2; exit 3"], exclude="there")
     assert answers == {"here": orchestrator.HostAnswer("here", 3, "out\n", "err\n")}
     findings = orchestrator.preflight(hosts="hosts.toml")
@@ -126,7 +126,7 @@ def test_hosts_are_asked_without_a_run() -> None:
     assert {(pair.source, pair.target) for pair in findings.pairs} >= {("here", "there"), ("there", "here")}
 
 
-def test_what_is_wrong_is_raised_before_anything_starts(folder: Path) -> None:
+def test_mistakes_are_raised_before_anything_starts(folder: Path) -> None:
     wrong: list[Callable[[], object]] = [
         lambda: orchestrator.launch(["none.py"]),
         lambda: orchestrator.launch(["true"], hosts="none.toml"),
@@ -166,7 +166,7 @@ def test_what_is_wrong_is_raised_before_anything_starts(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_this_machine_cannot_do_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_local_failures_raise_our_own_error(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     os.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -175,9 +175,7 @@ def test_what_this_machine_cannot_do_is_an_error_of_ours(tmp_path: Path) -> None
             call()
 
 
-def test_a_passphrase_is_not_asked_for_without_a_terminal(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_passphrase_prompt_without_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(folder / "key")], check=True
@@ -188,7 +186,7 @@ def test_a_passphrase_is_not_asked_for_without_a_terminal(
             call()
 
 
-def test_the_package_is_imported_without_what_it_offers() -> None:
+def test_importing_the_package_loads_nothing_else() -> None:
     code = (
         "import sys, orchestrator\n"
         "assert not {'msgspec', 'argparse', 'orchestrator.api'} & set(sys.modules)\n"
@@ -230,7 +228,7 @@ orchestrator.nothing()
 """
 
 
-def test_a_typed_program_can_use_it(tmp_path: Path) -> None:
+def test_the_api_type_checks_in_a_typed_program(tmp_path: Path) -> None:
     (tmp_path / "consumer.py").write_text(CONSUMER)
     options = ("--strict", "--follow-imports=silent", "--no-incremental", "--config-file=")
     environ = {**os.environ, "MYPYPATH": str(ROOT)}
@@ -281,7 +279,7 @@ def held() -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of git, in Popen itself
-def test_an_interrupt_at_any_line_of_a_launch_leaves_no_run_half_made(folder: Path) -> None:
+def test_an_interrupt_at_any_line_of_a_launch_leaves_no_half_created_run(folder: Path) -> None:
     """At each line that makes a run, and at a sample of those that plan it (EVERY_LINE: at all)."""
     done: set[str] = set()
     before = held()  # by other tests of this process
@@ -316,7 +314,7 @@ def test_an_interrupt_at_any_line_of_a_launch_leaves_no_run_half_made(folder: Pa
     assert len(done) > 3
 
 
-def test_the_text_of_an_error_has_all_its_parts() -> None:
+def test_the_text_of_an_error_includes_all_its_parts() -> None:
     """In a notebook nothing else is shown."""
     with pytest.raises(orchestrator.UsageError) as raised:
         orchestrator.launch(["trian.py"])

@@ -85,7 +85,7 @@ def _alone(line: str) -> str:
 COMMANDS = sorted({(one.line, one.wrong): one for one in shown()}.values(), key=lambda one: one.line)
 
 
-def test_they_are_found() -> None:
+def test_the_pages_show_commands() -> None:
     shown = {one.words[0] for one in COMMANDS if not one.is_usage}
     assert len(COMMANDS) > 50
     assert shown >= set(parser.build(*parser.VERBS)[1])
@@ -126,7 +126,7 @@ def of_this_run(words: list[str], here: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("one", COMMANDS, ids=lambda one: f"{one.page}:{one.line}")
-def test_every_command_of_a_page(one: Shown, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_command_on_a_page_works(one: Shown, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     if one.is_usage:
         used = set(re.findall(r"(?<=[\[ ])--?[a-z][a-z-]*", one.line.split(" -- ")[0]))
         assert used <= set(parser.build(*parser.VERBS)[1][one.words[0]].options())

@@ -243,13 +243,13 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     remove(folder)
 
 
-def test_every_screen_is_printed_here_or_has_a_reason(printed: dict[str, str]) -> None:
+def test_every_shown_output_is_reproduced_or_has_a_reason_not_to_be(printed: dict[str, str]) -> None:
     assert sorted(SCREENS) == sorted({*printed, *ELSEWHERE})
     assert not printed.keys() & ELSEWHERE.keys()
 
 
 @pytest.mark.parametrize("name", sorted(SCREENS.keys() - ELSEWHERE.keys()))
-def test_the_output_of_a_page_is_printed(name: str, printed: dict[str, str]) -> None:
+def test_the_output_shown_on_a_page_is_printed(name: str, printed: dict[str, str]) -> None:
     """Each shown line is among the printed ones, behind the one before it."""
     left = iter(map(shape, printed[name].splitlines()))
     for line in map(shape, SCREENS[name].output):

@@ -23,7 +23,7 @@ sys.exit("CUDA error: unspecified launch failure")
 """
 
 
-def test_what_a_gpu_did_stands_in_the_verdict(tmp_path: Path) -> None:
+def test_the_verdict_includes_gpu_failures(tmp_path: Path) -> None:
     path = fake_nvidia(tmp_path / "bin", [H100, SECOND], [{"gpu_uuid": "GPU-1", "pid": str(os.getpid())}])
     (tmp_path / "breaks").write_text(
         BREAKS.format(python=Path(sys.executable).resolve(), bin=tmp_path / "bin")

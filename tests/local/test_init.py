@@ -13,7 +13,7 @@ from tests import command
 from tests.verbs import call
 
 
-def test_a_name_that_is_nowhere_is_an_error_and_no_endless_look(tmp_path: Path) -> None:
+def test_an_unknown_name_is_an_error_rather_than_an_endless_search(tmp_path: Path) -> None:
     (tmp_path / "config").touch()
     options = ["--ssh-config", "config", "--yes", "--no-preflight"]
     words = ("init", *options, "no-such-host.invalid")
@@ -22,9 +22,7 @@ def test_a_name_that_is_nowhere_is_an_error_and_no_endless_look(tmp_path: Path) 
     assert "no-such-host.invalid" in done.stderr
 
 
-def test_what_fails_on_this_machine_has_its_own_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_failure_has_its_own_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # no `ssh`
     for words in (["init", "--no-preflight", "--yes", "gpu-01"], ["preflight"], ["clean", "--dry-run"]):
         done = call(words, tmp_path, tmp_path / "state")
@@ -44,7 +42,7 @@ def test_what_fails_on_this_machine_has_its_own_status(
         (["--ssh-config", "open", "gpu-01"], "open is not used", "chmod go-w"),
     ],
 )
-def test_words_that_are_no_host(
+def test_invalid_arguments_of_init_are_refused(
     words: list[str], what: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

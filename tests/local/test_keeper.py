@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> Iterator[tuple[Run, Heard]]:
         yield made, heard
 
 
-def test_events_that_cannot_be_read_are_one_note_and_one_end(run: tuple[Run, Heard]) -> None:
+def test_unreadable_events_produce_one_note_and_one_end(run: tuple[Run, Heard]) -> None:
     kept, heard = run
     kept.folder.events.unlink(missing_ok=True)
     kept.folder.events.mkdir()
@@ -80,7 +80,7 @@ def no_room_for_a_thread() -> Iterator[None]:
         threading.stack_size(before)
 
 
-def test_a_lost_host_is_tried_again_once_there_is_room_for_a_thread(run: tuple[Run, Heard]) -> None:
+def test_a_lost_host_is_retried_once_a_thread_can_be_created(run: tuple[Run, Heard]) -> None:
     kept, heard = run
     with no_room_for_a_thread():
         recovery.lose(kept, "here", "its agent was killed")
@@ -116,7 +116,7 @@ def starts_a_thread(_: Run) -> RunEnded:
         (reads_much, "no memory is left"),
     ],
 )
-def test_a_keeper_without_a_thread_or_memory_says_so(
+def test_a_keeper_out_of_threads_or_memory_reports_it(
     run: tuple[Run, Heard], work: Callable[[Run], RunEnded], cause: str
 ) -> None:
     kept, heard = run
@@ -132,7 +132,7 @@ def test_a_keeper_without_a_thread_or_memory_says_so(
     assert cause in ended.cause
 
 
-def test_a_keeper_leaves_a_run_that_another_one_keeps_by_now(run: tuple[Run, Heard]) -> None:
+def test_a_keeper_gives_up_a_run_that_another_keeper_has_taken_over(run: tuple[Run, Heard]) -> None:
     """It was cut off for long: the tasks are the other one's, and nobody else ends them."""
     kept, heard = run
     control = kept.folder.open_control()
@@ -150,7 +150,7 @@ def test_a_keeper_leaves_a_run_that_another_one_keeps_by_now(run: tuple[Run, Hea
     assert not any(isinstance(event, StopRequested | RunEnded) for event in heard)
 
 
-def test_an_agent_of_ours_that_lingers_is_no_other_keeper(run: tuple[Run, Heard]) -> None:
+def test_our_own_lingering_agent_is_not_mistaken_for_another_keeper(run: tuple[Run, Heard]) -> None:
     kept, _ = run
     with closing(Fleet(Connectors(), lambda _: None)) as left:
         left.connect(kept.hosts)

@@ -38,7 +38,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         yield run
 
 
-def test_what_was_not_started_is_not_said_to_be_started(tmp_path: Path, launch: Launch) -> None:
+def test_tasks_that_never_started_are_not_reported_as_started(tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "tool").write_text("#!/no/such/interpreter\n")
     (tmp_path / "tool").chmod(0o755)
     ended = launch("--", "./tool")
@@ -47,7 +47,7 @@ def test_what_was_not_started_is_not_said_to_be_started(tmp_path: Path, launch: 
     assert "started, pid" not in ended.stderr
 
 
-def test_a_file_that_may_not_be_read_here_is_no_fault_of_a_host(tmp_path: Path, launch: Launch) -> None:
+def test_an_unreadable_local_file_is_not_blamed_on_a_host(tmp_path: Path, launch: Launch) -> None:
     """Such as the identity: status 5 of a launch, as of every other verb."""
     (tmp_path / "sitecustomize.py").write_text(
         "import orchestrator.command as command\n"
@@ -60,7 +60,7 @@ def test_a_file_that_may_not_be_read_here_is_no_fault_of_a_host(tmp_path: Path, 
     assert launch("--", "true", verb="exec").returncode == 5
 
 
-def test_an_edit_after_a_detached_launch_is_of_the_next_one(tmp_path: Path, launch: Launch) -> None:
+def test_an_edit_after_a_detached_launch_affects_only_the_next_launch(tmp_path: Path, launch: Launch) -> None:
     """A loop of `sed` and `launch --detach` had each run train with the value of the next."""
     (tmp_path / "sitecustomize.py").write_text(
         "import time, orchestrator.sync.contents as contents\n"
@@ -73,7 +73,7 @@ def test_an_edit_after_a_detached_launch_is_of_the_next_one(tmp_path: Path, laun
     assert launch(run, verb="tail").stdout == "worker/0 here | first\n"
 
 
-def test_the_metrics_of_a_run_are_kept_and_change_nothing_of_it(tmp_path: Path, launch: Launch) -> None:
+def test_metrics_are_kept_and_do_not_affect_the_run(tmp_path: Path, launch: Launch) -> None:
     report = """echo '{"kind": "progress", "step": 7, "loss": 0.5}' >> $ORCHESTRATE_REPORT"""
     assert launch("--metrics", "run.prom", "--", "sh", "-c", report).returncode == 0
     # The keeper writes it once more when it has told the end.
@@ -89,7 +89,7 @@ def test_the_metrics_of_a_run_are_kept_and_change_nothing_of_it(tmp_path: Path, 
         assert (ended.returncode, ended.stderr.count(error)) == (status, 1)
 
 
-def test_the_command_of_notify_is_told_when_nobody_watches(tmp_path: Path, launch: Launch) -> None:
+def test_the_notify_command_runs_without_a_viewer(tmp_path: Path, launch: Launch) -> None:
     """And no host hears of it."""
     (tmp_path / "tell").write_text(
         f"#!/bin/sh\ncat > {tmp_path}/.told && mv {tmp_path}/.told {tmp_path}/told\n"
@@ -107,7 +107,7 @@ def test_the_command_of_notify_is_told_when_nobody_watches(tmp_path: Path, launc
     assert not any(b"/tell" in data for data in sent)
 
 
-def test_the_page_of_a_launch_has_its_curves_its_code_and_its_log(tmp_path: Path, launch: Launch) -> None:
+def test_the_page_of_a_launch_shows_curves_code_and_log(tmp_path: Path, launch: Launch) -> None:
     loop = "for step in range(5): print(f'step {step}, loss: {1 / (step + 1)}', flush=True); time.sleep(0.1)"
     (tmp_path / "train.py").write_text(f"import time\n{loop}\nprint('<i>done')\n")
     for words in (("init", "-q"), ("add", "train.py"), ("commit", "-qm", "begin")):
@@ -121,7 +121,7 @@ def test_the_page_of_a_launch_has_its_curves_its_code_and_its_log(tmp_path: Path
         assert part in page, part
 
 
-def test_a_page_that_cannot_be_written_is_no_mistake_in_the_command(tmp_path: Path, launch: Launch) -> None:
+def test_an_unwritable_page_is_not_a_usage_error(tmp_path: Path, launch: Launch) -> None:
     for end, status in (("", ExitStatus.HERE), ("; false", ExitStatus.RUN_FAILED)):
         (tmp_path / "pages").mkdir()
         ended = launch("--report", "pages/x.html", "--", "sh", "-c", f"rmdir {tmp_path}/pages{end}")
@@ -130,7 +130,7 @@ def test_a_page_that_cannot_be_written_is_no_mistake_in_the_command(tmp_path: Pa
         assert "try: `orchestrate report 2" in ended.stderr
 
 
-def test_tasks_of_pytorch_are_led_to_the_network_of_their_host(tmp_path: Path, launch: Launch) -> None:
+def test_pytorch_tasks_use_the_network_interface_of_their_host(tmp_path: Path, launch: Launch) -> None:
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
     hosts = (tmp_path / "hosts.toml").read_text()
     for framework, own, seen in (("torch", "", "lo lo lo"), ("torch", "x", "x lo lo"), ("jax", "", "")):

@@ -79,7 +79,7 @@ def told(error: HostError, why: str) -> None:
 
 
 @pytest.mark.parametrize(("lie", "why"), AT_ONCE.values(), ids=AT_ONCE)
-def test_a_lie_instead_of_a_hello(session: Callable[[str], Session], lie: str, why: str) -> None:
+def test_a_false_hello(session: Callable[[str], Session], lie: str, why: str) -> None:
     one = session(lie)
 
     def converse() -> None:
@@ -93,7 +93,7 @@ def test_a_lie_instead_of_a_hello(session: Callable[[str], Session], lie: str, w
 
 
 @pytest.mark.parametrize(("lie", "why"), OF_TASKS.values(), ids=OF_TASKS)
-def test_a_lie_about_a_task(
+def test_a_false_report_about_a_task(
     session: Callable[[str], Session], sink: queue.SimpleQueue[TaskNews | Lost], lie: str, why: str
 ) -> None:
     one = session(f"{FOLLOWED}{lie})")
@@ -104,7 +104,7 @@ def test_a_lie_about_a_task(
     told(lost.error, why)
 
 
-def test_a_frame_without_an_end_is_no_sign_of_life(
+def test_an_unfinished_frame_is_not_a_sign_of_life(
     tmp_path: Path, sink: queue.SimpleQueue[TaskNews | Lost]
 ) -> None:
     one = replace(host("gpu-1"), ssh="local", agent_python=liar(tmp_path, CRUMBS))
@@ -115,7 +115,7 @@ def test_a_frame_without_an_end_is_no_sign_of_life(
     assert (lost.error.kind, lost.error.why) == ("lost", "no message for 1 s")
 
 
-def test_what_was_given_up_may_still_be_answered_once(session: Callable[[str], Session]) -> None:
+def test_an_abandoned_request_may_still_be_answered_once(session: Callable[[str], Session]) -> None:
     one = session(
         "greet(); ask = await_question('ping'); await_question('unlisten'); good(ask, {'time_ns': 1})\n"
         "for ask in asked: good(ask, {'time_ns': 2})"
@@ -135,7 +135,7 @@ def test_what_was_given_up_may_still_be_answered_once(session: Callable[[str], S
         ("say({'id': ask['id'], 'ok': True, 'result': {}}, b'x')", "at most 0"),
     ],
 )
-def test_an_answer_is_no_larger_than_its_question_allows(
+def test_a_reply_is_no_larger_than_its_request_allows(
     session: Callable[[str], Session], lie: str, why: str
 ) -> None:
     one = session(f"greet(); ask = await_question('work_make'); {lie}")
@@ -145,7 +145,7 @@ def test_an_answer_is_no_larger_than_its_question_allows(
     told(caught.value, why)
 
 
-def test_a_flood_that_nobody_takes_waits_on_its_node(
+def test_an_unread_flood_waits_on_its_node(
     session: Callable[[str], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the reader has taken and nobody looked at stays below a bound, and an answer gets through."""

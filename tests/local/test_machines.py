@@ -62,7 +62,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     remove(theirs)
 
 
-def test_each_host_tells_who_uses_it(desk: Desk) -> None:
+def test_each_host_reports_who_uses_it(desk: Desk) -> None:
     first, second = desk.launch("mine", "sh", "-c", TRAINS), desk.launch("bobs", "sleep", "600")
     try:
         assert poll(lambda: "epoch" in desk.rows("status", "--machines")[0]["progress"], 30)

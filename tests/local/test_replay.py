@@ -55,7 +55,7 @@ def first() -> orchestrator.RunHandle:
     return run
 
 
-def test_a_run_is_had_again_after_its_code_was_edited(folder: Path) -> None:
+def test_a_run_can_be_replayed_after_its_code_was_edited(folder: Path) -> None:
     run = first()
     (folder / "code" / "train.py").write_text("raise SystemExit('another program')")
     (folder / "code" / "more.py").write_text("")
@@ -88,7 +88,7 @@ def test_a_run_is_had_again_after_its_code_was_edited(folder: Path) -> None:
     assert f"a replay of run {after.id}, {without}" in anew._folder.read_plan().notes
 
 
-def test_all_that_cannot_be_had_again_is_named_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_is_not_reproducible_is_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = first()
     (folder / "code" / "train.py").write_text("print('edited')")
     (folder / "data" / "set").write_text("other numbers")

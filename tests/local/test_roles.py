@@ -101,7 +101,7 @@ def test_each_role_runs_its_program_and_a_replay_does_too(folder: Path) -> None:
     assert printed(again) == OUTPUT
 
 
-def test_an_evaluator_that_does_not_end_is_stopped_in_time(folder: Path) -> None:
+def test_an_endless_evaluator_is_stopped_in_time(folder: Path) -> None:
     text = Path("hosts.toml").read_text()
     text = text.replace("--once", "--forever").replace("evaluator_timeout = 60", "evaluator_timeout = 0.2")
     Path("hosts.toml").write_text(text)
@@ -142,7 +142,7 @@ def test_a_wrong_command_is_refused_before_anything_starts(
     assert not (folder / "state" / "orchestrate" / "runs").exists()
 
 
-def test_a_script_with_a_mistake_names_the_host_and_the_line_of_hosts_toml(folder: Path) -> None:
+def test_a_broken_script_of_a_role_is_reported_with_a_fix(folder: Path) -> None:
     Path("evaluate.py").write_text("def f(:")
     done = call(["launch", "--", "train.py"], Path.cwd(), folder / "state")
     assert "error: the command of watcher: evaluate.py, line 1" in done.err
@@ -153,7 +153,7 @@ def test_a_script_with_a_mistake_names_the_host_and_the_line_of_hosts_toml(folde
     assert 'try: `command = "bash evaluate.sh --once"`' in done.err
 
 
-def test_a_dry_run_and_an_export_have_each_program(folder: Path) -> None:
+def test_dry_run_and_export_show_the_program_of_each_role(folder: Path) -> None:
     shown = call(["launch", "--dry-run", "--", "train.py"], Path.cwd(), folder / "state")
     assert [line.split(None, 1)[1] for line in shown.out.splitlines() if line.startswith("  run ")] == [
         "python3 train.py",

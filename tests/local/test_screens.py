@@ -137,7 +137,7 @@ AGE = r"(?:\d+ min )?\d+ s"
 
 
 @pytest.mark.parametrize(("columns", "rows"), SIZES)
-def test_a_board_at_any_size(run: str, open_screen: Open, columns: int, rows: int) -> None:
+def test_the_board_fits_any_terminal_size(run: str, open_screen: Open, columns: int, rows: int) -> None:
     screen = open_screen(columns, rows)
     screen.run("orchestrate tail -n 5")
     # What several tasks say alike waits for the others of them: the board may be there before it.
@@ -156,7 +156,7 @@ def test_a_board_at_any_size(run: str, open_screen: Open, columns: int, rows: in
 
 
 @pytest.mark.usefixtures("run")
-def test_a_terminal_is_given_back(open_screen: Open) -> None:
+def test_the_terminal_is_restored(open_screen: Open) -> None:
     screen = open_screen(100, 30)
     screen.run("orchestrate tail -n 5")
     screen.wait(is_measured)
@@ -177,7 +177,7 @@ def test_a_terminal_is_given_back(open_screen: Open) -> None:
         assert screen.is_sane()
 
 
-def test_a_question_can_be_left(house: House, open_screen: Open) -> None:
+def test_a_prompt_can_be_interrupted(house: House, open_screen: Open) -> None:
     key = house.folder / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(key)], check=True)
     far = f'[[host]]\nssh = "gpu-01.invalid"\nidentity = "{key}"\n'
@@ -193,7 +193,7 @@ def test_a_question_can_be_left(house: House, open_screen: Open) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_places_where_nothing_is_drawn(house: House, open_screen: Open) -> None:
+def test_nothing_is_drawn_without_a_capable_terminal(house: House, open_screen: Open) -> None:
     screen = open_screen(100, 30)
     tail = "orchestrate tail --no-follow -n 5"
     for number, command in enumerate((f"{tail} 2>&1 | tee out", f"CI=1 TERM=dumb {tail} 2>&1 | tee out")):
@@ -214,7 +214,7 @@ def test_places_where_nothing_is_drawn(house: House, open_screen: Open) -> None:
     assert screen.is_sane()
 
 
-def test_status_and_lines_with_their_times(run: str, house: House, open_screen: Open) -> None:
+def test_status_and_lines_show_their_times(run: str, house: House, open_screen: Open) -> None:
     for task in tasks_of(house, run):
         assert (task["state"], task["epoch"], task["step"], task["steps"]) == ("running", 2, 7, 20)
         assert "said" not in task
@@ -227,7 +227,7 @@ def test_status_and_lines_with_their_times(run: str, house: House, open_screen: 
     screen.shows("2/3 7/20 0.5000")
 
 
-def test_nobody_is_heard_of_and_nobody_listens(house: House, open_screen: Open) -> None:
+def test_silent_tasks_are_reported_and_deaf_ones_killed(house: House, open_screen: Open) -> None:
     screen = open_screen(100, 30)
     screen.run(f"orchestrate {launch(house, 'deaf', '--task worker/4')}")
     screen.shows("error: the run has no task worker/4")

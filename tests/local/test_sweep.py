@@ -21,7 +21,7 @@ for step in range(3):
 
 
 @pytest.mark.timeout(300)
-def test_rates_on_four_hosts_make_one_table_and_one_page(
+def test_a_sweep_on_four_hosts_produces_one_table_and_one_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -49,7 +49,7 @@ def test_hosts_that_see_one_workdir_are_a_group_led_by_the_first(tmp_path: Path,
     assert list(tmp_path.glob("*/.share-*")) == []
 
 
-def test_who_shares_the_disk_of_a_host_that_got_nothing_has_nothing(tmp_path: Path, fleet: Fleet) -> None:
+def test_hosts_sharing_a_disk_that_got_no_data_have_none(tmp_path: Path, fleet: Fleet) -> None:
     source = tmp_path / "numbers"
     source.write_text("1 2 3")
     dataset = read_data([DataPath("files/numbers", source)])
@@ -65,7 +65,7 @@ def test_who_shares_the_disk_of_a_host_that_got_nothing_has_nothing(tmp_path: Pa
     assert bad["one"].hint == bad["two"].hint
 
 
-def test_what_an_interrupted_pull_has_put_here_is_renewed_by_the_next(
+def test_the_next_pull_replaces_the_files_of_an_interrupted_one(
     tmp_path: Path, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work, to = tmp_path / "work", tmp_path / "mine"
