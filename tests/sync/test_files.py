@@ -74,7 +74,7 @@ def hidden(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if name.startswith(".")]
 
 
-def test_links_that_lead_out_what_git_would_execute_and_pipes_stay_where_they_are(
+def test_escaping_links_files_git_would_execute_and_pipes_are_not_copied(
     session: Session, there: Path, tmp_path: Path
 ) -> None:
     before = seen(there)
@@ -91,7 +91,7 @@ def test_links_that_lead_out_what_git_would_execute_and_pipes_stay_where_they_ar
     assert fetch(session, str(there), local).files == 0
 
 
-def test_only_what_changed_crosses_and_what_is_gone_goes(
+def test_only_changes_are_sent_and_deletions_are_mirrored(
     session: Session, there: Path, tmp_path: Path
 ) -> None:
     local = tmp_path / "backup"
@@ -108,7 +108,7 @@ def test_only_what_changed_crosses_and_what_is_gone_goes(
     assert hidden(tmp_path) == []
 
 
-def test_a_named_link_is_followed_and_stays(session: Session, there: Path, tmp_path: Path) -> None:
+def test_a_named_link_is_followed_and_kept(session: Session, there: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(there)
     fetch(session, str(tmp_path / "link"), tmp_path / "local")
     assert seen(tmp_path / "local") == seen(there)
@@ -118,7 +118,7 @@ def test_a_named_link_is_followed_and_stays(session: Session, there: Path, tmp_p
     assert (there / "new").read_text() == "new"
 
 
-def test_a_file_that_shrinks_or_vanishes_changes_nothing_here(
+def test_a_file_that_shrinks_or_disappears_changes_nothing_locally(
     session: Session, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = tmp_path / "backup"
@@ -139,7 +139,7 @@ def test_a_file_that_shrinks_or_vanishes_changes_nothing_here(
     assert seen(local) == before
 
 
-def test_folders_deeper_than_are_taken_are_no_lie_of_the_host(
+def test_too_deep_folders_are_not_treated_as_a_lie_of_the_host(
     session: Session, there: Path, tmp_path: Path
 ) -> None:
     (there / "/".join("d" * 201)).mkdir(parents=True)
@@ -147,7 +147,7 @@ def test_folders_deeper_than_are_taken_are_no_lie_of_the_host(
         fetch(session, str(there), tmp_path / "backup")
 
 
-def test_a_log_that_grows_while_it_is_pulled_comes_as_it_was_listed_last(
+def test_a_log_that_grows_during_a_pull_arrives_as_last_listed(
     session: Session, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A live run is pulled: nothing is torn, and nothing is refused for having grown."""
@@ -181,7 +181,7 @@ def test_a_full_disk_is_one_clear_error(session: Session, there: Path, small_dis
     assert way == "in" or [path.name for path in small_disk.iterdir()] == ["backup"]
 
 
-def test_the_chiefs_backup_reaches_the_others(
+def test_the_chief_s_backup_is_copied_to_the_others(
     sessions: Callable[[int], Session], there: Path, tmp_path: Path
 ) -> None:
     known = {"chief": sessions(0), "other": sessions(1), "same": sessions(1)}
@@ -202,7 +202,7 @@ def test_the_chiefs_backup_reaches_the_others(
     assert content(tmp_path / "other") == content(copy)
 
 
-def test_a_backup_in_a_folder_of_all_hosts_stays_untouched(
+def test_a_backup_in_a_shared_folder_is_left_alone(
     sessions: Callable[[int], Session], there: Path, tmp_path: Path
 ) -> None:
     known = {"chief": sessions(0), "other": sessions(1)}
@@ -212,7 +212,7 @@ def test_a_backup_in_a_folder_of_all_hosts_stays_untouched(
     assert (seen(there), there.stat().st_ino) == (before, inode)
 
 
-def test_a_backup_that_lived_only_on_a_lost_host_is_said(
+def test_a_backup_that_existed_only_on_a_lost_host_is_reported(
     sessions: Callable[[int], Session], there: Path, tmp_path: Path
 ) -> None:
     remote = {"chief": str(there), "other": str(tmp_path / "other")}
@@ -224,7 +224,7 @@ def test_a_backup_that_lived_only_on_a_lost_host_is_said(
     assert not (tmp_path / "other").exists()
 
 
-def test_a_lost_hosts_copy_is_not_put_over_what_it_wrote_since_on_a_disk_that_others_see(
+def test_an_old_copy_does_not_overwrite_newer_files_on_a_shared_disk(
     sessions: Callable[[int], Session], there: Path, tmp_path: Path
 ) -> None:
     known = {"chief": sessions(0), "other": sessions(1), "apart": sessions(0)}
@@ -239,7 +239,7 @@ def test_a_lost_hosts_copy_is_not_put_over_what_it_wrote_since_on_a_disk_that_ot
     assert content(there) == content(copy) == content(tmp_path / "apart") == newer
 
 
-def test_where_the_newest_cannot_be_had_nothing_is_changed(
+def test_nothing_changes_if_the_newest_backup_is_unavailable(
     sessions: Callable[[int], Session], there: Path, tmp_path: Path
 ) -> None:
     known = {"chief": sessions(0), "other": sessions(1)}
@@ -259,7 +259,7 @@ def test_where_the_newest_cannot_be_had_nothing_is_changed(
     assert content(tmp_path / "other") == content(copy) == before
 
 
-def test_what_a_host_removed_is_not_gone_on_from_elsewhere(
+def test_a_backup_removed_by_a_host_is_not_restored_from_elsewhere(
     sessions: Callable[[int], Session], there: Path, tmp_path: Path
 ) -> None:
     """Keras removes a backup at the end of training; the others' copies would bring another step back."""
@@ -354,7 +354,7 @@ def test_a_tree_arrives_as_it_is(session: Session, root: Path, workdir: str, way
     assert (again.bytes, again.reused) == (0, True)
 
 
-def test_a_tree_that_was_damaged_there_is_found_out(session: Session, root: Path, workdir: str) -> None:
+def test_a_tree_damaged_on_the_host_is_detected(session: Session, root: Path, workdir: str) -> None:
     first = read_tree(root)
     send(session, first, workdir)
     victim = Path(workdir) / "trees" / first.digest / "package 1" / "module8.py"
@@ -366,7 +366,7 @@ def test_a_tree_that_was_damaged_there_is_found_out(session: Session, root: Path
     assert arrived(workdir, first)
 
 
-def test_a_file_that_changes_while_it_is_sent_is_one_clear_error(
+def test_a_file_that_changes_while_being_sent_is_one_clear_error(
     session: Session, root: Path, workdir: str, way: str
 ) -> None:
     send(session, read_tree(root), workdir)
@@ -409,7 +409,7 @@ def test_a_small_tree_is_sent_as_it_was_read(session: Session, root: Path, workd
         ("openrsync: protocol version 29", False),
     ],
 )
-def test_an_rsync_that_a_lying_host_can_take_over_is_not_used(
+def test_an_rsync_vulnerable_to_a_lying_host_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, *, usable: bool
 ) -> None:
     (tmp_path / "rsync").write_text(f"#!/bin/sh\necho '{says}'\n")
@@ -432,7 +432,7 @@ class CutError(Exception):
 
 
 @pytest.mark.parametrize("kind", ["code", "backup", "pull", "fetch"])
-def test_an_interrupted_transfer_goes_on_and_sends_nothing_twice(
+def test_an_interrupted_transfer_resumes_and_sends_nothing_twice(
     session: Session, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut after each of some messages: the next one completes, and what had arrived does not cross again."""
@@ -493,7 +493,7 @@ def test_an_interrupted_transfer_goes_on_and_sends_nothing_twice(
         assert crossed[1] <= contents.size + 5 * MESSAGE, point  # those that were on their way
 
 
-def test_the_messages_in_flight_fill_a_channel_s_window() -> None:
+def test_messages_in_flight_fill_the_channel_s_window() -> None:
     """On a line of 60 ms, pull was half as fast when a message became a quarter as large."""
     assert min(sends._AHEAD * sends._MESSAGE, files._AHEAD * CHUNK) >= connect._WINDOW
 
@@ -503,7 +503,7 @@ def test_the_messages_in_flight_fill_a_channel_s_window() -> None:
 EVENTS = "events.out.tfevents.1.gpu-01"
 
 
-def test_what_grows_there_grows_here(session: Session, tmp_path: Path) -> None:
+def test_growing_remote_files_grow_locally(session: Session, tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     mirror = EventMirror(here, str(there))
     mirror.catch_up(session)  # the folder is not made yet

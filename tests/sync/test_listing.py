@@ -90,7 +90,7 @@ def test_ignore_rules(
     assert paths(read_tree(root, job)) == sorted([*kept, *files])
 
 
-def test_odd_names_arrive_as_they_are(root: Path) -> None:
+def test_odd_names_are_listed_unchanged(root: Path) -> None:
     odd = ["ü.py", "two words", "it's", 'a"b', "new\nline", "back\\slash", "-dash", "*", "[x]", "d\x01e"]
     write(root, *odd)
     (root / os.fsdecode(b"latin-\xe9")).write_text("x")
@@ -166,7 +166,7 @@ def test_an_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
 # --- git only ---
 
 
-def test_what_git_says_of_the_code(root: Path) -> None:
+def test_the_git_description_of_the_code(root: Path) -> None:
     assert not any(git_state(root))  # no commit, or no git
     if (root / ".git").exists():
         (root / "a").write_text("1\n")
@@ -201,7 +201,7 @@ def test_tracked_files_that_are_ignored_or_deleted(repository: Path) -> None:
     assert paths(read_tree(repository)) == [".gitignore", "a.py", "new.py", "tracked.log", "untracked-later"]
 
 
-def test_settings_of_git_in_the_environment_hold(
+def test_git_settings_in_the_environment_apply(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container sets safe.directory there; a hook's GIT_DIR names another repository."""
@@ -263,7 +263,7 @@ def test_the_digest_tells_trees_apart(
     assert (before.digest != after.digest) is differs
 
 
-def test_what_changed_since_the_tree_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_since_the_tree_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.sync.contents._KEPT", 0)
     write(tmp_path, "same", "edited", "removed", "new-mode")
     tree = read_tree(tmp_path)
@@ -279,7 +279,7 @@ def test_what_changed_since_the_tree_was_read(tmp_path: Path, monkeypatch: pytes
     ("made", "most", "what"),
     [({"big.bin": 50 * 10**9}, 100_000, "10 GB"), ({"d/a": 1, "d/b": 1}, 2, "2 files")],
 )
-def test_more_than_can_be_sent_is_refused_before_it_is_read(
+def test_oversized_trees_are_refused_before_they_are_read(
     root: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, int], most: int, what: str
 ) -> None:
     """A sparse file of 50 GB was read for minutes, 200,000 files were listed to the last."""

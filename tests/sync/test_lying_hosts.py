@@ -84,13 +84,13 @@ def refused(way: Callable[[Liar, Path], None], liar: Liar, home: Path) -> Orches
 
 
 @pytest.mark.parametrize("listing", LISTINGS.values(), ids=LISTINGS)
-def test_a_listing_that_cannot_be_true_changes_nothing(home: Path, listing: object) -> None:
+def test_an_impossible_listing_changes_nothing(home: Path, listing: object) -> None:
     error = refused(into_fetch, Liar(listing), home)
     assert isinstance(error, HostError)
     assert error.what in {UNASKED, "does not speak our protocol"}
 
 
-def test_a_listing_without_end_is_read_no_further_than_it_may_be(home: Path) -> None:
+def test_an_endless_listing_is_read_only_up_to_its_bound(home: Path) -> None:
     for rows in (b"0\n" * (MOST_ENTRIES + 2), b"[" + b"[]," * 30_000 + b"[]]"):
         assert refused(into_fetch, Liar(rows), home).what == UNASKED
 
@@ -103,16 +103,14 @@ LISTED = [file("a"), folder("d"), link("l", "d")]
     [({"gone": []}, b"xy"), ({"gone": []}, b""), ({"gone": [0]}, b"x")],
     ids=["more", "less", "gone and there"],
 )
-def test_contents_that_were_not_asked_for_change_nothing(
-    home: Path, says: tuple[dict[str, object], bytes]
-) -> None:
+def test_unrequested_contents_change_nothing(home: Path, says: tuple[dict[str, object], bytes]) -> None:
     for way in WAYS:
         error = refused(way, Liar(LISTED, says=says), home)
         assert isinstance(error, HostError)
         assert error.what in {UNASKED, "does not speak our protocol"}
 
 
-def test_of_two_paths_none_is_in_its_place_before_both_are_here(home: Path) -> None:
+def test_two_paths_are_put_in_place_only_once_both_have_arrived(home: Path) -> None:
     liar = Liar([file("x")], {"x": b"x"})
     parts = pull.choose(liar.session, "/there", ["/a", "/b"])
     before = all_of(home.parent)
@@ -125,7 +123,7 @@ def test_of_two_paths_none_is_in_its_place_before_both_are_here(home: Path) -> N
     assert (liar.asked.count("files_get"), all_of(home.parent)) == (2, before)
 
 
-def test_more_than_the_disk_has_is_not_begun(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transfer_larger_than_the_disk_is_not_started(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor what would leave it with next to nothing: other things on this machine write, too."""
     found = shutil.disk_usage(home)._replace(free=1 << 30)  # the real one changes at any time
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: found)
@@ -136,7 +134,7 @@ def test_more_than_the_disk_has_is_not_begun(home: Path, monkeypatch: pytest.Mon
     assert (home / "target" / "mine").read_text() == "mine"
 
 
-def test_a_folder_that_becomes_a_link_between_two_pulls_leads_nowhere(home: Path) -> None:
+def test_a_folder_replaced_by_a_link_between_pulls_is_not_followed(home: Path) -> None:
     to = home / "results"
     first = Liar([link("d", "e"), folder("e"), file("e/x")], {"e/x": b"x"})
     pull.take(*parts_of(first), to, "run", lambda _: None)
@@ -150,7 +148,7 @@ def test_a_folder_that_becomes_a_link_between_two_pulls_leads_nowhere(home: Path
     assert (to / "d" / "authorized_keys").read_text() == "x"
 
 
-def test_a_folder_that_becomes_a_link_between_two_backups_leads_nowhere(home: Path) -> None:
+def test_a_folder_replaced_by_a_link_between_backups_is_not_followed(home: Path) -> None:
     copy = home / "backup"
     stamp = {"mtime_ns": 1_700_000_000_000_000_000}
     rows = [folder("d"), file("d/id", 3, **stamp)]
@@ -164,7 +162,7 @@ def test_a_folder_that_becomes_a_link_between_two_backups_leads_nowhere(home: Pa
     assert (home / ".ssh" / "id").read_text() == "key"
 
 
-def test_a_hosts_modes_are_no_more_than_permissions_and_less_the_umask(home: Path) -> None:
+def test_file_modes_from_a_host_are_limited_to_permissions_and_the_umask(home: Path) -> None:
     usual = os.umask(0o022)
     try:
         fetch(Liar([file("a", mode=0o6777)], {"a": b"x"}).session, "/there", home / "new")
@@ -185,11 +183,11 @@ def test_a_hosts_modes_are_no_more_than_permissions_and_less_the_umask(home: Pat
         ("d/l", "..", True),
     ],
 )
-def test_only_links_that_can_never_lead_out_are_taken(name: str, target: str, inside: bool) -> None:
+def test_only_links_that_cannot_escape_are_accepted(name: str, target: str, inside: bool) -> None:
     assert stays_inside(name.split("/"), target) is inside
 
 
-def test_removing_never_leaves_by_a_link(home: Path) -> None:
+def test_removing_never_follows_a_link(home: Path) -> None:
     (home / "target" / "out").symlink_to(home / ".ssh")
     (home / "target" / "down").mkdir()
     (home / "target" / "down" / "out").symlink_to(home / ".ssh")
@@ -202,7 +200,7 @@ def parts_of(liar: Liar) -> tuple[Conversation, list[Part]]:
     return liar.session, pull.choose(liar.session, "/there", [])
 
 
-def test_the_record_of_a_pull_is_not_written_through_a_link_of_the_host(
+def test_the_pull_record_is_not_written_through_a_link_from_the_host(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host can guess the number of our process, and send links under all names that it may lead to."""
@@ -214,14 +212,14 @@ def test_the_record_of_a_pull_is_not_written_through_a_link_of_the_host(
     assert (home / "target" / "mine").read_text() == "mine"
 
 
-def test_a_record_of_a_pull_that_is_none_hinders_nobody(home: Path) -> None:
+def test_an_invalid_pull_record_does_no_harm(home: Path) -> None:
     os.mkfifo(home / "target" / RECORD)
     into_pull(Liar([file("new")], {"new": b"x"}), home)
     assert (home / "target" / "new").read_text() == "x"
     assert list(read_record(home / "target", "run")) == ["new"]
 
 
-def test_what_somebody_put_in_the_place_of_a_folder_of_ours_is_not_filled(tmp_path: Path) -> None:
+def test_something_else_in_place_of_our_folder_is_not_filled(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "incoming").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NotADirectoryError):

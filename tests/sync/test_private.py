@@ -57,7 +57,7 @@ def key(path: Path, *options: str) -> None:
     subprocess.run(["ssh-keygen", "-q", "-N", "", "-f", str(path), *options], check=True)
 
 
-def test_what_is_a_secret_or_a_machine_s_own_stays(root: Path) -> None:
+def test_secrets_and_machine_specific_files_are_not_sent(root: Path) -> None:
     tree = read_tree(root)
     assert paths(tree) == sorted(SENT)
     (note,) = tree.notes
@@ -68,14 +68,14 @@ def test_what_is_a_secret_or_a_machine_s_own_stays(root: Path) -> None:
     assert tree.left_out[".venv/"] is Reason.ENVIRONMENT
 
 
-def test_what_is_named_is_sent(root: Path) -> None:
+def test_named_files_are_sent(root: Path) -> None:
     (root / ".orchestrateignore").write_text("!.env\n!.aws/\n")
     sent = paths(read_tree(root, ["!/.docker/config.json"]))
     wanted = {".env", "deep/down/.env", ".aws/credentials", ".docker/config.json"}
     assert set(sent) - {".orchestrateignore"} == {*SENT, *wanted}
 
 
-def test_what_git_ignores_is_sent_when_it_is_named(tmp_path: Path) -> None:
+def test_ignored_files_are_sent_when_named(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     write(tmp_path, "a.py", ".env", "data/x/y.csv", "other/z")
     (tmp_path / ".gitignore").write_text(".env\ndata/\nother/\n")
@@ -83,20 +83,20 @@ def test_what_git_ignores_is_sent_when_it_is_named(tmp_path: Path) -> None:
     assert paths(read_tree(tmp_path)) == [".env", ".gitignore", ".orchestrateignore", "a.py", "data/x/y.csv"]
 
 
-def test_a_pattern_that_names_nothing_brings_no_secret_back(tmp_path: Path) -> None:
+def test_an_unmatched_pattern_does_not_include_secrets(tmp_path: Path) -> None:
     write(tmp_path, "a.py", "b.csv", ".env")
     (tmp_path / ".orchestrateignore").write_text("*.csv\n!*\n!*.*\n")
     assert ".env" not in paths(read_tree(tmp_path))
 
 
-def test_an_environment_of_any_name(tmp_path: Path) -> None:
+def test_environments_are_recognized_by_any_name(tmp_path: Path) -> None:
     write(tmp_path, "a.py", "my env/pyvenv.cfg", "my env/lib/x.py", "conda/conda-meta/history", "conda/x")
     tree = read_tree(tmp_path)
     assert paths(tree) == ["a.py"]
     assert tree.left_out == {"my env/": Reason.ENVIRONMENT, "conda/": Reason.ENVIRONMENT}
 
 
-def test_private_keys_are_known_by_their_content(tmp_path: Path) -> None:
+def test_private_keys_are_recognized_by_content(tmp_path: Path) -> None:
     key(tmp_path / "deploy", "-t", "ed25519")
     key(tmp_path / "data" / "old.txt", "-t", "rsa", "-b", "2048", "-m", "PEM")
     key(tmp_path / "locked", "-t", "rsa", "-b", "2048", "-m", "PKCS8")
@@ -114,7 +114,7 @@ def test_private_keys_are_known_by_their_content(tmp_path: Path) -> None:
     assert paths(read_tree(tmp_path)) == sorted([".orchestrateignore", "deploy", *sent])
 
 
-def test_a_program_that_quotes_a_key_is_a_program_and_a_key_in_a_table_is_a_key(tmp_path: Path) -> None:
+def test_a_program_quoting_a_key_is_sent_but_a_key_in_a_table_is_not(tmp_path: Path) -> None:
     key(tmp_path / "k", "-t", "ed25519")
     text = (tmp_path / "k").read_text()
     (tmp_path / "a.py").write_text(f'KEY = """\n{text}"""\n')
@@ -128,7 +128,7 @@ def test_a_program_that_quotes_a_key_is_a_program_and_a_key_in_a_table_is_a_key(
     assert paths(read_tree(tmp_path)) == ["a.py", "b", "k.pub"]
 
 
-def test_our_own_state_is_never_part_of_it(tmp_path: Path) -> None:
+def test_our_own_state_is_never_sent(tmp_path: Path) -> None:
     write(tmp_path, "a.py", "state/orchestrate/runs/1/events.jsonl", "state/other")
     (tmp_path / ".orchestrateignore").write_text("!state/orchestrate/\n")
     tree = read_tree(tmp_path, own=[tmp_path / "state" / "orchestrate"])

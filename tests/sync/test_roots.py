@@ -26,7 +26,7 @@ def state(home: Path) -> Path:
 
 
 @pytest.mark.parametrize("place", [".", "../..", ".local/state/orchestrate"])
-def test_a_home_and_what_is_around_our_state_are_refused(home: Path, place: str) -> None:
+def test_a_home_folder_and_parents_of_our_state_are_refused(home: Path, place: str) -> None:
     with pytest.raises(UsageError, match="cannot be sent as code") as caught:
         find_root(home / place, None, state(home))
     assert caught.value.why
@@ -34,18 +34,18 @@ def test_a_home_and_what_is_around_our_state_are_refused(home: Path, place: str)
 
 
 @pytest.mark.parametrize("place", ["/", "/etc", "/tmp", "/home"])
-def test_folders_of_the_system_are_refused(home: Path, place: str) -> None:
+def test_system_folders_are_refused(home: Path, place: str) -> None:
     with pytest.raises(UsageError, match="cannot be sent as code"):
         find_root(Path(place), None, state(home))
 
 
-def test_with_git_it_is_the_top_of_the_repository(home: Path) -> None:
+def test_in_a_repository_its_top_is_the_root(home: Path) -> None:
     git(home / "project", "init", "-q")
     expected = CodeRoot(home / "project", "train", from_git=True)
     assert find_root(home / "project" / "train", None, state(home)) == expected
 
 
-def test_a_folder_that_no_plan_can_name_is_refused_unless_it_is_sent_alone(home: Path) -> None:
+def test_a_folder_no_plan_can_name_is_refused_unless_sent_alone(home: Path) -> None:
     git(home / "project", "init", "-q")
     here = home / "project" / os.fsdecode(b"b\xff")
     here.mkdir()
@@ -54,19 +54,19 @@ def test_a_folder_that_no_plan_can_name_is_refused_unless_it_is_sent_alone(home:
     assert find_root(here, ".", state(home)) == CodeRoot(here)
 
 
-def test_a_folder_that_its_repository_ignores_stands_alone(home: Path) -> None:
+def test_a_folder_ignored_by_its_repository_is_its_own_root(home: Path) -> None:
     git(home / "project", "init", "-q")
     (home / "project" / ".gitignore").write_text("train/\n")
     here = home / "project" / "train"
     assert find_root(here, None, state(home)) == CodeRoot(here)
 
 
-def test_a_home_that_is_kept_with_git_is_not_sent(home: Path) -> None:
+def test_a_home_folder_under_git_is_not_sent(home: Path) -> None:
     git(home, "init", "-q")
     assert find_root(home / "project", None, state(home)) == CodeRoot(home / "project")
 
 
-def test_a_folder_that_was_named(home: Path) -> None:
+def test_a_named_folder_is_the_root(home: Path) -> None:
     git(home / "project", "init", "-q")
     here = home / "project" / "train"
     (home / "other").mkdir(exist_ok=True)
@@ -80,7 +80,7 @@ def test_a_folder_that_was_named(home: Path) -> None:
         find_root(here, "~", state(home))
 
 
-def test_a_repository_that_git_does_not_open_is_no_plain_folder(tmp_path: Path) -> None:
+def test_a_repository_git_cannot_open_is_not_a_plain_folder(tmp_path: Path) -> None:
     """What it leaves out, data and secrets, would be sent."""
     project = tmp_path / "pro ject"
     (project / "sub").mkdir(parents=True)
@@ -93,7 +93,7 @@ def test_a_repository_that_git_does_not_open_is_no_plain_folder(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("cloned", [True, False])
-def test_a_repository_without_git_is_a_plain_folder_with_a_note(
+def test_without_git_a_repository_is_a_plain_folder_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, cloned: bool
 ) -> None:
     """A cron job has a short PATH, and a slim image no git."""
