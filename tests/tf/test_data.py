@@ -20,7 +20,7 @@ NO_NETWORK = {"https_proxy": "http://127.0.0.1:1", "no_proxy": ""}
         ("--dataset cifar10_corrupted --validate", "and --download is not set"),
     ],
 )
-def test_no_data_is_one_error_with_the_ways_out(tmp_path: Path, options: str, why: str) -> None:
+def test_missing_data_is_one_error_with_suggestions(tmp_path: Path, options: str, why: str) -> None:
     asked = [*words(options), "--data-dir", str(tmp_path / "empty")]
     with Gang(tmp_path / "gang", worker_entry(*asked), env=NO_NETWORK) as gang:
         assert gang.wait() == {"alone": 1}
@@ -31,7 +31,7 @@ def test_no_data_is_one_error_with_the_ways_out(tmp_path: Path, options: str, wh
         assert ("--download" in error["hint"]) is ("download is not set" in why)
 
 
-def test_missing_data_are_fetched_once_for_each_disk_before_training(tmp_path: Path) -> None:
+def test_missing_data_is_fetched_once_per_disk_before_training(tmp_path: Path) -> None:
     """From a server of this machine, with tensorflow-datasets' own code; two tasks share the disk."""
     files = tmp_path / "files"
     mnist_files.make(files)
@@ -75,7 +75,7 @@ print("TRAINED on", train.num_examples, "examples in", train.num_shards, "files"
 
 
 @pytest.mark.soak
-def test_an_unchanged_script_trains_on_a_set_that_was_sent(desk: Desk, prepared: Path) -> None:
+def test_an_unchanged_script_trains_on_a_sent_data_set(desk: Desk, prepared: Path) -> None:
     job = f'[data]\nsets = ["mnist"]\ntfds_dir = "{prepared}"'
     desk.write_hosts(desk.cluster.hosts, job=job, python=training_python())
     cache = str(desk.folder / "cache")

@@ -42,7 +42,7 @@ def trained(factory: pytest.TempPathFactory, case: str) -> tuple[list[dict[str, 
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=() if case == "2 workers, fit" else pytest.mark.soak) for case in CASES]
 )
-def test_the_weights_are_those_of_one_process(tmp_path_factory: pytest.TempPathFactory, case: str) -> None:
+def test_the_weights_equal_those_of_one_process(tmp_path_factory: pytest.TempPathFactory, case: str) -> None:
     ((reference, *_), expected), (results, checkpoints) = (
         trained(tmp_path_factory, name) for name in (REFERENCE, case)
     )

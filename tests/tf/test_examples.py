@@ -24,7 +24,7 @@ def accuracies(text: str) -> list[str]:
 
 
 @pytest.mark.soak
-def test_the_custom_loop_unchanged_under_launch(desk: Desk) -> None:
+def test_the_custom_loop_runs_unchanged_under_launch(desk: Desk) -> None:
     desk.launch("--", desk.example("custom_loop.py")).ended(limit=PATIENCE)
     logs = (desk.run_folder() / "logs" / "1").glob("*.log")
     one, other = (accuracies(log.read_text()) for log in logs)
@@ -33,7 +33,7 @@ def test_the_custom_loop_unchanged_under_launch(desk: Desk) -> None:
 
 
 @pytest.mark.soak
-def test_mirrored_on_one_machine(tmp_path: Path) -> None:
+def test_the_mirrored_example_on_one_machine(tmp_path: Path) -> None:
     with Gang(tmp_path, ["examples/mirrored.py"], env=GIVEN) as gang:
         assert gang.wait() == {"alone": 0}, gang.tails()
         assert "2 devices" in gang["alone"].text
@@ -41,7 +41,7 @@ def test_mirrored_on_one_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_parameter_servers_unchanged_under_launch(three: Desk) -> None:
+def test_parameter_servers_run_unchanged_under_launch(three: Desk) -> None:
     """Workers and ps never end by themselves; when the chief is done, stopping them is success."""
     three.give_roles("chief", "worker", "ps")
     three.launch("--", three.example("parameter_server.py")).ended(limit=PATIENCE)

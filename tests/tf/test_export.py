@@ -91,7 +91,7 @@ class Kubelet:
 
 
 @pytest.mark.soak
-def test_pods_end_with_the_weights_of_a_launch(four: Desk, tmp_path: Path) -> None:
+def test_pods_produce_the_same_weights_as_a_launch(four: Desk, tmp_path: Path) -> None:
     expected = launched(four)
     config_map, service, job = exported(four)
     assert service["metadata"]["name"] == job["spec"]["template"]["spec"]["subdomain"]

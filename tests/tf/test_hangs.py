@@ -33,7 +33,7 @@ for step in range(1000):
 """
 
 
-def test_a_gang_in_a_collective_waits_for_one_that_sleeps(three: Desk) -> None:
+def test_a_sleeping_task_that_blocks_a_collective_is_named(three: Desk) -> None:
     viewer = three.launch("--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", three.script("t.py", SLEEPER))
     until("three steps are done", lambda: viewer.stdout.count("step 2 ") == 3, LIMIT)
 

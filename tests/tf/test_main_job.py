@@ -45,7 +45,7 @@ def test_the_tutorials_parameters_with_all_phases(desk: Desk) -> None:
     desk.nothing_is_left(desk.run_id())
 
 
-def test_an_unchanged_tutorial_script_and_the_death_of_one_task(desk: Desk) -> None:
+def test_the_death_of_one_task_ends_an_unchanged_tutorial_script(desk: Desk) -> None:
     """It knows nothing of us; a peer that dies must not leave the others waiting."""
     text = (desk.project / desk.example("fit.py")).read_text()
     assert "orchestrat" not in text.replace("orchestrate launch", "")
@@ -64,7 +64,7 @@ def test_an_unchanged_tutorial_script_and_the_death_of_one_task(desk: Desk) -> N
 
 
 @pytest.mark.soak
-def test_tensorflow_that_swallows_term_is_stopped(desk: Desk) -> None:
+def test_a_tensorflow_task_that_ignores_term_is_stopped(desk: Desk) -> None:
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 2")
     text = (desk.project / desk.example("fit.py")).read_text()
     desk.script("main.py", re.sub(r"epochs=\d+", "epochs=100_000", text))

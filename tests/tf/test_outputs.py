@@ -7,7 +7,7 @@ from tests.tf.gang import Gang, words, worker_entry
 TRAINING = words("--dataset digits --optimizer adam --batch-size 32 --epochs 8 --steps-per-epoch 6")
 
 
-def test_one_end_and_one_writer_for_each_file(tmp_path: Path) -> None:
+def test_each_file_is_written_once_by_one_task(tmp_path: Path) -> None:
     checkpoints, exported, board = (tmp_path / name for name in ("checkpoints", "exported", "board"))
     places = {"--checkpoint-dir": checkpoints, "--export-dir": exported, "--tensorboard-dir": board}
     options = [word for option, path in places.items() for word in (option, str(path))]

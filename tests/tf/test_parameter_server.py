@@ -15,7 +15,7 @@ SAVED = 75
 
 
 @pytest.mark.soak
-def test_fit_survives_a_lost_worker_and_the_loss_of_all(tmp_path: Path) -> None:
+def test_fit_survives_losing_one_worker_and_all_of_them(tmp_path: Path) -> None:
     kept = ["--checkpoint-dir", str(tmp_path / "checkpoints")]
     training = worker_entry(*TRAINING, "--epochs", "400", "--save-every", "10", *kept)
     with Gang(tmp_path / "first", training, jobs=CLUSTER) as first:
@@ -47,7 +47,7 @@ def test_fit_survives_a_lost_worker_and_the_loss_of_all(tmp_path: Path) -> None:
         assert (tmp_path / "exported" / "saved_model.pb").is_file()
 
 
-def test_the_coordinator_loop_is_stopped_goes_on_and_all_tasks_end(tmp_path: Path) -> None:
+def test_the_coordinator_loop_stops_resumes_and_ends_all_tasks(tmp_path: Path) -> None:
     training = worker_entry(*TRAINING, *words("--loop custom --checkpoint-dir"), str(tmp_path / "kept"))
     with Gang(tmp_path / "first", [*training, "--epochs", "400"], jobs=CLUSTER) as first:
         chief = first["chief/0"]
@@ -69,7 +69,7 @@ def test_the_coordinator_loop_is_stopped_goes_on_and_all_tasks_end(tmp_path: Pat
         assert [len(gang[name].records("ready")) for name in SERVERS] == [1, 1, 1]
 
 
-def test_a_ps_that_never_comes_ends_the_chief_in_time(tmp_path: Path) -> None:
+def test_a_missing_ps_ends_the_chief_in_time(tmp_path: Path) -> None:
     training = worker_entry(*TRAINING, "--start-timeout", "3")
     with Gang(tmp_path, training, jobs=CLUSTER, start=["chief/0"]) as gang:
         assert gang.wait() == {"chief/0": 1}

@@ -41,9 +41,7 @@ def saved(desk: Desk, run: str, number: int, slug: str) -> int:
 
 
 @pytest.mark.soak
-def test_an_interrupted_training_ends_with_the_weights_of_one_that_was_not(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_interrupted_and_uninterrupted_training_end_with_equal_weights(desk: Desk, tmp_path: Path) -> None:
     """A task is killed, then the first machine is lost: the spare gets the checkpoint from the other one."""
     with Gang(tmp_path / "undisturbed", worker_entry(*TRAINING), jobs={"worker": 2}) as whole:
         (expected,) = {result["digest"] for result in whole.finish()}
@@ -110,7 +108,7 @@ def epochs(desk: Desk, run: str) -> dict[str, list[tuple[int, int]]]:
 
 
 @pytest.mark.soak
-def test_it_goes_on_at_the_epoch_where_it_was_stopped_with_one_host_replaced(three: Desk) -> None:
+def test_a_run_continues_at_its_last_epoch_with_one_host_replaced(three: Desk) -> None:
     hosts, job = three.cluster.hosts, '[job]\nbackup = "backup"\n'
     three.write_hosts(hosts[:2], job=job)
     first = three.detached("--", three.script("fit.py", FIT.format(stays=3)))

@@ -60,7 +60,7 @@ def step_of(task: Trainee, did: str) -> int:
 
 
 @pytest.mark.soak
-def test_term_saves_one_step_and_the_next_start_does_the_next(
+def test_term_saves_a_step_and_the_next_start_resumes_after_it(
     tmp_path: Path, uninterrupted: Uninterrupted
 ) -> None:
     def shared(_task: str) -> Path:
@@ -78,7 +78,7 @@ def test_term_saves_one_step_and_the_next_start_does_the_next(
         assert [(one["steps"], one["digest"]) for one in results] == uninterrupted.ends
 
 
-def test_killed_with_the_leaders_machine_lost_it_goes_on_from_what_the_other_kept(
+def test_training_resumes_from_the_other_task_s_copy_after_losing_the_leader_s_machine(
     tmp_path: Path, uninterrupted: Uninterrupted
 ) -> None:
     def own(task: str) -> Path:
@@ -104,7 +104,7 @@ def test_killed_with_the_leaders_machine_lost_it_goes_on_from_what_the_other_kep
 
 
 @pytest.mark.soak
-def test_alone_it_survives_a_kill_and_a_term(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
+def test_a_single_task_survives_kill_and_term(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     """The first is killed between or in two of its saves, the second told to stop, the third ends."""
 
     def folder(_task: str) -> Path:

@@ -38,7 +38,7 @@ ctypes.CDLL("libcuda.so.1").cuInit(0)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler to make a driver of")
-def test_cuda_is_not_initialized_while_it_waits(tmp_path: Path) -> None:
+def test_a_waiting_standby_has_not_initialized_cuda(tmp_path: Path) -> None:
     (tmp_path / "driver.c").write_text(DRIVER)
     driver, calls, state = tmp_path / "lib" / "libcuda.so.1", tmp_path / "calls", tmp_path / "state"
     driver.parent.mkdir()

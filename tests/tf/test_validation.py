@@ -14,7 +14,7 @@ JOB = words(
 )
 
 
-def test_it_trains_alone_with_the_jobs_data(tmp_path: Path) -> None:
+def test_validation_trains_alone_with_the_job_s_data(tmp_path: Path) -> None:
     """Its peer never starts, and is not waited for."""
     kept = tmp_path / "checkpoints"
     job = worker_entry(*JOB, "--checkpoint-dir", str(kept))
@@ -28,7 +28,7 @@ def test_it_trains_alone_with_the_jobs_data(tmp_path: Path) -> None:
         assert not kept.exists(), "a validation wrote into the job's folder"
 
 
-def test_a_host_is_validated_once_for_all_programs_of_its_framework(desk: Desk) -> None:
+def test_a_host_is_validated_once_per_framework(desk: Desk) -> None:
     """Whatever Keras they want, and on however many hosts; one of no framework is not."""
     first, second = (host.name for host in desk.cluster.hosts)
     keras = "if False:\n    import keras, tensorflow\n    keras.ops.abs(0)"
