@@ -97,7 +97,7 @@ def orchestrate(machines: Bare, project: Path) -> Type:
     return run
 
 
-def test_three_commands_and_they_train(machines: Bare, project: Path, orchestrate: Type) -> None:
+def test_three_commands_are_enough_to_train(machines: Bare, project: Path, orchestrate: Type) -> None:
     said = orchestrate("init", *NAMES, "--ssh-config", str(machines.ssh_config), "--yes")
     assert "next: orchestrate setup" in said
     hosts = project / "hosts.toml"
@@ -119,7 +119,7 @@ def test_three_commands_and_they_train(machines: Bare, project: Path, orchestrat
     assert machines.sent_by_us() - before < 1.5 * LARGE, "the others got theirs from a host"
 
 
-def test_a_new_machine_gets_what_the_others_have(machines: Bare, orchestrate: Type) -> None:
+def test_a_replaced_machine_is_brought_up_to_date(machines: Bare, orchestrate: Type) -> None:
     """It shows another host key, which only a person may accept."""
     machines.replace("node3")
     machines.wait()
@@ -137,7 +137,7 @@ def test_a_new_machine_gets_what_the_others_have(machines: Bare, orchestrate: Ty
     assert said.count("answer 42") == len(NAMES), said
 
 
-def test_hosts_that_cannot_be_set_up_are_one_error_each_and_the_others_are_done(
+def test_setup_reports_one_error_per_failing_host_and_completes_the_others(
     machines: Bare, project: Path, orchestrate: Type
 ) -> None:
     wheel(machines.folder / "wheels", "numpy", "1.0", HANGS)

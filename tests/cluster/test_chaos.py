@@ -36,6 +36,6 @@ def test_a_fault(cluster: Cluster, tmp_path: Path, fault: str, seed: int) -> Non
     assert result.struck
 
 
-def test_every_fault_has_a_place_in_the_tables() -> None:
+def test_every_fault_is_in_the_tables() -> None:
     assert set(BY_NAME) == set(KINDS) == set(expected.TRAINING)
     assert set(expected.VALIDATING) <= set(expected.EARLY) <= set(BY_NAME)

@@ -77,7 +77,7 @@ def containers(engine: str, run: str) -> list[str]:
     return sorted(ask(engine, "ps", "--all", *form).stdout.split())
 
 
-def test_a_run_is_inside_and_leaves_no_container(desk: Desk, engine: str) -> None:
+def test_a_run_executes_in_containers_and_leaves_none_behind(desk: Desk, engine: str) -> None:
     end = desk.folder / "work-1"
     desk.script("t.py", WAITING.replace("sys.argv[1]", "'enough'"))
     viewer, run = desk.begin("--", "t.py", fast=False)
@@ -95,7 +95,7 @@ def test_a_run_is_inside_and_leaves_no_container(desk: Desk, engine: str) -> Non
     assert (end / "enough").exists()
 
 
-def test_a_container_that_is_killed_is_the_cause_and_the_next_attempt_has_another(
+def test_a_killed_container_is_the_root_cause_and_the_next_attempt_gets_a_new_one(
     desk: Desk, engine: str
 ) -> None:
     desk.script("t.py", WAITING.replace("sys.argv[1]", "'enough'"))
@@ -113,7 +113,7 @@ def test_a_container_that_is_killed_is_the_cause_and_the_next_attempt_has_anothe
     assert containers(engine, run) == []
 
 
-def test_nothing_stays_behind_a_keeper_that_is_gone(desk: Desk, engine: str) -> None:
+def test_no_container_outlives_a_killed_keeper(desk: Desk, engine: str) -> None:
     desk.script("t.py", WAITING.replace("sys.argv[1]", "'enough'"))
     run = desk.detached("--", "t.py")
     until("both are inside", lambda: len(desk.named("TaskStarted", run)) == 2)
@@ -127,7 +127,7 @@ def test_nothing_stays_behind_a_keeper_that_is_gone(desk: Desk, engine: str) -> 
     assert containers(engine, run) == []
 
 
-def test_exec_is_inside_or_outside_and_a_missing_image_is_named(desk: Desk, engine: str) -> None:
+def test_exec_runs_inside_or_outside_and_a_missing_image_is_reported(desk: Desk, engine: str) -> None:
     hosts = ("--hosts", str(desk.hosts))
     first = ("--", "python3", "-c", "print(open('/proc/1/cmdline').read()[:7])")
     inside = desk.start("exec", *hosts, *first).ended()
@@ -141,7 +141,7 @@ def test_exec_is_inside_or_outside_and_a_missing_image_is_named(desk: Desk, engi
     assert f"`{engine} pull orchestrate-none:1`" in preflight.stderr
 
 
-def test_setup_copies_an_image_that_was_built_here(desk: Desk, engine: str, image: str) -> None:
+def test_setup_copies_a_locally_built_image(desk: Desk, engine: str, image: str) -> None:
     """One host has podman for an engine, the other docker; the image was built on this machine."""
     if shutil.which("podman") is None:
         pytest.skip("there is no podman")
