@@ -84,7 +84,7 @@ def test_exported_batch_files_train_to_the_same_weights(slurm: Slurm) -> None:
     ("example", "python"),
     [("torch_ddp.py", torch_python), ("jax_mnist.py", jax_python), ("keras_jax.py", jax_python)],
 )
-def test_an_example_is_killed_raises_and_continues_until_all_have_equal_weights(
+def test_an_example_survives_a_kill_and_an_exception_and_ends_with_equal_weights(
     slurm: Slurm, example: str, python: Callable[[], str]
 ) -> None:
     if not (found := python()):
@@ -109,9 +109,7 @@ def test_an_example_is_killed_raises_and_continues_until_all_have_equal_weights(
     assert not re.search(r"[Ee]poch 1\b", again)
 
 
-def test_tasks_are_not_the_step_that_starts_them_and_the_login_node_has_the_run(
-    slurm: Slurm, count: str
-) -> None:
+def test_tasks_do_not_inherit_the_step_and_the_login_node_sees_the_run(slurm: Slurm, count: str) -> None:
     job = slurm.submit("-N2 --ntasks-per-node=2", "--skip-preflight", "--no-validate", "--", count, "3")
     printed = job.wait()
     assert printed.count("| I am []\n") == 4, printed
@@ -123,7 +121,7 @@ def test_tasks_are_not_the_step_that_starts_them_and_the_login_node_has_the_run(
     assert "SLURM_JOB_ID is not set" in told
 
 
-def test_gpus_of_the_job_are_shared_out_to_its_tasks(slurm: Slurm, count: str) -> None:
+def test_gpus_of_the_job_are_divided_among_its_tasks(slurm: Slurm, count: str) -> None:
     words = ("orchestrate", "launch", "--dry-run", "--hosts", "slurm", "--", count, "1")
     printed = slurm.run("salloc", "-N2", "--ntasks-per-node=2", "--gres=gpu:2", *words)
     assert re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", printed) == ["0", "1", "0", "1"], printed
@@ -135,7 +133,7 @@ def test_preflight_measures_the_nodes_of_a_job(slurm: Slurm) -> None:
     assert "ready to train" in printed, printed
 
 
-def test_scancel_is_the_verdict_and_leaves_nothing(slurm: Slurm, count: str) -> None:
+def test_the_verdict_names_scancel_and_nothing_remains(slurm: Slurm, count: str) -> None:
     job = slurm.submit("-N2", *FAST, "--", count, "900")
     job.prints("step 3")
     slurm.run("scancel", job.number)
@@ -148,7 +146,7 @@ def test_scancel_is_the_verdict_and_leaves_nothing(slurm: Slurm, count: str) -> 
 
 
 @pytest.mark.parametrize(("left", "hosts"), [("--spares", ["n1", "n3"]), ("--min-hosts", ["n1", "n3"])])
-def test_a_run_goes_on_with_the_nodes_that_are_left(
+def test_a_run_continues_on_the_remaining_nodes(
     slurm: Slurm, count: str, left: str, hosts: list[str]
 ) -> None:
     job = slurm.submit("-w n[1-3] --no-kill", *FAST, "--max-restarts", "1", left, "1", "--", count, "40")
@@ -163,7 +161,7 @@ def test_a_run_goes_on_with_the_nodes_that_are_left(
     assert "n2 is DOWN" in failed["cause"]
 
 
-def test_the_signal_before_a_time_limit_is_an_orderly_stop(slurm: Slurm, count: str) -> None:
+def test_the_signal_before_a_time_limit_stops_the_run_cleanly(slurm: Slurm, count: str) -> None:
     """As `--signal=B:USR1@60` sends it; scripts/soak-slurm waits for a true time limit."""
     job = slurm.submit("-N2 --time=10", *FAST, "--", count, "900")
     job.prints("step 3")
@@ -176,7 +174,7 @@ def test_the_signal_before_a_time_limit_is_an_orderly_stop(slurm: Slurm, count: 
     assert (slurm.project / "results" / "saved").exists()
 
 
-def test_a_run_is_stopped_from_the_login_node(slurm: Slurm, count: str) -> None:
+def test_a_run_can_be_stopped_from_the_login_node(slurm: Slurm, count: str) -> None:
     job = slurm.submit("-N2", *FAST, "--", count, "900")
     job.prints("step 3")
     slurm.run("orchestrate", "stop")

@@ -31,7 +31,7 @@ def is_there(*argv: str) -> bool:
     return any(command.split("\0")[:-1] == [*argv] for _, command, _ in processes())
 
 
-def test_a_close_leaves_nothing_at_the_far_end(link: Link) -> None:  # noqa: F811
+def test_closing_leaves_nothing_on_the_remote_side(link: Link) -> None:  # noqa: F811
     far = ("sleep", "7654.3")
     link.open(far)
     assert poll(lambda: is_there(*far), 10)
@@ -39,7 +39,7 @@ def test_a_close_leaves_nothing_at_the_far_end(link: Link) -> None:  # noqa: F81
     assert poll(lambda: not is_there(*far), 10)
 
 
-def test_a_killed_srun_ends_a_far_end_that_reads(link: Link) -> None:  # noqa: F811
+def test_killing_srun_ends_a_reading_remote_process(link: Link) -> None:  # noqa: F811
     far = ("sh", "-c", "read -r line # 7654")
     channel = link.open(far)
     assert poll(lambda: is_there(*far), 10)
