@@ -49,24 +49,24 @@ def verdict_of_several(name: str, told: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", sorted(SEVERAL))
-def test_of_several_tasks_the_true_one_is_named(name: str) -> None:
+def test_the_task_at_fault_is_named_among_several(name: str) -> None:
     told = SEVERAL[name]
     assert verdict_of_several(name, told) == {"cause": told["cause"], "hint": told["hint"]}
 
 
-def test_there_are_enough() -> None:
+def test_there_are_enough_failures() -> None:
     assert len(VERDICTS) + len(SEVERAL) >= 60
     assert set(PROGRAMS) <= set(VERDICTS)
 
 
 @pytest.mark.parametrize("name", sorted(VERDICTS))
-def test_a_failure_is_called_by_its_name(name: str) -> None:
+def test_a_failure_gets_its_exact_header_and_hint(name: str) -> None:
     assert verdict((HERE / f"{name}.txt").read_text()) == VERDICTS[name]
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_the_programs_still_fail_like_this(tmp_path: Path) -> None:
+def test_the_programs_still_fail_this_way(tmp_path: Path) -> None:
     """All of them, in processes forked from one that has imported TensorFlow."""
     environ = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": "/usr/bin:/bin"}
     done = called([training_python(), HERE / "programs.py", tmp_path], env=environ)

@@ -18,7 +18,7 @@ PATIENCE = 280.0
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_two_tasks_train_as_one_process(tmp_path: Path) -> None:
+def test_two_tasks_train_like_one_process(tmp_path: Path) -> None:
     """No batch is lost, and no array of the program is written to."""
     alone = subprocess.Popen(
         [training_python(), PROGRAM],

@@ -71,14 +71,14 @@ def test_a_program_is_launched_unchanged(desk: Desk, one: Launched) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("desk", [Launched(("worker",), ())], indirect=True)
 @pytest.mark.soak
-def test_a_training_that_diverged_is_no_plain_success(desk: Desk) -> None:
+def test_diverged_training_is_not_a_plain_success(desk: Desk) -> None:
     viewer = desk.launch("--", "diverges.py").ended(limit=PATIENCE)
     said = viewer.stdout + viewer.stderr
     assert "succeeded, with a loss that is not finite," in said
 
 
 @pytest.mark.timeout(300)
-def test_a_path_that_hosts_would_share_is_said(machines: Cluster, tmp_path: Path) -> None:
+def test_a_path_shared_by_hosts_is_reported(machines: Cluster, tmp_path: Path) -> None:
     """Which hosts share their folder is known once they are asked; the program only looks like one."""
     desk = Desk(machines, tmp_path)
     desk.script(

@@ -95,7 +95,7 @@ def launch(desk: Desk, data: Path, text: str, many: int) -> tuple[int, str]:
         for row in ALL
     ],
 )
-def test_a_tutorial_trains_as_it_is_typed(desk: Desk, data: Path, name: str, many: int, pattern: str) -> None:
+def test_a_tutorial_trains_as_published(desk: Desk, data: Path, name: str, many: int, pattern: str) -> None:
     text = text_of(name)
     if REMOVED in text:
         status, shown = launch(desk, data, text, many)
