@@ -42,13 +42,13 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return called([*SIMULATE, *arguments], env=environ, cwd=ROOT)
 
 
-def test_three_hundred_histories_hold_what_must_hold() -> None:
+def test_three_hundred_histories_keep_every_invariant() -> None:
     done = simulate("--seeds", "300")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("seed", FOUND, ids=FOUND.get)
-def test_a_history_that_found_a_bug_holds(seed: int) -> None:
+def test_histories_that_once_found_bugs_pass(seed: int) -> None:
     assert play(seed).problems == []
 
 
@@ -73,12 +73,12 @@ TOGETHER = (
 
 
 @pytest.mark.parametrize("faults", TOGETHER, ids=" and ".join)
-def test_faults_together_hold_what_must_hold(faults: tuple[str, ...]) -> None:
+def test_combined_faults_keep_every_invariant(faults: tuple[str, ...]) -> None:
     assert not [problem for seed in range(100) for problem in play(seed, faults).problems]
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_bug_that_is_put_into_the_keeper_is_found(bug: str) -> None:
+def test_a_bug_injected_into_the_keeper_is_detected(bug: str) -> None:
     with injected(bug) as said:
         assert any(said in problem for seed in range(1000) for problem in play(seed).problems)
 
