@@ -79,9 +79,7 @@ IN_THE_SUITE = ("JAX without initialize",)
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=() if one in IN_THE_SUITE else pytest.mark.soak) for one in PROGRAMS]
 )
-def test_a_program_that_trains_on_each_host_alone_is_reported(
-    name: str, request: pytest.FixtureRequest
-) -> None:
+def test_separate_training_on_each_host_is_reported(name: str, request: pytest.FixtureRequest) -> None:
     fixture, program, command = PROGRAMS[name]
     desk: Desk = request.getfixturevalue(fixture)
     desk.write_hosts(desk.cluster.hosts[:2], job="[defaults]\ndevices = []\n")

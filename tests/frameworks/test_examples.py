@@ -99,7 +99,7 @@ for step in range(10**6):
     ],
     ids=["torch", "torchrun", "jax"],
 )
-def test_who_raised_first_is_named(
+def test_the_first_task_to_raise_is_named(
     fixture: str, program: str, raises: int, command: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
     desk: Desk = request.getfixturevalue(fixture)

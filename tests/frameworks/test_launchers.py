@@ -169,7 +169,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.soak) for one in PROGRAMS])
-def test_a_program_trains_together_and_all_processes_end_equal(
+def test_all_processes_train_together_and_end_with_equal_weights(
     name: str, request: pytest.FixtureRequest
 ) -> None:
     framework, program, size, command = PROGRAMS[name]
