@@ -40,7 +40,7 @@ FOUND = (
 
 
 @pytest.mark.parametrize(("verb", "failure", "status"), FOUND, ids=str)
-def test_what_was_found(ground: Ground, verb: str, failure: Failure, status: int) -> None:
+def test_earlier_findings_stay_fixed(ground: Ground, verb: str, failure: Failure, status: int) -> None:
     (called,) = (one for one in VERBS if one.name == verb)
     outcome, wrong = play(ground, called, failure)
     assert not wrong, wrong
@@ -50,7 +50,7 @@ def test_what_was_found(ground: Ground, verb: str, failure: Failure, status: int
 
 # A case of `setup` makes an environment.
 @pytest.mark.parametrize("verb", [one for one in VERBS if one.name != "setup"], ids=lambda one: one.name)
-def test_a_sample(ground: Ground, verb: Verb) -> None:
+def test_a_sample_of_cases(ground: Ground, verb: Verb) -> None:
     chosen = list(cases(counts(ground, verb), 2))
     for failure in chosen[len(verb.name) :: _SAMPLE]:
         _, wrong = play(ground, verb, failure)
