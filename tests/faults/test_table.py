@@ -70,7 +70,7 @@ def _listening(ground: Ground, name: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_it_is_found_and_nothing_else(ground: Ground, row: Row) -> None:
+def test_preflight_reports_the_fault_and_nothing_else(ground: Ground, row: Row) -> None:
     with made(ground, row):
         hosts = []
         for name in NAMES:
