@@ -12,11 +12,11 @@ from tests.slurm.cluster import Slurm, processes
 from tests.ssh.test_transports import (  # noqa: F401 - collected here once more, with this file's host
     connector,
     link,
-    test_a_command_answers_and_says_its_status,
-    test_a_far_end_that_is_killed_ends_the_stream,
-    test_a_million_lines_arrive_while_stderr_is_flooded_and_its_tail_is_kept,
-    test_bytes_go_both_ways_unchanged_until_the_end_of_stdin,
-    test_rsync_goes_over_it,
+    test_a_command_returns_output_and_status,
+    test_a_killed_remote_process_ends_the_stream,
+    test_a_million_lines_arrive_despite_a_stderr_flood_whose_tail_is_kept,
+    test_bytes_pass_unchanged_both_ways_until_the_end_of_stdin,
+    test_rsync_works_over_the_transport,
 )
 
 

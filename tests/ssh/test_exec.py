@@ -33,7 +33,7 @@ def processes(mark: str) -> list[int]:
     return [pid for pid in pids() if mark.encode() in cmdline(pid).split(b"\0")]
 
 
-def test_equal_answers_are_shown_once_beside_the_error_of_a_host_that_cannot_be_reached(desk: Desk) -> None:
+def test_equal_output_is_shown_once_next_to_the_error_of_an_unreachable_host(desk: Desk) -> None:
     assert execute(desk, "--", "echo", "one", "$HOME;", "*") == ("gpu-[01-03]: one $HOME; *\n", "", 0)
     inventory = desk.hosts.read_text()
     desk.hosts.write_text(f'{inventory}[[host]]\nname = "gone"\nssh = "127.0.0.1"\nport = 1\nuser = "x"\n')
@@ -43,7 +43,7 @@ def test_equal_answers_are_shown_once_beside_the_error_of_a_host_that_cannot_be_
     assert errors.startswith("error: gone refused the connection")
 
 
-def test_json_holds_one_line_a_host(desk: Desk) -> None:
+def test_json_has_one_line_per_host(desk: Desk) -> None:
     out, _, status = execute(desk, "--json", "--", "sh", "-c", r"printf 'a\377\n'; echo b >&2; exit 5")
     facts = sorted((json.loads(line) for line in out.splitlines()), key=lambda one: str(one["host"]))
     assert [one["host"] for one in facts] == ["gpu-01", "gpu-02", "gpu-03"]
@@ -51,7 +51,7 @@ def test_json_holds_one_line_a_host(desk: Desk) -> None:
     assert status == 5
 
 
-def test_what_a_command_leaves_running_is_ended_with_it(desk: Desk) -> None:
+def test_processes_left_by_a_command_end_with_it(desk: Desk) -> None:
     mark = f"{os.getpid()}.111"
     code = f"trap '' TERM; setsid sleep {mark} & sleep {mark} & exit 0"
     _, errors, status = execute(desk, "--", "sh", "-c", code)
@@ -60,7 +60,7 @@ def test_what_a_command_leaves_running_is_ended_with_it(desk: Desk) -> None:
     assert processes(mark) == []
 
 
-def test_long_answers_come_line_by_line(desk: Desk) -> None:
+def test_long_output_arrives_line_by_line(desk: Desk) -> None:
     gate = desk.folder / "gate"
     code = f"echo early; until [ -e {gate} ]; do sleep 0.05; done; echo late"
     viewer = start(desk, "--only", "gpu-02", "--", "sh", "-c", code)
@@ -70,12 +70,12 @@ def test_long_answers_come_line_by_line(desk: Desk) -> None:
     assert viewer.stdout == "gpu-02: early\ngpu-02: late\n"
 
 
-def test_a_flood_arrives_whole_and_in_order(desk: Desk) -> None:
+def test_a_flood_arrives_complete_and_in_order(desk: Desk) -> None:
     out, _, _ = execute(desk, "--only", "gpu-01", "--json", "--", "seq", "400000")
     assert json.loads(out)["stdout"].splitlines() == [str(n) for n in range(1, 400_001)]
 
 
-def test_ctrl_c_shows_nothing_of_the_output_that_waits(desk: Desk) -> None:
+def test_ctrl_c_discards_pending_output(desk: Desk) -> None:
     """That of `yes` took 15 s, after which its end was not known."""
     sent, screen = desk.folder / "sent", desk.folder / "screen"
     os.mkfifo(screen)
@@ -90,7 +90,7 @@ def test_ctrl_c_shows_nothing_of_the_output_that_waits(desk: Desk) -> None:
     assert viewer.stderr.splitlines()[-1] == "none of its processes is left"
 
 
-def test_a_host_that_hangs_does_not_hold_an_interrupted_command(desk: Desk) -> None:
+def test_a_hanging_host_does_not_delay_an_interrupted_command(desk: Desk) -> None:
     mark = f"{os.getpid()}.444"
     viewer = start(desk, "--", "sleep", mark)
     until("all sleep", lambda: len(processes(mark)) == 3)
@@ -102,7 +102,7 @@ def test_a_host_that_hangs_does_not_hold_an_interrupted_command(desk: Desk) -> N
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_when_it_is_interrupted_or_killed(desk: Desk, end: signal.Signals) -> None:
+def test_nothing_remains_after_an_interrupt_or_a_kill(desk: Desk, end: signal.Signals) -> None:
     """Deaf to TERM, in a session of its own, in the background: all of it ends."""
     mark = f"{os.getpid()}.{end}222"
     code = f"trap '' TERM HUP INT; (setsid sleep {mark} &) ; sleep {mark} & echo up; wait; sleep {mark}"

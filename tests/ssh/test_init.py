@@ -47,7 +47,7 @@ def training_python(home: Path) -> None:
     (packages / "tensorflow-2.99.0.dist-info").mkdir()
 
 
-def test_a_whole_file_from_names_alone_with_new_keys_and_preflight(cluster: Cluster, tmp_path: Path) -> None:
+def test_names_alone_yield_a_full_file_with_new_keys_and_preflight(cluster: Cluster, tmp_path: Path) -> None:
     cluster.known_hosts.write_text("")
     for number in (1, 2, 3):
         training_python(cluster.folder / f"home-{number}")
@@ -88,7 +88,7 @@ LIE = when(
 )
 
 
-def test_a_host_that_lies_over_ssh_adds_nothing_to_the_file(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_lying_host_adds_nothing_to_the_file(cluster: Cluster, tmp_path: Path) -> None:
     """Addresses that are none, hostile names, and more on stderr than a channel's window."""
     liar, canary = Middle(tmp_path / "liar", tmp_path / "canary"), tmp_path / "canary"
     liar.lie(LIE)
@@ -109,7 +109,7 @@ def test_a_host_that_lies_over_ssh_adds_nothing_to_the_file(cluster: Cluster, tm
     ]
 
 
-def test_an_environment_is_to_be_made_where_a_host_has_none(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_environment_is_planned_where_a_host_has_none(cluster: Cluster, tmp_path: Path) -> None:
     training_python(cluster.folder / "home-1")
     done = init(cluster, tmp_path, "gpu-[01-02]", "--to", "two hosts.toml")
     assert done.returncode == 0
@@ -119,7 +119,7 @@ def test_an_environment_is_to_be_made_where_a_host_has_none(cluster: Cluster, tm
     assert [host.python for host in inventory.hosts] == ["python3", "python3"]
 
 
-def test_it_never_writes_over_a_file(cluster: Cluster, tmp_path: Path) -> None:
+def test_init_never_overwrites_a_file(cluster: Cluster, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     (folder / "hosts.toml").write_text("mine\n")
     done = init(cluster, folder, "gpu-01", "--no-preflight")
@@ -129,7 +129,7 @@ def test_it_never_writes_over_a_file(cluster: Cluster, tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["hosts.toml"]
 
 
-def test_nobody_to_ask_accepts_no_key(cluster: Cluster, tmp_path: Path) -> None:
+def test_without_a_terminal_no_key_is_accepted(cluster: Cluster, tmp_path: Path) -> None:
     cluster.known_hosts.write_text("")
     folder = tmp_path / "project"
     done = init(cluster, folder, "gpu-01", "gpu-02")
@@ -156,7 +156,7 @@ def test_a_changed_key_is_never_accepted(cluster: Cluster, tmp_path: Path) -> No
     assert key not in known
 
 
-def test_a_person_is_asked_once_for_all_keys(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_user_is_asked_once_for_all_keys(cluster: Cluster, tmp_path: Path) -> None:
     cluster.known_hosts.write_text("")
     folder = tmp_path / "project"
     terminal, theirs = pty.openpty()
@@ -201,7 +201,7 @@ def launch(cluster: Cluster, folder: Path, *words: str, **env: str) -> subproces
     return command.run(("launch", *options, *words), folder, {**os.environ, **own, **env})
 
 
-def test_a_launch_on_names_alone_makes_what_a_script_needs(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_launch_on_names_alone_creates_a_script_s_env(cluster: Cluster, tmp_path: Path) -> None:
     """From bare machines whose keys nobody knows, in one command: header, or the default [env]."""
     cluster.known_hosts.write_text("")
     wheels, folder = tmp_path / "wheels", tmp_path / "project"

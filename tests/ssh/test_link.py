@@ -19,7 +19,7 @@ from tests.ssh.test_transports import read_all, run
 
 
 @pytest.mark.parametrize("error", [EOFError, ConnectionResetError, paramiko.SSHException])
-def test_a_connection_that_goes_while_it_is_read_loses_nothing_that_came(
+def test_a_connection_lost_during_reads_loses_no_received_data(
     link: Link, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     """Whoever reads much makes room for more, by a message that finds nobody."""
@@ -42,7 +42,7 @@ def test_a_connection_that_goes_while_it_is_read_loses_nothing_that_came(
     channel.close()
 
 
-def test_a_connection_that_goes_before_the_command_is_one_error(
+def test_a_connection_lost_before_the_command_is_one_error(
     link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(*_: object) -> None:
@@ -56,7 +56,7 @@ def test_a_connection_that_goes_before_the_command_is_one_error(
 
 
 @pytest.mark.parametrize("late", ["EOF", "data", "close"])
-def test_what_a_close_overtakes_does_not_end_the_connection(
+def test_a_message_overtaken_by_a_close_does_not_end_the_connection(
     link: Link, late: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """paramiko makes a message under a lock and sends it without: the order here is one that occurs."""
@@ -85,7 +85,7 @@ def test_what_a_close_overtakes_does_not_end_the_connection(
 
 
 @pytest.mark.parametrize("size", [MOST_PACKET + 1024, 2**32 - 8])
-def test_a_packet_of_any_size_is_not_waited_for(size: int) -> None:
+def test_an_oversized_packet_is_not_waited_for(size: int) -> None:
     """paramiko takes as many bytes as are announced, before it has looked at a key."""
     ours, theirs = socket.socketpair()
 
@@ -105,7 +105,7 @@ def test_a_packet_of_any_size_is_not_waited_for(size: int) -> None:
     server.join(30)
 
 
-def test_data_beyond_a_channels_window_ends_the_connection() -> None:
+def test_data_beyond_the_channel_s_window_ends_the_connection() -> None:
     """A reader that waits, for our own disk say, must not become a buffer without a bound."""
     channel: Any = paramiko.Channel(1)
     channel._set_window(10_000, 10_000)

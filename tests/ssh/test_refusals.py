@@ -47,9 +47,7 @@ def test_accept_new_remembers_a_key_once_and_never_replaces_it(
     assert refused(SshConnector(), host).kind == "hostkey-changed"
 
 
-def test_a_key_that_cannot_be_read_is_named(
-    connector: SshConnector, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_an_unreadable_key_is_named(connector: SshConnector, cluster: Cluster, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     host = replace(cluster.hosts[0], user="nobody-of-that-name", identity=str(broken))
     broken.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nnonsense\n-----END OPENSSH PRIVATE KEY-----\n")
@@ -87,7 +85,7 @@ def listener(serve: Callable[[socket.socket], object]) -> Iterator[int]:
                 client.close()
 
 
-def test_what_answers_is_no_ssh_server(connector: SshConnector, cluster: Cluster, config: Path) -> None:
+def test_a_non_ssh_server_is_reported(connector: SshConnector, cluster: Cluster, config: Path) -> None:
     with listener(lambda client: client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 60)) as port:
         prepend(config, "Host *", "HostName 127.0.0.1", f"Port {port}")
         error = refused(connector, use(config, cluster.hosts[0]), timeout=60)
@@ -96,7 +94,7 @@ def test_what_answers_is_no_ssh_server(connector: SshConnector, cluster: Cluster
 
 
 @pytest.mark.parametrize("most", [0, 100, 1_500, 20_000])
-def test_a_connection_that_breaks_at_first_is_tried_again(
+def test_a_connection_that_fails_early_is_retried(
     connector: SshConnector, cluster: Cluster, config: Path, most: int
 ) -> None:
     """Before sshd's banner, as beyond MaxStartups; in the key exchange, the login, or the agent's start."""

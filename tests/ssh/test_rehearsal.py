@@ -36,7 +36,7 @@ def traces(folder: str) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["leave", signal.SIGKILL])
-def test_no_trace_is_left(how: str | signal.Signals) -> None:
+def test_the_rehearsal_leaves_no_trace(how: str | signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         cwd=REPOSITORY,
@@ -70,7 +70,7 @@ with Cluster(2) as cluster:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_it_works_without_root() -> None:
+def test_the_rehearsal_works_without_root() -> None:
     """As a user that exists only in a mount namespace of ours, who sees the clone wherever it lies."""
     blank = tempfile.TemporaryDirectory(prefix="two words")
     with blank as folder, tempfile.TemporaryDirectory() as clone:

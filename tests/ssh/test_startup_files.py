@@ -78,7 +78,7 @@ def test_an_account_that_allows_no_commands_is_named(shell: str, said: str, advi
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_start_up_file_lets_our_agent_answer_or_is_named(shell: str) -> None:
+def test_a_startup_file_lets_our_agent_reply_or_is_named(shell: str) -> None:
     """One host for each file, all at once."""
     if shutil.which(shell) is None or shutil.which("tmux") is None:
         pytest.skip(f"there is no {shell} or no tmux here; `scripts/setup tests` installs them")

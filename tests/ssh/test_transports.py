@@ -71,13 +71,13 @@ def run(link: Link, *argv: str) -> tuple[bytes, int | None]:
     return read_all(channel), channel.wait(10)
 
 
-def test_a_command_answers_and_says_its_status(link: Link) -> None:
+def test_a_command_returns_output_and_status(link: Link) -> None:
     words = ["a b", "$HOME", "'\"\\!*", "\u00e4"]
     answer, status = run(link, sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(3)", *words)
     assert (answer.decode(), status) == (f"{words}\n", 3)
 
 
-def test_bytes_go_both_ways_unchanged_until_the_end_of_stdin(link: Link) -> None:
+def test_bytes_pass_unchanged_both_ways_until_the_end_of_stdin(link: Link) -> None:
     data = bytes(range(256)) * 20_000
     channel = link.open(["cat"])
 
@@ -92,7 +92,7 @@ def test_bytes_go_both_ways_unchanged_until_the_end_of_stdin(link: Link) -> None
     assert channel.wait(10) == 0
 
 
-def test_a_million_lines_arrive_while_stderr_is_flooded_and_its_tail_is_kept(link: Link) -> None:
+def test_a_million_lines_arrive_despite_a_stderr_flood_whose_tail_is_kept(link: Link) -> None:
     code = (
         "import sys\nsys.stderr.write('x' * 10_000_000)\n"  # more than a window, before anything on stdout
         "for part in range(100):\n    sys.stderr.write('x' * 100_000)\n"
@@ -115,7 +115,7 @@ def a_line(channel: Channel) -> bytes:
     return line.strip()
 
 
-def test_a_far_end_that_is_killed_ends_the_stream(link: Link) -> None:
+def test_a_killed_remote_process_ends_the_stream(link: Link) -> None:
     code = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read(1); os.kill(os.getpid(), 9)"
     channel = link.open([sys.executable, "-c", code])
     assert a_line(channel).isdigit()
@@ -125,7 +125,7 @@ def test_a_far_end_that_is_killed_ends_the_stream(link: Link) -> None:
 
 
 @pytest.mark.parametrize("end", ["channel", "link"])
-def test_a_close_wakes_a_reader_and_a_sender_and_leaves_nothing(
+def test_closing_wakes_a_reader_and_a_sender_and_leaves_nothing(
     connector: Connector, host: Host, end: str
 ) -> None:
     link = connector.connect(host, 20)
@@ -146,7 +146,7 @@ def test_a_close_wakes_a_reader_and_a_sender_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("usable_rsync")
-def test_rsync_goes_over_it(link: Link, host: Host, tmp_path: Path) -> None:
+def test_rsync_works_over_the_transport(link: Link, host: Host, tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "big").write_bytes(os.urandom(3_000_000))
     base, to = tmp_path / "base", tmp_path / "to"
@@ -159,7 +159,7 @@ def test_rsync_goes_over_it(link: Link, host: Host, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", [way for way in WAYS if way != "paramiko"], indirect=True)
-def test_a_client_that_is_killed_ends_the_stream_and_the_far_end(link: Link) -> None:
+def test_a_killed_client_ends_the_stream_and_the_remote_process(link: Link) -> None:
     channel = link.open([sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()"])
     pid = int(a_line(channel))
     os.killpg(channel._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]

@@ -64,7 +64,7 @@ def test_hosts_behind_a_bastion_share_one_connection_to_it(
     assert logins() == before + 1
 
 
-def test_a_bastion_that_refuses_is_to_blame_once_for_all(
+def test_a_refusing_bastion_is_blamed_once_for_all_hosts(
     connector: SshConnector, cluster: Cluster, config: Path
 ) -> None:
     bastion, *others = cluster.hosts
@@ -85,7 +85,7 @@ def test_a_bastion_that_refuses_is_to_blame_once_for_all(
     assert {error.kind for error in errors} == {"auth"}
 
 
-def test_a_bastion_that_was_cut_is_connected_to_again(
+def test_a_lost_bastion_connection_is_restored(
     connector: SshConnector, cluster: Cluster, config: Path
 ) -> None:
     del cluster
@@ -126,7 +126,7 @@ def add(agent: Path, key: Path) -> None:
     subprocess.run(["ssh-add", "-q", str(key)], check=True, env=environment, capture_output=True)
 
 
-def test_a_key_with_a_passphrase_is_asked_for_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_passphrase_is_asked_for_once(cluster: Cluster, tmp_path: Path) -> None:
     key = tmp_path / "locked key"
     keygen("-t", "ed25519", "-N", "open sesame", "-f", str(key))
     with authorized(cluster, key):
@@ -165,7 +165,7 @@ def authorized(cluster: Cluster, key: Path) -> Iterator[None]:
         file.write_text(before)
 
 
-def test_the_agent_s_key_is_used_and_its_file_not_asked_for(
+def test_the_agent_s_key_is_used_without_asking_for_its_passphrase(
     cluster: Cluster, tmp_path: Path, agent: Path
 ) -> None:
     key = tmp_path / "key"
@@ -184,7 +184,7 @@ def test_the_agent_s_key_is_used_and_its_file_not_asked_for(
         connector.close()
 
 
-def test_an_agent_that_was_restarted_is_used_again(
+def test_a_restarted_agent_is_used_again(
     connector: SshConnector, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "_AGENT_AGAIN", 0.0)
@@ -204,7 +204,7 @@ def test_an_agent_that_was_restarted_is_used_again(
                 greet(connector, host)
 
 
-def test_a_key_after_refused_ones_lets_in(connector: SshConnector, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_key_after_refused_ones_works(connector: SshConnector, cluster: Cluster, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(cluster.ssh_config.read_text())
     for name in ("first", "second"):
@@ -214,9 +214,7 @@ def test_a_key_after_refused_ones_lets_in(connector: SshConnector, cluster: Clus
     assert greet(connector, host) == b"here\n"
 
 
-def test_a_key_that_was_replaced_is_offered(
-    connector: SshConnector, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_replaced_key_is_offered(connector: SshConnector, cluster: Cluster, tmp_path: Path) -> None:
     key, config = tmp_path / "key", tmp_path / "no-identity"
     config.write_text(cluster.ssh_config.read_text().replace("IdentityFile", "#"))
     host = replace(use(config, cluster.hosts[0]), identity=str(key), via=Way.PARAMIKO)
@@ -309,7 +307,7 @@ WAYS: list[tuple[Lines, str]] = [
 
 
 @pytest.mark.parametrize(("lines", "reason"), WAYS, ids=[case[1] or "usual" for case in WAYS])
-def test_a_way_and_why(cluster: Cluster, tmp_path: Path, lines: Lines, reason: str) -> None:
+def test_openssh_runs_for_a_reason(cluster: Cluster, tmp_path: Path, lines: Lines, reason: str) -> None:
     host = with_lines(cluster, tmp_path, *lines(cluster, tmp_path))
     assert remark(host) == (f"over OpenSSH's own client, for {reason}" if reason else "")
     if reason:
@@ -319,13 +317,13 @@ def test_a_way_and_why(cluster: Cluster, tmp_path: Path, lines: Lines, reason: s
 
 
 @pytest.mark.parametrize("way", [Way.OPENSSH, Way.PARAMIKO])
-def test_a_session_of_its_own_whatever_ssh_config_wants(cluster: Cluster, tmp_path: Path, way: Way) -> None:
+def test_a_separate_session_whatever_ssh_config_sets(cluster: Cluster, tmp_path: Path, way: Way) -> None:
     wants = ("ForkAfterAuthentication yes", "StdinNull yes", "SessionType none", "RequestTTY force")
     for want in (*wants, "RemoteCommand true", "SessionType subsystem"):
         remark(replace(with_lines(cluster, tmp_path, want), via=way))
 
 
-def test_no_agent_is_forwarded_whatever_ssh_config_wants(tmp_path: Path) -> None:
+def test_no_agent_is_forwarded_whatever_ssh_config_sets(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("ForwardAgent yes\nForwardX11 yes\n")
     words = command(Host("a", "a", "a", ssh_config=str(tmp_path / "config")), "-G")
     options = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -342,16 +340,14 @@ REFUSED: list[tuple[Lines, str]] = [
 
 
 @pytest.mark.parametrize(("lines", "kind"), REFUSED, ids=[f"{n} {case[1]}" for n, case in enumerate(REFUSED)])
-def test_where_ssh_refuses_its_words_are_the_reason(
-    cluster: Cluster, tmp_path: Path, lines: Lines, kind: str
-) -> None:
+def test_an_error_of_ssh_is_the_reason(cluster: Cluster, tmp_path: Path, lines: Lines, kind: str) -> None:
     with pytest.raises(HostError) as refusal:
         remark(with_lines(cluster, tmp_path, *lines(cluster, tmp_path)))
     assert (refusal.value.kind, refusal.value.host) == (kind, cluster.hosts[0].name)
     assert refusal.value.why.startswith("ssh")
 
 
-def test_what_a_proxy_prints_before_it_ends_is_the_reason(cluster: Cluster, tmp_path: Path) -> None:
+def test_output_of_a_failed_proxy_is_the_reason(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(HostError) as refusal:
         remark(with_lines(cluster, tmp_path, "ProxyCommand sh -c 'exec no-such-proxy %h %p'"))
     assert refusal.value.what == "cannot be reached: its ProxyCommand ended"
@@ -363,7 +359,7 @@ def test_a_server_with_newer_algorithms_than_paramiko() -> None:
         assert remark(own.hosts[0]).endswith(" for algorithms of its server")
 
 
-def test_a_master_of_the_user_is_used(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_user_s_control_master_is_used(cluster: Cluster, tmp_path: Path) -> None:
     """Somebody logged in by hand, with a second factor perhaps; here nothing else would get in."""
     socket = tmp_path / "master"
     master = ["ssh", "-F", str(cluster.ssh_config), "-fNM", "-S", str(socket), cluster.hosts[0].ssh]
@@ -377,7 +373,7 @@ def test_a_master_of_the_user_is_used(cluster: Cluster, tmp_path: Path) -> None:
         subprocess.run(["ssh", "-S", str(socket), "-O", "exit", "x"], check=True, capture_output=True)
 
 
-def test_what_openssh_asks_is_asked_before_and_once(
+def test_prompts_of_openssh_appear_once_and_early(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, askpass = tmp_path / "locked", tmp_path / "askpass"

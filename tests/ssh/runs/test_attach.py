@@ -70,7 +70,7 @@ def attach(desk: Desk, screen: Screen, *more: str) -> None:
     screen.run(shlex.join(words) + "; echo status $?")
 
 
-def test_a_debugger_works_and_the_others_wait(desk: Desk, screen: Screen) -> None:
+def test_a_debugger_works_while_the_other_tasks_wait(desk: Desk, screen: Screen) -> None:
     attach(desk, screen, "sleep")
     screen.shows("terminal True True 100x30")
     screen.resize(80, 24)
@@ -99,7 +99,7 @@ def _size_of_terminal(desk: Desk) -> tuple[int, int]:
     return size.lines, size.columns
 
 
-def test_a_keeper_that_is_killed_and_a_viewer_that_leaves(desk: Desk, screen: Screen) -> None:
+def test_a_killed_keeper_and_a_leaving_viewer(desk: Desk, screen: Screen) -> None:
     attach(desk, screen)
     screen.shows("(Pdb)")
     run = desk.run_id()
@@ -116,7 +116,7 @@ def test_a_keeper_that_is_killed_and_a_viewer_that_leaves(desk: Desk, screen: Sc
     desk.nothing_is_left(run)
 
 
-def test_the_terminal_is_sane_after_a_hangup(desk: Desk, screen: Screen) -> None:
+def test_the_terminal_is_restored_after_a_hangup(desk: Desk, screen: Screen) -> None:
     attach(desk, screen)
     screen.shows("(Pdb)")
     os.kill(int((desk.project / "viewer").read_text()), signal.SIGHUP)
@@ -125,7 +125,7 @@ def test_the_terminal_is_sane_after_a_hangup(desk: Desk, screen: Screen) -> None
     desk.start("stop", desk.run_id()).ended()
 
 
-def test_a_program_that_is_not_attached_passes_its_breakpoints(desk: Desk) -> None:
+def test_an_unattached_program_skips_its_breakpoints(desk: Desk) -> None:
     desk.script("t.py", "breakpoint()\nimport pdb\npdb.set_trace()\nprint('after')\n")
     viewer = desk.launch("--", "t.py").ended()
     assert viewer.stdout.count("skipped the breakpoint in t.py, line 1: ") == 2

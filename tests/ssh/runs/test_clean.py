@@ -37,7 +37,7 @@ def crash(desk: Desk, run: str) -> None:
     until("our own are gone", lambda: not desk.machinery(run))
 
 
-def test_after_a_crash_one_command_leaves_nothing(desk: Desk) -> None:
+def test_one_clean_removes_everything_after_a_crash(desk: Desk) -> None:
     run = family(desk)
     crash(desk, run)
     assert desk.task_pids(run)
@@ -57,7 +57,7 @@ def test_after_a_crash_one_command_leaves_nothing(desk: Desk) -> None:
     assert clean(desk).process.returncode == ExitStatus.OK
 
 
-def test_old_folders_go_and_working_folders_are_kept(desk: Desk) -> None:
+def test_old_folders_are_removed_and_working_folders_kept(desk: Desk) -> None:
     desk.launch("--", "touch", "checkpoint").ended()
     old = desk.run_id()
     desk.at_rest(old)
@@ -81,7 +81,7 @@ def test_old_folders_go_and_working_folders_are_kept(desk: Desk) -> None:
     assert not any(desk.node_work(host, old).exists() for host in desk.cluster.hosts)
 
 
-def test_a_living_run_is_left_alone(desk: Desk) -> None:
+def test_a_live_run_is_left_alone(desk: Desk) -> None:
     run = family(desk)
     before = set(desk.task_pids(run))  # the families may still grow
     for host in desk.cluster.hosts:
@@ -101,7 +101,7 @@ def test_a_living_run_is_left_alone(desk: Desk) -> None:
     desk.logs_are_identical(run)
 
 
-def test_with_a_silent_host_the_others_are_cleaned_and_what_it_may_share_is_not(desk: Desk) -> None:
+def test_a_silent_host_does_not_block_cleaning_except_of_shared_files(desk: Desk) -> None:
     desk.launch("--", "true").ended()
     run, (first, second) = desk.run_id(), desk.cluster.hosts
     desk.at_rest(run)

@@ -43,7 +43,7 @@ def writer(path: Path, code: str) -> Iterator[None]:
         process.wait()
 
 
-def test_a_tree_that_is_written_to_all_the_time_launches(desk: Desk) -> None:
+def test_a_constantly_modified_tree_can_be_launched(desk: Desk) -> None:
     desk.script("look.py", LOOK)
     noise(desk.project / "a-model.bin", 20_000_000)  # more than is held in memory as it was read
     with writer(desk.project / "train.log", "open(sys.argv[1], 'a').write('line\\n')"):
@@ -60,7 +60,7 @@ def remote_rsyncs(desk: Desk) -> list[int]:
 
 
 @pytest.mark.usefixtures("usable_rsync")
-def test_a_killed_rsync_ends_the_run_and_lets_go(desk: Desk) -> None:
+def test_a_killed_rsync_ends_the_run_and_frees_the_channel(desk: Desk) -> None:
     """The receiving rsync is two processes; the other one must not hold the channel for minutes."""
     desk.script("look.py", LOOK)
     noise(desk.project / "model.bin", 30_000_000)
@@ -85,7 +85,7 @@ def test_a_killed_rsync_ends_the_run_and_lets_go(desk: Desk) -> None:
         (("python", "/no/train.py", "0 1"), " have no /no/train.py", "try: write train.py if it lies"),
     ],
 )
-def test_a_program_that_no_host_has(desk: Desk, words: tuple[str, ...], what: str, more: str) -> None:
+def test_a_program_on_no_host_is_refused(desk: Desk, words: tuple[str, ...], what: str, more: str) -> None:
     desk.script("train.py", "print('trained')\n")
     viewer = desk.launch("--", *words).ended(ExitStatus.CLUSTER)
     assert what in viewer.stderr
@@ -94,7 +94,7 @@ def test_a_program_that_no_host_has(desk: Desk, words: tuple[str, ...], what: st
     assert not desk.named("TaskStarted")
 
 
-def test_a_setup_may_know_the_program(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_program_may_come_from_the_setup(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("bin")
     (folder / "trainer").write_text("#!/bin/sh\necho trained\n")
     (folder / "trainer").chmod(0o755)
@@ -102,7 +102,7 @@ def test_a_setup_may_know_the_program(desk: Desk, tmp_path_factory: pytest.TempP
     desk.launch("--", "trainer").ended()
 
 
-def test_a_path_that_only_this_machine_has_is_noted(desk: Desk) -> None:
+def test_a_path_that_exists_only_locally_is_noted(desk: Desk) -> None:
     here, there = desk.folder / "here", desk.folder / "there"
     here.symlink_to("/proc/self/cwd/only-here")  # whoever stands in the folder of the code sees something
     there.mkdir()
@@ -131,7 +131,7 @@ print("DUMP " + json.dumps({name: os.environ.get(name) for name in names} | {"ar
 """
 
 
-def test_environment_and_arguments_arrive_exactly(desk: Desk) -> None:
+def test_environment_and_arguments_arrive_unchanged(desk: Desk) -> None:
     desk.script("a 'b' $c.py", DUMP)
     words = [word for name, value in NASTY.items() for word in ("--env", f"{name}={value}")]
     viewer = desk.launch(*words, "--", "a 'b' $c.py", ",".join(NASTY), *NASTY.values()).ended()
@@ -141,7 +141,7 @@ def test_environment_and_arguments_arrive_exactly(desk: Desk) -> None:
         assert json.loads(dump) == {**NASTY, "argv": list(NASTY.values())}
 
 
-def test_a_secret_is_seen_by_the_task_and_by_nobody_else(desk: Desk) -> None:
+def test_only_the_task_sees_a_secret(desk: Desk) -> None:
     secret = f"s3cr3t-{os.getpid()}"
     desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["API_KEY"]\n')
     desk.script(
@@ -171,7 +171,7 @@ def test_a_secret_is_seen_by_the_task_and_by_nobody_else(desk: Desk) -> None:
                 assert secret.encode() not in path.read_bytes(), path
 
 
-def test_a_missing_secret_is_said_before_anything_starts(desk: Desk) -> None:
+def test_a_missing_secret_is_reported_before_anything_starts(desk: Desk) -> None:
     desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["NO_SUCH_KEY"]\n')
     viewer = desk.launch("--", "true").ended(ExitStatus.USAGE)
     assert "NO_SUCH_KEY" in viewer.stderr

@@ -39,7 +39,7 @@ def refused(desk: Desk, *words: str, status: ExitStatus = ExitStatus.CLUSTER) ->
     return desk.launch(*words).ended(status)
 
 
-def test_it_goes_on_with_the_code_of_today_and_again(desk: Desk) -> None:
+def test_a_run_can_be_continued_repeatedly_with_the_current_code(desk: Desk) -> None:
     first = trained(desk, "--", "train.py", "own")
     hosts = desk.cluster.hosts
     desk.script("removed.py", "")
@@ -96,7 +96,7 @@ def test_a_new_host_gets_the_folder_and_a_backup_is_copied_to_all(four: Desk) ->
         (True, (0,), ["files of single tasks (saved/rank_0)", "there were 2 tasks and would be 1"]),
     ],
 )
-def test_folders_that_do_not_fit_are_refused(
+def test_mismatched_folders_are_refused(
     four: Desk, own: bool, order: tuple[int, ...], texts: list[str]
 ) -> None:
     four.write_hosts(four.cluster.hosts[:2])
@@ -111,7 +111,7 @@ def test_folders_that_do_not_fit_are_refused(
     assert printed(four, trained(four, "--continue", first, *words))["worker-0"] == "one begins at 1"
 
 
-def test_what_cannot_be_continued_is_refused(desk: Desk) -> None:
+def test_runs_that_cannot_be_continued_are_refused(desk: Desk) -> None:
     run = desk.detached("--", desk.script("train.py", TRAIN), "wait")
     until("it trains", lambda: len(printed(desk, run)) == 2 and all(printed(desk, run).values()))
     alive = refused(desk, "--continue", run, "--", "train.py", status=ExitStatus.USAGE)
@@ -144,7 +144,7 @@ def test_what_cannot_be_continued_is_refused(desk: Desk) -> None:
     assert f"no host has the working folder of run {run} any more" in gone.stderr
 
 
-def test_clean_keeps_a_folder_that_a_living_run_has_continued_in(desk: Desk) -> None:
+def test_clean_keeps_a_folder_that_a_live_run_continues_in(desk: Desk) -> None:
     first = trained(desk, "--", "train.py")
     elsewhere, saved = desk.folder / "a large disk", desk.node_work(desk.cluster.hosts[0], first) / "saved"
     saved.rename(elsewhere)

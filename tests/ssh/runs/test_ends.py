@@ -19,7 +19,7 @@ while True:
 """
 
 
-def test_a_good_run(desk: Desk) -> None:
+def test_a_successful_run(desk: Desk) -> None:
     viewer = desk.launch("--", "sh", "-c", "echo hello from $ORCHESTRATE_TASK; echo oops >&2").ended()
     run = desk.run_id()
     for task in ("worker/0", "worker/1"):
@@ -58,7 +58,7 @@ def test_a_script_that_hides_a_failure_succeeds_with_a_warning(
     assert ("warning: worker/[0-1] on " in viewer.stderr) == bool(warning)
 
 
-def test_a_killed_task_takes_the_others_with_it_and_is_named(desk: Desk) -> None:
+def test_a_killed_task_ends_the_others_and_is_named(desk: Desk) -> None:
     task = "worker/1"
     viewer, run = desk.begin("--", desk.script("t.py", STUBBORN))
     until("both are up", lambda: viewer.stdout.count("up") == 2)
@@ -75,7 +75,7 @@ def test_a_killed_task_takes_the_others_with_it_and_is_named(desk: Desk) -> None
     desk.nothing_is_left(run)
 
 
-def test_a_task_that_cannot_start_stops_those_that_did(desk: Desk) -> None:
+def test_a_task_that_cannot_start_stops_the_started_ones(desk: Desk) -> None:
     first, second = desk.cluster.hosts
     desk.script("t.py", STUBBORN)
     desk.write_hosts([first, replace(second, python="/no/such/python")])

@@ -133,7 +133,7 @@ def held(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Held]:
 
 
 @pytest.mark.parametrize("held", PHASES, indirect=True)
-def test_who_asks_for_the_end_gets_it(held: Held) -> None:
+def test_a_stop_request_ends_the_run(held: Held) -> None:
     desk = held.desk
     viewer, run = held.launch()
     viewer.signal(signal.SIGTERM)
@@ -154,7 +154,7 @@ def test_a_killed_keeper_is_replaced_by_its_viewer(held: Held) -> None:
 
 
 @pytest.mark.parametrize("held", ["validate"], indirect=True)
-def test_with_viewer_and_keeper_killed_status_shows_and_stop_ends(held: Held) -> None:
+def test_status_and_stop_work_after_viewer_and_keeper_are_killed(held: Held) -> None:
     desk = held.desk
     viewer, run = held.launch()
     viewer.signal(signal.SIGKILL)

@@ -51,7 +51,7 @@ wait_for_the_others()
 FAST = ("--hang-timeout", "3")
 
 
-def test_a_task_that_hangs_is_named_and_the_run_ends(four: Desk) -> None:
+def test_a_hanging_task_is_named_and_the_run_ends(four: Desk) -> None:
     desk = four
     viewer = desk.launch(*FAST, "--", desk.script("t.py", TRAINER), "stop").ended(ExitStatus.RUN_FAILED)
     (suspected,) = desk.named("HangSuspected")
@@ -74,7 +74,7 @@ def test_a_task_that_hangs_is_named_and_the_run_ends(four: Desk) -> None:
     desk.nothing_is_left(desk.run_id())
 
 
-def test_a_hang_can_only_be_reported_and_passes(desk: Desk) -> None:
+def test_a_hang_can_be_reported_only_and_resolve(desk: Desk) -> None:
     desk.script("t.py", TRAINER)
     desk.write_hosts(desk.cluster.hosts, job='[job]\non_hang = "report"')
     viewer = desk.launch(*FAST, "--", "t.py", "doze")
@@ -91,7 +91,7 @@ def test_a_hang_can_only_be_reported_and_passes(desk: Desk) -> None:
     assert not desk.named("StopRequested")
 
 
-def test_stacks_by_hand_from_any_machine(desk: Desk) -> None:
+def test_stacks_can_be_requested_from_any_machine(desk: Desk) -> None:
     viewer, run = desk.begin("--name", "night", "--", desk.script("t.py", TRAINER), "deadlock")
     until("both have stepped", lambda: viewer.stdout.count("has stepped") == 2)
     first, second = (host.name for host in desk.cluster.hosts)
@@ -121,7 +121,7 @@ def test_stacks_by_hand_from_any_machine(desk: Desk) -> None:
     desk.nothing_is_left(run)
 
 
-def test_a_gang_that_hung_is_started_again_where_that_is_allowed(desk: Desk) -> None:
+def test_hung_tasks_are_restarted_if_allowed(desk: Desk) -> None:
     desk.timings = {"pauses": [0.05]}
     desk.script(
         "t.py", 'import os\nif os.environ["ORCHESTRATE_ATTEMPT"] == "2":\n    raise SystemExit\n' + TRAINER
@@ -164,7 +164,7 @@ work()
 
 
 @pytest.mark.parametrize("how", ["thread", "child", "feeder"])
-def test_a_failure_that_does_not_end_its_task_is_the_root_cause(desk: Desk, how: str) -> None:
+def test_an_exception_that_leaves_its_task_alive_is_the_root_cause(desk: Desk, how: str) -> None:
     desk.script("t.py", OUTLIVED)
     desk.timings = {"held": 0.5}
     patience = FAST if how == "feeder" else ()

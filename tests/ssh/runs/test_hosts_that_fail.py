@@ -31,7 +31,7 @@ def stopped(pids: list[int]) -> Iterator[None]:
 # --- a host fails in a phase ---
 
 
-def test_a_connection_lost_in_a_validation_is_found_again(desk: Desk) -> None:
+def test_a_connection_lost_during_validation_is_restored(desk: Desk) -> None:
     enough = desk.folder / "enough"
     wait = f"while not os.path.exists({str(enough)!r}): time.sleep(0.05)\n"
     desk.script("wait.py", f"import os, time\nprint('up', flush=True)\n{wait}")
@@ -52,7 +52,7 @@ def test_a_connection_lost_in_a_validation_is_found_again(desk: Desk) -> None:
 # --- a host fails during the stop ---
 
 
-def test_all_hosts_lost_a_stop_ends_in_time_and_says_what_it_does_not_know(desk: Desk) -> None:
+def test_with_all_hosts_lost_a_stop_ends_in_time_and_reports_what_is_unknown(desk: Desk) -> None:
     desk.timings = {"stop_unreachable": 0.5, "stop_impatient": 0.5, "last_try": 0.5}
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1")
     viewer, run = desk.begin("--", desk.script("t.py", FAMILY))
@@ -77,7 +77,7 @@ def test_all_hosts_lost_a_stop_ends_in_time_and_says_what_it_does_not_know(desk:
     desk.nothing_is_left(run)
 
 
-def test_a_host_that_comes_back_for_the_last_proof_is_told_to_stop_too(desk: Desk) -> None:
+def test_a_host_that_returns_for_the_final_check_is_stopped_too(desk: Desk) -> None:
     """Given up as lost, it answers when the keeper makes sure that nothing is left: its task must end."""
     desk.timings = {"stop_unreachable": 1.0, "last_try": 30.0}
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1\nfailure_grace = 1")
@@ -112,7 +112,7 @@ def with_a_dead_machine(desk: Desk) -> tuple[Viewer, str]:
     return viewer, run
 
 
-def test_a_machine_that_was_restarted_is_the_cause(desk: Desk) -> None:
+def test_a_rebooted_machine_is_the_root_cause(desk: Desk) -> None:
     """As far as one machine can play it: everything of one host dies, and its state is of an earlier life."""
     viewer, run = with_a_dead_machine(desk)
     host = desk.cluster.hosts[1]
@@ -148,7 +148,7 @@ while n < 10_000 or not os.path.exists(sys.argv[1]):
 """
 
 
-def test_no_byte_is_lost_however_often_connections_are_cut(desk: Desk) -> None:
+def test_no_output_is_lost_however_often_connections_are_cut(desk: Desk) -> None:
     dice = random.Random(20261121)
     run = desk.detached("--", desk.script("t.py", LOUD), str(desk.folder / "enough"))
     until("both run", lambda: len(desk.named("TaskStarted", run)) == 2)

@@ -32,9 +32,7 @@ def pids(output: str) -> set[int]:
     return {int(line.partition("I am ")[2].split()[0]) for line in output.splitlines() if "I am" in line}
 
 
-def test_the_next_launch_of_an_edited_program_finds_its_imports_made(
-    desk: Desk, torch: tuple[str, ...]
-) -> None:
+def test_relaunching_an_edited_program_reuses_its_imports(desk: Desk, torch: tuple[str, ...]) -> None:
     count = len(desk.cluster.hosts)
     program = desk.script("train.py", PROGRAM.format(mark="first"))
     viewer = desk.start(
@@ -52,7 +50,7 @@ def test_the_next_launch_of_an_edited_program_finds_its_imports_made(
     until("nothing waits without the option", lambda: not waiting(desk))
 
 
-def test_another_environment_imports_again_and_clean_ends_what_waits(
+def test_another_environment_imports_again_and_clean_ends_waiting_standbys(
     desk: Desk, torch: tuple[str, ...]
 ) -> None:
     program = desk.script("train.py", PROGRAM.format(mark="first"))
@@ -71,9 +69,7 @@ def test_another_environment_imports_again_and_clean_ends_what_waits(
     assert not waiting(desk)
 
 
-def test_a_restart_finds_tasks_that_were_started_beside_the_attempt(
-    desk: Desk, torch: tuple[str, ...]
-) -> None:
+def test_a_restart_uses_standbys_started_during_the_attempt(desk: Desk, torch: tuple[str, ...]) -> None:
     go = desk.folder / "go"
     lines = [
         "import torch",

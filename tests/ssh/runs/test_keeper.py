@@ -81,7 +81,7 @@ def unkept(desk: Desk, hosts: list[Host], count: int) -> str:
     return run
 
 
-def test_parameter_servers_and_their_workers_end_and_a_chief_goes_on(four: Desk) -> None:
+def test_parameter_servers_and_workers_end_while_a_chief_continues(four: Desk) -> None:
     roles = (Role.CHIEF, Role.WORKER, Role.PS)
     hosts = [replace(host, role=role) for host, role in zip(four.cluster.hosts, roles, strict=False)]
     run = unkept(four, hosts, 3)
@@ -108,7 +108,7 @@ def soak(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Soak]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_keeper_killed_at_any_moment_leaves_nothing_that_cannot_be_seen_and_ended(
+def test_everything_left_by_a_keeper_killed_at_any_moment_can_be_seen_and_ended(
     soak: Soak, seed: int
 ) -> None:
     soak.round(draw(seed))
@@ -124,7 +124,7 @@ def both_count(desk: Desk) -> tuple[Viewer, str]:
     return viewer, run
 
 
-def test_a_run_that_is_kept_elsewhere_is_shown_and_stopped_and_not_taken_over(desk: Desk) -> None:
+def test_a_run_with_a_keeper_elsewhere_is_shown_and_stopped_but_not_taken_over(desk: Desk) -> None:
     launch, run = both_count(desk)
     desk.timings = {"handover": 0.5}
     keeper = desk.keeper()
@@ -146,7 +146,7 @@ def test_a_run_that_is_kept_elsewhere_is_shown_and_stopped_and_not_taken_over(de
     desk.is_traceback_free(run)
 
 
-def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
+def test_a_second_stop_and_a_stop_of_a_finished_run(desk: Desk) -> None:
     launch, run = both_count(desk)
     stops = [desk.start("stop", run), desk.start("stop", "--now")]
     assert [stop.wait() for stop in stops] == [ExitStatus.OK, ExitStatus.OK]
@@ -162,7 +162,7 @@ def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
     assert len(desk.named("RunEnded", run)) == 1
 
 
-def test_a_reader_that_has_seen_enough(desk: Desk) -> None:
+def test_a_reader_that_closes_the_pipe_early(desk: Desk) -> None:
     viewer = desk.launch(*counting(desk), shell='"$@" | head -1').ended()
     run = desk.run_id()
     assert len(viewer.stdout.splitlines()) == 1
@@ -174,7 +174,7 @@ def test_a_reader_that_has_seen_enough(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
-def test_a_reader_that_is_gone_while_nothing_is_printed(desk: Desk, words: tuple[str, ...]) -> None:
+def test_a_reader_that_leaves_while_nothing_is_printed(desk: Desk, words: tuple[str, ...]) -> None:
     desk.script("t.py", "import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
     desk.launch(*words, "--", "t.py", shell='"$@" | grep -m 2 ready').ended()
     run = desk.run_id()

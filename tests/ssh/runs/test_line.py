@@ -85,7 +85,7 @@ def test_first_come_first_served_all_hosts_or_none(four: Desk, others: list[Desk
         assert ended(desk)["outcome"] == "succeeded"
 
 
-def test_a_process_that_holds_the_turn_is_reported(four: Desk) -> None:
+def test_a_process_holding_the_queue_lock_is_reported(four: Desk) -> None:
     """That of any user can: the launch waited without a word."""
     place = f"{zlib.crc32(four.cluster.hosts[0].address.encode()):08x}"
     with socket.socket(socket.AF_UNIX) as turn:
@@ -102,7 +102,7 @@ def test_a_process_that_holds_the_turn_is_reported(four: Desk) -> None:
     assert ended(four)["outcome"] == "succeeded"
 
 
-def test_whoever_dies_in_line_is_not_waited_for(four: Desk, others: list[Desk]) -> None:
+def test_a_launch_that_dies_in_the_queue_is_not_waited_for(four: Desk, others: list[Desk]) -> None:
     second, third = others
     first_ends = train(four, 0, wait=False)
     until("the first runs", lambda: runs(four))
@@ -118,7 +118,7 @@ def test_whoever_dies_in_line_is_not_waited_for(four: Desk, others: list[Desk]) 
     assert ended(four)["outcome"] == ended(third)["outcome"] == "succeeded"
 
 
-def test_a_host_that_dies_in_line_ends_the_wait_and_a_stop_leaves_it(four: Desk, others: list[Desk]) -> None:
+def test_a_lost_host_ends_the_wait_and_a_stop_leaves_the_queue(four: Desk, others: list[Desk]) -> None:
     second, third = others
     first_ends = train(four, 0, wait=False)
     until("the first runs", lambda: runs(four))
@@ -136,7 +136,7 @@ def test_a_host_that_dies_in_line_ends_the_wait_and_a_stop_leaves_it(four: Desk,
     assert ended(four)["outcome"] == "succeeded"
 
 
-def test_a_spare_takes_the_place_of_a_host_that_dies_in_line(four: Desk, others: list[Desk]) -> None:
+def test_a_spare_replaces_a_host_that_is_lost_in_the_queue(four: Desk, others: list[Desk]) -> None:
     """The wait goes on: its place in the other queues is as old as before."""
     second, third = others
     first_ends = train(four, 0, wait=False)

@@ -158,7 +158,7 @@ def states_of(
         return [said.readline().strip() for _, said in nodes]
 
 
-def test_tasks_that_are_apart_are_reported_once(desk: Desk) -> None:
+def test_unconnected_tasks_are_reported_once(desk: Desk) -> None:
     desk.script("t.py", STEPS + "while not os.path.exists(sys.argv[1]): time.sleep(0.05)")
     viewer, run = desk.begin("--", "t.py", str(desk.folder / "enough"))
     viewer.shows(WORDS)
@@ -188,7 +188,7 @@ while not os.path.exists(sys.argv[2]): time.sleep(0.05)
 """
 
 
-def test_tasks_that_connect_late_are_no_longer_reported_as_apart(desk: Desk) -> None:
+def test_tasks_that_connect_late_are_no_longer_reported_as_unconnected(desk: Desk) -> None:
     desk.script("t.py", STEPS + TASK + LATE)
     viewer = desk.launch("--", "t.py", str(desk.folder / "connect"), str(desk.folder / "enough"))
     viewer.shows(WORDS)
@@ -203,7 +203,7 @@ def test_tasks_that_connect_late_are_no_longer_reported_as_apart(desk: Desk) -> 
 
 
 @pytest.mark.parametrize("framework", ["none", "tensorflow"])
-def test_what_needs_no_peers_says_so_or_does_not_train(desk: Desk, framework: str) -> None:
+def test_programs_without_peers_declare_it_or_do_not_train(desk: Desk, framework: str) -> None:
     desk.script("t.py", STEPS if framework == "none" else "print('done')")
     desk.write_hosts(desk.cluster.hosts, job=f'[job]\nframework = "{framework}"\n')
     desk.launch("--", "t.py").ended()
@@ -227,7 +227,7 @@ while RANK == 0 and not os.path.exists(sys.argv[1]): time.sleep(0.05)
 
 
 @pytest.mark.parametrize("meets", [True, False])
-def test_a_task_that_ends_long_before_its_peers_is_named(desk: Desk, meets: bool) -> None:
+def test_a_task_that_ends_long_before_its_peers_is_reported(desk: Desk, meets: bool) -> None:
     desk.script("t.py", TASK + UNEVEN * meets + ALONE)
     desk.timings = {"early": 0.0, "quiet": 0.5}
     viewer = desk.launch("--", "t.py", str(desk.folder / "enough"), str(desk.folder / "first"))

@@ -54,7 +54,7 @@ WRITTEN = {
 }
 
 
-def test_what_was_written_comes_and_comes_again_only_when_it_changed(desk: Desk, trained: str) -> None:
+def test_pull_copies_output_and_repeats_only_what_changed(desk: Desk, trained: str) -> None:
     first = pull(desk)
     assert first.process.returncode == ExitStatus.OK, first.stderr
     assert first.stdout.strip() == trained
@@ -71,7 +71,7 @@ def test_what_was_written_comes_and_comes_again_only_when_it_changed(desk: Desk,
     assert (folder / "logs" / "events").read_text() == "of 0, and more"
 
 
-def test_nothing_of_the_users_is_overwritten(desk: Desk, trained: str) -> None:
+def test_no_file_of_the_user_is_overwritten(desk: Desk, trained: str) -> None:
     mine = desk.project / "mine"
     (mine / "logs").mkdir(parents=True)
     (mine / "logs" / "events").write_text("my own")
@@ -87,7 +87,7 @@ def test_nothing_of_the_users_is_overwritten(desk: Desk, trained: str) -> None:
     assert "checkpoints/step 1/weights" in pull(desk, trained, "--to", "other").stderr
 
 
-def test_a_part_of_it_from_any_of_the_hosts(desk: Desk, trained: str) -> None:
+def test_pull_can_copy_a_part_from_any_host(desk: Desk, trained: str) -> None:
     pull(desk, trained, "*/step 2", "--from", "worker/1", "--to", "one")
     assert files(desk.project / "one") == {"checkpoints/step 2/weights"}
     assert (desk.project / "one" / "checkpoints" / "step 2" / "weights").read_bytes() == b"\2" * 200_000
@@ -120,7 +120,7 @@ MISTAKES = [
 ]
 
 
-def test_mistakes_are_told_with_what_there_is(desk: Desk, trained: str) -> None:
+def test_mistakes_are_reported_with_the_available_choices(desk: Desk, trained: str) -> None:
     for words, said in MISTAKES:
         refused = pull(desk, *[word.replace("RUN", trained) for word in words])
         assert refused.process.returncode == ExitStatus.USAGE, refused.stderr

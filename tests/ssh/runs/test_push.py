@@ -57,7 +57,7 @@ def same(one: Path, other: Path) -> bool:
     return bool(names) and all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
 
 
-def test_data_leaves_once_and_goes_from_host_to_host(four: Desk, data: Path) -> None:
+def test_data_is_sent_once_and_passed_from_host_to_host(four: Desk, data: Path) -> None:
     write(four, data)
     first = push(four)
     total = next(iter(first.values()))["total"]
@@ -86,7 +86,7 @@ def test_data_leaves_once_and_goes_from_host_to_host(four: Desk, data: Path) -> 
     assert all(same(data, folder_of(one)) for one in changed.values())
 
 
-def test_a_launch_sends_what_is_missing_and_tells_tasks_where_it_is(four: Desk, data: Path) -> None:
+def test_a_launch_sends_missing_data_and_gives_tasks_its_path(four: Desk, data: Path) -> None:
     write(four, data)
     script = four.script("read.py", READ)
     viewer = four.launch("--", script, XDG_CACHE_HOME=caches(four)["XDG_CACHE_HOME"]).ended()
@@ -101,20 +101,20 @@ def test_a_launch_sends_what_is_missing_and_tells_tasks_where_it_is(four: Desk, 
     assert plan.data_digest == digest
 
 
-def test_a_launch_without_its_data_touches_nothing(four: Desk, data: Path) -> None:
+def test_a_launch_without_its_data_changes_nothing(four: Desk, data: Path) -> None:
     write(four, data / "nowhere")
     viewer = four.launch("--", four.script("read.py", READ)).ended(2)
     assert "which does not exist" in viewer.stderr
     assert not (four.state / "orchestrate" / "runs").exists()
 
 
-def test_a_path_is_sent_without_data_in_the_inventory(four: Desk, data: Path) -> None:
+def test_a_path_can_be_sent_without_an_inventory_entry(four: Desk, data: Path) -> None:
     placed = push(four, str(data / "sub"), "--only", four.cluster.hosts[1].name)
     assert list(placed) == [four.cluster.hosts[1].name]
     assert (Path(placed[four.cluster.hosts[1].name]["path"]) / "files" / "sub" / "labels").is_file()
 
 
-def test_through_a_bastion_that_forwards_nothing_to_hosts_that_meet(four: Desk, data: Path) -> None:
+def test_push_through_a_bastion_to_hosts_that_reach_each_other(four: Desk, data: Path) -> None:
     """All but the first are behind it; peers reach each other, this machine reaches none of their ports."""
     bastion, *others = four.cluster.hosts
     config = four.cluster.ssh_config
@@ -127,7 +127,7 @@ def test_through_a_bastion_that_forwards_nothing_to_hosts_that_meet(four: Desk, 
     assert all(same(data, folder_of(one)) for one in placed.values())
 
 
-def test_hosts_that_cannot_reach_each_other_are_sent_to_from_here(four: Desk, data: Path) -> None:
+def test_isolated_hosts_receive_data_from_the_controller(four: Desk, data: Path) -> None:
     four.write_hosts(
         four.cluster.hosts, job=f"[data]\npaths = [{json.dumps(str(data))}]", address="nobody.invalid"
     )
@@ -136,7 +136,7 @@ def test_hosts_that_cannot_reach_each_other_are_sent_to_from_here(four: Desk, da
     assert all(one["peers"] == 0 and same(data, folder_of(one)) for one in placed.values())
 
 
-def test_what_a_killed_push_has_sent_is_not_sent_again(four: Desk, data: Path) -> None:
+def test_a_push_after_a_killed_one_sends_only_the_rest(four: Desk, data: Path) -> None:
     write(four, data)
     viewer = four.start("push", "--limit", "3M", "--hosts", str(four.hosts), **caches(four))
     folders = [Path(host.workdir) / "data" for host in four.cluster.hosts]

@@ -121,7 +121,7 @@ def are_refused(desk: Desk, *says: str) -> None:
 
 
 @pytest.mark.parametrize(("spoil", "says"), REFUSED.values(), ids=REFUSED)
-def test_hosts_that_cannot_be_used(desk: Desk, spoil: Spoil, says: list[str]) -> None:
+def test_unusable_hosts_are_refused(desk: Desk, spoil: Spoil, says: list[str]) -> None:
     with ExitStack() as stack:
         spoil(desk, stack)
         are_refused(desk, *says)
@@ -144,14 +144,14 @@ FORCED = {
 
 
 @pytest.mark.parametrize(("command", "says"), FORCED.values(), ids=FORCED)
-def test_logins_that_do_not_run_our_agent(tmp_path: Path, command: str, says: str) -> None:
+def test_logins_that_do_not_run_our_agent_are_refused(tmp_path: Path, command: str, says: str) -> None:
     with cluster_with(tmp_path, ForceCommand=command) as desk:
         if command == "sleep 600":
             desk.timings = {"hello": 2.0}
         are_refused(desk, "rehearsal-[01-02] did not start orchestrate's agent after the login", says)
 
 
-def test_a_host_without_rsync_takes_the_code_all_the_same(tmp_path: Path) -> None:
+def test_a_host_without_rsync_still_receives_the_code(tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("sh", "bash", "cat", "env"):
@@ -186,7 +186,7 @@ def test_two_entries_for_one_machine_need_two_state_folders(desk: Desk) -> None:
         ("full", "lacks disk space: it needs 0.1 MB", "disk"),
     ],
 )
-def test_a_workdir_that_cannot_be_written(
+def test_an_unwritable_workdir_is_refused(
     desk: Desk, trouble: str, launch_says: str, preflight_says: str
 ) -> None:
     options = {"read-only": "ro", "full": "size=64k,nr_inodes=100"}[trouble]

@@ -64,7 +64,7 @@ def spares(desk: Desk, *numbers: int, job: str = "") -> None:
     )
 
 
-def test_a_failed_attempt_is_followed_by_another_that_goes_on(desk: Desk) -> None:
+def test_a_failed_attempt_is_followed_by_one_that_resumes(desk: Desk) -> None:
     desk.timings = FAST
     how = "def fail(step):\n if me['index'] == 1 and attempt < 3 and step == 5 * attempt: sys.exit(7)"
     viewer, run = desk.begin("--max-restarts", "2", "--", trainer(desk), how)
@@ -84,7 +84,7 @@ def test_a_failed_attempt_is_followed_by_another_that_goes_on(desk: Desk) -> Non
     desk.hosts_are_quiet(run)
 
 
-def test_a_working_folder_that_is_gone_is_reported(desk: Desk) -> None:
+def test_a_missing_working_folder_is_reported(desk: Desk) -> None:
     desk.timings = FAST
     lose = (
         "import shutil\nif attempt == 1 and me['index'] == 1: shutil.rmtree(pathlib.Path.cwd()); sys.exit(7)"
@@ -95,7 +95,7 @@ def test_a_working_folder_that_is_gone_is_reported(desk: Desk) -> None:
     assert f"note: the run's folder is gone from {host}, with all that tasks wrote there" in viewer.stderr
 
 
-def test_a_user_can_stop_in_the_pause(desk: Desk) -> None:
+def test_a_user_can_stop_during_the_pause(desk: Desk) -> None:
     desk.timings = LONG_PAUSE
     viewer, run = desk.begin("--max-restarts", "2", "--", trainer(desk), "def fail(step): sys.exit(7)")
     viewer.shows("restart 1 of 2 in 10 min")
@@ -106,7 +106,7 @@ def test_a_user_can_stop_in_the_pause(desk: Desk) -> None:
     desk.hosts_are_quiet(run)
 
 
-def test_a_new_keeper_goes_on_with_the_restarts(desk: Desk) -> None:
+def test_a_new_keeper_continues_the_restarts(desk: Desk) -> None:
     """Killed in the pause: the next keeper counts on, and has the secrets of its own environment."""
     desk.timings = LONG_PAUSE
     desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["TOKEN"]\n')
@@ -157,7 +157,7 @@ def half_way_with_a_spare(desk: Desk, restarts: str = "1") -> tuple[Viewer, str,
     return viewer, run, [host.name for host in desk.cluster.hosts]
 
 
-def test_a_spare_takes_the_place_of_a_lost_host(four: Desk) -> None:
+def test_a_spare_replaces_a_lost_host(four: Desk) -> None:
     viewer, run, names = half_way_with_a_spare(four)
     known = _ports(json.loads((four.run_folder(run) / "plan.json").read_text()))
     power_off(four, run, 0)
@@ -180,7 +180,7 @@ def test_a_spare_takes_the_place_of_a_lost_host(four: Desk) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk that fails")
-def test_a_spare_takes_the_place_of_a_host_whose_disk_fails(four: Desk) -> None:
+def test_a_spare_replaces_a_host_whose_disk_fails(four: Desk) -> None:
     """Its agent answers all the time."""
     viewer, run, names = half_way_with_a_spare(four, "3")
     with mounted(Path(four.cluster.hosts[1].state or ""), "ro"):
@@ -261,7 +261,7 @@ sys.exit("no TensorFlow here" if "-03/" in os.getcwd() else 0)
 """
 
 
-def test_a_spare_that_is_no_use_is_left_out(four: Desk) -> None:
+def test_an_unusable_spare_is_skipped(four: Desk) -> None:
     """It fails alone: the next one is taken, in the same attempt."""
     four.timings = FAST
     four.script("v.py", UNFIT)
@@ -319,7 +319,7 @@ def test_a_host_lost_before_the_first_tasks_start_is_replaced(four: Desk, phase:
     assert log(four, run, 2, "worker-1").splitlines()[0] == "attempt 2 begins at 0"
 
 
-def test_no_attempt_starts_beside_a_task_that_cannot_be_ended(desk: Desk) -> None:
+def test_no_attempt_starts_while_a_task_cannot_be_ended(desk: Desk) -> None:
     """Its lock stays taken, as by a supervisor whose task waits in the kernel."""
     desk.timings = {**FAST, "release": 1.0}
     desk.write_hosts(desk.cluster.hosts, job="[job]\nfailure_grace = 0.1\n")
@@ -349,7 +349,7 @@ def _waits_for(pid: int, lock: Path) -> bool:
     return any(words[5] == str(pid) and words[6].endswith(f":{inode}") for words in waiters)
 
 
-def test_a_host_that_is_away_as_the_launch_begins_has_its_place_taken(four: Desk) -> None:
+def test_a_host_unreachable_at_launch_is_replaced(four: Desk) -> None:
     four.timings = FAST
     spares(four, 2, 3)
     four.kill_sshd(four.cluster.servers[0])

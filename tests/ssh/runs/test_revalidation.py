@@ -48,7 +48,7 @@ def installed(folder: Path) -> None:
     (info / "RECORD").write_text("extra/__init__.py,,\n")
 
 
-def test_what_is_unchanged_is_not_validated_again(desk: Desk) -> None:
+def test_unchanged_hosts_are_not_validated_again(desk: Desk) -> None:
     names = [host.name for host in desk.cluster.hosts]
     desk.write_hosts(desk.cluster.hosts, job=f"[job]\n{CHECK}\n")
     folders = environments(desk)

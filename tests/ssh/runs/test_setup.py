@@ -51,7 +51,7 @@ def environments(desk: Desk) -> list[Path]:
     return [path for folder in folders for path in folder.glob("*") if not path.name.startswith(".")]
 
 
-def test_hosts_without_an_index_get_their_packages_from_here(desk: Desk, wheels: Path) -> None:
+def test_hosts_without_an_index_get_packages_from_the_controller(desk: Desk, wheels: Path) -> None:
     write(desk, 'packages = ["small"]')
     setup = ("setup", "--hosts", str(desk.hosts))
     first = desk.start(*setup, **offline(desk, wheels)).ended(limit=LIMIT)
@@ -73,7 +73,7 @@ def test_hosts_without_an_index_get_their_packages_from_here(desk: Desk, wheels:
     assert phases.index("connect") < phases.index("setup") < phases.index("stage")
 
 
-def test_a_python_of_ones_own_is_left_alone(desk: Desk, wheels: Path) -> None:
+def test_a_user_s_own_python_is_left_alone(desk: Desk, wheels: Path) -> None:
     write(desk, 'packages = ["small"]', 'via = "controller"')
     text = desk.hosts.read_text().replace("[[host]]", f'[[host]]\npython = "{sys.executable}"', 1)
     desk.hosts.write_text(text)
@@ -83,7 +83,7 @@ def test_a_python_of_ones_own_is_left_alone(desk: Desk, wheels: Path) -> None:
     assert len(environments(desk)) == 1
 
 
-def test_packages_that_do_not_exist_end_it_before_a_host_is_asked(desk: Desk, wheels: Path) -> None:
+def test_nonexistent_packages_end_setup_before_any_host_is_contacted(desk: Desk, wheels: Path) -> None:
     write(desk, 'packages = ["nosuch>=1"]')
     viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels)).ended(3, limit=LIMIT)
     assert "error: cannot resolve the packages of [env]" in viewer.stderr
@@ -122,7 +122,7 @@ def _is_source(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if info.name.endswith(("__pycache__", ".a")) or info.issym() else info
 
 
-def test_hosts_without_a_python_that_fits_get_one(desk: Desk, wheels: Path, tmp_path: Path) -> None:
+def test_hosts_without_a_suitable_python_receive_one(desk: Desk, wheels: Path, tmp_path: Path) -> None:
     write(desk, 'packages = ["small"]')
     env = {**offline(desk, wheels), "UV_PYTHON_DOWNLOADS_JSON_URL": mirror(tmp_path)}
     for number, _ in enumerate(desk.cluster.hosts, 1):
@@ -149,7 +149,7 @@ print("answer", small.answer, sys.prefix, *sys.argv[1:])
 """
 
 
-def test_the_header_of_a_script_is_its_environment(desk: Desk, wheels: Path) -> None:
+def test_a_script_header_defines_its_environment(desk: Desk, wheels: Path) -> None:
     """Without a hosts.toml that says another; `uv run` of it is the same launch."""
     desk.write_hosts(desk.cluster.hosts, python="")
     desk.script("use.py", HEADER)

@@ -34,7 +34,7 @@ print("no newline at the end", end="")
 """
 
 
-def test_many_lines_of_every_kind_from_four_tasks(four: Desk) -> None:
+def test_many_lines_of_every_kind_from_four_tasks_arrive(four: Desk) -> None:
     viewer = four.launch("--", four.script("t.py", LOUD), "2000").ended(limit=120)
     run = four.run_id()
     four.logs_are_identical(run)
@@ -52,7 +52,7 @@ def test_many_lines_of_every_kind_from_four_tasks(four: Desk) -> None:
     assert b"no newline at the end\n" in shown
 
 
-def test_json_is_json_and_nothing_else(desk: Desk) -> None:
+def test_json_output_is_nothing_but_json(desk: Desk) -> None:
     import json
 
     viewer = desk.launch("--json", "--", "sh", "-c", "echo one; echo '{not json'").ended()
@@ -81,7 +81,7 @@ def test_a_full_disk_on_a_node_does_not_end_the_training(desk: Desk) -> None:
         assert all(gap["task"] == "worker/1" and gap["count"] > 0 for gap in gaps)
 
 
-def test_a_stop_does_not_wait_for_all_of_a_flood(desk: Desk) -> None:
+def test_a_stop_does_not_wait_for_a_flood_of_output(desk: Desk) -> None:
     desk.timings = {"catch_up": 0.5}
     viewer, run = desk.begin("--", "yes", "a line of a flood that nobody will ever read")
     log = desk.run_folder(run) / "logs" / "1" / "worker-0.log"
@@ -102,7 +102,7 @@ def test_a_stop_does_not_wait_for_all_of_a_flood(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("count", [16, pytest.param(64, marks=pytest.mark.soak)])
-def test_many_hosts_through_the_whole_of_launch(tmp_path: Path, count: int) -> None:
+def test_many_hosts_pass_through_all_of_launch(tmp_path: Path, count: int) -> None:
     with Cluster(count) as cluster, closing(Desk(cluster, tmp_path)) as desk:
         viewer = desk.launch("--no-validate", "--", "hostname", fast=False).ended(limit=120)
         lines = [line for line in viewer.stdout.splitlines() if line.endswith(f"| {socket.gethostname()}")]
@@ -148,7 +148,7 @@ def full(desk: Desk) -> tuple[Viewer, str]:
     return viewer, run
 
 
-def test_with_room_again_the_rest_is_fetched_and_the_run_ends(desk: Desk, disk: Path) -> None:
+def test_once_there_is_space_the_rest_is_fetched_and_the_run_ends(desk: Desk, disk: Path) -> None:
     viewer, run = full(desk)
     status = desk.start("status", run).ended()
     assert "exited" in status.stdout
@@ -163,7 +163,7 @@ def test_with_room_again_the_rest_is_fetched_and_the_run_ends(desk: Desk, disk: 
 
 
 @pytest.mark.usefixtures("disk")
-def test_a_stop_ends_the_run_whatever_waits(desk: Desk) -> None:
+def test_a_stop_ends_the_run_whatever_is_pending(desk: Desk) -> None:
     """Its tasks were done before: it has succeeded."""
     desk.timings = {"catch_up": 0.5}
     viewer, run = full(desk)
@@ -176,7 +176,7 @@ def test_a_stop_ends_the_run_whatever_waits(desk: Desk) -> None:
     assert "of its log are not here" in stop.stderr
 
 
-def test_a_viewer_reports_a_disk_on_which_no_event_finds_room(desk: Desk, disk: Path) -> None:
+def test_a_viewer_reports_a_disk_too_full_for_events(desk: Desk, disk: Path) -> None:
     desk.script("long.py", "import time\nprint('up', flush=True)\ntime.sleep(3600)\n")
     run = desk.detached("--", "long.py")
     until("both live", lambda: len(desk.task_pids(run)) == 2)

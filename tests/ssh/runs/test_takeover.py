@@ -44,7 +44,7 @@ def taken_over(desk: Desk, run: str) -> None:
     until("it took over", lambda: len(desk.named("RunAdopted", run)) == 1)
 
 
-def test_nothing_is_started_by_a_forged_plan_and_no_secret_leaves(desk: Desk) -> None:
+def test_a_forged_plan_starts_nothing_and_leaks_no_secret(desk: Desk) -> None:
     """Both nodes keep the same forged plan of a run that is real, with restarts and a stranger's command."""
     desk.timings = FAST
     run = desk.detached(*counting(desk))
@@ -85,7 +85,7 @@ def sealed_run(desk: Desk, *words: str) -> str:
     return run
 
 
-def test_a_keeper_whose_folder_was_removed_leaves_the_run_to_the_next(desk: Desk) -> None:
+def test_a_keeper_whose_folder_was_removed_hands_over_the_run(desk: Desk) -> None:
     """It was out of reach, and its agents kept the ports: no run could be started any more."""
     viewer = desk.launch(*counting(desk))
     run = desk.run_id()
@@ -99,7 +99,7 @@ def test_a_keeper_whose_folder_was_removed_leaves_the_run_to_the_next(desk: Desk
     desk.nothing_is_left(run)
 
 
-def test_with_the_key_a_run_is_started_again_from_elsewhere(desk: Desk) -> None:
+def test_with_the_key_a_run_can_be_restarted_from_elsewhere(desk: Desk) -> None:
     run = sealed_run(desk)
     # One node lies about a later attempt, the other one has what the controller gave it.
     first, canary = desk.cluster.hosts[0], desk.folder / "canary"
@@ -119,7 +119,7 @@ def test_with_the_key_a_run_is_started_again_from_elsewhere(desk: Desk) -> None:
     assert not canary.exists()
 
 
-def test_without_the_key_a_run_is_followed_and_not_started_again(desk: Desk) -> None:
+def test_without_the_key_a_run_is_followed_but_not_restarted(desk: Desk) -> None:
     run = sealed_run(desk)
     key = desk.config / "orchestrate" / "key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
@@ -134,7 +134,7 @@ def test_without_the_key_a_run_is_followed_and_not_started_again(desk: Desk) -> 
         assert desk.named("RunEnded", run)[0]["attempts"] == 1
 
 
-def test_without_the_key_a_run_is_stopped(desk: Desk) -> None:
+def test_without_the_key_a_run_can_be_stopped(desk: Desk) -> None:
     run = sealed_run(desk)
     desk.config = desk.folder / "another machine's config"
     with desk.elsewhere():
@@ -143,7 +143,7 @@ def test_without_the_key_a_run_is_stopped(desk: Desk) -> None:
     desk.nothing_is_left(run)
 
 
-def test_runs_that_a_node_makes_up_do_not_hide_the_one_that_is_meant(desk: Desk) -> None:
+def test_runs_invented_by_a_node_do_not_hide_the_real_one(desk: Desk) -> None:
     run = sealed_run(desk)
     first = desk.cluster.hosts[0]
     for other in (f"{run}-x", "20991231-235959-evil"):  # the newest of all
@@ -155,7 +155,7 @@ def test_runs_that_a_node_makes_up_do_not_hide_the_one_that_is_meant(desk: Desk)
     desk.nothing_is_left(run)
 
 
-def test_an_old_plan_that_is_played_back_starts_nothing(desk: Desk) -> None:
+def test_a_replayed_old_plan_starts_nothing(desk: Desk) -> None:
     """Of a run that another host does not know any more; it is the user's own, with their seal."""
     run = sealed_run(desk)
     desk.start("stop", run).wait()

@@ -91,7 +91,7 @@ def boards(desk: Desk) -> list[int]:
     return [pid for pid in pids() if mark in cmdline(pid)]
 
 
-def test_all_tasks_are_seen_while_they_write_and_it_ends_with_the_command(desk: Desk, writing: Path) -> None:
+def test_tensorboard_shows_all_tasks_live_and_ends_with_the_command(desk: Desk, writing: Path) -> None:
     viewer, url = board(desk, Path(training_python()).parent)
     hosts = [host.name for host in desk.cluster.hosts]
     until("all hosts are there", lambda: sorted(ask(url, "runs")) == [f"{host}/logs/train" for host in hosts])
