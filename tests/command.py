@@ -1,13 +1,13 @@
-"""`orchestrate` in processes forked from one that has imported it: no start of Python for each command.
+"""`orchestrate` in processes forked from one that has imported it: commands skip Python's startup.
 
-A start of Python with all that a launch and its keeper import takes half a second of a core, and the tests
-give more than a thousand commands. What is forked is a process of its own with the words, the environment,
-the folder and the streams that it was asked to have, and with the status that it ends with. Its entries in
-/proc (`cmdline`, `environ`) are those of the process that it was forked from. Training processes are forked
-likewise, from one that has imported TensorFlow: tests/tf/zygote.py.
+Starting Python with everything that a launch and its keeper import takes half a second of a core, and the
+tests run more than a thousand commands. Each command is a separate process with the requested arguments,
+environment, folder, and streams, and with its own exit status. Its entries in /proc (`cmdline`, `environ`)
+are those of the process that it was forked from. Training processes are forked in the same way, from one
+that has imported TensorFlow: tests/tf/zygote.py.
 
-Many tests start the true command: those of terminals, of signals at the start, of what is loaded, with code
-that runs before it, through a shell, in containers.
+Many tests start the real command: those about terminals, signals during startup, or loaded modules, those
+with code that runs before it, and those that use a shell or a container.
 """
 
 import atexit
@@ -36,10 +36,10 @@ _STAYS_OUT = ("orchestrator.node", "orchestrator._shipped", "orchestrator.__main
 
 
 class Forked:
-    """A running command, with what the tests use of `subprocess.Popen`."""
+    """A running command, with the part of `subprocess.Popen` that the tests use."""
 
     def __init__(self, end: int) -> None:
-        """`end` tells its pid, and its status in time."""
+        """Read the pid from `end`, which later delivers the exit status."""
         self._end = end
         self.returncode: int | None = None
         self.pid = int(self._line())
@@ -58,7 +58,7 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        # One that has ended may have been reaped before we heard of it: its number is nobody's for long.
+        # A process that has ended may already have been reaped, and its pid may be reused soon.
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -74,13 +74,13 @@ class Forked:
         line = b""
         while not line.endswith(b"\n"):
             piece = os.read(self._end, 1)
-            assert piece, "what forks commands has ended"
+            assert piece, "the process that forks commands has ended"
             line += piece
         return line.decode()
 
 
 class Nursery:
-    """A process that has imported what others need, and forks them."""
+    """A process that has imported the modules its children need, and forks them."""
 
     def __init__(self, python: str, program: str, started_in: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -94,14 +94,14 @@ class Nursery:
                 env={**started_in, "PYTHONPATH": str(ROOT)},
                 cwd=ROOT,
                 pass_fds=(channel,),
-                start_new_session=True,  # without a terminal that a command could ask
+                start_new_session=True,  # without a terminal for prompts
             )
         atexit.register(self.close)
 
     def start(
         self, words: Sequence[str], cwd: Path, env: Mapping[str, str], streams: Sequence[int]
     ) -> Forked:
-        """Start what `words` are for the program, with what are to be its 0, 1 and 2."""
+        """Fork a process with these arguments, and `streams` as its descriptors 0, 1, and 2."""
         end, theirs = os.pipe()
         try:
             data = json.dumps({"words": list(words), "cwd": str(cwd), "env": dict(env)}).encode()
@@ -118,13 +118,13 @@ class Nursery:
 
 @functools.cache
 def _nursery(started_in: tuple[tuple[str, str], ...]) -> Nursery:
-    """One for each way of starting Python that a test asks for; there is one, as a rule."""
+    """Return the nursery for these variables of Python's startup; usually there is only one."""
     return Nursery(sys.executable, _PROGRAM, dict(started_in))
 
 
 def start(words: Sequence[str], cwd: Path, env: Mapping[str, str], streams: tuple[int, int, int]) -> Forked:
-    """Start `orchestrate words...` in a folder, with an environment and what are to be 0, 1 and 2."""
-    # What an interpreter looks at when it starts, and we cannot change later.
+    """Start `orchestrate words...` in a folder, with this environment and these descriptors 0, 1, and 2."""
+    # Variables that the interpreter reads at startup, and that cannot be changed later.
     started_in = {
         name: value
         for name, value in env.items()
@@ -136,7 +136,7 @@ def start(words: Sequence[str], cwd: Path, env: Mapping[str, str], streams: tupl
 def run(
     words: Sequence[str], cwd: Path, env: Mapping[str, str], limit: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
-    """`orchestrate words...` with nothing to read, to its end: what `subprocess.run` would give."""
+    """Run `orchestrate words...` without input to its end, and return the result as `subprocess.run` does."""
     with (
         Path(os.devnull).open("rb") as stdin,
         tempfile.TemporaryFile("w+", encoding="utf-8") as out,
@@ -154,11 +154,11 @@ def run(
         return subprocess.CompletedProcess(list(words), status, out.read(), err.read())
 
 
-# --- the process that forks ---
+# --- The forking process ---
 
 
 def _import_all() -> None:
-    """Whatever a command may import, and the agent's bundle, which each would make again."""
+    """Import everything a command may need, and build the agent's bundle once for all of them."""
     import orchestrator
     from orchestrator.node.serve import bootstrap
 
@@ -178,11 +178,11 @@ def serve() -> None:
 
 
 def fork_for_each_request() -> tuple[dict[str, Any], list[int]]:
-    """Return in each forked process, with its request and streams; end when nobody asks any more."""
+    """Return in each forked process, with its request and streams; end when the requests do."""
     assert threading.active_count() == 1
     gc.collect()
-    gc.freeze()  # else the first collection of each forked process copies all of it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the commands
+    gc.freeze()  # otherwise the first collection in each forked process copies all of this memory
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the commands
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)
@@ -221,13 +221,13 @@ def _reap(ends: dict[int, int]) -> None:
         if pid == 0:
             return
         end = ends.pop(pid)
-        with contextlib.suppress(BrokenPipeError):  # nobody wants to know
+        with contextlib.suppress(BrokenPipeError):  # the caller is gone
             os.write(end, b"%d\n" % os.waitstatus_to_exitcode(status))
         os.close(end)
 
 
 def become(request: dict[str, Any], streams: Sequence[int]) -> None:
-    """Be what `python -c PROGRAM WORDS` would be at its first line."""
+    """Turn this process into `python -c PROGRAM WORDS` at its first line."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -255,7 +255,7 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> None:
 
 
 def _fork_keeper(stdin: int) -> int:
-    """Stand in for `spawn` of a keeper's Python: what it would import is here, and there are no threads."""
+    """Replace `spawn` of a keeper's Python: its imports are already loaded, and there are no threads."""
     from orchestrator.node.base.descriptors import close_others
     from orchestrator.verbs import keeping
 

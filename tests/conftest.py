@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Options, fixtures, and settings for all tests."""
 
 import signal
 from collections.abc import Iterator
@@ -29,22 +29,22 @@ def usable_rsync() -> None:
 
 @pytest.fixture
 def cleaning() -> Iterator[None]:
-    """An orphan that one of these tests looks at is nobody's for the others: they would end it."""
+    """Keep tests that clean or inspect orphans from running together: one would end the other's."""
     with exclusive("clean"):
         yield
 
 
 # Each test of these keeps the cores busy for seconds.
 _LONG = ("tf", "frameworks", "scripts", "slurm", "failnth")
-# What some tests may take who do not say it themselves; the first one's time has what all of them need, too.
+# Timeouts of tests that set none; the first test of a folder also pays for what all of them need.
 _SECONDS = {"tf": 300, "frameworks": 300, "slurm": 300, "cluster": 600}
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the long ones in every other of the equal parts that pytest-xdist hands its workers.
+    """Put the long tests first in every other of the equal parts that pytest-xdist gives its workers.
 
-    The tests in the parts between mostly wait.
+    The tests in the other parts mostly wait.
     """
     for item in items:
         seconds = _SECONDS.get(item.path.relative_to(config.rootpath).parts[1])
@@ -62,11 +62,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for part in parts for item in part]
 
 
-# How fast examples are made says more of the machine's other work than of the code.
+# The speed of generating examples depends more on the machine's load than on the code.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
 
-# `nohup`, and a shell that starts them in the background, have signals ignored by all that is started below.
+# Under `nohup`, or started in the background by a shell, every child process inherits ignored signals.
 for number, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),

@@ -1,4 +1,4 @@
-"""Damages the folders of runs in random ways, and calls every verb on them: see scripts/corrupt."""
+"""Damages run folders at random, and calls every verb on them: see scripts/corrupt."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from tests.ports import free_ports
 from tests.processes import bearers
 from tests.verbs import LIMIT, Called, call, kill_keeper, until, wait_for_keeper
 
-# Every verb that looks at runs. RUN is the damaged one, AWAY a folder for what is pulled.
+# Every verb that reads runs. RUN is the damaged one, AWAY a folder for pulled files.
 VERBS = (
     "runs",
     "runs --json",
@@ -42,13 +42,13 @@ ODD_VALUES: tuple[Any, ...] = (
 
 
 class Ground:
-    """Two hosts on this machine without SSH, and two runs that have ended: one to be damaged, one not."""
+    """Two hosts on this machine without SSH, and two finished runs: one to damage, one to leave intact."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.project = folder / "project"
         self.project.mkdir(parents=True)
-        self.whole = folder / "whole"  # the state folder, as it was
+        self.whole = folder / "whole"  # the state folder before any damage
         ports = free_ports(2)
         hosts = [
             f'[[host]]\nname = "n{number}"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}\n'
@@ -65,7 +65,7 @@ class Ground:
         self.said = self.about_other(self.whole)
 
     def launch(self, state: Path, script: str, *options: str, status: int = 0) -> str:
-        """A run's id, once it has ended, or with --detach once it was started."""
+        """Launch a run, and return its id once it has ended, or with --detach once it has started."""
         before = set(_runs(state))
         words = ["launch", "--skip-preflight", "--no-validate", *options, "--", script]
         called = call(words, self.project, state)
@@ -73,7 +73,7 @@ class Ground:
         return (set(_runs(state)) - before).pop()
 
     def about_other(self, state: Path) -> list[str]:
-        """What is said of the run that nobody damages."""
+        """Return the output about the undamaged run."""
         tail = call(["tail", "--no-follow", "-n", "all", self.other], self.project, state)
         rows = [line for line in call(["runs"], self.project, state).out.splitlines() if self.other in line]
         status = call(["status", self.other], self.project, state)
@@ -81,7 +81,7 @@ class Ground:
         return [str(tail.status), tail.out, *squeezed, str(status.status), status.out]
 
     def alive(self, run: str) -> list[int]:
-        """The processes that bear the run's cookie."""
+        """Return the processes with the run's cookie."""
         return bearers(run)
 
 
@@ -99,7 +99,7 @@ class Wrong:
 
 
 def play(ground: Ground, seed: int, calls: int) -> Iterator[Wrong | None]:
-    """Damage a copy of everything, then call verbs; one item a call: what was wrong with it, or None."""
+    """Damage a copy of everything, then call verbs; yield one item per call: the problem, or None."""
     draw = random.Random(seed)
     state = ground.folder / f"state-{seed}"
     shutil.copytree(
@@ -124,7 +124,7 @@ def play(ground: Ground, seed: int, calls: int) -> Iterator[Wrong | None]:
 
 
 def play_alive(ground: Ground, seed: int) -> Iterator[Wrong | None]:
-    """Damage a run whose tasks live: `stop` ends them all the same."""
+    """Damage a run with live tasks: `stop` must still end them."""
     draw = random.Random(seed)
     state = ground.folder / f"state-{seed}"
     run = ground.launch(state, "long.py", "--detach")
@@ -147,10 +147,10 @@ def play_alive(ground: Ground, seed: int) -> Iterator[Wrong | None]:
 
 
 def wrong_with(called: Called) -> str:
-    """What no call may do, whatever it found."""
+    """Return what the call did that no call may do; "" if nothing."""
     if called.status is None:
         return f"did not end within {LIMIT:.0f} s"
-    if called.status not in (0, 1, 2, 3, 130):  # 130: what a run ended with that was stopped
+    if called.status not in (0, 1, 2, 3, 130):  # 130: the status of a stopped run
         return f"ended with {called.status}"
     if "Traceback" in called.err or "a bug in orchestrate" in called.err + called.out:
         return "a traceback, or a bug"
@@ -167,7 +167,7 @@ def _damage(draw: random.Random, folder: Path) -> str:
     kind = draw.choice(_KINDS)
     try:
         kind(draw, path)
-    except OSError as error:  # it is missing since it was damaged before
+    except OSError as error:  # missing since earlier damage
         return f"{path.name}: {error.strerror}"
     return f"{path.name}: {kind.__name__.strip('_')}"
 
@@ -216,14 +216,14 @@ def _deep(draw: random.Random, path: Path) -> None:
 
 
 def _odd_value(draw: random.Random, path: Path) -> None:
-    """Another value in the place of one, in what is JSON; else as `_flipped`."""
+    """Replace one value in JSON; anything else is damaged as by `_flipped`."""
     text = path.read_text(errors="replace")
     whole = path.name == "plan.json"
     lines = [text] if whole else text.splitlines()
     try:
         at = draw.randrange(len(lines))
         document = json.loads(lines[at])
-    except (ValueError, RecursionError):  # another damage has nested it deep
+    except (ValueError, RecursionError):  # nested deeply by earlier damage
         _flipped(draw, path)
         return
     places = list(_places(document))

@@ -1,4 +1,4 @@
-"""Tests that look at the whole machine, one at a time, whichever worker or clone runs them."""
+"""Locks for tests that need the whole machine, shared by all workers and clones."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Folders of tests: on a disk of their own, long untouched, and removed while somebody writes into them."""
+"""Folders for tests: on a separate disk, with old timestamps, or removed while being written."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from tests.processes import called
 
 @contextmanager
 def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A file system of its own in that folder; where none can be mounted, the test is skipped."""
+    """Mount a separate file system on that folder, or skip the test if that is impossible."""
     folder.mkdir(mode=0o700, exist_ok=True)
     made = called(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder])
     if made.returncode and not (os.environ.get("CI") and os.geteuid() == 0):
@@ -28,7 +28,7 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
 
 
 def age(seconds: float, *folders: Path) -> None:
-    """As if nobody had touched them or anything in them for so long."""
+    """Set the timestamps of paths and their contents back by that many seconds."""
     then = time.time() - seconds
     for folder in folders:
         for place in (*folder.rglob("*"), folder):
@@ -38,7 +38,7 @@ def age(seconds: float, *folders: Path) -> None:
 def remove(folder: Path) -> None:
     """Remove a folder, as `until rm -rf FOLDER; do :; done` does.
 
-    A writer may make a file after the folder was read and before it is removed.
+    A writer may create a file after the folder was listed and before it is removed.
     """
     while folder.exists():
         shutil.rmtree(folder, ignore_errors=True)

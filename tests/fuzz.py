@@ -1,4 +1,4 @@
-"""Mutated answers of a recorded agent through the controller's way of reading them, and mutated lines."""
+"""Feeds mutated replies of a recorded agent, and mutated lines, to the controller's readers."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ _NO_JSON = (b"[" * 5000, b'{"a":' * 5000, b"NaN", b"\xff", b"1e999", b'"', b"}")
 
 
 def mutated(dice: random.Random, header: Any) -> Any:
-    """JSON with one or a few of its values, names or lengths changed."""
+    """Return JSON with one or a few of its values, names, or lengths changed."""
     made = json.loads(json.dumps(header))
     for _ in range(dice.choice((1, 1, 1, 2, 4))):
         made = _changed(dice, made)
@@ -55,7 +55,7 @@ def _changed(dice: random.Random, value: Any) -> Any:
 
 
 def damaged(dice: random.Random, data: bytes) -> bytes:
-    """Bytes with a few of them flipped, cut out, repeated or added."""
+    """Return bytes with a few of them flipped, cut out, repeated, or added."""
     made = bytearray(data)
     for _ in range(dice.choice((1, 1, 2, 5))):
         at, size = dice.randrange(len(made) + 1), dice.choice((1, 2, 8, 100))
@@ -79,7 +79,7 @@ def damaged(dice: random.Random, data: bytes) -> bytes:
 
 
 def conversation(folder: Path) -> tuple[dict[str, Any], list[Said]]:
-    """A real agent's hello, and all it says to a controller that asks it for everything."""
+    """Record a real agent's hello and its replies to every request of the controller."""
     lab = Lab(folder)
     try:
         asker = Asker(lab)
@@ -91,7 +91,7 @@ def conversation(folder: Path) -> tuple[dict[str, Any], list[Said]]:
 
 
 class Strict(logging.Logger):
-    """What the reader would only log is raised."""
+    """Raises errors that the reader would only log."""
 
     def exception(self, *_: object, **__: object) -> None:
         raise  # noqa: PLE0704 - what is being handled
@@ -101,7 +101,7 @@ class Strict(logging.Logger):
 
 
 class _Tape:
-    """A connection over which mutated bytes come."""
+    """A connection that delivers mutated bytes."""
 
     remark = ""
 
@@ -132,7 +132,7 @@ class _Tape:
 
 
 def play(dice: random.Random, hello: dict[str, Any], said: Sequence[Said]) -> str:
-    """One conversation, mutated; return how it ended. Any error that is not our own is raised."""
+    """Play one mutated conversation; return how it ended. Raise any error that is not our own."""
     sessions.log = Strict("strict")
     news: list[TaskNews | Lost] = []
     session: Any = Session(host("gpu-1"), _Tape(b"", dice), news.append)  # type: ignore[arg-type]
@@ -173,7 +173,7 @@ def _stream(dice: random.Random, hello: dict[str, Any], some: Sequence[Said]) ->
 
 
 def _frame(header: Any, payload: bytes) -> bytes:
-    """A frame, whatever its header is, and without a bound."""
+    """Encode a frame with any header and of any size."""
     head = json.dumps(header).encode()
     return struct.pack(">II", len(head), len(payload)) + head + payload
 
@@ -207,12 +207,12 @@ READERS: Mapping[str, tuple[Callable[[bytes], object], tuple[Any, ...]]] = {
 
 
 def read(dice: random.Random, kind: str) -> str:
-    """One mutated line; return what came of it. An error that its readers do not expect is raised."""
+    """Read one mutated line; return the outcome. Raise any error that its readers do not expect."""
     reader, known = READERS[kind]
     line = dice.choice(known)
     data = json.dumps(mutated(dice, line) if dice.random() < 0.7 else line).encode()
     try:
         reader(damaged(dice, data) if dice.random() < 0.4 else data)
-    except ValueError:  # msgspec's errors among them
+    except ValueError:  # includes msgspec's errors
         return "refused"
     return "read"

@@ -1,15 +1,15 @@
-"""Golden files: the text that the product prints stands in one file below tests/golden, and nowhere else."""
+"""Golden files: each text that the product prints is kept in one file below tests/golden only."""
 
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "golden"
 
-# Set by the option --update-golden: files are rewritten, and whoever reviews the change reads the difference.
+# Set by the option --update-golden: files are rewritten, and the reviewer reads the diff.
 update = False
 
 
 def matches_golden(name: str, text: str) -> None:
-    """Assert that the text is that of tests/golden/NAME."""
+    """Assert that the text equals tests/golden/NAME."""
     path = FOLDER / name
     if update:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Answers of nvidia-smi that other people recorded, and a fake nvidia-smi that gives them: no GPU is here.
+"""Output of nvidia-smi recorded on real GPUs, and a fake nvidia-smi that replays it without a GPU.
 
 H100 and RTX_2080, both idle, are of github.com/utkuozdemir/nvidia_gpu_exporter, its files
 internal/captures/linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01.txt, samples/output_ubuntu_20.04_v465.27.txt.
@@ -73,7 +73,7 @@ for row in rows:
 def fake_nvidia(
     folder: Path, cards: Sequence[Mapping[str, str]], users: Sequence[Mapping[str, str]] = ()
 ) -> str:
-    """Make nvidia-smi and dmesg in a folder, which print what stands beside them; return a PATH with both."""
+    """Create a fake nvidia-smi and dmesg that print files next to them; return a PATH with both."""
     folder.mkdir(exist_ok=True)
     (folder / "cards.json").write_text(json.dumps([cards, users]))
     (folder / "kernel").write_text(XIDS)

@@ -1,4 +1,4 @@
-"""Scripts that are started by their name run with the Python that scripts/setup made."""
+"""Lets scripts that are started by name run with the Python that scripts/setup created."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ VENV = Path(__file__).resolve().parents[1] / ".venv"
 
 
 def use_it() -> None:
-    """Start the running script again with the clone's own Python, unless that runs it already."""
+    """Restart the running script with the clone's own Python, unless it already uses it."""
     if Path(sys.prefix) == VENV:
         return
     python = VENV / "bin" / "python"

@@ -1,4 +1,4 @@
-"""README's picture: what the live display shows at one moment of a recorded run.
+"""README's picture: the live display at one moment of a recorded run.
 
 The recording has the run's events as lines of JSON, after a line with the command and the tasks' figures at
 the moment of the picture. The clock stands at the recorded times: the same recording gives the same picture.
@@ -24,14 +24,14 @@ COLUMNS, LINES = 118, 32
 
 
 class Moment(Struct, frozen=True):
-    """What the picture shows, and no event has."""
+    """Values in the picture that come from no event."""
 
     command: str
     vitals: Vitals
 
 
 class _Recorded(Clock):
-    """Shows the time of the event that is replayed."""
+    """A clock that shows the time of the replayed event."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -44,7 +44,7 @@ class _Recorded(Clock):
 
 
 class _Screen(Live):
-    """The live display; what it would draw is kept."""
+    """A live display that keeps what it would draw."""
 
     def __init__(self, clock: Clock) -> None:
         self.rows: list[Row] = []

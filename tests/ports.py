@@ -1,13 +1,13 @@
-"""Ports for what a test starts later: until then nobody else has them, whichever worker or clone asks."""
+"""Ports that a test uses later, reserved across all pytest workers and clones until then."""
 
 import os
 import random
 import socket
 from collections import deque
 
-# Below those that the kernel hands out to outgoing connections, and those of rehearsals.
+# Below the kernel's range for outgoing connections, and that of rehearsals.
 _RANGE = range(10_000, 15_000)
-_MOST = 200  # claims of one process: whoever asked for the older ones is over
+_MOST = 200  # claims of one process; the tests that requested older ones have ended
 _claims: deque[int] = deque()
 
 
@@ -16,7 +16,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nothing listens on; a claim on each keeps other tests from it, and ends with this process."""
+    """Return free ports, each reserved against other tests until this process ends."""
     found: list[int] = []
     for port in random.SystemRandom().sample(_RANGE, len(_RANGE)):
         if len(found) == count:
@@ -42,7 +42,7 @@ def _claim(port: int) -> bool:
 
 
 def _listen(port: int) -> socket.socket:
-    """On every address, as TensorFlow does; raise OSError when that is not possible."""
+    """Listen on every address, as TensorFlow does; raise OSError if that is impossible."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))

@@ -1,4 +1,4 @@
-"""A program of a test, run to its end, and what /proc says of those that are alive."""
+"""Programs run to their end, and live processes as /proc shows them."""
 
 import contextlib
 import os
@@ -20,17 +20,17 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def cmdline(pid: int) -> bytes:
-    """Return the words of a process, each with a NUL behind it; nothing for one that is gone."""
+    """Return the arguments of a process, each followed by a NUL; empty if it is gone."""
     return _read(pid, "cmdline")
 
 
 def environ(pid: int) -> bytes:
-    """Return the environment that a process was started with; nothing for a zombie."""
+    """Return the environment a process was started with; empty for a zombie."""
     return _read(pid, "environ")
 
 
 def cookies(pid: int) -> list[str]:
-    """Return the tasks that a process says it belongs to, as RUN/ATTEMPT/ROLE/INDEX/..."""
+    """Return the tasks in a process's cookie, as RUN/ATTEMPT/ROLE/INDEX/..."""
     mark = b"ORCHESTRATE_TASK="
     entries = environ(pid).split(b"\0")
     return [entry.removeprefix(mark).decode(errors="replace") for entry in entries if entry.startswith(mark)]
@@ -46,7 +46,7 @@ def bearers(run: str, task: str | None = None) -> list[int]:
 
 
 def opened(pid: int) -> list[str]:
-    """What a process has open; one file that it closes meanwhile hides no other."""
+    """Return the open files of a process, skipping any that it closes meanwhile."""
     found = []
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):
@@ -56,9 +56,9 @@ def opened(pid: int) -> list[str]:
 
 
 def has_open(pid: int, file: os.stat_result, state: str = "") -> bool:
-    """Whether a process has that very file open: pipes and sockets of others may have its inode's number.
+    """Return whether a process has exactly this file open; pipes and sockets may share its inode number.
 
-    `state` is part of what /proc says of its descriptor.
+    `state` is part of what /proc shows for the descriptor.
     """
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):
@@ -70,7 +70,7 @@ def has_open(pid: int, file: os.stat_result, state: str = "") -> bool:
 
 
 def holder(lock: Path, *others: int) -> int:
-    """Return who holds a file's lock, 0 where nobody does; `others` share it and are not meant.
+    """Return the holder of a file's lock other than `others`, which share it; 0 if there is none.
 
     The lock was taken before the fork: in a container /proc/locks hides it, since its owner has ended.
     """
@@ -82,7 +82,7 @@ def holder(lock: Path, *others: int) -> int:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, and let go of its files."""
+    """Return whether a process has ended and released its files."""
     state = _read(pid, "stat").rpartition(b")")[2].split()
     return not state or state[0] in {b"Z", b"X"}
 
@@ -101,5 +101,5 @@ def descendants(roots: list[int]) -> list[int]:
 
 
 def called(argv: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-    """How a program has ended, and what it printed."""
+    """Run a program, and return its status and output."""
     return subprocess.run(argv, check=False, capture_output=True, text=True, **options)

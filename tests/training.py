@@ -1,4 +1,4 @@
-"""The Python that trains in tests."""
+"""The Python interpreters that train in tests."""
 
 import importlib.util
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def training_python() -> str:
-    """An interpreter with TensorFlow; without one the test fails: a skip would hide a hole."""
+    """Return an interpreter with TensorFlow; fail without one, since a skip would hide missing coverage."""
     given = os.environ.get("ORCHESTRATE_TEST_PYTHON")
     if given:
         return given
@@ -19,7 +19,7 @@ def training_python() -> str:
 
 
 def r_python() -> str:
-    """The interpreter for R's reticulate; empty where scripts/test found no R to use it."""
+    """Return the interpreter for R's reticulate; "" if scripts/test found no R."""
     return os.environ.get("ORCHESTRATE_TEST_R_PYTHON", "")
 
 
@@ -39,7 +39,7 @@ def _made(variable: str) -> str:
 
 
 def short(program: str) -> str:
-    """A program that trains for a moment, and ends with the same weights wherever it does."""
+    """Return a program that trains briefly and ends with the same weights everywhere."""
     seeded = "\ndef main() -> None:\n    tf.keras.utils.set_random_seed(7)\n"
     program = program.replace("epochs=3, steps_per_epoch=20", "epochs=1, steps_per_epoch=5")
     return program.replace("\ndef main() -> None:\n", seeded)

@@ -1,4 +1,4 @@
-"""Verbs called as a person calls them, and keepers of runs that are killed."""
+"""Calls of verbs as a user makes them, and runs whose keepers are killed."""
 
 import contextlib
 import fcntl
@@ -15,7 +15,7 @@ from tests.exclusive import exclusive
 from tests.polling import poll
 from tests.processes import has_open, pids
 
-LIMIT = 60.0  # seconds; a bound on what must happen, never a wait
+LIMIT = 60.0  # seconds; an upper bound, never a fixed wait
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Called:
 
 
 def call(words: Sequence[str], folder: Path, state: Path) -> Called:
-    """Run one command line in a process of its own, forked: no import, no start of Python.
+    """Run one command line in a forked process, without Python's startup and imports.
 
-    `clean` would end the orphans that other tests look at, of other clones too.
+    `clean` would end the orphans that other tests inspect, even those of other clones.
     """
     with exclusive("clean") if words[0] == "clean" else contextlib.nullcontext():
         return _call(words, folder, state)
@@ -55,7 +55,7 @@ def until(what: str, condition: Callable[[], Any]) -> None:
 
 
 def kill_keeper(folder: Path) -> None:
-    """Kill the process that has the run's lock open, and wait until the lock is free."""
+    """Kill the process that holds the run's lock, and wait until the lock is free."""
     for pid in keepers(folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -63,13 +63,13 @@ def kill_keeper(folder: Path) -> None:
 
 
 def keepers(folder: Path) -> list[int]:
-    """The processes that have the run's lock open: one, or none."""
+    """Return the processes that have the run's lock open: one, or none."""
     lock = (folder / "keeper.lock").stat()
     return [pid for pid in pids() if has_open(pid, lock)]
 
 
 def wait_for_keeper(folder: Path) -> None:
-    """Until no process holds the run."""
+    """Wait until no process holds the run's lock."""
 
     def free() -> bool:
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def wheel(folder: Path, name: str, version: str, source: str, module: str = "") -> Path:
-    """A pure wheel (PEP 427) with one module, of its name or another; the folder is an index, too."""
+    """Create a pure wheel (PEP 427) with one module; the folder also serves as an index."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
     page = folder / name.replace("_", "-") / "index.html"
     page.parent.mkdir(exist_ok=True)
