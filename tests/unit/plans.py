@@ -1,4 +1,4 @@
-"""Plans for tests: made by hand from a few words, or any plan at all."""
+"""Plans for tests, built by hand from a few values, or generated at random."""
 
 from collections.abc import Mapping
 

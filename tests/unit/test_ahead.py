@@ -1,4 +1,4 @@
-"""What a program imports first, and when nothing may be imported ahead of it."""
+"""What a program imports first, and when nothing may be imported ahead of its start."""
 
 # ruff: noqa: E501
 

@@ -30,7 +30,7 @@ class Size(NamedTuple):
     tokens: int
 
 
-# Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
+# Per room of orchestrator/ ("" for the modules outside rooms), and for each other part as a whole.
 BUDGET = {
     "": Size(23, 3_603, 19_557),
     "checks": Size(5, 1_169, 8_866),
@@ -82,7 +82,7 @@ def sources() -> Iterator[Path]:
 
 
 def tokens_of(path: Path) -> int:
-    """Count an f-string as one token, as Python 3.11 does; later ones have tokens for its parts."""
+    """Count an f-string as one token, as Python 3.11 does; later versions split it."""
     counted, depth = 0, 0
     with path.open("rb") as file:
         for token in tokenize.tokenize(file.readline):
@@ -138,7 +138,7 @@ def test_no_folder_is_crowded() -> None:
 
 
 def table() -> str:
-    """Return the rows of BUDGET, and TOTAL, as they are measured."""
+    """Return the rows of BUDGET, and TOTAL, as measured."""
     sizes = measured()
     rows = {**sizes, "total": total(sizes)}
     return "\n".join(f'    "{room}": Size({n.files}, {n.lines:_}, {n.tokens:_}),' for room, n in rows.items())

@@ -1,4 +1,4 @@
-"""Judgements of preflight: a row of facts, and what is said of it."""
+"""Conclusions of preflight: a row of facts, and the resulting report."""
 
 import re
 import time
@@ -26,7 +26,7 @@ NEEDS = Needs(needed=True, legacy_keras=True)
 
 
 def report(name: str = "gpu-01", **changes: Any) -> HostReport:
-    """A host on which all is well; `changes` replace parts of its answers, by dotted-like names a__b."""
+    """Return the report of a healthy host; `changes` replace parts of it by names like a__b for a.b."""
     number = int(name[-2:])
     host = Host(name, name, f"10.0.0.{number}", task_port=2222)
     hello = {
@@ -92,7 +92,7 @@ def of_level(results: Sequence[CheckReported], *levels: Level) -> list[tuple[str
 
 
 def in_words(results: Sequence[CheckReported]) -> str:
-    """All that is not well, and is an error of that host alone or of a pair, in words."""
+    """Return all problems of a host or a pair as text."""
     return "\n".join(
         f"    {each.level.value} {each.host}: {each.check}: {each.found}{' (between)' * each.between}\n"
         f"        why: {each.why}\n        try: {each.hint}"
@@ -119,7 +119,7 @@ def imports(*modules: dict[str, str], **fields: Any) -> wire.Imported:
     return wire.read({"modules": list(modules), **rest}, wire.Imported, "imports")
 
 
-# What a host says, beside one that is well.
+# Reports of one host, next to a healthy one.
 ALONE: list[dict[str, Any]] = [
     {"hello__python": "3.7.3"},
     {"facts__python": DEAD},
@@ -179,7 +179,7 @@ def test_problems_of_a_host_are_reported() -> None:
 
 FINE: list[dict[str, Any]] = [
     {"facts__packages": {"tensorflow-cpu": "2.21.0", "tf-keras": "2.21.3"}},
-    {"facts__packages": {"tensorflow": "2.15.1", "keras": "2.15.0"}},  # Keras 2 inside
+    {"facts__packages": {"tensorflow": "2.15.1", "keras": "2.15.0"}},  # contains Keras 2
     {"hello__python": "3.8.18"},
     {"facts__disk__state": None, "clock": -0.9},
     {"host__devices": ("0", "1"), "facts__gpus": GPUS},
@@ -205,7 +205,7 @@ FIRST = report("gpu-01", hello__state_place="1:2")
 TWIN = report("gpu-02", hello__boot_id="gpu-01", hello__state_place="1:2", ports=(2223,))
 CUDA, OLDER = "CUDA 12.8, NCCL 2.27.5, gloo", "CUDA 12.6, NCCL 2.26.2, gloo"
 PAIR_OF_GPUS = report("gpu-01", facts__gpus=GPUS)
-# Hosts beside each other, and what the job needs.
+# Several hosts, and the needs of the job.
 CLUSTERS: dict[str, tuple[tuple[HostReport, ...], Needs]] = {
     "two that are well": ((report(), report("gpu-02")), NEEDS),
     "a job that is no Python": ((report(**NO_TENSORFLOW),), Needs(needed=False, legacy_keras=False)),
@@ -269,7 +269,7 @@ def lacking(module: str, error: str) -> wire.Imported:
 
 
 def test_setup_is_suggested_for_an_environment_from_env() -> None:
-    """An environment that lacks a package is what [env] says: made anew it would lack it again."""
+    """An environment that lacks a package follows [env]: rebuilding it would not add the package."""
     needs = Needs(needed=True, legacy_keras=False, environment=MADE)
     python = f"envs/{MADE.name}/bin/python"
     own = {"host__python": f"{DEFAULT_WORKDIR}/{python}", "facts__python__path": f"/home/t/o/{python}"}
@@ -290,7 +290,7 @@ def test_setup_is_suggested_for_an_environment_from_env() -> None:
 
 
 def mesh(*hosts: str, ping: bool | None = True, **bad: str) -> list[PairReported]:
-    """All pairs, well but for `a_b="timed out"`: a does not reach b; `a_ALL`, `ALL_b` likewise."""
+    """Return healthy pairs except `a_b="timed out"`: a cannot reach b; `a_ALL` and `ALL_b` likewise."""
     pairs = []
     for source in hosts:
         for target in hosts:
@@ -386,7 +386,7 @@ MORE = [{"name": "ib0", "ip": "10.1.0.1"}, {"name": "ib1", "ip": "10.2.0.1"}]
     ],
 )
 def test_text_from_a_host_is_quoted_in_advice(changes: dict[str, Any]) -> None:
-    """Whoever copies the line after `try:` runs it on a machine of theirs."""
+    """The user may copy the line after `try:` and run it on their own machine."""
     two = [report("gpu-01", **changes), report("gpu-02")]
     address = two[0].host.address
     pairs = [
@@ -478,7 +478,7 @@ def test_a_sample_of_pairs_is_balanced_and_connects_all_hosts(count: int) -> Non
     assert sample(names, 16, "another") != chosen
 
 
-# --- The health of GPUs: recorded answers of nvidia-smi, and such with one field changed ---
+# --- GPU health: recorded output of nvidia-smi, also with one field changed ---
 
 NOW = 1_700_000_000 * 10**9
 OFF = "pid=1122, GPU has fallen off the bus."

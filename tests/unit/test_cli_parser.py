@@ -1,4 +1,4 @@
-"""Command lines: what they are read as, the one error that answers each mistake, and what a Tab offers."""
+"""Command lines: their parsed values, the single error for each mistake, and completions."""
 
 import os
 import shlex

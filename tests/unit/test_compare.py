@@ -1,4 +1,4 @@
-"""What `runs --diff` tells of two runs, of folders made by hand."""
+"""The report of `runs --diff` on two runs with handmade folders."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,7 @@ def lock(text: str) -> EnvironmentPlan:
 
 
 OTHER_DRIVER = tuple(described(name, driver="560", memory=1 << 30) for name in ("gpu-1", "gpu-2"))
-# Of the second run: (its events, what is not as in the first one)
+# For the second run: (its events, the differences from the first one)
 ROWS: dict[str, tuple[tuple[ev.Event, ...], dict[str, Any]]] = {
     "a pace that is close": ((), {"pace": 10.9}),
     "a pace": ((), {"pace": 5.0}),

@@ -1,4 +1,4 @@
-"""What hosts.toml means, and what is said of each mistake in it."""
+"""The meaning of hosts.toml, and the message for each mistake in it."""
 
 import json
 import os
@@ -94,7 +94,7 @@ OF_ROLES = """[defaults]\ncontainer = "all:1"
 [[host]]\naddress = "f"\nrole = "ps"\ncontainer = "all:1"
 """
 DEFAULTS = '[defaults]\nuser = "a"\nport = 1\n[[host]]\nssh = '
-# Unusual, and right.
+# Unusual but valid.
 HOSTS = (
     '[[host]]\nssh = "gpu-01"',
     '[[host]]\nname = "a"\naddress = "10.0.0.1"',
@@ -115,7 +115,7 @@ HOSTS = (
 
 
 def test_host_entries_are_read() -> None:
-    """Of each host its name, and what is not as in one of which nothing is said."""
+    """Each host's name, and its differences from a host without settings."""
     text = ""
     for given in HOSTS:
         text += f"{given.strip()}\n"
@@ -147,7 +147,7 @@ def test_the_example_is_valid_even_with_every_line_uncommented() -> None:
     assert shown >= {*HOST_KEYS, *JOB_KEYS}
 
 
-# --- Mistakes in hosts.toml: each is one line, with its place, and none only follows from another ---
+# --- Mistakes in hosts.toml: one line each, with its location, and no follow-up errors ---
 
 ONE = '[[host]]\nssh = "gpu-01"\n'
 TWO = ONE + '[[host]]\nssh = "gpu-02"\n'

@@ -1,4 +1,4 @@
-"""Data of this machine: read once, named by its content, cut into pieces."""
+"""Local data: read once, named by its content, and cut into pieces."""
 
 import os
 import random
@@ -64,7 +64,7 @@ def test_cached_digests_are_used_until_the_cache_is_damaged(
 def test_data_with_too_many_names_is_refused_before_it_is_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "_MOST_NAMED", 5 * 64)  # bytes: there are five digests, beside the names
+    monkeypatch.setattr(contents, "_MOST_NAMED", 5 * 64)  # bytes: five digests, plus the names
     monkeypatch.setattr(contents, "_hash", None)
     with pytest.raises(UsageError, match="names 4 files"):
         read(folder)

@@ -1,4 +1,4 @@
-"""What a task is told: by its framework, its hosts, the user and the defaults; and what is said about it."""
+"""The environment of a task: from its framework, hosts, the user, and defaults; and the notes on it."""
 
 import argparse
 import shlex
@@ -27,7 +27,7 @@ TRAIN = ("train.py",)
 
 PLAIN = "import tensorflow as tf\ntf.keras.Sequential()"
 OWN = "import keras"
-# Each program on one host and on two: what of its environment and notes is not as of PLAIN there.
+# Each program on one host and on two: how its environment and notes differ from PLAIN.
 PROGRAMS: dict[str, tuple[str, Job]] = {
     "keras": (OWN, Job()),
     "keras in a function": ("def f():\n    try:\n        import keras\n    except ImportError: pass", Job()),
@@ -61,7 +61,7 @@ def lines(plan: RunPlan) -> list[str]:
 
 
 def compared(plan: RunPlan, usual: RunPlan) -> list[str]:
-    """Only what differs."""
+    """Return only the differences."""
     new, old = lines(plan), lines(usual)
     return [
         *(f"  - {one}" for one in old if one not in new),
@@ -153,7 +153,7 @@ def test_the_keras_backend_is_noted_where_a_program_names_keras(
     assert ("Keras" in capsys.readouterr().out) is (command in NOTED)
 
 
-# (command, source, KERAS_BACKEND, what it is of)
+# (command, source, KERAS_BACKEND, its framework)
 SHOWN: list[tuple[str, str, str, FrameworkName]] = [
     ("train.py", "import tensorflow as tf", "", TF),
     ("train.py", "import torch.nn as nn", "", TORCH),
@@ -162,7 +162,7 @@ SHOWN: list[tuple[str, str, str, FrameworkName]] = [
     ("train.py", 'import importlib\nimportlib.import_module("tensorflow.v2")', "", TF),
     ("train.py", "import tensorflow_hub, numpy", "", TF),
     ("train.py", "import jax, tensorflow_datasets", "", JAX),
-    # Of several it is the one that trains on several tasks; tf.data is what feeds many programs of JAX.
+    # Of several, the one that supports distributed training; many JAX programs use tf.data only for input.
     ("train.py", "import tensorflow, torch\ntf.distribute.MirroredStrategy()", "", TF),
     ("train.py", "import tensorflow, jax\njax.distributed.initialize()", "", JAX),
     ("train.py", "import tensorflow as tf, torch", "", TF),
@@ -201,7 +201,7 @@ def test_the_framework_is_detected_from_program_command_or_environment() -> None
 
 
 ALL_HOSTS = "[fd00::5]:3000,[fd00::5]:3001,b:2222"
-# What programs read, and task 1 of three gets, on an IPv6 host: (framework, module, variables, their values).
+# What programs read, for task 1 of three on an IPv6 host: (framework, module, variables, their values).
 CONTRACTS = [
     (TORCH, "torch", "RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT", "1 3 1 fd00::5 3000"),
     # As torchrun's options read them, and accelerate's, which has the same parser.
@@ -235,7 +235,7 @@ def test_a_program_of_each_contract_finds_its_place(
 
 
 def launched(command: tuple[str, ...], hosts: str = "a,b") -> dict[str, str]:
-    """What orchestrate_rank.py, for other launchers, tells the second of two tasks."""
+    """Return the variables orchestrate_rank.py, for other launchers, sets for the second of two tasks."""
     options = argparse.Namespace(hosts=hosts, meet=None, roles="", first=0, port=None, wait=1)
     return orchestrate_rank.variables({"RANK": "1", "WORLD_SIZE": "2"}, options, command)
 
@@ -314,7 +314,7 @@ def test_a_script_that_does_not_wait_has_a_note(shell: str, leaves: bool) -> Non
     ],
 )
 def test_torchrun_standalone_trains_on_each_host(command: str, shell: str, alone: bool) -> None:
-    """PET_NNODES would have each wait for the others at a place of its own."""
+    """With PET_NNODES each would wait for the others at its own address."""
     words, sources = tuple(command.split(" ")), ("import torch",)
     plan = make(host("a"), host("b"), command=words, sources=sources, shell=shell)
     assert ("PET_NNODES" in plan.tasks[0].env) is not alone
@@ -335,7 +335,7 @@ def test_preflight_uses_the_framework_of_the_job_or_program(
 
 
 def test_orchestrate_rank_sets_the_same_variables() -> None:
-    """orchestrate_rank.py, for Slurm and Kubernetes, stands alone; the names are one contract."""
+    """orchestrate_rank.py, for Slurm and Kubernetes, is independent, but must use the same names."""
     hosts = [("a", 2222), ("a", 2223), ("[fd00::5]", 2222)]
     standing = Standing(1, (("a", 2222), ("a", 2223), ("fd00::5", 2222)), 1, 2, 0, 2, None)
     ours = {key: value for name in FRAMEWORKS for key, value in variables(name, standing, True).items()}

@@ -1,4 +1,4 @@
-"""The [env] table: the lock that is made of it, and the wheels for hosts without an index."""
+"""The [env] table: its lock, and the wheels for hosts without an index."""
 
 import contextlib
 import importlib.metadata
@@ -72,7 +72,7 @@ def test_a_platform_gets_the_packages_with_matching_markers() -> None:
 
 
 def published(name: str, *wheels: str, marker: str = "", sdist: bool = False) -> dict[str, Any]:
-    """A package of a pylock.toml with the wheels of these tags."""
+    """Return a package of a pylock.toml with wheels for these tags."""
     rows: dict[str, Any] = {"name": name, "version": "1.0"}
     rows |= {"wheels": [{"url": f"https://x/{name}-1.0-{tags}.whl"} for tags in wheels]} if wheels else {}
     return {**rows, **({"marker": marker} if marker else {}), **({"sdist": {}} if sdist else {})}
@@ -135,7 +135,7 @@ def test_uv_has_a_python_for_each_platform(target: Platform) -> None:
 def test_uv_for_another_platform_comes_from_its_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real download is part of scripts/matrix; the index of this one is a mock."""
+    """The real download is part of scripts/matrix; this index is a mock."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     version = importlib.metadata.version("uv")
 
@@ -159,7 +159,7 @@ LOCKED = "tensorflow-cpu==2.16.2\nnumpy==1.26.4 ; sys_platform == 'linux'\n"
 
 
 @pytest.mark.parametrize("which", [0, 1])
-# Cut, an environment would lack a package; None is a named pipe.
+# Truncated, an environment would lack a package; None is a named pipe.
 @pytest.mark.parametrize("damage", [b"tensorflow-cpu==2.16.2\n", b"\xff\xfe", None])
 def test_a_damaged_cached_lock_is_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None, which: int
@@ -176,7 +176,7 @@ def test_a_damaged_cached_lock_is_rebuilt(
     assert table is not None
     locked(table)
     locked(table)
-    assert len(made) == 1  # the second time it was there
+    assert len(made) == 1  # cached the second time
     names = (lock.recipe_digest(table), made[0].name)
     kept = tmp_path / "orchestrate" / "locks" / f"{names[which]}.txt"
     if damage is None:
@@ -207,7 +207,7 @@ def test_a_project_declares_its_supported_pythons(
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two packages, as this machine's index."""
+    """A folder with two packages as this machine's index."""
     folder = tmp_path / "wheelhouse"
     folder.mkdir()
     wheel(folder, "small", "1.0", "")
@@ -299,7 +299,7 @@ def test_a_file_of_another_tool_is_refused_with_a_working_fix(
 
 
 def test_pip_freeze_output_with_file_paths_can_be_resolved(tmp_path: Path, index: Path) -> None:
-    """conda installs from files: `pip freeze` writes their paths."""
+    """conda installs from files, and `pip freeze` prints their paths."""
     venv.create(tmp_path / "venv", with_pip=True)
     pip = [str(tmp_path / "venv/bin/python"), "-m", "pip", "--disable-pip-version-check"]
     subprocess.run([*pip, "install", "-q", str(index / "small-1.0-py3-none-any.whl")], check=True)
@@ -327,7 +327,7 @@ def test_an_index_named_only_in_the_file_is_refused_if_a_package_needs_it(tmp_pa
     assert "small==1.0+cu1" in caught.value.why
     path.write_text(f"{option}\nother\n")
     assert lock.resolve(Environment(str(path))).names == ("other",)
-    path.write_text("small\n")  # the way out
+    path.write_text("small\n")  # the suggested fix
     assert "small==1.0 " in lock.resolve(Environment(str(path))).text
 
 
@@ -413,7 +413,7 @@ def test_a_script_header_is_read(lines: str, found: tuple[str, ...] | str) -> No
 
 
 def test_uv_settings_matter_only_in_a_header_that_is_used() -> None:
-    """The fix that is suggested for one is an [env], which takes the place of the header."""
+    """The suggested fix is an [env] table, which replaces the header."""
     text = "# /// script\n# dependencies = ['x']\n# [tool.uv]\n# resolution = 'lowest'\n# ///\n"
     with pytest.raises(UsageError) as error:
         of_script(text, "my train.py")

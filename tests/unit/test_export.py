@@ -1,4 +1,4 @@
-"""Batch files and manifests of planned runs: golden files, and the schemas of Kubernetes."""
+"""Batch files and manifests of planned runs, checked by golden files and the schemas of Kubernetes."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def made(plan: RunPlan, table: Kubernetes = TABLE, *, jobset: bool = False) -> l
 
 
 def shown(plan: RunPlan, *, jobset: bool = False) -> str:
-    """The file, without the text of orchestrate_rank.py."""
+    """Return the file without the text of orchestrate_rank.py."""
     files = made(plan, jobset=jobset)
     files[0]["data"]["orchestrate_rank.py"] = "...\n"
     return kubernetes.text(files, plan, ["a remark"])
@@ -77,7 +77,7 @@ def test_batch_files() -> None:
 def test_exported_manifests_are_valid(plan: RunPlan, table: Kubernetes) -> None:
     for manifest in yaml.safe_load_all(kubernetes.text(made(plan, table), plan, [])):
         kubernetes_validate.validate(manifest, "1.30", strict=True)
-    # Of jobset.x-k8s.io/v1alpha2 kubernetes-validate has no schema, but of its jobs.
+    # kubernetes-validate has no schema for jobset.x-k8s.io/v1alpha2, but has one for its jobs.
     for job in made(plan, table, jobset=True)[1]["spec"]["replicatedJobs"]:
         manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, **job["template"]}
         kubernetes_validate.validate(manifest, "1.30", strict=True)
@@ -108,7 +108,7 @@ def test_hosts_an_engine_cannot_distinguish_are_refused(hosts: list[Host], word:
 
 
 def test_exported_code_is_only_that_of_the_program(tmp_path: Path) -> None:
-    """Neither the inventory nor what an earlier export wrote."""
+    """Without the inventory and the files of an earlier export."""
     (tmp_path / "hosts.toml").write_text(
         '[export.kubernetes]\nimage = "i"\n[[host]]\nssh = "a"\naddress = "10.0.0.1"\n'
     )

@@ -1,4 +1,4 @@
-"""What is wrong with a program or a command, found before anything is sent: said where it is true alone."""
+"""Problems of a program or command, reported before anything is sent, and only where they apply."""
 
 import contextlib
 import re
@@ -33,7 +33,7 @@ WORKERS = (Role.WORKER,) * 4
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and the code of what is found in it; "" for nothing."""
+    """A program, and the code of its finding; "" for none."""
 
     text: str
     code: str = ""
@@ -229,7 +229,7 @@ def test_absolute_paths_that_hosts_may_lack(words: str, text: str, own: dict[str
 
 
 def launched() -> Iterator[tuple[str, tuple[tuple[Role, ...], Job, str]]]:
-    """Each program of the corpus, as it is launched there."""
+    """Return each program of the corpus with its launch settings."""
     for name, one in ALL.items():
         words = [word for word in one.command if not word.startswith("-")]
         path = next((word for word in words if word.endswith(".py")), None)
@@ -255,7 +255,7 @@ def test_working_programs_have_no_false_findings(name: str) -> None:
     assert findings.find(scene(files, roles, job)) == ()
 
 
-# --- What is wrong with a command, said before anything is sent, with a fix that works ---
+# --- Problems of a command, reported before anything is sent, with a working fix ---
 
 FILES: Mapping[str, str] = {
     "train.py": "import lib\nprint('trained')\n",
@@ -312,7 +312,7 @@ def look(project: Path) -> Code:
         return code.look(inventory, code.project(inventory, None))
 
 
-# (the command line, what is wrong, what to type)
+# (command line, problem, fix)
 MISTAKES = [
     (
         "'python train.py | tee log'",
@@ -440,7 +440,7 @@ def test_the_program_may_be_created_by_the_setup(project: Path) -> None:
     ],
 )
 def test_a_program_run_by_a_shell_is_read_too(line: str) -> None:
-    """What it imports decides which Keras it gets, however it is started."""
+    """Its imports determine its Keras, however it is started."""
     texts = {"start.sh": "#!/bin/bash\n# python old.py\nset -e\npython train.py --epochs $1\n", **FILES}
     texts["Makefile"] = "test:\n\tpython test.py\nfit: test\n\t@mkdir -p out\n\t$(PYTHON) train.py\n"
     texts |= {"pyproject.toml": '[project.scripts]\nfit = "train:main"\n', "test.py": ""}

@@ -1,4 +1,4 @@
-"""The house of CONTRIBUTING.md: who may import whom."""
+"""The architecture in CONTRIBUTING.md: which module may import which."""
 
 import ast
 import functools
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# From the ground up.
+# From the bottom up.
 FLOORS = (
     "errors model requests names events text quoting nearest orchestrate_rank timings node",
     "config planning program frameworks checks run diagnosis wire export ranges plainfile unbroken processes",
@@ -26,21 +26,21 @@ FLOORS = (
     "__main__",
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
-# Of no library: the name under which `node` is imported there, and the hook that may be anybody's.
+# Not libraries: the name under which hosts import `node`, and a hook that any environment may have.
 OF_NODES = {"orchestrate_node", "sitecustomize", "site_frameworks", "site_meeting", "site_standby"}
 
-# Where nothing has an effect, neighbours may know each other; above, each effect stays behind its door.
+# Rooms without effects may import their neighbors; above them, each effect stays in one room.
 PURE = {0, 1}
 # The seams: between us and hosts, and between us and time.
 SEAMS = {"transport", "clock"}
 
-# What the floors would allow and must not be: phases know the seam, not who stands behind it.
+# Allowed by the floors, but forbidden: phases depend on the seam, not on its implementations.
 FORBIDDEN = {"phases": {"ssh", "command"}}
 
-# Foreign packages with a door of their own; the others stay out.
+# Third-party packages, and the only place that may import each; all others are forbidden.
 DOORS = {
     "argcomplete": ("orchestrator.cli.completion",),
-    "argparse": ("orchestrator.cli", "orchestrator.orchestrate_rank"),  # which is a program of its own
+    "argparse": ("orchestrator.cli", "orchestrator.orchestrate_rank"),  # which is a separate program
     "fabric": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "paramiko": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "jinja2": ("orchestrator.report.page",),
@@ -61,7 +61,7 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The part below `orchestrator`; "" for the package itself."""
+        """Return the part below `orchestrator`; "" for the package itself."""
         return ".".join(self.name.split(".")[1:2])
 
     @property
@@ -73,7 +73,7 @@ class Module:
 class Import:
     source: Module
     line: int
-    target: str  # absolute; for `from a import b` it is a.b where that is a module, else a
+    target: str  # absolute; for `from a import b`: a.b if that is a module, else a
     relative: bool
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ ORCHESTRATOR = modules("orchestrator")
 
 
 def imports(module: Module, known: dict[str, Module]) -> Iterator[Import]:
-    """Every import of a module, those inside functions and under TYPE_CHECKING too."""
+    """Return every import of a module, including those in functions and under TYPE_CHECKING."""
     tree = ast.parse(module.path.read_bytes())
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -113,7 +113,7 @@ def imports(module: Module, known: dict[str, Module]) -> Iterator[Import]:
 
 @functools.cache
 def all_imports(package: str) -> tuple[Import, ...]:
-    """Read once, for all the tests."""
+    """Read all imports once for all tests."""
     known = modules(package)
     return tuple(found for module in known.values() for found in imports(module, known))
 
@@ -131,7 +131,7 @@ def room_of(name: str) -> str:
 
 
 def floors_allow(source: str, target: str) -> bool:
-    if target in ("", source):  # the package itself holds only the version
+    if target in ("", source):  # the package itself contains only the version
         return True
     if target in FORBIDDEN.get(source, set()):
         return False
@@ -171,7 +171,7 @@ def test_there_are_no_import_cycles(inside: str, depth: int) -> None:
     while free := {name for name, targets in graph.items() if not targets & set(graph)}:
         for name in free:
             del graph[name]
-    # What is left stands on a circle or above one; the first are named by following any edge.
+    # The remaining modules are on or above a cycle; following any edge finds one.
     circle: list[str] = []
     name = min(graph, default="")
     while name and name not in circle:
@@ -184,7 +184,7 @@ def test_there_are_no_import_cycles(inside: str, depth: int) -> None:
     ("program", "apart"), [("orchestrator", "node"), ("orchestrator/node", ""), ("worker_entry", "")]
 )
 def test_no_class_name_has_two_meanings(program: str, apart: str) -> None:
-    """In each of the three programs; one that starts with an underscore is its module's own affair."""
+    """In each of the three programs; a name with an underscore is private to its module."""
     places: dict[str, list[str]] = {}
     for path in sorted((ROOT / program).rglob("*.py")):
         if not apart or not path.is_relative_to(ROOT / program / apart):
@@ -196,7 +196,7 @@ def test_no_class_name_has_two_meanings(program: str, apart: str) -> None:
 
 
 def test_node_imports_only_the_standard_library() -> None:
-    """It becomes the package `orchestrate_node` on a host that has only Python."""
+    """It becomes the package `orchestrate_node` on hosts with nothing but Python."""
     wrong = [
         str(found)
         for found in all_imports("orchestrator")
@@ -210,7 +210,7 @@ def test_node_imports_only_the_standard_library() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-# Rooms that decide: time, chance and waiting come through `clock` there, so that they can be simulated.
+# Rooms that decide: they get time, randomness, and waits from `clock`, so that they can be simulated.
 DECIDES = ("orchestrator.phases", "orchestrator.fleet", "orchestrator.run", "orchestrator.store.bus")
 _SEAM = re.compile(
     r"\b(?:time\.(?:monotonic|time|time_ns|monotonic_ns|perf_counter|sleep)|random\.\w+|select\.\w+"
@@ -260,7 +260,7 @@ def test_imported_packages_are_declared() -> None:
 
 
 def test_no_type_is_first_decoded_by_two_threads_at_once() -> None:
-    """A value becomes one of our types under `READING`, or by a decoder made when a module is imported."""
+    """Values are decoded under `READING`, or by a decoder that is created at import."""
     bare, locked = [], 0
     for module in ORCHESTRATOR.values():
         tree = ast.parse(module.path.read_bytes())

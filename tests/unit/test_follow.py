@@ -1,4 +1,4 @@
-"""What a keeper makes of the frames of a task and of a local training, and what it tries again."""
+"""How a keeper handles the frames of a task and of a local validation, and what it retries."""
 
 import errno
 import json
@@ -57,7 +57,7 @@ def follower(tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch)
 
 
 def taken_over(run: Run, told: list[Event]) -> Follower:
-    """Follow the task as the next keeper does, from what is on disk."""
+    """Follow the task as the next keeper does, from the state on disk."""
     run.points = PointFile(run.folder.points, 1)
     return Follower(run, "1", {TaskId.parse("worker/0"): "a"}, told.append)
 
@@ -79,7 +79,7 @@ def steps(told: list[Event]) -> list[int]:
 
 
 def test_a_new_keeper_neither_duplicates_nor_loses_points(follower: Follower) -> None:
-    """The one before was killed at any moment: between two writes, in mid-line, in mid-epoch."""
+    """The previous keeper was killed at any moment: between two writes, mid-line, or mid-epoch."""
     data, run, worker = progress(0, 20), follower._run, TaskId.parse("worker/0")
     log = b"Epoch 3/9\n5/5 - 0s - loss: 0.5 - val_f1: 0.25 - 9ms/step\nEpoch 4/9\n3/"
     rest = b"5 - 0s - loss: 0.1 - val_f1: 0.5 - 8ms/step\n"
@@ -136,7 +136,7 @@ def test_resource_usage_of_tasks_is_sampled(follower: Follower) -> None:
         wire.Measured(
             (
                 wire.TaskVitals("1", "worker/0", float(at), at << 30, *gpus),
-                wire.TaskVitals("1", "worker/9", 1e9, 1 << 60),  # is none of this host
+                wire.TaskVitals("1", "worker/9", 1e9, 1 << 60),  # is not on this host
             )
         )
         for at, gpus in enumerate(((), (1 << 30, 90)))
@@ -185,7 +185,7 @@ FRAMES: dict[str, list[Frame]] = {
         ("report", b"".join(STEPS[2:]), {"offset": len(STEPS[0] + STEPS[1])}),
         ("report", b"".join(STEPS), {"offset": 0}),
     ],
-    # Each epoch, though many come at once; what `evaluate` prints afterwards is none.
+    # Each epoch, even if many arrive at once; output of a later `evaluate` is not an epoch.
     "keras": [
         (
             "log",
@@ -194,7 +194,7 @@ FRAMES: dict[str, list[Frame]] = {
         )
     ],
     "losses": [("report", b"".join(LOSSES), {"offset": 0})],
-    "gap": [  # that grows until the task was stopped
+    "gap": [  # that grew until the task was stopped
         ("state", b"", {"state": {"state": "running", "gaps": [gap(100)]}}),
         ("state", b"", {"state": {"state": "running", "gaps": [gap(40_000)]}}),
         ("state", b"", {"state": final(gap(63_009))}),
@@ -216,7 +216,7 @@ def end(code: int) -> TaskExited:
 
 @pytest.mark.parametrize("value", ["0.5", None, [], float("nan"), float("inf"), 10**40])
 def test_a_non_numeric_result_is_ignored(value: object) -> None:
-    """Also of a stranger, and of a command of the user's own, which reports nothing."""
+    """Also from a stranger, or from a custom command, which reports nothing."""
     assert number(value) is None
 
 
@@ -248,7 +248,7 @@ CHANGED = HostError("a", "presented an unexpected host key", kind=Trouble.HOSTKE
 
 
 class Troubled:
-    """Fails in each of these ways before it connects to this machine."""
+    """A connector that fails in each of these ways before it connects to this machine."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = iter(errors)
@@ -289,7 +289,7 @@ HELD = wire.Leased(conflicts=(wire.Conflict(run="r0", task="worker/0", owner="ad
 
 
 class Told:
-    """Stands for the fleet of one host, which gives these answers; the last one again and again."""
+    """A fleet of one host that gives these replies, repeating the last one."""
 
     def __init__(self, *replies: wire.Leased) -> None:
         self.sessions: dict[str, object] = {}

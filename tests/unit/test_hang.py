@@ -1,4 +1,4 @@
-"""What becomes of tasks together: hangs, ends, stacks, and tasks that train apart."""
+"""Conclusions about tasks as a group: hangs, ends, stacks, and separate training."""
 
 import re
 import socket
@@ -25,7 +25,7 @@ from tests.unit.plans import host, make
 A, B = (TaskId.parse(f"worker/{index}") for index in range(2))
 PATIENCE = 10.0
 
-Said = tuple[float, TaskId, int | None]  # when, who, a step or only a line
+Said = tuple[float, TaskId, int | None]  # time, task, and a step or only a line
 
 
 def after(*story: Said, now: float, since: float = 0.0, completion: Completion = Completion.ALL) -> str:
@@ -128,7 +128,7 @@ def test_task_ends_decide_how_the_run_continues(
     assert succeeded(tasks, known, completion) is good
 
 
-# --- Stacks as they come from real processes: read, folded, and the odd task found ---
+# --- Stacks from real processes: parsed, folded, and the differing task found ---
 
 DUMPS = Path(__file__).parent / "stacks"  # three tasks of TensorFlow 2.21; worker/1 sleeps before a step
 WORK = "/home/ada/orchestrate/runs/20261121-021927-9g92/work"
@@ -223,7 +223,7 @@ def test_the_odd_one(who: str, stands: list[Stack], names: list[str]) -> None:
 
 
 def test_a_task_s_stack_is_that_of_the_program_its_command_started() -> None:
-    """With torchrun: of two, one that does not wait for the others; its loader's process is beside it."""
+    """With torchrun, one of two processes does not wait for the others and has a data loader process."""
 
     def dump(*places: str) -> wire.StackProcess:
         frames = (re.sub(r"(.+):(\d+) in", r'  File "\1", line \2 in', place) + "\n" for place in places)
@@ -318,7 +318,7 @@ def test_a_finished_main_thread_is_the_suspect() -> None:
     assert stacks.sentence(finding, hang=True) == said
 
 
-# --- Tasks that succeed each for itself: when that is certain ---
+# --- Tasks that trained separately: when that is certain ---
 
 NONE, IDLE, MET, UNKNOWN = Peers.NONE, Peers.IDLE, Peers.MET, Peers.UNKNOWN
 TABLES = Path(__file__).parent / "tables"
@@ -344,7 +344,7 @@ def test_tasks_are_unconnected_only_if_every_node_reports_it(
 ) -> None:
     found = hang.apart(dict(zip(PAIR, states, strict=False)), PAIR[: len(states)], trains=trains)
     assert found == (None if connected is None else PeersReported(PAIR, connected))
-    if found:  # what to write differs: a model outside the scope, or a strategy of one host
+    if found:  # the advice differs: a model outside the scope, or a strategy for one host
         assert ("MultiWorkerMirroredStrategy" in hang.separate_hint(found)) != (
             "scope()" in hang.separate_hint(found)
         )
@@ -370,7 +370,7 @@ def test_the_warning_ends_with_its_attempt() -> None:
     assert view.apart is None
 
 
-# --- a node's tables, as the kernel wrote them: two machines, 10.9.0.1 and 10.9.0.2, also fd09::1 and 2 ---
+# --- connection tables as printed by the kernel: machines 10.9.0.1 and 10.9.0.2, also fd09::1 and 2 ---
 
 ROWS = {
     side: [
@@ -378,10 +378,10 @@ ROWS = {
     ]
     for side in ("client", "server")
 }
-LOGIN, TASK, CLOSED = ["1550242"], ["1550222"], ["0"]  # of the client: to port 22, to 2222, and a short one
+LOGIN, TASK, CLOSED = ["1550242"], ["1550222"], ["0"]  # the client's: to ports 22 and 2222, and a short one
 LOOP, HARD_CODED, SIX = ["1550245", "1550246", "1550247"], ["1550238"], ["1550240"]
-SERVED = ["1550213", "1550217"]  # the listener of 2222 and its end
-SERVED_BY_BOTH = ["1550215", "1550237"]  # of 29500, for IPv6 and IPv4
+SERVED = ["1550213", "1550217"]  # the listener on 2222 and its connection
+SERVED_BY_BOTH = ["1550215", "1550237"]  # listeners on 29500, for IPv6 and IPv4
 ADDRESSES = ("10.9.0.1", "10.9.0.2", "fd09::2")
 
 
@@ -399,13 +399,13 @@ def packed(address: str) -> bytes:
         ("client", LOOP, LOOP, ADDRESSES, False),  # a rendezvous with itself
         ("client", LOGIN, [], ADDRESSES, False),
         ("client", TASK, TASK, ADDRESSES, True),
-        ("client", TASK, TASK, (), True),  # by the task's port, where the peer has another address
+        ("client", TASK, TASK, (), True),  # matched by the task's port if the peer has another address
         ("client", HARD_CODED, HARD_CODED, ADDRESSES, True),
         ("client", HARD_CODED, HARD_CODED, (), False),  # to the internet
         ("client", SIX, SIX, ("fd09::2",), True),
         ("client", SIX, SIX, ("10.9.0.2",), False),
         ("server", SERVED, SERVED, (), True),
-        ("server", SERVED_BY_BOTH, SERVED_BY_BOTH, (), True),  # the peer's name led nowhere
+        ("server", SERVED_BY_BOTH, SERVED_BY_BOTH, (), True),  # the peer's name did not resolve
         ("server", ["1550241"], [], ADDRESSES, False),
     ],
 )
@@ -429,5 +429,5 @@ def test_connections_within_a_machine_are_matched_by_process() -> None:
     assert meeting.near(ROWS["client"], set(LOOP)) == set()
     assert meeting.near(ROWS["client"], {"1550246"}) == {"1550247"}
     assert meeting.near(ROWS["client"], {"1550222"}) == set()
-    # Two networks of one machine: the other end is in another table.
+    # Two networks on one machine: the other end is in a different table.
     assert meeting.near([*ROWS["client"], *ROWS["server"]], set(TASK)) == {"1550217"}

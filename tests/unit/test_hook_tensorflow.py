@@ -1,4 +1,4 @@
-"""Changes of our hook to Keras and TensorFlow, against stand-ins: tests/scripts has the real ones."""
+"""Our hook's changes to Keras and TensorFlow, tested with stubs: tests/scripts uses the real ones."""
 
 import os
 import socket
@@ -16,14 +16,14 @@ from orchestrator.node.hook import site_meeting
 
 
 class Strategy:
-    """A strategy of so many workers."""
+    """A strategy with that many workers."""
 
     def __init__(self, workers: int) -> None:
         self.extended = SimpleNamespace(_in_multi_worker_mode=lambda: workers > 1)
 
 
 class Trainer:
-    """Keras' trainer, as far as the repair looks."""
+    """The parts of Keras' trainer that the hook uses."""
 
     def __init__(self, workers: int = 2, steps: int = 1) -> None:
         self._distribute_strategy = self.distribute_strategy = Strategy(workers)
@@ -49,7 +49,7 @@ def several(values: Any, strategy: Any) -> Any: ...
 
 @pytest.fixture
 def keras(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Keras 3.15.1, of which a test may take something away."""
+    """Fake Keras 3.15.1, from which a test may remove parts."""
     for name in ("keras", "keras.src"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     version = ModuleType("keras.src.version")
@@ -96,7 +96,7 @@ def test_an_unexpected_keras_does_not_train_on_several_tasks(
 
 
 def test_layers_of_another_backend_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """keras.json of a host may name it: TensorFlow is not imported there."""
+    """A host's keras.json may select it, and then TensorFlow is not imported."""
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     layer = SimpleNamespace(Layer=type("Layer", (), {"add_weight": len}))
     hook.average(layer)
@@ -156,11 +156,11 @@ def test_a_package_built_on_keras_3_makes_it_tf_keras(
     assert f"since {built_on} is built on it" in said if built_on else not said
 
 
-# --- Workers that join once their leader listens ---
+# --- Workers wait until their leader listens ---
 
 
 class Joining:
-    """A framework's worker, and a leader whose port listens after the first attempt was refused."""
+    """A framework's worker, and a leader that listens only after the first attempt was refused."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.leader = socket.socket()
@@ -210,7 +210,7 @@ LEADER = "/job:worker/replica:0/task:0"
         (lambda joining: joining.tensorflow(LEADER, 1), 1),
         (lambda joining: joining.tensorflow(LEADER, 0), 0),  # the leader itself
         (lambda joining: joining.tensorflow("/job:chief/replica:0/task:0", 1), 0),  # not in the cluster
-        (lambda joining: joining.tensorflow("", 1), 0),  # a TensorFlow without this service
+        (lambda joining: joining.tensorflow("", 1), 0),  # a TensorFlow version without this service
         (lambda joining: joining.tensorflow(None, 1), 1),  # the coordinator of parameter servers
         (lambda joining: joining.jax("", 1), 1),
         (lambda joining: joining.jax("", 0), 0),

@@ -1,4 +1,4 @@
-"""What `init` makes of machines that were looked at."""
+"""The file that `init` writes from the facts of machines."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_the_first_python_present_on_all_hosts_is_chosen() -> None:
 
 
 def written(*words: str, note: str = "", **machines: Machine) -> str:
-    """Write the file of these hosts; a machine is given under its host's name."""
+    """Return the file for these hosts; each machine is passed under its host's name."""
     hosts = init.read_hosts(words, "/dev/null")
     notes = {host.name: note for host in hosts.values() if note}
     return init.text(hosts, machines, notes, "/etc/my config")
@@ -70,7 +70,7 @@ def test_the_written_file_reads_back_as_intended() -> None:
 
 
 def test_gpus_are_listed_where_an_environment_is_created() -> None:
-    """[env] takes TensorFlow's build for GPUs only where hosts name theirs."""
+    """[env] uses TensorFlow's GPU build only if hosts list their GPUs."""
     made = parse(written("a", a=Machine("10.0.0.1", "a", (), ("A100",) * 2)))
     assert made.hosts[0].devices == ("0", "1")
     assert made.environment is not None

@@ -1,4 +1,4 @@
-"""Which hosts a command line means: of a file here or above, that `--hosts` names, `--only`, `--exclude`."""
+"""The hosts a command line selects: from a file here or in a parent, `--hosts`, `--only`, `--exclude`."""
 
 import os
 import socket
@@ -39,7 +39,7 @@ def test_a_file_in_a_parent_folder_is_used_and_named(
 
 
 def test_a_file_writable_only_by_the_user_s_own_group_is_used(tmp_path: Path) -> None:
-    """As Ubuntu's umask lets it."""
+    """As with Ubuntu's umask."""
     (tmp_path / "hosts.toml").write_text(TWO)
     (tmp_path / "hosts.toml").chmod(0o664)
     assert len(inventory.load(None, Caller()).hosts) == 2
@@ -60,7 +60,7 @@ def test_a_file_writable_by_others_is_used_only_if_named(
 
 @pytest.mark.parametrize("included", [False, True])
 def test_an_ssh_config_writable_by_others_runs_nothing(included: bool, tmp_path: Path) -> None:
-    """The program of its `Match exec` ran at `ssh -G`, before any connection; its ProxyCommand, too."""
+    """`ssh -G` used to run its `Match exec` and ProxyCommand programs before any connection."""
     theirs, config, ran = tmp_path / "theirs", tmp_path / "config", tmp_path / "ran"
     theirs.write_text(f'Match exec "touch {ran}"\n  ProxyCommand touch {ran}\n')
     theirs.chmod(0o666)
@@ -71,9 +71,7 @@ def test_an_ssh_config_writable_by_others_runs_nothing(included: bool, tmp_path:
         with pytest.raises(UsageError, match="theirs is not used") as caught:
             inventory.load(None, Caller())
         assert f"chmod go-w {theirs}" in caught.value.hint
-    with pytest.raises(
-        HostError, match="cannot be resolved from ssh_config"
-    ) as refused:  # of a run that is kept
+    with pytest.raises(HostError, match="cannot be resolved from ssh_config") as refused:  # for a live run
         resolve(Host("gpu-1", "gpu-1", "10.0.0.1", ssh_config=str(named)))
     assert str(theirs) in refused.value.why
     assert not ran.exists()
@@ -114,7 +112,7 @@ def test_arguments_that_look_like_files_are_not_hosts(words: str) -> None:
 
 
 def test_this_machine_gets_an_address_its_tasks_can_reach() -> None:
-    """As `local` it has none: TensorFlow waited for its own server for ever."""
+    """As `local` it used to have none, and TensorFlow waited for its own server forever."""
     (host,) = inventory.load("local,", Caller()).hosts
     assert (host.is_local, host.address) == (True, "127.0.0.1")
     mixed = {host.name: host.address for host in inventory.load("local,192.0.2.1", Caller()).hosts}

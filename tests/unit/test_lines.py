@@ -1,4 +1,4 @@
-"""Output cut into lines, and what Keras 2 (tf_keras 2.21) and Keras 3.12 printed (keras/) read from them."""
+"""Output split into lines, and parsed output of Keras 2 (tf_keras 2.21) and Keras 3.12 (keras/)."""
 
 import itertools
 import json
@@ -76,12 +76,12 @@ REAL = Path(__file__).parent / "keras"
 
 
 def test_keras_output_is_parsed() -> None:
-    """Of each file the places that are told of on the way, and the loss at the end."""
+    """For each file, the reported positions and the final loss."""
     text = ""
     for path in sorted(REAL.glob("*.txt")):
         lines = Lines()
         seen: list[str] = []
-        # As it comes: a redraw, or a line, at once.
+        # As it arrives: one redraw or line at a time.
         for piece in path.read_bytes().replace(b"\r", b"\n\r").split(b"\n"):
             lines.feed(piece + b"\n")
             place = f"{lines.fit.epoch}: {lines.fit.step}/{lines.fit.steps}" if lines.fit else ""
@@ -103,7 +103,7 @@ def test_keras_output_is_parsed_at_any_chunk_boundary(name: str) -> None:
         assert cut.fit == whole.fit
 
 
-# Of four tasks that trained together (tf_keras 2.21): the sum of all, then what each had.
+# From four tasks that trained together (tf_keras 2.21): the sum, then each task's own value.
 SEVERAL = (
     b"Epoch 1/2\n"
     b"\r 1/20 [>.............................] - ETA: 2s - loss: 9.1847 - accuracy: 0.1844\x08\x08"
@@ -120,7 +120,7 @@ def test_a_sum_over_all_tasks_is_not_taken_for_a_loss() -> None:
         lines.feed(first)
     assert alone.fit == Fit(1, 2, 1, 20, 9.1847, metrics={"accuracy": 0.1844})
     assert several.fit == Fit(1, 2, 1, 20, summed=True)
-    assert [fit.loss for _, fit in several.feed(b"\r20/20" + rest)] == [0.0361]  # and no sum
+    assert [fit.loss for _, fit in several.feed(b"\r20/20" + rest)] == [0.0361]  # without a sum
     assert several.fit == Fit(2, 2, 16, 20, 0.0361, "", 10.0, {"accuracy": 0.9955}, summed=True)
     several.feed(b"\r17/20 [=======================>......] - ETA: 0s - loss: nan\x08")
     assert several.fit == Fit(2, 2, 17, 20, None, "nan", 10.0)

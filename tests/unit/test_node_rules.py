@@ -1,4 +1,4 @@
-"""The pure rules of a task's life on a node: when to signal whom, and what environment it gets."""
+"""The pure rules of a task on a node: when to signal which process, and the task's environment."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ STOP, KILL_NOW = ("stop", 30), ("kill", 0)
 @pytest.mark.parametrize(
     "story",
     [
-        # (time, request or what is alive, action)
+        # (time, request or live processes, action)
         [(0, ALIVE, NOTHING), (9e9, ALIVE, NOTHING), (9e9, GONE, OVER)],
         [(0, STOP, None), (0, ALIVE, TERM_GROUP), (29, ALIVE, NOTHING), (30, ALIVE, KILL), (30, ALIVE, KILL)],
         [(0, STOP, None), (0, ALIVE, TERM_GROUP), (1, LEFT, TERM_ALL), (29, LEFT, NOTHING), (30, LEFT, KILL)],

@@ -1,4 +1,4 @@
-"""A notebook becomes a script that Python runs, and says what it leaves out."""
+"""A notebook becomes a script that Python can run, with a list of what was skipped."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ def cells(*sources: str, **more: object) -> bytes:
     return json.dumps({"cells": [title, *made], "nbformat": 4, **more}).encode()
 
 
-# (cells, what the script prints, what is left out)
+# (cells, output of the script, skipped lines)
 GOOD: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("x = 1", "print(x)"), "1\n", ()),
     (("%matplotlib inline\nprint(1)",), "1\n", ("%matplotlib inline",)),
@@ -78,7 +78,7 @@ def test_a_file_that_is_not_a_notebook_is_refused(tmp_path: Path, data: bytes, w
 
 def test_the_script_replaces_the_notebook(tmp_path: Path) -> None:
     (tmp_path / "my nb.ipynb").write_bytes(cells("%cd x\nx = 1"))
-    for _ in range(2):  # the second time it is ours already
+    for _ in range(2):  # the second time the file is already ours
         words, notes = code.of_notebook(("python", "-u", "my nb.ipynb", "--lr", "1"), tmp_path)
         assert words == ("python", "-u", "my nb.ipynb.py", "--lr", "1")
         assert notes == (

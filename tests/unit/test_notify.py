@@ -1,4 +1,4 @@
-"""Who is told of a run's end, and what becomes of a command that fails."""
+"""The notify command at the end of a run, and its failures."""
 
 import json
 import os
@@ -30,7 +30,7 @@ ENDED = RunEnded(
 
 
 def tell(folder: Path, argv: tuple[str, ...]) -> list[str]:
-    """The notes that come of a command."""
+    """Run a notify command, and return the resulting notes."""
     heard: list[Stamped] = []
     loop = Loop()
     plan = plans.make(plans.host("gpu-01"))
@@ -57,7 +57,7 @@ def test_the_result_is_json_on_stdin_and_never_an_argument(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("argv", "note"),
     [
-        (("true",), ""),  # reads nothing of a megabyte
+        (("true",), ""),  # reads none of a megabyte of input
         (("/no/such/program",), "could not be started: No such file or directory"),
         (("sleep", "600"), "was killed, since it had not ended after 0.5 s"),
         (("sh", "-c", "kill -9 $$"), "was killed by SIGKILL"),

@@ -1,4 +1,4 @@
-"""The file that finds a task's rank in what an engine set: tables of their variables, and tasks that meet."""
+"""The file that finds a task's rank in the variables of an engine, and tasks that meet through it."""
 
 import argparse
 import ast
@@ -35,7 +35,7 @@ NODES = "n1:10576,n1:10577,n1:10578,n2:10576,n3:10576"
 POD = {"hosts": "127.0.0.9,127.0.0.[1-2]", "roles": "chief=1,worker=2", "port": 7}
 PMIX = {"PMIX_NAMESPACE": "slurm.pmix.7.2", "PMIX_RANK": "4"}
 PRTE = {"PMIX_NAMESPACE": "prterun-n1-9@1", "PMIX_RANK": "1"}
-# The step of Slurm is that of mpirun's daemon.
+# The Slurm step belongs to mpirun's daemon.
 MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3", "SLURM_PROCID": "1", "PMIX_RANK": "0"}
 OURS = {"ORCHESTRATE_RANK": "1", "ORCHESTRATE_SIZE": "2", "ORCHESTRATE_HOSTS": "a:1,[fd00::7]:2"}
 THREE = "a:2222,b:2222,c:2222"
@@ -83,7 +83,7 @@ def test_ranks_become_roles_and_hosts_become_nodes() -> None:
 
 
 def test_variables_set_by_torchrun_are_kept() -> None:
-    port = str(free_ports(1)[0] - 1)  # rank 0 listens on the next one
+    port = str(free_ports(1)[0] - 1)  # rank 0 listens on the next port
     theirs = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "m", "MASTER_PORT": port, "LOCAL_RANK": "0"}
     assert {name: made(theirs, {})[name] for name in theirs} == theirs
 
@@ -92,7 +92,7 @@ def test_variables_set_by_torchrun_are_kept() -> None:
     ("env", "options", "word"),
     [
         ({}, {}, "JOB_COMPLETION_INDEX"),
-        ({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, {}, "srun"),  # a batch file's own
+        ({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, {}, "srun"),  # in a batch file
         (PRTE, {}, "PMIX_RANK and --hosts or --roles"),
         ({"RANK": "0", "WORLD_SIZE": "3"}, {"hosts": "localhost,localhost"}, "rank 0 of 3, for 2 hosts"),
         ({"JOB_COMPLETION_INDEX": "0"}, {"hosts": "a,b", "roles": "worker=3"}, "worker=3"),
@@ -124,7 +124,7 @@ def test_tasks_meet_in_any_order_and_leave_nothing(by: str, tmp_path: Path) -> N
 
 @contextlib.contextmanager
 def strangers(port: int, number: int, *sends: bytes) -> Iterator[None]:
-    """Connections that send something, and never hang up."""
+    """Open connections that send something and never close."""
     with contextlib.ExitStack() as stack:
         for _ in range(number):
             for text in sends:
@@ -140,7 +140,7 @@ def listens(port: int) -> bool:
         return peer.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize("number", [1, 40])  # with three of them each: fewer and more than have a place
+@pytest.mark.parametrize("number", [1, 40])  # three of each: fewer and more than there is room for
 def test_strangers_can_neither_block_rank_0_nor_fill_its_memory(number: int) -> None:
     port = free_ports(1)[0]
     deadline = time.monotonic() + 40

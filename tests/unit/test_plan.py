@@ -1,4 +1,4 @@
-"""Which task runs where, when another attempt follows, and what `launch --dry-run` prints of it."""
+"""Placement of tasks, conditions for another attempt, and the output of `launch --dry-run`."""
 
 import json
 from collections.abc import Callable
@@ -91,7 +91,7 @@ def test_a_dry_run_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [str(task.id) for task in planned.tasks] == ["worker/0", "worker/1"]
 
 
-# --- When another attempt follows, after which pause, on which hosts, and which of them get the backup ---
+# --- Further attempts: their conditions, pauses, and hosts, and which hosts receive the backup ---
 
 PAUSES = DEFAULT.pauses
 
@@ -105,7 +105,7 @@ def exited(*, code: int | None = None, signal: int | None = None, lost: str = ""
     [
         (exited(code=1), ("ValueError: shape 41 at 0x7f00",), "ValueError: shape # at #"),
         (exited(code=1), ("Error in f(7) : no data",), "Error in f(#): no data"),
-        (exited(code=7), (), "status 7, signal None"),  # another status is another failure
+        (exited(code=7), (), "status 7, signal None"),  # a different status is a different failure
         (exited(signal=11), (), "status None, signal 11"),
         (exited(signal=9), (), ""),
         (replace(exited(signal=9), oom_kills=1), (), "out of memory"),
@@ -138,7 +138,7 @@ def at(step: int | None, place: str = "ValueError", seconds: float = 3.0) -> Fai
         ([at(1), at(2)], 1, "it was started again 1 time, as allowed"),
         ([at(2), at(2)], 5, "the same failure came twice at the same place"),
         ([at(2), at(2, "KeyError")], 5, None),
-        ([at(2, ""), at(2, "")], 5, None),  # from outside: it need not come again
+        ([at(2, ""), at(2, "")], 5, None),  # external, so it may not recur
         ([at(None), at(None)], 5, "the same failure came twice at the same place"),
         ([at(None), at(None, seconds=60.0)], 5, None),
         ([at(None), at(1)], 5, None),
@@ -165,7 +165,7 @@ def planned(*hosts: Host, least: int | None = None) -> RunPlan:
 CHIEF = (host("a", "chief"), host("b", tasks=2), host("c"), host("p", "ps"))
 SPARE = host("s", spare=True)
 TWO_GPUS: dict[str, Any] = {"devices": ("0", "1")}
-# A plan, and for each next attempt the hosts that are lost and those that are free.
+# A plan, and for each later attempt its lost hosts and its free ones.
 SEATS: dict[str, tuple[Callable[[], RunPlan], tuple[tuple[str, str], ...]]] = {
     "a spare takes role, tasks and position": (
         partial(
@@ -228,9 +228,9 @@ def test_an_unusable_spare_returns_the_place() -> None:
     again = restarts.unseat(first, {"s"})
     assert again.cluster == {"chief": ("a:2222",), "worker": ("t:2222", "t:2223")}
     assert (restarts.joined(again), again.unfit, again.preparing.leader) == (["t"], ("s",), "a")
-    assert [one.name for one in again.retired] == ["b", "s"]  # a validation may have left something there
+    assert [one.name for one in again.retired] == ["b", "s"]  # a validation may have left files there
     assert [one.name for one in restarts.candidates(again, {"b", "s"})] == ["b"]
-    # Where its place is taken meanwhile it stays, to be replaced.
+    # If a replacement is planned, it stays until it is replaced.
     back, _ = reseat(first, {"t"}, [host("a")], 3)
     assert [one.name for one in restarts.unseat(back, {"s"}).hosts] == ["s", "a"]
 
@@ -246,10 +246,10 @@ def test_worker_entry_saves_if_restarts_are_possible() -> None:
     ("lost", "awaited", "silent", "gone"),
     [
         ("a", "ab", 10.0, "a"),
-        ("a", "b", 10.0, ""),  # its task has ended: nothing is waited for there
+        ("a", "b", 10.0, ""),  # its task has ended, so the host is not waited for
         ("ab", "bc", 10.0, "b"),
         ("abc", "a", 10.0, ""),  # our own network
-        ("a", "ab", 1.0, ""),  # another one trains on
+        ("a", "ab", 1.0, ""),  # another task is still training
         ("", "a", 10.0, ""),
     ],
 )
@@ -262,7 +262,7 @@ def test_only_hosts_with_awaited_tasks_are_given_up(
 
 
 def test_later_attempts_get_unused_ports() -> None:
-    """Two entries with one address may be one machine; a retired host knows its own ports too."""
+    """Two entries with one address may be the same machine; ports of a retired host also count as used."""
     plan = make(host("a", tasks=2), host("b"), replace(host("c", task_port=2224), address="a"))
     moved = restarts.next_ports(plan)
     assert moved.cluster == {"worker": ("a:2225", "a:2226", "b:2223", "a:2227")}
@@ -301,7 +301,7 @@ def of_three(tmp_path: Path, connected: str) -> Run:
 def test_a_shared_workdir_implies_nothing_about_other_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backup: str, sent: list[tuple[str, str]]
 ) -> None:
-    """A shared workdir holds one backup for all; a full path may lead to a disk of each machine's own."""
+    """A shared workdir holds one backup for all; an absolute path may be on each machine's own disk."""
     put: list[tuple[str, str]] = []
 
     def take(session: str, _: Contents, remote: str, *, mutable: bool) -> Delivery:
@@ -323,7 +323,7 @@ def test_a_shared_workdir_implies_nothing_about_other_folders(
     [
         ("abc", {}, {"a": "a", "b": "a"}, {"a": "a", "b": "a"}),
         ("bc", {"a": "a", "b": "a", "c": "a"}, {"b": "b", "c": "b"}, {"a": "b", "b": "b", "c": "b"}),
-        ("bc", {"a": "a", "b": "a"}, {}, {"a": "b"}),  # a group of one is none
+        ("bc", {"a": "a", "b": "a"}, {}, {"a": "b"}),  # a group of one does not count
         ("bc", {"a": "a", "x": "a"}, {"b": "b", "c": "b"}, {"b": "b", "c": "b"}),
     ],
 )
@@ -341,8 +341,8 @@ def test_disk_sharing_of_a_lost_host_is_remembered(
         ("abc", {}, set(), False),
         ("abc", {}, {"b"}, False),
         ("abc", {}, {"a"}, True),
-        ("abc", {"a": "a", "b": "a"}, {"b"}, True),  # one of them was asked first
-        ("bc", {"a": "a", "b": "a"}, {"b"}, False),  # it is lost
+        ("abc", {"a": "a", "b": "a"}, {"b"}, True),  # one of them was queried first
+        ("bc", {"a": "a", "b": "a"}, {"b"}, False),  # the host is lost
     ],
 )
 def test_a_recreated_folder_does_not_count_as_a_removal(

@@ -1,4 +1,4 @@
-"""Points of a training: thinned as they come, read while they are written; the file of `--metrics`."""
+"""Data points of training, thinned on arrival and read while being written; the file of `--metrics`."""
 
 import math
 import os
@@ -24,7 +24,7 @@ def point(n: int, **values: float) -> TrainingPoint:
 
 @pytest.mark.parametrize("tasks", [1, 64])
 def test_a_metric_keeps_a_bounded_number_of_points_over_the_whole_run(tasks: int) -> None:
-    """With the first, the last, the lowest and the highest; a rare one loses nothing to a frequent one."""
+    """The first, last, lowest, and highest are kept; a rare metric loses no points to a frequent one."""
     most = {1: 1000, 64: 125}[tasks]
     thinned = Thinned(tasks)
     for n in range(MANY):
@@ -48,7 +48,7 @@ def test_names_of_metrics_are_bounded() -> None:
 
 
 def test_a_reader_gets_each_point_once_and_always_the_last_one(tmp_path: Path) -> None:
-    """The file is written anew meanwhile, or its keeper is replaced: both go unseen."""
+    """Even if the file is rewritten meanwhile, or the keeper is replaced."""
     dice = random.Random(7)
     file, readers = PointFile(tmp_path / "p", 1), [PointReader(tmp_path / "p") for _ in range(3)]
     seen: list[list[int]] = [[] for _ in readers]
@@ -102,7 +102,7 @@ def test_a_new_keeper_keeps_the_same_density_of_points(tmp_path: Path) -> None:
     assert 0.3 < early / len(kept) < 0.7
 
 
-# --- The file of `--metrics`, read by Prometheus' own parser ---
+# --- The file of `--metrics`, parsed by Prometheus' own parser ---
 
 ODD = 'a "b" \\ c\nd'
 HISTORY: tuple[Event, ...] = (
@@ -115,7 +115,7 @@ HISTORY: tuple[Event, ...] = (
 
 
 def figures(path: Path) -> dict[tuple[str, ...], float]:
-    """What the file says: (metric, the labels but those of the run) -> value."""
+    """Parse the file: (metric, labels other than the run's) -> value."""
     found: dict[tuple[str, ...], float] = {}
     for family in text_string_to_metric_families(path.read_text()):
         for sample in family.samples:
@@ -126,7 +126,7 @@ def figures(path: Path) -> dict[tuple[str, ...], float]:
 
 
 def write(path: Path, *events: Event) -> list[Event]:
-    """Write what is known after these events; return what was said of it."""
+    """Write the metrics after these events; return the notes."""
     said: list[Event] = []
     metrics = MetricsFile(path, [Stamped(100.0, one) for one in HISTORY])
     metrics.start(said.append)

@@ -1,4 +1,4 @@
-"""The process of a command, to its last moment, and those that it starts."""
+"""The process of a command until it ends, and the processes it starts."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from orchestrator.node.base.program import Said
 from orchestrator.processes import run
 from tests.polling import poll
 
-# From here on, until the process is gone, it is told Ctrl-C without a pause.
+# From here until the process is gone, it receives Ctrl-C continuously.
 _IMPATIENT = """
 import atexit, os, subprocess, sys
 from orchestrator.cli.main import run
@@ -51,7 +51,7 @@ def test_ctrl_c_at_interpreter_shutdown_does_not_change_the_status(tmp_path: Pat
 
 
 def test_a_closed_pipe_does_not_change_the_status(tmp_path: Path) -> None:
-    """`2>&1 | head`, and head has gone: stderr is as closed as stdout is."""
+    """With `2>&1 | head`, once head has exited, both stderr and stdout are closed."""
     reader, writer = os.pipe()
     os.close(reader)
     done = orchestrate("launch", "--hosts", "none.toml", state=tmp_path, output=writer)
@@ -75,7 +75,7 @@ def test_a_bug_has_its_own_status(tmp_path: Path) -> None:
 
 
 def test_a_local_failure_is_not_a_bug(tmp_path: Path) -> None:
-    """A current folder that was removed: there is no such file, whatever the verb."""
+    """If the current folder was removed, every verb reports a missing file."""
     code = f"import os; os.mkdir('d'); os.chdir('d'); os.rmdir('../d'); {_CODE}"
     for verb in (["status"], ["launch", "--", "true"], ["exec", "--", "true"]):
         done = orchestrate(*verb, state=tmp_path, code=code)
@@ -101,7 +101,7 @@ def test_few_modules_are_loaded(code: str, modules: tuple[str, ...], tmp_path: P
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-# --- Programs end at their deadline, whatever they and their children do, and with whoever started them ---
+# --- Programs end at their deadline, whatever they and their children do, and with their parent ---
 
 DEAF = "trap '' TERM; sleep 1000 & sleep 1000"
 

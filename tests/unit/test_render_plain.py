@@ -157,7 +157,7 @@ def test_every_line_of_a_fast_log_is_shown(monkeypatch: pytest.MonkeyPatch) -> N
     raw = bytearray()
 
     def read() -> None:
-        with contextlib.suppress(OSError):  # hung up
+        with contextlib.suppress(OSError):  # closed
             while data := os.read(far, 65536):
                 raw.extend(data)
 
@@ -198,7 +198,7 @@ def test_a_task_s_line_wraps_between_words() -> None:
         "                | 1.0000",
     ]
     assert paint.lines_of(line)[0].plain == "worker/0 gpu-00 | " + plain(text)
-    (row,) = paint.lines_of(line, 30)  # no room for words
+    (row,) = paint.lines_of(line, 30)  # no room for text
     assert row.plain == paint.lines_of(line)[0].plain
 
 
@@ -226,7 +226,7 @@ def test_the_last_line_of_a_run_suggests_the_next_command(name: str, host: str, 
     assert said.removesuffix(" the tasks wrote") == f"more: {last}"
 
 
-# --- Lines of several tasks that are alike are one ---
+# --- Equal lines of several tasks are folded into one ---
 
 
 def line(task: int, text: str, sent: float = 100.0) -> LogLine:
@@ -294,7 +294,7 @@ def test_lines_match_apart_from_durations_and_rates(one: str, other: str, alike:
     assert feed(folding, line(0, one), line(1, other)) == ([("worker/0,worker/1", one)] if alike else [])
 
 
-ONEDNN = (  # in its full length
+ONEDNN = (  # at full length
     "oneDNN custom operations are on. You may see slightly different numerical results due to floating-point"
     " round-off errors from different computation orders. To turn them off, set the environment variable"
     " `TF_ENABLE_ONEDNN_OPTS=0`."

@@ -20,12 +20,12 @@ def started(tasks: int) -> list[Event]:
 
 
 def after(*events: Event) -> View:
-    """Every event at second 100."""
+    """Apply every event at second 100."""
     return replay([Stamped(100.0, event) for event in events])
 
 
 def drawn(view: View, now: float = 100.0, height: int = 10, width: int = 200, **more: Any) -> list[str]:
-    """All rows; the rule's line is left out of the first one."""
+    """Return all rows; the first one without the rule's line characters."""
     rows = [text for text, _ in region(view, now, height, width, **more)]
     assert all(len(row) <= width for row in rows)
     return [rows[0].strip("\u2500 "), *rows[1:]] if rows else []

@@ -1,4 +1,4 @@
-"""Nothing that we print holds a control or an invisible character, whoever said it."""
+"""Nothing that we print contains a control or invisible character, whatever its source."""
 
 import ast
 import enum
@@ -37,14 +37,14 @@ ODD = (
     "\x00\x07\x08\r\x0b\x1b\x7f\x85\x9b\x9d\u2028\u2029\u202a\u202e\u2066\u2069\u200b\u200c\u200d\u200e"
     "\u200f\u061c\u00ad\u2060\ufeff\ufff9\u180e\ufe0f\u034f\u3164\U000e0001\U000e0041\U000e0100\ud800\udfff"
 )
-# Letters of ASCII alone beside them: there nothing that cannot be seen has a use.
+# Mixed with ASCII only, where invisible characters have no use.
 SEQUENCES = ["\x1b[2J", "\x1b]0;t\x07", "\x1b[31m", "\n", "\x9b2J", "\x1b["]
 hostile = st.lists(st.sampled_from([*ODD, *"abc .:-/", *SEQUENCES]), max_size=8).map("".join)
 COLOUR = re.compile("\x1b\\[[0-9;:]*m")
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
-    """Whatever fits a field of an event."""
+    """Return a strategy for any value of an event's field."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return st.one_of(*map(values, inner))
@@ -73,7 +73,7 @@ def of_class(cls: type[Event]) -> st.SearchStrategy[Event]:
         fields["task"] = tasks
     if cls in (ev.RunPlanned, ev.AttemptPlanned):
         fields["tasks"] = st.lists(st.tuples(tasks, hostile), max_size=2).map(tuple)
-    if cls is ev.LogLine:  # several lines come as one where nothing in them needs a change
+    if cls is ev.LogLine:  # several lines arrive as one if none needs a change
         line = hostile.map(lambda text: text.replace("\n", " "))
         fields["text"] = st.one_of(line, st.just("step 1\nstep 2"))
     return st.builds(cls, **fields)
@@ -144,7 +144,7 @@ def test_tables_and_errors_are_safe(story: list[Event], word: str, other: str) -
 
 
 def printed(*lines: str, json: bool) -> str:
-    """What a verb prints of its lines."""
+    """Return what a verb prints for its lines."""
     stream = io.StringIO()
     out.show(stream, lines, json=json)
     return stream.getvalue()

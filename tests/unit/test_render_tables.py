@@ -1,4 +1,4 @@
-"""Tables and errors on terminals of any width, the rows of a long step, and who uses a machine."""
+"""Tables and errors at any terminal width, the rows of a long step, and the users of a machine."""
 
 import io
 import json
@@ -114,7 +114,7 @@ def view(*events: ev.Event) -> View:
 ENDED = ev.RunEnded("tidy-otter", Outcome.FAILED, 1, 52.0, "worker/1 failed", "worker/1", (), "/r")
 
 
-# However long what a run is called and how it failed: what matters stays on a narrow terminal.
+# With a long name and cause of failure, a narrow terminal still shows the essentials.
 NIGHT = view(
     ev.TaskStarted("worker/0", "gpu-01", "1", 7),
     ev.TaskProgressed("worker/0", 9, 0.25, 2.0),
@@ -153,7 +153,7 @@ def test_each_run_is_one_line() -> None:
 
 
 def node(**state: Any) -> dict[tuple[str, str], tuple[str, wire.TaskStatus]]:
-    """What gpu-01 says of its task."""
+    """Return gpu-01's report of its task."""
     known = {"state": {"pid": 7, **state}, "attempt": "1", "task": "worker/0", "alive": False}
     return {("1", "worker/0"): ("gpu-01", wire.read(known, wire.TaskStatus, "a task"))}
 
@@ -240,7 +240,7 @@ def test_a_thousand_hosts_fit_on_the_screen() -> None:
     assert blocks[-1].startswith("and others on gpu-[0010-0999]")
 
 
-# --- The rows of a long step on a terminal, and what is said of it at its end ---
+# --- The rows of a long step on a terminal, and its final message ---
 
 HOSTS = ("gpu-01", "gpu-02", "gpu-03")
 BAR = re.compile("[\u2500-\u257f]+")
@@ -255,7 +255,7 @@ def each(step: str, done: int = 0, total: int = 0, *, unit: str = "bytes", hosts
     return [Stepped(host, step, done, total, unit) for host in HOSTS[:hosts]]
 
 
-# What each of the hosts does, and the rows of the screen then, twelve seconds later.
+# The state of each host, and the rows on the screen twelve seconds later.
 SCREENS: list[tuple[list[Stepped], list[str]]] = [
     ([Stepped("", "resolve packages")], ["this machine: resolve packages 12 s"]),
     ([Stepped("", "resolve packages"), Stepped("", "")], []),
@@ -315,7 +315,7 @@ def test_results_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-# --- Rows of `status --machines`: what hosts tell, and the table ---
+# --- `status --machines`: reports of hosts, and the table ---
 
 NOW = 1_700_000_000
 PLAN = plans.make(plans.host("a", devices=("0", "1")), command=("true",))

@@ -1,4 +1,4 @@
-"""The page of a run, of folders made by hand: whatever they hold becomes text, bounded."""
+"""The page of a run, from handmade folders: all their contents become bounded text."""
 
 import base64
 import hashlib
@@ -46,7 +46,7 @@ VOID = {"meta", "br", "path", "link"}
 
 
 class Outline(HTMLParser):
-    """The elements of a page: each is closed, none is a script, no attribute leads elsewhere or acts."""
+    """Checks a page's elements: all closed, no foreign script, no attribute with a link or an action."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def folder(*events: ev.Event, run: RunId = ID, **changes: object) -> RunFolder:
 
 
 def trained(run: RunFolder, metrics: dict[str, list[float]], task: str = "worker/0", loss: str = "") -> None:
-    """Have a task report these figures, one step after the other."""
+    """Let a task report these values, one per step."""
     points = PointFile(run.points, 2)
     for step in range(max(map(len, metrics.values()))):
         values = {name: each[step] for name, each in metrics.items() if step < len(each)}
@@ -195,7 +195,7 @@ def test_a_page_warns_about_separate_training_during_and_after_the_run() -> None
     met = ev.PeersReported((), connected=False)
     succeeded = replace(ended(ev.Outcome.SUCCEEDED), warnings=(hang.separate_warning(apart),))
     for events, warns in (((*STARTED, apart), True), ((met,), False), ((apart, succeeded), True)):
-        text = page(folder(*events), 2e9)  # each adds to the ones before
+        text = page(folder(*events), 2e9)  # each extends the previous ones
         assert ('<pre class="said warn">' in text) == warns
         assert ("warning: worker/[0-1] run separately" in outline(text).text) == warns
 
@@ -259,7 +259,7 @@ def test_parameters_are_reported_values_or_else_arguments(what: str) -> None:
 
 
 def test_several_runs_share_charts_and_a_table_of_differences(capsys: pytest.CaptureFixture[str]) -> None:
-    """With other metrics, of another length, failed, still running, one without anything, one named twice."""
+    """With different metrics or length, failed, still running, without any values, or named twice."""
     long = folder(*STARTED, ended(ev.Outcome.FAILED, "no"), name="night", command=("train.py", "--lr", "1"))
     trained(long, {"loss": [4.0, 3.0, 2.0, 1.0], "f1": [0.1, 0.2]})
     trained(long, {"loss": [9.0, 9.0], "auc": [0.5, 0.75]}, "worker/1")
@@ -376,7 +376,7 @@ def test_no_curve_crosses_a_restart_and_time_starts_with_the_run() -> None:
     ]
     over_steps, over_time = charts({"worker/0": points}, 0.0, {"worker/0": [19.0, 29.0]})
     shapes = [re.sub(r"[-\d. ]+", "", chart["paths"]["worker/0"]) for chart in (over_steps, over_time)]
-    assert shapes == ["MLMLML"] * 2  # a point alone is a dot
+    assert shapes == ["MLMLML"] * 2  # a single point is drawn as a dot
     assert over_time["xs"][0] == (0.0, "0 s")
     assert over_time["paths"]["worker/0"].startswith("M33.33 ")
 
@@ -388,7 +388,7 @@ def test_the_history_shows_when_a_task_restarted() -> None:
     assert story.restarts == {"worker/0": [9.0]}
 
 
-# --- The page of `report --follow`: who is answered, and with what, and how it ends ---
+# --- `report --follow`: accepted requests, responses, and the end of the server ---
 
 
 @pytest.fixture
@@ -430,7 +430,7 @@ def test_a_browser_gets_the_current_page_and_only_its_own_script_runs(server: Pa
     outline(text.replace(own, "").replace("<script></script>", ""))
     assert ask(server.url, If_None_Match=headers["ETag"])[:2] == (304, "")
     assert ask(server.url, "HEAD")[:2] == (200, "")
-    folder(ended(ev.Outcome.SUCCEEDED))  # adds to the events
+    folder(ended(ev.Outcome.SUCCEEDED))  # appends to the events
     server._due = 0.0
     assert "succeeded after 61 s" in ask(server.url, If_None_Match=headers["ETag"])[1]
 
@@ -443,7 +443,7 @@ def test_a_browser_gets_the_current_page_and_only_its_own_script_runs(server: Pa
     ],
 )
 def test_only_requests_for_local_host_names_are_answered(server: PageServer, host: str, status: int) -> None:
-    """A page of elsewhere whose name was made to lead here still has its own name in Host."""
+    """Under DNS rebinding, a foreign page still sends its own name in Host."""
     assert ask(server.url, Host=host)[0] == status
 
 

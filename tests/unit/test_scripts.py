@@ -1,4 +1,4 @@
-"""The scripts that a newcomer runs first."""
+"""The scripts that new contributors run first."""
 
 import os
 import resource
@@ -42,7 +42,7 @@ def test_a_finished_setup_is_fast_and_quiet() -> None:
 
 
 def _computed() -> float:
-    """Seconds of a core that our children took, whatever else the machine does."""
+    """Return the CPU seconds used by our child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -50,7 +50,7 @@ def _computed() -> float:
 def test_a_python_downloaded_by_uv_is_used_where_no_other_fits(tmp_path: Path) -> None:
     python = tmp_path / "pythons" / "cpython-3.13-linux-x86_64-gnu" / "bin" / "python3"
     python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\n")  # fits every limit, and no other Python fits this one
+    python.write_text("#!/bin/sh\n")  # satisfies every limit, and is the only Python that satisfies this one
     python.chmod(0o755)
     source = ["bash", "-c", ". scripts/lib.sh; base_python 3.11"]
     environ = os.environ | {"ORCHESTRATE_ENVS": str(tmp_path)}

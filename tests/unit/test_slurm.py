@@ -1,4 +1,4 @@
-"""What is made of Slurm's words; tests/slurm has a real one."""
+"""Interpretation of Slurm's variables and output; tests/slurm has a real Slurm."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ NODES = "NodeName=n1 NodeAddr=192.0.2.1 State=MIXED\nNodeName=n2 NodeAddr=192.0.
 
 @pytest.fixture
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the words of a Slurm lie that says what is written there."""
+    """A folder with fake Slurm commands that print files."""
     (tmp_path / "scontrol").write_text(SCONTROL)
     (tmp_path / "scontrol").chmod(0o755)
     (tmp_path / "job").write_text(RUNNING)
@@ -49,7 +49,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ({}, [1, 1]),
         ({"SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "3,1"}, [3, 1]),
-        ({"SLURM_TASKS_PER_NODE": "48(x2)"}, [1, 1]),  # cores, where nobody asked for tasks
+        ({"SLURM_TASKS_PER_NODE": "48(x2)"}, [1, 1]),  # cores, if no number of tasks was requested
     ],
 )
 @pytest.mark.usefixtures("words")
@@ -129,8 +129,8 @@ def test_a_request_to_a_keeper_on_another_machine_is_a_file(tmp_path: Path) -> N
     folder = RunFolder(tmp_path, RunId("20261124-231508-zu8c"))
     folder.path.mkdir()
     os.close(folder.open_control())
-    assert not folder.ask_keeper(Order.STOP)  # nobody keeps it
-    lock = folder.take_lock()  # as over there: its FIFO has no reader here
+    assert not folder.ask_keeper(Order.STOP)  # it has no keeper
+    lock = folder.take_lock()  # as on the other machine: its FIFO has no reader here
     assert lock is not None
     assert folder.ask_keeper(Order.KILL)
     assert folder.take_order() == b'{"want": "kill"}'

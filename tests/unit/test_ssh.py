@@ -1,4 +1,4 @@
-"""known_hosts as OpenSSH reads it, ssh_config's words, and what connecting raises."""
+"""known_hosts as OpenSSH reads it, settings of ssh_config, and errors of connecting."""
 
 import base64
 import contextlib
@@ -90,7 +90,7 @@ def test_the_blamed_line_has_the_same_key_type(tmp_path: Path) -> None:
 def test_a_remembered_key_is_known(tmp_path: Path) -> None:
     file = tmp_path / "new folder" / "known_hosts"
     target = Target("x", "gpu-01", 2222, "me", user_known_hosts=(file,))
-    for _ in range(2):  # by two launches, too
+    for _ in range(2):  # also by two launches
         KnownHosts().remember(target, MINE)
     assert len(file.read_text().splitlines()) == 1
     assert file.parent.stat().st_mode & 0o777 == 0o700
@@ -98,7 +98,7 @@ def test_a_remembered_key_is_known(tmp_path: Path) -> None:
 
 
 def test_a_corrected_file_is_read_again(tmp_path: Path) -> None:
-    """A host that was reinstalled comes back in the middle of a run."""
+    """As when a reinstalled host returns during a run."""
     file, known = tmp_path / "known_hosts", KnownHosts()
     target = Target("x", "gpu-01", 22, "me", user_known_hosts=(file,))
     for when, key in enumerate((OTHER, MINE)):
@@ -106,7 +106,7 @@ def test_a_corrected_file_is_read_again(tmp_path: Path) -> None:
         os.utime(file, (when, when))
         trust, _ = hostkeys.judge(known.lines_about(target), "gpu-01", MINE)
     assert trust is Trust.KNOWN
-    file.unlink()  # a home folder that is away for a moment
+    file.unlink()  # a home folder that is briefly unavailable
     assert known.lines_about(target)
 
 
@@ -131,7 +131,7 @@ def test_a_destination_is_split_into_its_parts(text: str, parts: tuple[str | Non
     assert split_destination(text) == parts
 
 
-# Of the output of `ssh -G`, beside user, hostname and port.
+# Output of `ssh -G`, besides user, hostname, and port.
 DUMPED = (
     *(f"stricthostkeychecking {value}" for value in ("true", "ask", "accept-new", "false", "off")),
     *(f"identityagent {value}" for value in ("none", "/run/mine", "$MINE")),
@@ -153,7 +153,7 @@ DUMPED = (
 
 
 def test_ssh_config_settings_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each line what of a target is not as without it."""
+    """For each line, how the target differs from one without it."""
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
     monkeypatch.setenv("HOME", "/home/ada")
 
@@ -170,7 +170,7 @@ def test_ssh_config_settings_are_applied(monkeypatch: pytest.MonkeyPatch) -> Non
     matches_golden("ssh/config.txt", text)
 
 
-EDITS = (  # ssh_config (None: a file that it includes appears), the port, and whether ssh is asked each time
+EDITS = (  # ssh_config (None: an included file appears), the port, and whether `ssh -G` runs each time
     ("port 1", 1, False),
     ("port 2", 2, False),
     ("include {etc}/more/*.conf\nport 3", 3, False),
@@ -260,7 +260,7 @@ def test_every_error_has_a_message() -> None:
 
 def test_a_silent_address_is_not_taken_for_a_lossy_link() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as full:
-        for _ in range(4):  # the kernel now answers no further caller, as a machine that is off
+        for _ in range(4):  # the kernel now ignores further connections, like a machine that is off
             peer = full.enter_context(socket.socket())
             peer.setblocking(False)
             peer.connect_ex(server.getsockname())

@@ -1,4 +1,4 @@
-"""The folder of a run: what its readers see, which runs are found, and what damage does to it."""
+"""The folder of a run: its readers, the search for runs, and the effects of damage."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def test_a_display_that_lags_behind_is_notified_of_skipped_lines(folder: RunFold
 
 
 def test_nothing_comes_after_the_end() -> None:
-    """A host that answers when the run was stopped already: its thread does not know."""
+    """A host may reply after the run was stopped, on a thread that has not noticed."""
     told: list[ev.Stamped] = []
     bus = Bus(told.append)
     bus.emit(STARTED)
@@ -134,7 +134,7 @@ def test_a_resumed_stream_has_no_duplicates_and_no_gaps(folder: RunFolder) -> No
 
 @pytest.mark.parametrize("spoil", [lambda path: os.truncate(path, 0), Path.unlink])
 def test_a_log_that_a_user_emptied_is_fetched_again(folder: RunFolder, spoil: Callable[[Path], None]) -> None:
-    """To make room on this machine: the host did nothing wrong."""
+    """The user made room on this machine; the host is not at fault."""
     mirror, path = Mirror(folder, "1", "worker-0"), folder.log("1", "worker-0")
     mirror.add_log(0, b"abc", [])
     spoil(path)
@@ -168,7 +168,7 @@ def test_finding_a_run(tmp_path: Path) -> None:
     make_run(tmp_path, "20261120-010203-mnop", "20261121")
     assert found("20261121") == "20261120-010203-mnop"
 
-    # What started tasks hides nothing behind a launch that was refused later, of its own name either.
+    # A run that started tasks is not hidden by a later refused launch, not even one of the same name.
     emit(RunFolder(tmp_path, RunId("20261121-010203-abcd")), STARTED)
     make_run(tmp_path, "20261123-020304-efgh", "first")
     for refused in ("20261122-020304-abcx", "20261123-020304-efgh"):
@@ -186,7 +186,7 @@ def test_finding_a_run(tmp_path: Path) -> None:
 
 
 def test_a_view_reflects_all_events(folder: RunFolder) -> None:
-    """Whatever was saved of it, damaged or of other events; and what was saved is not read again."""
+    """Even if the saved view is damaged or of other events; events it covers are not read again."""
     log = EventLog(folder)
     for number in range(449):
         log(ev.Stamped(number, ev.HostConnected(f"gpu-{number % 7}", 1.0, number)))
@@ -217,7 +217,7 @@ def test_the_end_of_a_very_long_line_is_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "of an open umask before"])
 def test_others_cannot_replace_a_run_whatever_the_umask(tmp_path: Path, *, there: bool) -> None:
-    """Who may rename a run's folder puts one of theirs there: its request.json names a command."""
+    """Anyone who can rename a run's folder could substitute their own, whose request.json has a command."""
     runs = tmp_path / "state" / "orchestrate" / "runs"
     before = os.umask(0)
     try:
@@ -352,7 +352,7 @@ def test_only_one_of_two_launches_gets_the_same_id(tmp_path: Path) -> None:
         RunFolder(tmp_path / "file" / "runs", first.id).claim(plan_of(first.run, "first"))
 
 
-# --- A run's folder in which others, or a crash, have put something else ---
+# --- A run's folder modified by others or by a crash ---
 
 BEGUN = TaskStarted("worker/0", "gpu-1", "1", 42)
 
@@ -394,7 +394,7 @@ DAMAGED = [
 
 @pytest.mark.parametrize("line", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_line_is_skipped_and_the_others_are_read(damaged: RunFolder, line: bytes) -> None:
-    if len(line) < 1 << 24:  # longer ones are not even looked at
+    if len(line) < 1 << 24:  # longer ones are not even read
         with pytest.raises(msgspec.ValidationError):
             decode(line)
     with damaged.events.open("ab") as file:

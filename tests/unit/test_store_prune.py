@@ -1,4 +1,4 @@
-"""What this machine forgets: old run folders but those that go on, or may, and validations."""
+"""Removal of old validations, and of old run folders unless their runs continue, or may continue."""
 
 import os
 import time
@@ -45,7 +45,7 @@ def test_runs_are_removed_oldest_first(tmp_path: Path) -> None:
     assert (tmp_path / "a").exists()
     assert prune((), (), older=MONTH, dry=False).gone == ("a",)
     everything = prune((), (), older=0.0, dry=False)
-    assert everything.gone == ("b", "c")  # d is just over: it may still be looked at
+    assert everything.gone == ("b", "c")  # d has just ended, and may still be in use
     assert [path.name for path in tmp_path.glob("[!.]*")] == ["d"]
 
 
@@ -68,7 +68,7 @@ def test_an_unrecorded_end_is_confirmed_by_the_hosts(tmp_path: Path, end: RunEnd
 
 
 def test_an_unfinished_run_with_an_unreadable_plan_stays(tmp_path: Path) -> None:
-    """Of another version, or damaged: its tasks may be alive, and this folder has their logs."""
+    """The plan is damaged or of another version: tasks may be alive, and this folder has their logs."""
     folder = made(tmp_path, "a", days=50, ended=None)
     folder.plan.write_text('{"run": "a"')
     os.utime(folder.plan, (1.0, 1.0))

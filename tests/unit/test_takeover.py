@@ -1,4 +1,4 @@
-"""Plans that nodes tell of, laid on the hosts of the inventory; their seal, and the key that makes it."""
+"""Plans reported by nodes, matched with the hosts of the inventory; their seal, and its key."""
 
 import errno
 import json
@@ -64,7 +64,7 @@ def test_fields_taken_over_from_a_plan(request: pytest.FixtureRequest, *, authen
 
 
 def test_host_fields_allowed_in_a_plan_are_listed() -> None:
-    """Whatever a host will have one day is the inventory's, unless it is added to that list."""
+    """Any new field of a host comes from the inventory, unless it is added to that list."""
     fields = set(Host.__struct_fields__)
     reach = {"via", "ssh", "user", "port", "identity", "ssh_config", "agent_python"}
     assert set(PLANNED) <= fields
@@ -104,7 +104,7 @@ def test_unsealed_plans_must_agree(other: RunPlan) -> None:
 def test_every_host_that_answers_has_to_know_the_run() -> None:
     own = report("a", authentic=True)
     assert "b has no record of it" in adopted(own).hearsay
-    assert not adopted(own, answering=("a", "c")).hearsay  # b is away
+    assert not adopted(own, answering=("a", "c")).hearsay  # b is unreachable
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_the_inventory_has_to_hold_every_host(hosts: tuple[Host, ...], why: str,
 FIRST, SECOND = PLAN.tasks
 A_HOST, B_HOST = PLAN.hosts
 TWICE = "a host appears twice"
-# What a node may have made of a plan, and what is said of it.
+# Modifications of a plan by a node, and the resulting message.
 IMPOSSIBLE: list[tuple[dict[str, object], str]] = [
     ({"tasks": ()}, "its tasks are on other hosts"),
     ({"tasks": (FIRST, replace(SECOND, host="c"))}, "its tasks are on other hosts"),
@@ -179,9 +179,9 @@ def test_an_impossible_plan_is_rejected(changes: dict[str, object], why: str) ->
         ("a", "2", "worker/0", True),
         ("a", "4", "worker/0", True),
         ("a", "5", "worker/0", False),  # more than the restarts allow
-        ("b", "2", "worker/0", False),  # the other one's
+        ("b", "2", "worker/0", False),  # the other host's task
         ("a", "2", "worker/1", False),
-        ("b", "1", "worker/0", True),  # it may have had it then
+        ("b", "1", "worker/0", True),  # it may have had the task then
         ("b", "validate", "worker/1", True),
     ],
 )
@@ -259,7 +259,7 @@ def test_a_key_is_created_once_and_only_for_its_owner(config: Path) -> None:
 
 
 def put(path: Path, make: Callable[[], None]) -> None:
-    """Something else in a file's place."""
+    """Replace a file with something else."""
     path.unlink()
     make()
 
@@ -286,7 +286,7 @@ def test_an_invalid_key_is_an_error(damage: Callable[[Path], object], why: str) 
 
 @pytest.mark.usefixtures("config")
 def test_the_advice_is_not_to_move_another_user_s_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HOME may be root's, in a container that runs as somebody else."""
+    """HOME may be root's in a container that runs as another user."""
 
     def refuse(*_: object, **__: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -298,7 +298,7 @@ def test_the_advice_is_not_to_move_another_user_s_key(monkeypatch: pytest.Monkey
 
 
 def test_a_user_without_a_home_folder_gets_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container that runs as a user who is not in its /etc/passwd, with an empty environment."""
+    """As in a container whose user is not in /etc/passwd, with an empty environment."""
 
     def refuse(uid: int) -> NoReturn:
         raise KeyError(uid)

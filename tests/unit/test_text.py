@@ -1,4 +1,4 @@
-"""What is printed of any text; gpu-[01-08] and back; text for shells and parsers."""
+"""Safe printing of any text; gpu-[01-08] and back; text for shells and parsers."""
 
 import json
 import os
@@ -21,12 +21,12 @@ from orchestrator.text import duration, endpoint, harmless, json_of, json_safe, 
 from tests.unit import plans
 from tests.unit.plans import host
 
-# What a task may print, what is left of it with colours, and without.
+# Output of a task, and the printed text with and without colors.
 SEQUENCES = [
     ("größer ━━━ 漢字 👩‍👩‍👧", "größer ━━━ 漢字 👩‍👩‍👧", "größer ━━━ 漢字 👩‍👩‍👧"),
     ("\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m", "red"),
     ("\x1b[2J\x1b[Hcleared", "cleared", "cleared"),
-    ("\x1b[>4;2mkeys", "keys", "keys"),  # ends as a colour does, and is none
+    ("\x1b[>4;2mkeys", "keys", "keys"),  # ends like a color code, but is not one
     ("\x1b]0;title\x07text", "text", "text"),
     ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link", "link"),
     ("\x1b_apc\x1b\\\x1b^pm\x1b\\\x1bXsos\x1b\\x", "x", "x"),
@@ -34,7 +34,7 @@ SEQUENCES = [
     ("lone\x1b", "lone␛", "lone␛"),
     ("\x1b\x1b[2J[2J", "␛[2J", "␛[2J"),
     ("open \x1b]0;never closed", "open 0;never closed", "open 0;never closed"),
-    ("\x1b[" + "1" * 65 + "mx", "x", "x"),  # int() of it could be refused
+    ("\x1b[" + "1" * 65 + "mx", "x", "x"),  # int() may reject it
     ("nul\0bel\x07bs\x08del\x7f", "nul␀bel␇bs␈del␡", "nul␀bel␇bs␈del␡"),
     ("\x0b\x0c\x1c\x85\u2028\u2029", "␋␌␜\\u0085\\u2028\\u2029", "␋␌␜\\u0085\\u2028\\u2029"),
     ("pay \u202eevil", "pay \\u202eevil", "pay \\u202eevil"),
@@ -68,7 +68,7 @@ def test_sizes(number: float, words: str) -> None:
     assert size(number) == words
 
 
-# What cannot be seen is kept where a script or an emoji needs it ...
+# Invisible characters are kept where a script or an emoji needs them ...
 LEGITIMATE = [
     "\u2764\ufe0f ok",
     "\U0001f468\u200d\U0001f469\u200d\U0001f467",
@@ -77,7 +77,7 @@ LEGITIMATE = [
     "\u0915\u094d\u200d\u0937",  # Devanagari, with a joiner
     "\u845b\U000e0100",  # an ideograph's variant
 ]
-# ... and shown elsewhere.
+# ... and made visible elsewhere.
 HIDDEN = [
     ("lo\u200dss", "lo\\u200dss"),
     ("ad\u200bmin", "ad\\u200bmin"),
@@ -169,7 +169,7 @@ def test_names_are_folded_into_ranges(names: str, folded: str) -> None:
     assert set(ranges.expand_all(folded)) == set(names.split())
 
 
-# --- text for shells and parsers: they judge it ---
+# --- text for shells and parsers, checked by the real ones ---
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 WORDS = st.lists(TEXT, min_size=1, max_size=4)
@@ -189,7 +189,7 @@ FEW = settings(max_examples=40, deadline=None)
 
 
 def bash(script: str) -> list[str]:
-    """The words that the last command of a script gets; it is a function that prints them."""
+    """Return the arguments of a script's last command, a function that prints them."""
     show = "show() { printf '%s\\0' \"$@\"; }; "
     env = {**os.environ, "LC_ALL": "C.UTF-8"}
     done = subprocess.run(["bash", "-c", show + script], env=env, capture_output=True, check=True)
@@ -230,7 +230,7 @@ def test_a_plain_batch_file_passes_the_words_on(argv: list[str]) -> None:
 
 
 def expanded(word: str) -> str:
-    """A word as Kubernetes hands it on where no variable has the name (its syntax: $(NAME), $$)."""
+    """Return an argument as Kubernetes passes it if no variable has the name (syntax: $(NAME), $$)."""
     return re.sub(r"\$(\$|\([^)]*\))?", lambda found: "$" if found[1] == "$" else found[0], word)
 
 

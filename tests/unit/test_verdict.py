@@ -1,4 +1,4 @@
-"""The root cause of a failure as TensorFlow, Python and R print it: stories, and their verdicts."""
+"""The root cause of failures as TensorFlow, Python, and R print them: examples and their verdicts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,13 +22,13 @@ End: TypeAlias = tuple[TaskExited, Lines | Report]
 
 
 def tail(name: str) -> Lines:
-    """What TensorFlow 2.21 printed."""
+    """Return recorded output of TensorFlow 2.21."""
     return tuple((HERE / "tails" / f"{name}.txt").read_text().splitlines())
 
 
 RAISED, SOCKET_CLOSED, SHAPES = tail("raised"), tail("socket_closed"), tail("shapes")
-BARRIER = tail("barrier")  # worker/0 says that worker/1 never came
-INCARNATION = tail("incarnation")  # worker/0 says that worker/1 came back
+BARRIER = tail("barrier")  # worker/0 reports that worker/1 never joined
+INCARNATION = tail("incarnation")  # worker/0 reports that worker/1 returned
 GLOO = tail("gloo")  # of PyTorch 2.15: names an address, but no task
 TRAINING = ("Epoch 1/3", " 3/5 [====>....] - ETA: 0s - loss: 2.3")
 KEYBOARD = ('  File "train.py", line 2, in <module>', "KeyboardInterrupt")
@@ -45,14 +45,14 @@ def report(message: str = "", kind: str = "Exception", **more: Any) -> Report:
 
 
 def end(task: int, at: float, said: Lines | Report = TRAINING, **how: Any) -> End:
-    """The end of a task, and its last lines or what its own Python reported."""
+    """Return the end of a task, with its last lines or the report of its own Python."""
     usual = {"code": None, "signal": None, "lost": "", "attempt": "1", "stopped": False}
     exited = TaskExited(f"worker/{task}", f"gpu-0{task + 1}", seconds=41.0, ended=at, **(usual | how))
     return exited, said
 
 
 def own(name: str, *frames: str, thread: str = "") -> Lines:
-    """A traceback of the program."""
+    """Return a traceback of the program."""
     head = (f"Exception in thread {thread}:",) if thread else ()
     return (*head, "Traceback (most recent call last):", *(f"  File {one}, in f" for one in frames), name)
 
@@ -98,7 +98,7 @@ IN_A_POOL = {
 UNKNOWN = "tensorflow.python.framework.errors_impl.UnknownError"
 PLACE: dict[str, Any] = {"file": "/home/train/orchestrate/runs/x/work/train.py", "line": 6}
 CAME_FROM = [{"type": "KeyError", "message": "'images'", "file": "/m/data.py", "line": 4}]
-# What a program says in words that TensorFlow uses, too, is its own.
+# A program's own message that resembles one of TensorFlow's is attributed to the program.
 OWN_WORDS = (
     ("KeyError", "'TF_CONFIG_EXTRA'"),
     ("ValueError", "unknown incarnation of the model zoo"),
@@ -107,7 +107,7 @@ OWN_WORDS = (
 
 
 def alike(*bad: int) -> list[End]:
-    """Three tasks, of which these failed alike, with a number of their own."""
+    """Return three tasks, of which these failed with the same message but their own numbers."""
     ports = {n: (f"ValueError: port {4 + n} is bad",) for n in bad}
     return [end(n, n / 9, ports[n], code=1) if n in bad else end(n, 2, **HUNG) for n in range(3)]
 
@@ -178,7 +178,7 @@ STORIES: dict[str, list[End]] = {
     "a thread that ended, and what it led to": [
         end(2, 0, (*FEED, *own("_queue.Empty", '"/runs/x/work/train.py", line 9')), code=1)
     ],
-    # what its Python reports
+    # the report of its Python
     "a report": [end(2, 0, report("record 17 has no images", **PLACE, chain=CAME_FROM), code=1)],
     "sys.exit": [end(2, 0, report("usage: train.py DIR", "SystemExit"), code=1)],
     "quoted by TensorFlow": [end(2, 0, report(IN_TENSORFLOW, UNKNOWN, **PLACE), code=1)],
@@ -292,7 +292,7 @@ def test_a_long_line_is_cut_before_it_is_read(line: str) -> None:
     ends = [end(2, 0, (*RAISED, line, "ValueError: " + line), code=1)]
     lines = statement(ends[0][1]).lines
     assert max(map(len, lines)) <= LONGEST_LINE
-    assert lines[-1].rstrip().endswith(line.strip()[-8:])  # where JAX says what failed
+    assert lines[-1].rstrip().endswith(line.strip()[-8:])  # where JAX reports the failure
     assert len(judge([ends[0][0]], hear(ends)).cause) < 400
 
 
@@ -317,7 +317,7 @@ TEARDOWN = ("W0000 00:00:1795272237.622300   13079 local_rendezvous.cc:412] Loca
 
 
 def log(path: Path) -> Lines:
-    """As the last lines of a log are read: without blank ones."""
+    """Return the last lines of a log as they are read, without blank ones."""
     return tuple(line for line in path.read_text().split("\n") if line.strip())
 
 

@@ -1,4 +1,4 @@
-"""What a user installs: the wheel alone, in an environment of its own."""
+"""The wheel as a user installs it, in a separate environment."""
 
 import email
 import json
@@ -80,7 +80,7 @@ def test_an_sdist_is_complete_and_builds_the_same_wheel(wheel: Path, tmp_path: P
 
 
 def test_the_wheel_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
-    """Without a network: the dependencies are lent by the environment the tests run in."""
+    """Offline: dependencies come from the environment that runs the tests."""
     empty = tmp_path / "empty"
     venv.create(empty, symlinks=True)
     python = empty / "bin" / "python"
@@ -92,7 +92,7 @@ def test_the_wheel_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     (packages,) = empty.glob("lib/python*/site-packages")
-    # A path in a .pth file is searched last and its own .pth files are not read: the wheel is what runs.
+    # Paths from a .pth file are searched last, and their .pth files are ignored, so the wheel is what runs.
     (packages / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
     where = subprocess.check_output(
@@ -102,7 +102,7 @@ def test_the_wheel_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
     environ = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
 
     def orchestrate(*words: str) -> str:
-        """All that the installed command prints."""
+        """Return the output of the installed command."""
         command = [str(empty / "bin" / "orchestrate"), *words]
         said: str = subprocess.check_output(
             command, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=environ, timeout=60
@@ -112,7 +112,7 @@ def test_the_wheel_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
     assert "launch" in orchestrate("--help")
     assert orchestrate("init", "--example") == (ROOT / "hosts.example.toml").read_text(encoding="utf-8")
 
-    # worker_entry is found within the package, whatever else has that name.
+    # worker_entry is found within the package, even if another package has that name.
     (packages / "worker_entry.py").write_text("raise AssertionError('another worker_entry')\n")
     (tmp_path / "hosts.toml").write_text('[[host]]\nssh = "local"\naddress = "127.0.0.1"\n')
     planned = json.loads(orchestrate("launch", "--dry-run", "--json", "--", "--epochs", "3"))

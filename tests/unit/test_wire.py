@@ -1,4 +1,4 @@
-"""What comes from outside: frames, names, and answers that many threads read at once."""
+"""Input from outside: frames, names, and replies that many threads decode at once."""
 
 import itertools
 import json
@@ -74,7 +74,7 @@ def test_frames_the_other_end_would_refuse_are_never_created() -> None:
 
 ROOT = Path(__file__).parents[2]
 
-# Without `_prepare` of wire/message.py one process in four ended by SIGSEGV.
+# Without `_prepare` of wire/message.py one process in four died of SIGSEGV.
 PROGRAM = """
 import sys, threading
 from orchestrator import wire
@@ -120,7 +120,7 @@ def test_valid_attempt_names(text: str) -> None:
     assert AttemptName(text) == text
 
 
-# --- answers that fit their question, and others ---
+# --- replies that match their request, and others ---
 
 RUN: dict[str, Any] = {"run": "r", "plan": None, "keeper": None, "stopped": False, "tasks": []}
 OTHER = {**RUN, "run": "s"}
@@ -147,7 +147,7 @@ def begun(**fields: Any) -> dict[str, Any]:
     return {"present": True, "path": "/p", "bits": "3", **fields}
 
 
-# (the question, an answer that fits it, and what our agent would not answer)
+# (request, matching reply, replies that our agent would not give)
 ANSWERS: list[tuple[wire.Request[Any], dict[str, Any], list[object]]] = [
     (wire.States(run="r"), {"runs": [RUN]}, [{"runs": [OTHER]}, {"runs": [RUN, RUN]}, [], None, {"runs": 1}]),
     (wire.States(run=None), {"runs": [RUN, OTHER]}, [{"runs": [OTHER, OTHER]}, {"runs": [RUN], "more": -1}]),
@@ -239,7 +239,7 @@ def test_a_task_that_was_never_started_has_no_pid() -> None:
     assert [wire.TaskRecord(state=phase, pid=pid).started_as for phase, pid in phases] == [7, 0, 0]
 
 
-# --- the short form of scripts/fuzz: whatever comes in, only our own errors come of it ---
+# --- the short form of scripts/fuzz: any input raises only our own errors ---
 
 SEEDS = st.integers(0, 2**64)
 MANY = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])

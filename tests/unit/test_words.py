@@ -1,6 +1,6 @@
-"""The words of the house: names that say what they hold, and the terms of the glossary.
+"""The language of the code: names that describe their value, and the terms of the glossary.
 
-What stands after `try:` is something to do: a command in backquotes, or an imperative.
+The text after `try:` is an action: a command in backquotes, or an imperative.
 """
 
 import ast
@@ -11,10 +11,10 @@ from pathlib import Path
 from orchestrator.diagnosis import rules
 
 ROOT = Path(__file__).parents[2]
-# No bare participle: a name says what it holds, `match` for `found`, `message` for `said`.
+# No bare participles: a name describes its value, `match` for `found`, `message` for `said`.
 PARTICIPLES = frozenset({"found", "said", "told", "known", "wanted", "seen", "met", "left", "one", "asked"})
 MOST_PARTICIPLES = 7
-# A commit that brings a rule to nothing sets its count to 0.
+# A commit that removes the last violation sets the count to 0.
 
 
 def trees(*parts: str) -> Iterator[tuple[Path, ast.Module]]:
@@ -42,7 +42,7 @@ def test_names_describe_their_value() -> None:
     assert len(wrong) <= MOST_PARTICIPLES, wrong
 
 
-# The glossary: an expression that readers stumbled over, and the term that is used instead.
+# The glossary: expressions that confused readers, and the terms to use instead.
 GLOSSARY = {
     r"mend(?:s|ed|ing)?": "fix",
     r"could not do its part": "failed on this machine",
@@ -92,7 +92,7 @@ IMPERATIVES = frozenset(WORDS.split())
 
 
 def texts(node: ast.expr | None) -> Iterator[str]:
-    """What an expression says, as far as it can be read; what is put in stands as `{}`."""
+    """Yield an expression's text as far as it is constant, with `{}` for inserted values."""
     match node:
         case ast.Constant(value=str(text)):
             yield text
@@ -118,7 +118,7 @@ def hints() -> Iterator[tuple[str, str]]:
             if name == "PhaseFailed" and len(node.args) > 2:  # phase, cause, hint
                 given.append(node.args[2])
             if isinstance(node.func, ast.Attribute) and node.func.attr == "says" and len(node.args) > 4:
-                given.append(node.args[4])  # of a check: what it is, level, found, why, hint
+                given.append(node.args[4])  # of a check: name, level, found, why, hint
             for text in (text for one in given for text in texts(one) if text):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 
@@ -139,7 +139,7 @@ _FOLDER_OR_FILE = re.compile(r"(?i)(?<![a-z])(path|file|folder|root|lock|noteboo
 
 
 def test_a_path_in_a_command_is_quoted() -> None:
-    """Whoever copies `cd My Project` is told of an error of the shell's."""
+    """A copied `cd My Project` fails in the shell."""
     unquoted = []
     for source, tree in trees("orchestrator"):
         for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""What worker_entry can be asked, reads in TF_CONFIG and reports, and the step at which all tasks stop."""
+"""Options of worker_entry, its use of TF_CONFIG, its reports, and the common step at which tasks stop."""
 
 import json
 import os
@@ -180,7 +180,7 @@ PATIENCE = 20
 
 
 class MemoryBoard:
-    """The coordination service's rules: a key is put once, a get waits."""
+    """A coordination service in memory: a key is put once, and a get waits for it."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
@@ -201,7 +201,7 @@ class MemoryBoard:
 
 
 def train(tasks: int, terms: AbstractSet[tuple[int, int]] = frozenset()) -> list[int]:
-    """The last step of each task. A step is a barrier; `terms` asks task t in step s to stop."""
+    """Return each task's last step. Each step is a barrier; `terms` requests stops as (task, step)."""
     board = MemoryBoard()
     names = [f"worker/{i}" for i in range(tasks)]
     barrier = threading.Barrier(tasks)
@@ -212,7 +212,7 @@ def train(tasks: int, terms: AbstractSet[tuple[int, int]] = frozenset()) -> list
         stop = Stop(names[index], names, board)
         try:
             for step in range(1, STEPS + 1):
-                barrier.wait(PATIENCE)  # the gradients' sum: nobody ends this step before all have begun it
+                barrier.wait(PATIENCE)  # the gradient sum: no task ends this step before all have started it
                 if (index, step) in terms:
                     stop.ask()
                 last[index] = step
