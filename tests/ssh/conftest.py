@@ -1,4 +1,4 @@
-"""Real sshd's for the tests: one cluster a session for what leaves it as it was."""
+"""Real SSH servers for the tests: one cluster per session for tests that do not modify it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def config(cluster: Cluster, tmp_path: Path) -> Path:
-    """A copy of the cluster's ssh_config, to be changed, and one of its known_hosts beside it."""
+    """Copy the cluster's ssh_config, and its known_hosts next to it, so that a test can change them."""
     known, path = tmp_path / "known_hosts", tmp_path / "ssh config"
     known.write_text(cluster.known_hosts.read_text())
     path.write_text(cluster.ssh_config.read_text().replace(str(cluster.known_hosts), str(known)))

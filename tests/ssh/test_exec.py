@@ -1,4 +1,4 @@
-"""`orchestrate exec`: the real program against real sshd's."""
+"""`orchestrate exec`: the real program against real SSH servers."""
 
 import json
 import os
@@ -22,14 +22,14 @@ def start(desk: Desk, *words: str) -> Viewer:
 
 
 def execute(desk: Desk, *words: str) -> tuple[str, str, int]:
-    """What it says on stdout and stderr, and its status."""
+    """Return its stdout, stderr, and status."""
     viewer = start(desk, *words)
     status = viewer.wait()
     return viewer.stdout, viewer.stderr, status
 
 
 def processes(mark: str) -> list[int]:
-    """Those of which the mark is a word of their own, on this machine, which is all hosts."""
+    """Return processes with the mark as an argument, on this machine, which plays all hosts."""
     return [pid for pid in pids() if mark.encode() in cmdline(pid).split(b"\0")]
 
 
@@ -76,7 +76,7 @@ def test_a_flood_arrives_complete_and_in_order(desk: Desk) -> None:
 
 
 def test_ctrl_c_discards_pending_output(desk: Desk) -> None:
-    """That of `yes` took 15 s, after which its end was not known."""
+    """Output of `yes` used to take 15 s, after which the command's end was unknown."""
     sent, screen = desk.folder / "sent", desk.folder / "screen"
     os.mkfifo(screen)
     words = ("exec", "--hosts", str(desk.hosts), "--only", "gpu-02", "--", "sh", "-c")
@@ -94,7 +94,7 @@ def test_a_hanging_host_does_not_delay_an_interrupted_command(desk: Desk) -> Non
     mark = f"{os.getpid()}.444"
     viewer = start(desk, "--", "sleep", mark)
     until("all sleep", lambda: len(processes(mark)) == 3)
-    with stopped(desk.agents_of(1)[:1]):  # not its child, which ends the command
+    with stopped(desk.agents_of(1)[:1]):  # not its child, whose end would end the command
         viewer.signal(signal.SIGINT)
         assert viewer.wait() == 130
     assert viewer.stderr.splitlines()[-1] == "warning: gpu-02 did not report the end of its command"
@@ -103,7 +103,7 @@ def test_a_hanging_host_does_not_delay_an_interrupted_command(desk: Desk) -> Non
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_remains_after_an_interrupt_or_a_kill(desk: Desk, end: signal.Signals) -> None:
-    """Deaf to TERM, in a session of its own, in the background: all of it ends."""
+    """Processes that ignore TERM, have their own session, or run in the background all end."""
     mark = f"{os.getpid()}.{end}222"
     code = f"trap '' TERM HUP INT; (setsid sleep {mark} &) ; sleep {mark} & echo up; wait; sleep {mark}"
     viewer = start(desk, "--", "sh", "-c", code)
@@ -111,7 +111,7 @@ def test_nothing_remains_after_an_interrupt_or_a_kill(desk: Desk, end: signal.Si
     viewer.signal(end)
     status = viewer.wait()
     if end is signal.SIGINT:
-        assert processes(mark) == []  # that was awaited
+        assert processes(mark) == []  # the one that was awaited
         assert viewer.stderr.splitlines()[-1] == "none of its processes is left"
         assert status == 130
     until("nothing is left", lambda: not processes(mark))

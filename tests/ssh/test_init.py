@@ -1,4 +1,4 @@
-"""`orchestrate init`: the real program against real sshd's, whose keys nobody knows at first."""
+"""`orchestrate init`: the real program against real SSH servers with unknown host keys."""
 
 import os
 import pty
@@ -40,7 +40,7 @@ def init(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedPro
 
 
 def training_python(home: Path) -> None:
-    """An environment that says it has TensorFlow."""
+    """Create an environment that claims to have TensorFlow."""
     made = home / ".venvs" / "train"
     venv.create(made, symlinks=True, with_pip=False)
     (packages,) = made.glob("lib/python3*/site-packages")
@@ -68,15 +68,15 @@ def test_names_alone_yield_a_full_file_with_new_keys_and_preflight(cluster: Clus
     assert [host.state for host in inventory.hosts] == [None, *own]
     assert "gpu-[01-03]: no GPU, TensorFlow 2.99.0 in ~/.venvs/train/bin/python, " in done.stdout
     assert "hosts.toml: 3 hosts\n" in done.stdout
-    # A Python that has a folder of TensorFlow's and no tf_keras: preflight was reached, and says so.
+    # A Python with a TensorFlow folder and no tf_keras: preflight ran, and reports that.
     assert done.returncode == 3
     assert "this cluster cannot train yet" in done.stdout
 
 
-# Its login's python3: our agent is started with -S, and lies.
+# The login's python3: our agent is started with -S, and lies.
 LYING_PYTHON = '#!/bin/sh\ncase " $* " in *" -S "*) exec {liar} "$@" ;; esac\nexec {python} "$@"\n'
 WORDS = r"""'\x1b]0;owned\x07\x1b[2J\x9b2J\u202e"\n\r[[host]]\nerror: x $(touch ' + CANARY + ')'"""
-# Of another machine than the others, so that its addresses count.
+# A different machine ID, so that its addresses count.
 LIE = when(
     "hello", "header['hello']['boot_id'] = 'another'\nfor _ in range(150): os.write(2, b'x' * 65536)"
 ) + when(
@@ -89,7 +89,7 @@ LIE = when(
 
 
 def test_a_lying_host_adds_nothing_to_the_file(cluster: Cluster, tmp_path: Path) -> None:
-    """Addresses that are none, hostile names, and more on stderr than a channel's window."""
+    """Invalid addresses, hostile names, and more on stderr than a channel's window."""
     liar, canary = Middle(tmp_path / "liar", tmp_path / "canary"), tmp_path / "canary"
     liar.lie(LIE)
     home = cluster.folder / "home-2"
@@ -99,7 +99,7 @@ def test_a_lying_host_adds_nothing_to_the_file(cluster: Cluster, tmp_path: Path)
     done = init(cluster, tmp_path / "project", "gpu-[01-02]", "--no-preflight")
     said, written = done.stdout + done.stderr, (tmp_path / "project" / "hosts.toml").read_text()
     assert done.returncode == 0, said
-    assert "9 x " in said  # it was asked, and lied
+    assert "9 x " in said  # it was queried, and lied
     assert not UNSAFE.search(said + written)
     assert not [line for line in said.splitlines() if line.startswith(("error:", "Traceback"))]
     assert not canary.exists()
@@ -185,12 +185,12 @@ def until(terminal: int, words: str, seconds: float = 60) -> str:
     shown, deadline = b"", time.monotonic() + seconds
     while words.encode() not in shown:
         assert select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0], shown
-        shown += os.read(terminal, 4096)  # which may end within a letter of several bytes
+        shown += os.read(terminal, 4096)  # which may end within a multibyte character
     return shown.decode(errors="replace")
 
 
 def launch(cluster: Cluster, folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Launch where the user's ssh_config is that of the cluster, and no file names its hosts."""
+    """Launch with the cluster's ssh_config as the user's, and without a hosts file."""
     programs = folder.parent / "bin"
     programs.mkdir(exist_ok=True)
     (programs / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {cluster.ssh_config} "$@"\n')
@@ -202,7 +202,7 @@ def launch(cluster: Cluster, folder: Path, *words: str, **env: str) -> subproces
 
 
 def test_a_launch_on_names_alone_creates_a_script_s_env(cluster: Cluster, tmp_path: Path) -> None:
-    """From bare machines whose keys nobody knows, in one command: header, or the default [env]."""
+    """From bare machines with unknown keys in one command, by a script header or the default [env]."""
     cluster.known_hosts.write_text("")
     wheels, folder = tmp_path / "wheels", tmp_path / "project"
     wheels.mkdir()
@@ -225,7 +225,7 @@ def test_a_launch_on_names_alone_creates_a_script_s_env(cluster: Cluster, tmp_pa
     assert "2 keys written to known_hosts, because of --yes" in made.stderr
     assert made.stdout.count("answer 42") == 2
     first, second, *_ = (host.address for host in cluster.hosts)
-    assert made.stdout.count(f'"worker": ["{first}:2222", "{second}:2223"]') == 2  # of one machine
+    assert made.stdout.count(f'"worker": ["{first}:2222", "{second}:2223"]') == 2  # of the same machine
 
     asked = "gpu-[01-02]: no common Python with TensorFlow; create an environment, as `setup` does?"
     unasked = launch(cluster, folder, "--", "tf.py", **index)

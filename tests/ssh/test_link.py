@@ -1,4 +1,4 @@
-"""What a link promises: bytes both ways, statuses, and readers that wake up."""
+"""The contract of a link: bytes both ways, exit statuses, and readers that wake up."""
 
 import contextlib
 import socket
@@ -22,8 +22,8 @@ from tests.ssh.test_transports import read_all, run
 def test_a_connection_lost_during_reads_loses_no_received_data(
     link: Link, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    """Whoever reads much makes room for more, by a message that finds nobody."""
-    size = 6_000_000  # less than a channel has room for, and more than it takes to make room
+    """Reading much sends a window adjustment, which then fails."""
+    size = 6_000_000  # less than a channel's window, but enough to trigger a window adjustment
     code = f"import sys, time; sys.stdout.buffer.write(bytes({size})); sys.stdout.flush(); time.sleep(600)"
     channel: Any = link.open([sys.executable, "-c", code])
     until("all of it is here", lambda: len(channel._channel.in_buffer) == size)
@@ -50,7 +50,7 @@ def test_a_connection_lost_before_the_command_is_one_error(
 
     with monkeypatch.context() as patch:
         patch.setattr(paramiko.Channel, "exec_command", gone)
-        patch.setattr(paramiko.Channel, "close", gone)  # it sends a message, too
+        patch.setattr(paramiko.Channel, "close", gone)  # it also sends a message
         with pytest.raises(HostError):
             link.open(["true"])
 
@@ -59,7 +59,7 @@ def test_a_connection_lost_before_the_command_is_one_error(
 def test_a_message_overtaken_by_a_close_does_not_end_the_connection(
     link: Link, late: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """paramiko makes a message under a lock and sends it without: the order here is one that occurs."""
+    """paramiko creates a message under a lock and sends it without: this order can occur."""
     channels: list[paramiko.Channel] = []
     open_session = paramiko.Transport.open_session
 
@@ -78,7 +78,7 @@ def test_a_message_overtaken_by_a_close_does_not_end_the_connection(
     message.add_int(channel.remote_chanid)
     if late == "data":
         message.add_string(b"late")
-    run(link, "true")  # and the far end has forgotten the channel
+    run(link, "true")  # and the remote side has dropped the channel
     way: Any = channel.transport
     way._send_user_message(message)
     assert run(link, "echo", "here") == (b"here\n", 0)
@@ -86,7 +86,7 @@ def test_a_message_overtaken_by_a_close_does_not_end_the_connection(
 
 @pytest.mark.parametrize("size", [MOST_PACKET + 1024, 2**32 - 8])
 def test_an_oversized_packet_is_not_waited_for(size: int) -> None:
-    """paramiko takes as many bytes as are announced, before it has looked at a key."""
+    """paramiko would read as many bytes as announced, even before it has checked a key."""
     ours, theirs = socket.socketpair()
 
     def serve() -> None:
@@ -106,7 +106,7 @@ def test_an_oversized_packet_is_not_waited_for(size: int) -> None:
 
 
 def test_data_beyond_the_channel_s_window_ends_the_connection() -> None:
-    """A reader that waits, for our own disk say, must not become a buffer without a bound."""
+    """A reader that is blocked, for example by our own disk, must not buffer without bound."""
     channel: Any = paramiko.Channel(1)
     channel._set_window(10_000, 10_000)
     data = paramiko.Message()

@@ -1,4 +1,4 @@
-"""Everything that keeps a host from being reached is one error: what, why, and what to try."""
+"""Every reason that a host is unreachable becomes one error: what, why, and what to try."""
 
 import math
 import socket
@@ -24,7 +24,7 @@ def refused(connector: SshConnector, host: Host, timeout: float = 20) -> HostErr
         connector.connect(host, timeout)
     error = caught.value
     assert error.host == host.name
-    assert host.name not in error.what  # so that hosts that fail alike can be folded
+    assert host.name not in error.what  # so that hosts with the same failure can be folded
     assert error.why
     assert error.hint
     return error
@@ -42,7 +42,7 @@ def test_accept_new_remembers_a_key_once_and_never_replaces_it(
         connector.connect(host, 20).close()
     assert known_hosts.read_text().splitlines()[1:] == [mine]
     openssh = ["ssh", "-F", str(host.ssh_config), "-o", "StrictHostKeyChecking=yes", host.ssh, "true"]
-    subprocess.run(openssh, check=True, capture_output=True)  # OpenSSH reads what we wrote
+    subprocess.run(openssh, check=True, capture_output=True)  # OpenSSH can read what we wrote
     known_hosts.write_text(f"{mine.split()[0]} {' '.join(other.split()[1:])}\n")
     assert refused(SshConnector(), host).kind == "hostkey-changed"
 
@@ -53,7 +53,7 @@ def test_an_unreadable_key_is_named(connector: SshConnector, cluster: Cluster, t
     broken.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nnonsense\n-----END OPENSSH PRIVATE KEY-----\n")
     broken.chmod(0o644)
     error = refused(connector, host)
-    assert f"{broken} can be read by others" in error.why  # as for ssh, whatever else it is
+    assert f"{broken} can be read by others" in error.why  # as for ssh, whatever else is set
     broken.chmod(0o600)
     error = refused(SshConnector(), host)
     assert f"{broken} is not a usable private key" in error.why
@@ -61,7 +61,7 @@ def test_an_unreadable_key_is_named(connector: SshConnector, cluster: Cluster, t
 
 @contextmanager
 def listener(serve: Callable[[socket.socket], object]) -> Iterator[int]:
-    """Something on a port of 127.0.0.1 that is no sshd."""
+    """Run a server on a port of 127.0.0.1 that is not sshd."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         kept: list[socket.socket] = []
 
@@ -97,7 +97,7 @@ def test_a_non_ssh_server_is_reported(connector: SshConnector, cluster: Cluster,
 def test_a_connection_that_fails_early_is_retried(
     connector: SshConnector, cluster: Cluster, config: Path, most: int
 ) -> None:
-    """Before sshd's banner, as beyond MaxStartups; in the key exchange, the login, or the agent's start."""
+    """Before sshd's banner, as with MaxStartups, or in the key exchange, the login, or the agent's start."""
     visits = 0
     port = cluster.servers[0].port
 
@@ -120,7 +120,7 @@ def test_a_connection_that_fails_early_is_retried(
 
 
 def _pipe(source: socket.socket, target: socket.socket, most: float = math.inf) -> None:
-    """Copy what comes; cut both ends once `most` bytes have come."""
+    """Copy data; close both ends after `most` bytes."""
     with suppress(OSError):
         while most > 0 and (data := source.recv(int(min(most, 65536)))):
             target.sendall(data)

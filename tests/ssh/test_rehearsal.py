@@ -14,7 +14,7 @@ from tests.ssh.runs.desk import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-# Hosts that have left behind what is hardest to find: double-forked, in a session of its own, deaf to TERM.
+# Hosts that leave the processes hardest to find: double-forked, in their own session, ignoring TERM.
 PROGRAM = """
 import sys, time
 from orchestrator.connectors import Connectors
@@ -30,7 +30,7 @@ with Cluster(2) as cluster:
 
 
 def traces(folder: str) -> list[str]:
-    """Processes that belong to the cluster, and its folder."""
+    """Return the cluster's processes and its folder."""
     processes = [str(pid) for pid in pids() if folder.encode() in environ(pid) + cmdline(pid)]
     return [folder, *processes] if Path(folder).exists() else processes
 
@@ -47,7 +47,7 @@ def test_the_rehearsal_leaves_no_trace(how: str | signal.Signals) -> None:
     assert process.stdin
     assert process.stdout
     folder = process.stdout.readline().decode().strip()
-    # The watcher's sshd's, sleepers and the folder; between two programs (exec) a sleeper shows nothing.
+    # The watcher, SSH servers, sleepers, and the folder; during exec a sleeper has no command line.
     until("all of it is there", lambda: len(traces(folder)) > 4)
     if isinstance(how, signal.Signals):
         process.send_signal(how)
@@ -71,7 +71,7 @@ with Cluster(2) as cluster:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_the_rehearsal_works_without_root() -> None:
-    """As a user that exists only in a mount namespace of ours, who sees the clone wherever it lies."""
+    """As a user that exists only in our mount namespace, and sees the clone at any path."""
     blank = tempfile.TemporaryDirectory(prefix="two words")
     with blank as folder, tempfile.TemporaryDirectory() as clone:
         os.chown(folder, 4242, 4242)

@@ -1,6 +1,6 @@
-"""What 8 login shells do with 8 startup files: our agent answers, or the error names the startup file.
+"""Eight login shells with eight startup files: our agent responds, or the error names the startup file.
 
-A real sshd; the shell of the login is put in its place by a ForceCommand, as sshd would run it.
+sshd is real; a ForceCommand replaces the login's shell, which runs as sshd would run it.
 """
 
 import shutil
@@ -16,14 +16,14 @@ from orchestrator.fleet.session import Session
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster
 
-# The shells by what they read when sshd has them run a command; "" for nothing.
+# Shells, and the startup file each reads when sshd runs a command; "" for none.
 SHELLS = {
     "bash": ".bashrc", "dash": "", "zsh": ".zshenv", "fish": ".config/fish/config.fish",
     "csh": ".cshrc", "tcsh": ".tcshrc", "ksh": "", "busybox": "",
 }  # fmt: skip
 WORKS, REPLACED, WAITS = "", "a startup file (or a ForceCommand) replaces or ends", "a startup file waits"
 GUARD = "case $- in *i*) ;; *) return ;; esac"
-GO_ON = {"fish", "csh", "tcsh"}  # where `exit` ends the file, and the command runs all the same
+GO_ON = {"fish", "csh", "tcsh"}  # where `exit` ends the file, but the command still runs
 READ = {"fish": "read x", "csh": "set x = $<", "tcsh": "set x = $<"}
 FILES = {
     "plain": ("", WORKS),
@@ -39,7 +39,7 @@ FILES = {
 
 
 def answer(host: Host, limit: float) -> tuple[str, str]:
-    """Return "" when the agent answers, otherwise why it does not, and the advice."""
+    """Return "" if the agent responds, otherwise the reason and the advice."""
     with closing(Connectors()) as connectors:
         session = Session(host, connectors.connect(host, 60), lambda _: None)
         with closing(session):
@@ -51,7 +51,7 @@ def answer(host: Host, limit: float) -> tuple[str, str]:
 
 
 def write(home: Path, shell: str, file: str) -> str:
-    """Write a startup file where the shell reads one; return the outcome."""
+    """Write a startup file that the shell reads; return the outcome."""
     text, outcome = FILES[file]
     if not (name := SHELLS[shell]):
         return WORKS
@@ -79,7 +79,7 @@ def test_an_account_that_allows_no_commands_is_named(shell: str, said: str, advi
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_startup_file_lets_our_agent_reply_or_is_named(shell: str) -> None:
-    """One host for each file, all at once."""
+    """One host per file, all at once."""
     if shutil.which(shell) is None or shutil.which("tmux") is None:
         pytest.skip(f"there is no {shell} or no tmux here; `scripts/setup tests` installs them")
     words = "busybox sh" if shell == "busybox" else shell

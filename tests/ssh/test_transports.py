@@ -1,4 +1,4 @@
-"""The contract of every transport, in the same rows: paramiko, the pipes of a client, this machine."""
+"""The contract of every transport: paramiko, the pipes of a client, and this machine."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from orchestrator.sync import rsync
 from orchestrator.transport import Channel, Connector, Link
 from tests.polling import poll
 
-# Stands in for Slurm: it takes the words that ours gives it, and runs the rest, as a step does.
+# Replaces srun: it accepts the options that we pass, and runs the rest as a job step would.
 SRUN = """#!/bin/sh
 [ "$1 $2 $3 $4 $5" = "--overlap --jobid=7 -N1 -n1 -w" ] || exit 64
 shift 6
@@ -94,7 +94,7 @@ def test_bytes_pass_unchanged_both_ways_until_the_end_of_stdin(link: Link) -> No
 
 def test_a_million_lines_arrive_despite_a_stderr_flood_whose_tail_is_kept(link: Link) -> None:
     code = (
-        "import sys\nsys.stderr.write('x' * 10_000_000)\n"  # more than a window, before anything on stdout
+        "import sys\nsys.stderr.write('x' * 10_000_000)\n"  # more than a window, before any stdout
         "for part in range(100):\n    sys.stderr.write('x' * 100_000)\n"
         "    print('a line\\n' * 10_000, end='')\nsys.stderr.write('the end')"
     )
@@ -108,7 +108,7 @@ def test_a_million_lines_arrive_despite_a_stderr_flood_whose_tail_is_kept(link: 
 
 
 def a_line(channel: Channel) -> bytes:
-    """The next line, in however many pieces it comes."""
+    """Read the next line, in any number of pieces."""
     line = b""
     while not line.endswith(b"\n"):
         line += channel.recv(1)
@@ -119,7 +119,7 @@ def test_a_killed_remote_process_ends_the_stream(link: Link) -> None:
     code = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read(1); os.kill(os.getpid(), 9)"
     channel = link.open([sys.executable, "-c", code])
     assert a_line(channel).isdigit()
-    channel.send(b"x")  # not before: srun drops what it has not passed on
+    channel.send(b"x")  # not earlier: srun drops data it has not passed on
     assert read_all(channel) == b""
     assert channel.wait(10) not in (None, 0)
 

@@ -1,4 +1,4 @@
-"""What works with `ssh` works here: jumps, proxies, keys, agents, ssh_config, login shells."""
+"""Everything that works with `ssh` works here: jumps, proxies, keys, agents, and ssh_config."""
 
 import itertools
 import os
@@ -116,7 +116,7 @@ def running_agent(sock: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Path]:
-    """A running ssh-agent; its socket."""
+    """Run an ssh-agent; return its socket."""
     with running_agent(tmp_path / "agent") as sock:
         yield sock
 
@@ -155,7 +155,7 @@ def test_a_passphrase_is_asked_for_once(cluster: Cluster, tmp_path: Path) -> Non
 
 @contextmanager
 def authorized(cluster: Cluster, key: Path) -> Iterator[None]:
-    """Let another key in for a while."""
+    """Authorize another key while the block runs."""
     file = cluster.folder / "authorized_keys"
     before = file.read_text()
     file.write_text(before + Path(f"{key}.pub").read_text())
@@ -218,7 +218,7 @@ def test_a_replaced_key_is_offered(connector: SshConnector, cluster: Cluster, tm
     key, config = tmp_path / "key", tmp_path / "no-identity"
     config.write_text(cluster.ssh_config.read_text().replace("IdentityFile", "#"))
     host = replace(use(config, cluster.hosts[0]), identity=str(key), via=Way.PARAMIKO)
-    for _ in range(2):  # in the middle of a run, with the file of authorized keys
+    for _ in range(2):  # during a run, including in authorized_keys
         keygen("-t", "ed25519", "-N", "", "-f", str(key))
         with authorized(cluster, key):
             assert greet(connector, host) == b"here\n"
@@ -228,14 +228,14 @@ def test_a_replaced_key_is_offered(connector: SshConnector, cluster: Cluster, tm
 def test_chosen_keys_are_offered_before_the_agent_s_others(
     connector: SshConnector, cluster: Cluster, tmp_path: Path, agent: Path, config: Path
 ) -> None:
-    for number in range(7):  # more than a host puts up with
+    for number in range(7):  # more than a host accepts
         sshd.write_key(tmp_path / f"other{number}")
         add(agent, tmp_path / f"other{number}")
     prepend(config, "Host *", f"IdentityAgent {agent}", "IdentitiesOnly no")
     assert greet(connector, use(config, cluster.hosts[0])) == b"here\n"
 
 
-# --- What paramiko cannot do goes over OpenSSH's client by itself, and ends as `ssh` would end it ---
+# --- What paramiko cannot do is left to OpenSSH's client automatically, with the result `ssh` would give ---
 
 Lines = Callable[[Cluster, Path], list[str]]
 _numbers = itertools.count()
@@ -249,7 +249,7 @@ def host_key(cluster: Cluster) -> str:
 def with_lines(cluster: Cluster, folder: Path, *lines: str, identity: bool = True) -> Host:
     """Return the first host with these lines in its ssh_config, perhaps without the cluster's key."""
     host = cluster.hosts[0]
-    config = folder / f"ssh_config-{next(_numbers)}"  # what ssh says of a file is remembered for a while
+    config = folder / f"ssh_config-{next(_numbers)}"  # output of `ssh -G` is cached for a while
     text = cluster.ssh_config.read_text()
     text = text if identity else text.replace("IdentityFile", "#").replace("IdentitiesOnly", "#")
     config.write_text("\n".join([f"Host {host.ssh}", *lines, ""]) + text)
@@ -257,7 +257,7 @@ def with_lines(cluster: Cluster, folder: Path, *lines: str, identity: bool = Tru
 
 
 def remark(host: Host, secrets: Secrets | None = None) -> str:
-    """Start an agent there, and return why the way is not the usual one; raise HostError."""
+    """Start an agent, and return why OpenSSH's client is used, "" if it is not; raise HostError."""
     fleet = Fleet(Connectors(secrets), lambda _: None)
     try:
         session = fleet.open(host)
@@ -360,7 +360,7 @@ def test_a_server_with_newer_algorithms_than_paramiko() -> None:
 
 
 def test_the_user_s_control_master_is_used(cluster: Cluster, tmp_path: Path) -> None:
-    """Somebody logged in by hand, with a second factor perhaps; here nothing else would get in."""
+    """The user logged in by hand, perhaps with a second factor; no other login would succeed here."""
     socket = tmp_path / "master"
     master = ["ssh", "-F", str(cluster.ssh_config), "-fNM", "-S", str(socket), cluster.hosts[0].ssh]
     subprocess.run(master, check=True, capture_output=True)
@@ -381,7 +381,7 @@ def test_prompts_of_openssh_appear_once_and_early(
     askpass.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho open sesame\n")
     askpass.chmod(0o755)
     monkeypatch.setenv("SSH_ASKPASS", str(askpass))
-    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")  # stands in for the terminal
+    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")  # acts as the terminal
     with authorized(cluster, key):
         host = replace(with_lines(cluster, tmp_path, identity=False), via=Way.OPENSSH, identity=str(key))
         with pytest.raises(HostError) as refusal:

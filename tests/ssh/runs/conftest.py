@@ -9,14 +9,14 @@ from tests.ssh.runs.desk import HOSTILE, Desk, desk_with
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """For a file's tests that leave it as it was."""
+    """A cluster for the tests of a file, which do not modify it."""
     with Cluster(2) as running:
         yield running
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    """Two hosts; enough for everything that is about one task and the others."""
+    """Two hosts, enough for tests of one task and its peers."""
     yield from desk_with(2, tmp_path / HOSTILE)
 
 
@@ -27,7 +27,7 @@ def four(tmp_path: Path) -> Iterator[Desk]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to a failure what the viewers and the keepers wrote."""
+    """Add the output of viewers and keepers to a failure."""
     report = yield
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if report.failed and folder is not None:

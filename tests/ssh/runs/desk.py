@@ -26,11 +26,11 @@ from tests.polling import poll
 from tests.processes import bearers, cmdline, descendants, has_open, holder, is_gone, opened, pids
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-LIMIT = 120.0  # seconds; a bound on what must happen, never a wait
+LIMIT = 120.0  # seconds; an upper bound, never a fixed wait
 HOSTILE = "a user's $(folder)"
-_LISTENS = "Server listening on"  # as sshd writes it, once for each address
+_LISTENS = "Server listening on"  # as sshd logs it, once per address
 
-# Grandchildren of every kind that escape from a careless launcher.
+# Grandchildren of every kind that escapes a careless launcher.
 FAMILY = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -48,14 +48,14 @@ time.sleep(600)
 
 
 def until(what: str, condition: Callable[[], Any], limit: float = LIMIT) -> Any:
-    """The condition's first true value; fail when it does not come."""
+    """Return the condition's first true value; fail if there is none in time."""
     value = poll(condition, limit)
     assert value, f"not within {limit:.0f} s: {what}"
     return value
 
 
 def kill_all(pids: Sequence[int]) -> None:
-    """Kill processes together: none of them sees another one's end, and acts on it."""
+    """Kill processes at once, so that none can react to the end of another."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -68,9 +68,9 @@ def _listeners(server: SshServer) -> list[int]:
 
 
 def sessions_of(server: SshServer) -> list[int]:
-    """The processes of sshd that serve its logins."""
+    """Return the sshd processes that serve logins."""
     lines = {pid: cmdline(pid) for pid in descendants(_listeners(server))}
-    # A connection goes on without its monitor: [priv], or [postauth] (OpenSSH 10.6).
+    # A connection survives without its monitor: [priv], or [postauth] (OpenSSH 10.6).
     monitors = re.compile(rb"\[(priv|postauth)\]")
     return [pid for pid, line in lines.items() if line.startswith(b"sshd") and not monitors.search(line)]
 
@@ -108,7 +108,7 @@ class Viewer:
             raise AssertionError(f"still running:\n{self.stdout}\n{self.stderr}") from None
 
     def ended(self, status: int = ExitStatus.OK, limit: float = LIMIT) -> Self:
-        """Wait for its end, which has to have this status."""
+        """Wait for the command to end, and check its exit status."""
         found = self.wait(limit)
         assert found == status, f"ended with {found}:\n{self.stdout}\n{self.stderr}"
         return self
@@ -128,7 +128,7 @@ class Desk:
     hosts: Path = field(init=False)
     config: Path = field(init=False)
     timings: Mapping[str, object] = field(default_factory=dict)  # as in orchestrator.timings
-    patch: str = ""  # Python that each command runs first: something that breaks
+    patch: str = ""  # Python code that each command runs first, to break something
     _count: int = 0
     _viewers: list[Viewer] = field(default_factory=list)
     _others: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -178,12 +178,12 @@ class Desk:
         return name
 
     def example(self, name: str) -> str:
-        """One of the examples that come along, as it is, with its data."""
+        """Copy one of the bundled examples, unchanged, with its data."""
         (self.project / "digits.csv.gz").write_bytes((EXAMPLES / "digits.csv.gz").read_bytes())
         return self.script(name, (EXAMPLES / name).read_text())
 
     def program(self, name: str, text: str) -> Path:
-        """An executable file outside of the project."""
+        """Create an executable file outside the project."""
         path = self.folder / name
         path.write_text(text)
         path.chmod(0o755)
@@ -194,16 +194,16 @@ class Desk:
             k: v for k, v in os.environ.items() if k not in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
         }
         root = str(Path(__file__).parents[3])
-        # A busy machine's hosts are slow to answer: who is awaited is said where a test asks for it.
+        # Busy hosts respond slowly: tests that check reports of slow hosts set their own times.
         timings = json.dumps(self.timings)
-        # This machine's state, and the user's config with the key, which all machines of theirs share.
+        # This machine's state, and the user's config with the key, which all their machines share.
         homes = {"XDG_STATE_HOME": str(self.state), "XDG_CONFIG_HOME": str(self.config)}
         return {**kept, "PYTHONPATH": root, VARIABLE: timings, **homes, **more}
 
     def start(self, *words: str, shell: str = "", **environ: str) -> Viewer:
-        """Start `orchestrate words...` in the project's folder; `shell` says how, as `"$@" | head -1`.
+        """Start `orchestrate words...` in the project's folder; `shell` may wrap it: `"$@" | head -1`.
 
-        With a shell or a patch it is started by an interpreter of its own, else forked: tests/command.py.
+        With a shell or a patch it gets its own interpreter; otherwise it is forked: tests/command.py.
         """
         self._count += 1
         out, err = self.folder / f"out-{self._count}", self.folder / f"err-{self._count}"
@@ -229,7 +229,7 @@ class Desk:
         return viewer
 
     def _patched(self) -> Path:
-        """A folder whose `sitecustomize` runs the patch: in the command, and in a keeper that it starts."""
+        """Return a folder whose `sitecustomize` runs the patch in the command and in its keeper."""
         folder = self.folder / "patched"
         folder.mkdir(exist_ok=True)
         (folder / "sitecustomize.py").write_text(self.patch)
@@ -240,17 +240,17 @@ class Desk:
         return self.start("launch", "--hosts", str(self.hosts), *options, *words, shell=shell, **environ)
 
     def begin(self, *words: str, fast: bool = True, **environ: str) -> tuple[Viewer, str]:
-        """Launch, and return the id of the run as soon as there is one."""
+        """Launch, and return the viewer and the run's id as soon as it exists."""
         return self.launch(*words, fast=fast, **environ), self.run_id()
 
     def detached(self, *words: str) -> str:
-        """The id of a run that was launched, and has no viewer."""
+        """Launch a run without a viewer, and return its id."""
         self.launch("--detach", *words).ended()
         return self.run_id()
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """At another machine: an empty state folder, and the same hosts.toml."""
+        """Act as another machine, with an empty state folder and the same hosts.toml."""
         here, self.state = self.state, self.folder / "another machine's state"
         try:
             yield
@@ -258,7 +258,7 @@ class Desk:
             self.state = here
 
     def run_id(self) -> str:
-        """The newest run's id, once there is one."""
+        """Wait for a run, and return the newest run's id."""
         return str(until("there is a run", lambda: max((path.name for path in self._runs()), default="")))
 
     def _runs(self) -> Iterator[Path]:
@@ -270,7 +270,7 @@ class Desk:
         return self.state / "orchestrate" / "runs" / (run or self.run_id())
 
     def events(self, run: str | None = None) -> list[dict[str, Any]]:
-        """What a viewer gets to see."""
+        """Return the events as a viewer reads them."""
         folder = self.run_folder(run)
         return [json.loads(encode(one)) for one in events_of(RunFolder(folder.parent, RunId(folder.name)))]
 
@@ -278,24 +278,24 @@ class Desk:
         return [found for found in self.events(run) if found["event"] == event]
 
     def keeper(self, run: str | None = None) -> int:
-        """The pid of the process that holds the run's lock."""
+        """Return the pid of the process that holds the run's lock."""
         lock = self.run_folder(run) / "keeper.lock"
         return int(until("the run has a keeper", lambda: holder(lock)))
 
     def lose_keeper(self, run: str) -> None:
-        """Its keeper is killed, and the run's lock is free: who looks next sees that nobody keeps it."""
+        """Kill the keeper, and wait until its lock is free: the next viewer finds no keeper."""
         keeper = self.keeper(run)
         kill_all([keeper])
         until("the keeper is gone", lambda: not opened(keeper))
 
     def at_rest(self, run: str) -> None:
-        """Wait until nobody changes the run's folders any more: a keeper tells the end before it leaves."""
+        """Wait until the run's folders no longer change: a keeper reports the end before it exits."""
         folder = RunFolder(self.state / "orchestrate" / "runs", RunId(run))
         until("its keeper has left", lambda: not folder.has_keeper())
         self.hosts_are_quiet(run)
 
     def task_pids(self, run: str, task: str | None = None) -> list[int]:
-        """Every live process that bears the run's cookie."""
+        """Return every live process with the run's cookie."""
         return bearers(run, task)
 
     def families_are_up(self, run: str, count: int) -> bool:
@@ -303,7 +303,7 @@ class Desk:
         return sum(b"family is up" in log.read_bytes() for log in logs) == count
 
     def alive(self) -> list[str]:
-        """Whatever is alive on the hosts but their sshd's: everything there is below one subreaper."""
+        """Return all live processes of the hosts except sshd; they all descend from one subreaper."""
         assert self.cluster._watcher is not None
         found = [(pid, cmdline(pid)) for pid in descendants([self.cluster._watcher.pid])]
         return [
@@ -316,7 +316,7 @@ class Desk:
         return sessions_of(self.cluster.servers[number])
 
     def agents_of(self, number: int) -> list[int]:
-        """Our agents on one host: what its logins run."""
+        """Return our agents on one host, which are what its logins run."""
         below = descendants(self.sessions_of(number))
         return [pid for pid in below if b"orchestrate_node" in cmdline(pid) or b"-c\0" in cmdline(pid)]
 
@@ -324,7 +324,7 @@ class Desk:
         return [pid for number in range(len(self.cluster.servers)) for pid in self.agents_of(number)]
 
     def served(self) -> list[int]:
-        """What every connection hangs on: sshd's sessions and our agents; short of one, nothing."""
+        """Return sshd sessions and agents of all connections, or nothing until every host has one."""
         found: list[int] = []
         for number in range(len(self.cluster.servers)):
             agents = self.agents_of(number)
@@ -334,15 +334,15 @@ class Desk:
         return found
 
     def machinery(self, run: str) -> list[int]:
-        """Our own processes on the nodes that have a file of the run open: guards and supervisors.
+        """Return our own processes on the nodes that have a file of the run open: guards and supervisors.
 
-        Each Python that a task starts has one open, too, for its stacks: it is none of ours.
+        Each Python that a task starts also has one open for its stacks, but is not one of ours.
         """
         mark = f"/state/runs/{run}/"
         return [pid for pid in pids() if any(mark in link and "/stacks." not in link for link in opened(pid))]
 
     def machinery_of(self, run: str, host: Host) -> list[int]:
-        """The guards and supervisors of one host."""
+        """Return the guards and supervisors of one host."""
         mark = f"{host.state}/runs/{run}/attempts/"
         return [pid for pid in self.machinery(run) if any(mark in link for link in opened(pid))]
 
@@ -350,18 +350,18 @@ class Desk:
         return Path(host.workdir) / "runs" / run / "work"
 
     def nothing_is_left(self, run: str) -> None:
-        """Fail unless no process of the run is alive any more."""
+        """Fail if a process of the run stays alive."""
         left = self.task_pids(run)
         assert not left, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
         until("guards and supervisors are gone", lambda: not self.machinery(run))
 
     def hosts_are_quiet(self, run: str) -> None:
-        """Fail unless nothing of the run, nor of ours, is alive on any host."""
+        """Fail if a process of the run, or one of ours, stays alive on any host."""
         self.nothing_is_left(run)
         until(f"only sshd's are left, not {self.alive()}", lambda: not self.alive())
 
     def ended_after(self, first: str, run: str) -> float:
-        """Seconds, on the nodes' clock, from the end of one task to the end of the last one."""
+        """Return the seconds, by the nodes' clock, from the end of one task to the end of the last one."""
         ended = {event["task"]: event["ended"] for event in self.named("TaskExited", run)}
         return float(max(ended.values()) - ended[first])
 
@@ -369,7 +369,7 @@ class Desk:
         return Path(host.state or "") / "runs" / run / "attempts" / "1" / slug / "output.log"
 
     def node_state(self, host: Host, run: str, slug: str) -> str:
-        """The state in which the node's own record has a task."""
+        """Return a task's state as recorded on its node."""
         record = self.node_log(host, run, slug).with_name("state.json").read_text()
         return str(json.loads(record)["state"])
 
@@ -386,7 +386,7 @@ class Desk:
         assert "Traceback" not in said, said
 
     def kill_sshd(self, server: SshServer) -> None:
-        """Kill one host's sshd, the listener and every session; they are gone then, and the port is free."""
+        """Kill one host's sshd with all sessions, and wait until they are gone and the port is free."""
         listeners, sessions = _listeners(server), sessions_of(server)
         assert listeners
         for pid in (*listeners, *sessions):
@@ -395,13 +395,13 @@ class Desk:
         until("sshd is gone", lambda: all(map(is_gone, (*listeners, *sessions))))
 
     def start_sshd(self, server: SshServer) -> None:
-        """Start it again; it listens then."""
+        """Restart sshd, and wait until it listens."""
         before = server.log().count(_LISTENS)
         self._others.append(subprocess.Popen(server.argv, start_new_session=True))
         until("sshd listens", lambda: server.log().count(_LISTENS) >= before + 1)
 
     def close(self) -> None:
-        """Kill what a failed test may have left; the cluster takes the nodes' side with it."""
+        """Kill what a failed test may have left; the cluster cleans up the nodes."""
         for viewer in self._viewers:
             if viewer.process.poll() is None:
                 viewer.process.kill()
@@ -416,7 +416,7 @@ class Desk:
                 continue
             for pid in pids():
                 if has_open(pid, lock):
-                    with contextlib.suppress(ProcessLookupError):  # a keeper that was just leaving
+                    with contextlib.suppress(ProcessLookupError):  # a keeper that was just exiting
                         os.kill(pid, signal.SIGKILL)
 
 

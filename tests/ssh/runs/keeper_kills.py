@@ -1,4 +1,4 @@
-"""Launches whose keeper is killed at a random moment, and what must hold afterwards."""
+"""Launches whose keeper is killed at a random moment, and the invariants that must hold afterwards."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from orchestrator.errors import ExitStatus
 from tests.processes import cookies, has_open, is_gone, pids
 from tests.ssh.runs.desk import Desk, Viewer, until
 
-# Behaves like a training: has a child, prints, perhaps swallows TERM, ends by itself.
+# Behaves like training: has a child, prints, may ignore TERM, and ends by itself.
 STUB = """
 import os, signal, subprocess, sys, time
 if "deaf" in sys.argv:
@@ -32,14 +32,14 @@ print("done", flush=True)
 """
 JOB = "[job]\ngrace = 0.5\nfailure_grace = 0.2\nvalidate = 'sleep 0.2'\n"
 
-STEPS = 40  # that a trainer takes at least
+STEPS = 40  # minimum duration of a trainer
 
-# What is done once the keeper is dead. `launch` is still watching in "watched" alone.
+# The action after the keeper's death. `launch` is still watching only in "watched".
 WAYS = (
     *("watched", "tail", "two tails", "tail killed too", "tail elsewhere", "tails everywhere"),
     *("stop", "stop now", "stop elsewhere"),
 )
-# Half of the kills hit what is short; a phase that a launch leaves out is never waited for.
+# Half of the kills hit short phases; a phase that a launch skips is never waited for.
 AIMS = ("",) * 6 + ("connect", "preflight", "stage", "validate", "launch", "follow")
 
 
@@ -51,18 +51,18 @@ class Kill:
     way: str
     deaf: bool
     fast: bool  # without preflight and validation
-    held: bool  # the tasks go on until another keeper is there
-    aim: str  # the phase in which it is killed, a moment after its begin; "": at any time
-    moment: float  # of the life of a launch, 0 to 1; with an aim, of the first 0.2 s
+    held: bool  # the tasks continue until another keeper takes over
+    aim: str  # the phase in which it is killed, shortly after its start; "": at any time
+    moment: float  # fraction of the launch, 0 to 1; with an aim, of the first 0.2 s
     second: float  # seconds after which the next keeper is killed, in "tail killed too"
 
 
 @dataclass(frozen=True)
 class Outcome:
     kill: Kill
-    seconds: float  # after the keeper's begin, at which it was killed
-    phase: str  # where the run was
-    alive: int  # processes of the run that lived on
+    seconds: float  # from the keeper's start to its kill
+    phase: str  # the run's phase at that moment
+    alive: int  # processes of the run that survived
     came_to: str
 
 
@@ -82,21 +82,21 @@ def draw(seed: int) -> Kill:
 
 
 class Soak:
-    """Rounds on one desk; what a launch usually takes is measured first."""
+    """Rounds on one desk; the usual duration of a launch is measured first."""
 
     def __init__(self, desk: Desk, python: str) -> None:
-        """`python` is one that has TensorFlow: preflight asks for it."""
+        """`python` must have TensorFlow, since preflight requires it."""
         self._desk = desk
         self._lives: dict[bool, float] = {}
         desk.script("t.py", STUB)
         desk.write_hosts(desk.cluster.hosts, job=JOB, python=python)
 
     def life(self, *, fast: bool) -> float:
-        """Seconds of a launch that nobody disturbs."""
+        """Measure the seconds of an undisturbed launch."""
         if fast not in self._lives:
             desk = self._desk
             desk.script("round.py", f"# {fast}\n")
-            before = set(_names(desk))  # of earlier rounds
+            before = set(_names(desk))  # from earlier rounds
             viewer = desk.launch("--", "t.py", str(STEPS), "/", fast=fast)
             assert viewer.wait() == ExitStatus.OK, viewer.stderr
             (run,) = set(_names(desk)) - before
@@ -105,9 +105,9 @@ class Soak:
         return self._lives[fast]
 
     def round(self, kill: Kill) -> Outcome:
-        """Launch, kill, and see that nothing is lost; raise AssertionError with what is wrong."""
+        """Launch, kill, and check that nothing is lost; raise AssertionError for any problem."""
         desk, moment = self._desk, kill.moment * self.life(fast=kill.fast) * 1.05
-        desk.script("round.py", f"# {kill.seed}\n")  # a tree of its own: it is really staged
+        desk.script("round.py", f"# {kill.seed}\n")  # a new tree, so that it is really staged
         before = set(_names(desk))
         enough = desk.folder / f"enough-{kill.seed}-{time.monotonic_ns()}"
         until_when = str(enough) if kill.held else "/"
@@ -135,7 +135,7 @@ class Soak:
         return Outcome(kill, took, (phases or ["before"])[-1], living, came_to)
 
     def _shown(self, run: str) -> int:
-        """Whatever of the run is alive and stays so is in `status`; return how much that is."""
+        """Check that `status` lists every surviving process of the run; return their number."""
         desk = self._desk
         before = _tasks_alive(desk, run)
         status = desk.start("status", run, "--json")
@@ -151,12 +151,12 @@ class Soak:
         return len(desk.task_pids(run))
 
     def _finish(self, kill: Kill, run: str, viewer: Viewer, enough: Path) -> None:
-        """Do what a person would, and see that it says the truth."""
+        """Do what a user would, and check that the output is true."""
         desk, hosts = self._desk, ("--hosts", str(self._desk.hosts))
         followed = (ExitStatus.OK, ExitStatus.RUN_FAILED)
 
         def adopted(*tails: Viewer) -> None:
-            """Let the tasks end, once somebody keeps them again."""
+            """Let the tasks end once they have a keeper again."""
             until(
                 "the run has a keeper, or an end",
                 lambda: (
@@ -196,7 +196,7 @@ class Soak:
                 adopted(here, there)
                 _is_one_of(here, *followed, ExitStatus.CLUSTER)
                 _is_one_of(there, *followed, ExitStatus.CLUSTER, ExitStatus.USAGE)
-                if here.process.returncode == ExitStatus.CLUSTER:  # one of them, and not none
+                if here.process.returncode == ExitStatus.CLUSTER:  # exactly one of them
                     assert there.process.returncode in followed, here.stderr + there.stderr
                     _is_one_of(desk.start("tail", run), *followed)
             case "stop":
@@ -209,14 +209,14 @@ class Soak:
                     if kill.way.startswith("tail"):
                         enough.touch()
                     _is_one_of(there, *followed, ExitStatus.USAGE, ExitStatus.CLUSTER)
-                if there.process.returncode not in followed:  # no node had heard of it, or not each
+                if there.process.returncode not in followed:  # no node, or not every node, had received it
                     assert re.search("there is no run|ha(s|ve) no record of it", there.stderr), there.stderr
                     assert not desk.task_pids(run), "alive, and not to be found from elsewhere"
-                # At home it is still to be seen to its end.
+                # On its own machine the run must still be followed to its end.
                 _is_one_of(desk.start("tail", run), *followed, ExitStatus.INTERRUPTED)
 
     def _proven(self, kill: Kill, run: str) -> str:
-        """One end is told, nothing is alive, and the logs are the nodes'; return the outcome."""
+        """Check that one end is reported, nothing is alive, and logs match the nodes'; return the outcome."""
         desk = self._desk
         desk.hosts_are_quiet(run)
         (ended,) = desk.named("RunEnded", run)
@@ -248,7 +248,7 @@ def _names(desk: Desk) -> list[str]:
 
 
 def _keepers(desk: Desk, run: str, viewer: Viewer) -> list[int]:
-    """Whoever has the keeper's lock open and is not its viewer: a keeper, even one that is being born."""
+    """Return processes other than viewers with the keeper's lock open: keepers, even one just starting."""
     lock = (desk.run_folder(run) / "keeper.lock").stat()
     others = (pid for pid in pids() if pid != viewer.process.pid)
     return [pid for pid in others if has_open(pid, lock)]
@@ -267,7 +267,7 @@ def _phase(desk: Desk, run: str, phase: str) -> bool:
 
 
 def _tasks_alive(desk: Desk, run: str) -> set[tuple[str, str]]:
-    """(attempt, task) of every process with the run's cookie."""
+    """Return (attempt, task) of every process with the run's cookie."""
     found = set()
     for pid in desk.task_pids(run):
         for cookie in cookies(pid):
@@ -278,7 +278,7 @@ def _tasks_alive(desk: Desk, run: str) -> set[tuple[str, str]]:
 
 @contextlib.contextmanager
 def _always_ended(desk: Desk) -> Iterator[None]:
-    """After a failure the next round must not find the ports taken."""
+    """End the tasks even after a failure, so that the next round finds the ports free."""
     try:
         yield
     except BaseException:

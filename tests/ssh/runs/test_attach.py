@@ -1,4 +1,4 @@
-"""`launch --attach`: the terminal of a task is ours, in a real one."""
+"""`launch --attach`: a task uses our terminal, here a real one."""
 
 import os
 import shlex
@@ -130,4 +130,4 @@ def test_an_unattached_program_skips_its_breakpoints(desk: Desk) -> None:
     viewer = desk.launch("--", "t.py").ended()
     assert viewer.stdout.count("skipped the breakpoint in t.py, line 1: ") == 2
     own = ("--env", "PYTHONBREAKPOINT=builtins.print")
-    desk.launch(*own, "--", "t.py").ended(ExitStatus.RUN_FAILED)  # by pdb, as the user has it
+    desk.launch(*own, "--", "t.py").ended(ExitStatus.RUN_FAILED)  # by pdb, as in the user's setup

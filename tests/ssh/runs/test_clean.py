@@ -1,4 +1,4 @@
-"""`orchestrate clean` as a person types it: after a crash, beside a living run, with a silent host."""
+"""`orchestrate clean` as a user types it: after a crash, next to a live run, with a silent host."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def family(desk: Desk) -> str:
 
 
 def crash(desk: Desk, run: str) -> None:
-    """Everything of ours is killed at once, here and on the nodes; what tasks have started lives on."""
+    """Kill all our processes at once, here and on the nodes; processes started by tasks survive."""
     kill_all([desk.keeper(run), *desk.machinery(run)])
     until("our own are gone", lambda: not desk.machinery(run))
 
@@ -41,7 +41,7 @@ def test_one_clean_removes_everything_after_a_crash(desk: Desk) -> None:
     run = family(desk)
     crash(desk, run)
     assert desk.task_pids(run)
-    # Somebody has removed the states too: only the processes themselves still say whose they are.
+    # The states are removed too: only the processes themselves still show their run.
     for host in desk.cluster.hosts:
         (Path(host.state or "") / "runs" / run).rename(desk.folder / f"gone-{host.name}")
     would = clean(desk, "--dry-run")
@@ -83,7 +83,7 @@ def test_old_folders_are_removed_and_working_folders_kept(desk: Desk) -> None:
 
 def test_a_live_run_is_left_alone(desk: Desk) -> None:
     run = family(desk)
-    before = set(desk.task_pids(run))  # the families may still grow
+    before = set(desk.task_pids(run))  # more children may still be starting
     for host in desk.cluster.hosts:
         age(YEAR, Path(host.workdir))
     for keeper in ("kept", "unkept"):
@@ -114,4 +114,4 @@ def test_a_silent_host_does_not_block_cleaning_except_of_shared_files(desk: Desk
     assert f"error: {second.name}" in done.stderr
     assert not (Path(first.state or "") / "runs" / run).exists()
     assert list((Path(first.workdir) / "trees").iterdir())
-    assert not desk.run_folder(run).exists()  # its end was told
+    assert not desk.run_folder(run).exists()  # its end was recorded

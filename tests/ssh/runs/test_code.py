@@ -1,4 +1,4 @@
-"""What is sent, and what becomes of a launch when something writes, is cut or killed meanwhile."""
+"""Sending code, and launches during which a file changes, a link is cut, or a process is killed."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ def no_scraps(desk: Desk) -> bool:
 
 @contextlib.contextmanager
 def writer(path: Path, code: str) -> Iterator[None]:
-    """Something that writes to a file every few milliseconds."""
+    """A process that writes to a file every few milliseconds."""
     program = f"import sys, time\nwhile True:\n    {code}\n    time.sleep(0.004)\n"
     process = subprocess.Popen([sys.executable, "-c", program, str(path)])
     try:
@@ -45,7 +45,7 @@ def writer(path: Path, code: str) -> Iterator[None]:
 
 def test_a_constantly_modified_tree_can_be_launched(desk: Desk) -> None:
     desk.script("look.py", LOOK)
-    noise(desk.project / "a-model.bin", 20_000_000)  # more than is held in memory as it was read
+    noise(desk.project / "a-model.bin", 20_000_000)  # more than is kept in memory
     with writer(desk.project / "train.log", "open(sys.argv[1], 'a').write('line\\n')"):
         for _ in range(2):
             viewer = desk.launch("--", "look.py").ended()
@@ -54,7 +54,7 @@ def test_a_constantly_modified_tree_can_be_launched(desk: Desk) -> None:
 
 
 def remote_rsyncs(desk: Desk) -> list[int]:
-    """Those of this cluster's hosts: beside this test others send trees too."""
+    """Return rsync processes of this cluster's hosts only, since tests running in parallel send trees too."""
     assert desk.cluster.watcher is not None
     return [pid for pid in sorted(descendants([desk.cluster.watcher])) if b"rsync\0--server" in cmdline(pid)]
 
@@ -75,7 +75,7 @@ def test_a_killed_rsync_ends_the_run_and_frees_the_channel(desk: Desk) -> None:
     until("nothing half-sent is left", lambda: no_scraps(desk), 10)
 
 
-# --- what a job starts with is looked for on every host before anything is sent ---
+# --- the program is looked up on every host before anything is sent ---
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_program_may_come_from_the_setup(desk: Desk, tmp_path_factory: pytest.
 
 def test_a_path_that_exists_only_locally_is_noted(desk: Desk) -> None:
     here, there = desk.folder / "here", desk.folder / "there"
-    here.symlink_to("/proc/self/cwd/only-here")  # whoever stands in the folder of the code sees something
+    here.symlink_to("/proc/self/cwd/only-here")  # exists for processes in the code folder
     there.mkdir()
     desk.script("only-here", "")
     viewer = desk.launch("--", "true", "--data", str(here), f"--more={there}", "--out", str(here)).ended()
@@ -113,7 +113,7 @@ def test_a_path_that_exists_only_locally_is_noted(desk: Desk) -> None:
     assert "$ORCHESTRATE_DATA/here (docs/lint.md#o203)" in viewer.stderr
 
 
-# --- What the user gives arrives as it is, and what is secret stays so ---
+# --- Environment and arguments arrive unchanged, and secrets stay secret ---
 
 NASTY = {
     "QUOTES": 'it\'s "quoted" `back` \\ slash',
@@ -155,7 +155,7 @@ def test_only_the_task_sees_a_secret(desk: Desk) -> None:
     )
 
     def seen() -> list[str]:
-        """What the tasks have written; a file is there a moment before its content."""
+        """Return what the tasks have written; a file appears shortly before its content."""
         return [text for path in desk.folder.glob("seen-*") if (text := path.read_text())]
 
     assert set(until("both tasks saw it", lambda: len(found := seen()) == 2 and found)) == {secret}
@@ -163,7 +163,7 @@ def test_only_the_task_sees_a_secret(desk: Desk) -> None:
     (desk.folder / "enough").touch()
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     assert secret not in viewer.stdout + viewer.stderr
-    desk.at_rest(desk.run_id())  # no file goes while it is read
+    desk.at_rest(desk.run_id())  # no file disappears while it is read
     kept = [desk.state, Path(desk.cluster.hosts[0].state or ""), Path(desk.cluster.hosts[1].state or "")]
     for root in kept:
         for path in root.rglob("*"):

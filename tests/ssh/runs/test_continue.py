@@ -1,4 +1,4 @@
-"""`launch --continue`: a run in the folders of an earlier one, with its checkpoints and the code of today."""
+"""`launch --continue`: a run in the folders of an earlier one, with its checkpoints and the current code."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ import pytest
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, Viewer, until
 
-# The first task writes, all read; with words each task writes a file of its own.
+# The first task writes, and all read; with arguments each task writes its own file.
 TRAIN = """
 import json, os, pathlib, sys, time
 index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
@@ -56,9 +56,9 @@ def test_a_run_can_be_continued_repeatedly_with_the_current_code(desk: Desk) -> 
     desk.start("pull", "third", "--all", "--to", "here", "--hosts", str(desk.hosts)).ended()
     found = {path.name: path.read_text() for path in (desk.project / "here").rglob("rank_*")}
     assert found == {"rank_0": "3", "rank_1": "3"}
-    assert not [*(desk.project / "here").rglob("*.py")]  # unchanged code of any of the three
+    assert not [*(desk.project / "here").rglob("*.py")]  # unchanged code from any of the three
 
-    desk.start("launch", "--replay", "third", "--hosts", str(desk.hosts)).ended()  # it begins anew
+    desk.start("launch", "--replay", "third", "--hosts", str(desk.hosts)).ended()  # it starts over
     assert printed(desk, desk.run_id()) == {f"worker-{n}": "three begins at 0" for n in range(2)}
 
 
@@ -66,7 +66,7 @@ def test_a_new_host_gets_the_folder_and_a_backup_is_copied_to_all(four: Desk) ->
     hosts = four.cluster.hosts
     four.write_hosts(hosts[:2])
     first = trained(four, "--", "train.py")
-    stale = four.node_work(hosts[2], first) / "saved" / "all"  # of an attempt in which it was lost
+    stale = four.node_work(hosts[2], first) / "saved" / "all"  # from an attempt in which it was lost
     stale.parent.mkdir(parents=True)
     stale.write_text("9")
     four.write_hosts([hosts[0], hosts[2]])
@@ -77,7 +77,7 @@ def test_a_new_host_gets_the_folder_and_a_backup_is_copied_to_all(four: Desk) ->
     third = trained(four, "--continue", second, "--", "train.py")
     assert printed(four, third) == {f"worker-{n}": "one begins at 2" for n in range(4)}
 
-    four.write_hosts(hosts[1:4], job='[job]\nbackup = "saved"\n')  # the one that saved is gone
+    four.write_hosts(hosts[1:4], job='[job]\nbackup = "saved"\n')  # the host that saved is gone
     fourth = trained(four, "--continue", third, "--", "train.py")
     assert printed(four, fourth) == {f"worker-{n}": "one begins at 2" for n in range(3)}
     notes = " ".join(event["text"] for event in four.named("Noted", fourth))
@@ -117,7 +117,7 @@ def test_runs_that_cannot_be_continued_are_refused(desk: Desk) -> None:
     alive = refused(desk, "--continue", run, "--", "train.py", status=ExitStatus.USAGE)
     assert f"error: run {run} has not ended\n  try: `orchestrate stop {run}` ends it" in alive.stderr
 
-    desk.lose_keeper(run)  # its tasks live on
+    desk.lose_keeper(run)  # its tasks are still alive
     alive = refused(desk, "--continue", run, "--other-ports", "--", "train.py")
     assert f"have live tasks of run {run} in this folder" in alive.stderr
     desk.start("stop", run, "--hosts", str(desk.hosts)).ended()

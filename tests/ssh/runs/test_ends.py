@@ -1,4 +1,4 @@
-"""How runs end: well, badly, stopped; and that nothing is left afterwards."""
+"""Runs that succeed, fail, or are stopped, and leave nothing behind."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, until
 
-# Swallows TERM as TensorFlow does, and waits for ever.
+# Ignores TERM as TensorFlow does, and waits forever.
 STUBBORN = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -30,7 +30,7 @@ def test_a_successful_run(desk: Desk) -> None:
 
 
 FAILS = 'open("begun", "w").close()\nraise ValueError("no data")\n'
-# multiprocessing's resource tracker ignores TERM, and ends when its pipe does.
+# multiprocessing's resource tracker ignores TERM, and ends when its pipe closes.
 TRACKED = (
     "from multiprocessing import shared_memory as m\nb = m.SharedMemory(create=True, size=9)\nb.unlink()\n"
 )
@@ -71,7 +71,7 @@ def test_a_killed_task_ends_the_others_and_is_named(desk: Desk) -> None:
     assert ended["last_lines"] == ["up"]
     (stopped,) = desk.named("StopRequested")
     assert (stopped["by"], stopped["grace"]) == ("failure", 2.0)
-    assert desk.ended_after(task, run) < 15.0  # of failure_grace; a user's stop gives them 30 s
+    assert desk.ended_after(task, run) < 15.0  # from failure_grace; after a user's stop they have 30 s
     desk.nothing_is_left(run)
 
 

@@ -1,6 +1,6 @@
-"""SIGTERM, a killed keeper, a killed viewer: at phases with processes of their own, and nothing is left.
+"""SIGTERM, a killed keeper, or a killed viewer in phases that run processes: nothing is left behind.
 
-tests/sim plays the same, and Ctrl-C twice, at every moment of the phases between them.
+tests/sim covers the same, and a double Ctrl-C, at every moment of the phases in between.
 """
 
 import fcntl
@@ -23,14 +23,14 @@ from orchestrator.rehearsal import Cluster
 from orchestrator.sync.contents import DataPath, read_data
 from tests.ssh.runs.desk import FAMILY, HOSTILE, Desk, Viewer, until
 
-BOUND = 40.0  # seconds; all of it is over much sooner, but on a machine that is busy with other things
+BOUND = 40.0  # seconds; everything ends much sooner unless the machine is busy
 JOB = "[job]\ngrace = 1\n"
 SLEEPER = "#!/bin/sh\ntouch {mark}\nexec sleep 600\n"
 
 
 @dataclass
 class Held:
-    """What launches a run that stays in its phase, and how to see that it is there."""
+    """A launch that stays in one phase, and a check that it has reached it."""
 
     desk: Desk
     words: tuple[str, ...]
@@ -38,7 +38,7 @@ class Held:
     there: Callable[[str], object]  # by run id
 
     def launch(self) -> tuple[Viewer, str]:
-        """Launch it, wait until it is in its phase, and return its id too."""
+        """Launch it, wait until it is in its phase, and return the viewer and the run's id."""
         viewer, run = self.desk.begin(*self.words, fast=self.fast)
         until("the phase is reached", lambda: self.there(run))
         return viewer, run
@@ -50,7 +50,7 @@ def started(desk: Desk, phase: str) -> Callable[[str], object]:
 
 @contextmanager
 def in_connect(desk: Desk) -> Iterator[Held]:
-    """One host's port is open, and nothing ever answers there."""
+    """One host's port is open but never responds."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
         with desk.cluster.ssh_config.open("a") as config:
@@ -65,7 +65,7 @@ def in_connect(desk: Desk) -> Iterator[Held]:
 
 @contextmanager
 def in_preflight(desk: Desk) -> Iterator[Held]:
-    """One host's training Python does not answer."""
+    """One host's training Python does not respond."""
     mark = desk.folder / "asked"
     python = desk.program("slow python", SLEEPER.format(mark=shlex.quote(str(mark))))
     first, second = desk.cluster.hosts
@@ -75,7 +75,7 @@ def in_preflight(desk: Desk) -> Iterator[Held]:
 
 @contextmanager
 def in_data(desk: Desk) -> Iterator[Held]:
-    """Somebody else brings the same data to the second host, and does not come to an end."""
+    """Another endless transfer is sending the same data to the second host."""
     labels = desk.folder / "labels.csv"
     labels.write_text("0,1,2\n")
     sent = read_data([DataPath("files/labels.csv", labels)])
@@ -90,7 +90,7 @@ def in_data(desk: Desk) -> Iterator[Held]:
 
 @contextmanager
 def in_validate(desk: Desk) -> Iterator[Held]:
-    """A validation of the user's own that never ends, nor listens, with a family."""
+    """A custom validation with child processes that never ends and ignores signals."""
     family = desk.script("family.py", FAMILY)
     job = JOB + f"validate = 'python3 {family}'\n"
     desk.write_hosts(desk.cluster.hosts, job=job)
@@ -105,7 +105,7 @@ def in_validate(desk: Desk) -> Iterator[Held]:
 
 @contextmanager
 def in_follow(desk: Desk) -> Iterator[Held]:
-    """Tasks that ignore TERM, with families of every kind."""
+    """Tasks that ignore TERM, with child processes of every kind."""
     desk.write_hosts(desk.cluster.hosts, job=JOB)
     desk.script("t.py", FAMILY)
     yield Held(desk, ("--", "t.py"), True, lambda run: desk.families_are_up(run, 2))
@@ -161,7 +161,7 @@ def test_status_and_stop_work_after_viewer_and_keeper_are_killed(held: Held) -> 
     viewer.wait()
     os.kill(desk.keeper(run), signal.SIGKILL)
     until("its agents are gone", lambda: not desk.agents())
-    living = desk.task_pids(run)  # a question of preflight may still be dying with its agent
+    living = desk.task_pids(run)  # a preflight probe may still be ending with its agent
     status = desk.start("status", run)
     status.wait(BOUND)
     if living:
@@ -172,7 +172,7 @@ def test_status_and_stop_work_after_viewer_and_keeper_are_killed(held: Held) -> 
 
 
 def ended(desk: Desk, run: str, outcome: str) -> None:
-    """One verdict, and nothing alive anywhere; who asks three times does not wait for it."""
+    """Check for one verdict and no live process; a third stop request does not wait for them."""
     until("the run has ended", lambda: desk.named("RunEnded", run))
     (event,) = desk.named("RunEnded", run)
     assert event["outcome"] == outcome, event

@@ -1,4 +1,4 @@
-"""Tasks that hang: seen, looked at, named, and ended as told."""
+"""Tasks that hang are detected, inspected, named, and ended as configured."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ from orchestrator.errors import ExitStatus
 from orchestrator.text import duration
 from tests.ssh.runs.desk import Desk, until
 
-# Steps like the others, and then hangs in its own way; the others wait for it for ever.
+# Steps like the others, then hangs in its own way; the others wait for it forever.
 TRAINER = """
 import json, os, signal, sys, threading, time
 
@@ -47,7 +47,7 @@ if HANGING or sys.argv[1] == "doze":
 wait_for_the_others()
 """
 
-# Silence counts from a task's start: a Python that starts on a busy machine is not to be taken for a hang.
+# Silence counts from a task's start: a slow Python startup on a busy machine must not count as a hang.
 FAST = ("--hang-timeout", "3")
 
 
@@ -133,7 +133,7 @@ def test_hung_tasks_are_restarted_if_allowed(desk: Desk) -> None:
     desk.nothing_is_left(desk.run_id())
 
 
-# A failure that something keeps alive, and a feeder whose end the main thread does not see.
+# A failed process kept alive by a thread, and a feeder whose end the main thread does not notice.
 OUTLIVED = """
 import multiprocessing, os, queue, sys, threading, time
 

@@ -1,4 +1,4 @@
-"""Agents that are killed, hosts that hang, hosts that are gone, a clock that is wrong."""
+"""Killed agents, hanging hosts, and lost hosts."""
 
 import json
 import os
@@ -15,10 +15,10 @@ from tests.ssh.runs.test_keeper import counting
 
 @contextmanager
 def stopped(pids: list[int]) -> Iterator[None]:
-    """Processes that hang."""
+    """Suspend processes while the block runs."""
     assert pids
     for pid in pids:
-        with suppress(ProcessLookupError):  # a child of an agent's that was done
+        with suppress(ProcessLookupError):  # a child of an agent that had finished
             os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -78,7 +78,7 @@ def test_with_all_hosts_lost_a_stop_ends_in_time_and_reports_what_is_unknown(des
 
 
 def test_a_host_that_returns_for_the_final_check_is_stopped_too(desk: Desk) -> None:
-    """Given up as lost, it answers when the keeper makes sure that nothing is left: its task must end."""
+    """Given up as lost, it responds when the keeper checks that nothing is left, so its task must end."""
     desk.timings = {"stop_unreachable": 1.0, "last_try": 30.0}
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1\nfailure_grace = 1")
     desk.script("family.py", FAMILY)
@@ -99,11 +99,11 @@ def test_a_host_that_returns_for_the_final_check_is_stopped_too(desk: Desk) -> N
     desk.nothing_is_left(run)
 
 
-# --- what a node does by itself ---
+# --- the node on its own ---
 
 
 def with_a_dead_machine(desk: Desk) -> tuple[Viewer, str]:
-    """A run of which everything on the second host has died, its sshd too."""
+    """Launch a run, and kill everything on its second host, including sshd."""
     viewer, run = desk.begin(*counting(desk))
     viewer.shows("line 5")
     desk.kill_sshd(desk.cluster.servers[1])
@@ -113,7 +113,7 @@ def with_a_dead_machine(desk: Desk) -> tuple[Viewer, str]:
 
 
 def test_a_rebooted_machine_is_the_root_cause(desk: Desk) -> None:
-    """As far as one machine can play it: everything of one host dies, and its state is of an earlier life."""
+    """Simulated on one machine: all processes of one host die, and its state is from an earlier boot."""
     viewer, run = with_a_dead_machine(desk)
     host = desk.cluster.hosts[1]
     state = Path(host.state or "") / "runs" / run / "attempts" / "1" / "worker-1" / "state.json"
@@ -133,7 +133,7 @@ def test_a_rebooted_machine_is_the_root_cause(desk: Desk) -> None:
     assert "failed: rebooted" in listed.stdout
 
 
-# --- not a byte ---
+# --- no byte is lost ---
 
 LOUD = r"""
 import os, sys, time

@@ -1,4 +1,4 @@
-"""Tasks that were started ahead: within a launch, before a restart, and for the next launch."""
+"""Standbys within a launch, before a restart, and for the next launch."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ PROGRAM = "import torch\nimport os\nprint('I am', os.getpid(), {mark!r}, torch.M
 
 @pytest.fixture
 def torch(desk: Desk) -> tuple[str, ...]:
-    """The options of launches whose programs import a framework of one line."""
+    """Return options of launches whose programs import a one-line fake framework."""
     folder = desk.folder / "packages"
     folder.mkdir()
     (folder / "torch.py").write_text("MARK = 'imported'\n")
@@ -22,7 +22,7 @@ def torch(desk: Desk) -> tuple[str, ...]:
 
 
 def waiting(desk: Desk) -> set[int]:
-    """The pids of tasks that have imported, and wait."""
+    """Return the pids of standbys that have finished their imports."""
     states = (Path(host.state or "") for host in desk.cluster.hosts)
     folders = [folder.parent for state in states for folder in state.glob("standby/*/ready")]
     return {int((folder / "leader").read_text()) for folder in folders}

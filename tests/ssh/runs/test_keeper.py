@@ -1,4 +1,4 @@
-"""The keeper outlives viewers; when it is killed itself, the run goes on and another takes over."""
+"""The keeper outlives viewers; if it is killed, the run continues and another keeper takes over."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.ssh.runs.desk import HOSTILE, Desk, Viewer, until
 from tests.ssh.runs.keeper_kills import Soak, draw
 from tests.training import training_python
 
-# Counts until a file says that it is enough.
+# Counts until a file tells it to end.
 COUNTING = """
 import os, sys, time
 n = 0
@@ -60,14 +60,14 @@ def test_two_runs_at_once_on_the_same_hosts(desk: Desk) -> None:
     assert first.wait() == ExitStatus.OK, first.stderr
 
 
-# --- Without a keeper: what would never end by itself ends after the lifeline, healthy training goes on ---
+# --- Without a keeper, endless tasks end after the lifeline, and healthy training continues ---
 
 LIFELINE = 3  # seconds
 SLEEP = "import time; print('up', flush=True); time.sleep(600)\n"
 
 
 def unkept(desk: Desk, hosts: list[Host], count: int) -> str:
-    """A run with a short lifeline, whose keeper was killed."""
+    """Launch a run with a short lifeline, and kill its keeper."""
     desk.script("t.py", SLEEP)
     desk.write_hosts(hosts, job=f"[job]\ngrace = 1\nlifeline = {LIFELINE}")
     run = desk.detached("--", "t.py")
@@ -95,9 +95,9 @@ def test_parameter_servers_and_workers_end_while_a_chief_continues(four: Desk) -
     four.nothing_is_left(run)
 
 
-# --- A few rounds of scripts/soak-keeper: each seed is a moment, a trainer and a way to go on ---
+# --- A few rounds of scripts/soak-keeper: a seed selects a moment, a trainer, and what follows ---
 
-# Stopped from elsewhere, followed from everywhere, and killed twice; test_every_phase.py has the rest.
+# Stopped from another machine, followed from all, and killed twice; test_every_phase.py has the rest.
 SEEDS = (48, 47, 39)
 
 
@@ -114,7 +114,7 @@ def test_everything_left_by_a_keeper_killed_at_any_moment_can_be_seen_and_ended(
     soak.round(draw(seed))
 
 
-# --- Several viewers, viewers elsewhere, and viewers whose output is not what it should be ---
+# --- Several viewers, viewers on other machines, and viewers with broken output ---
 
 
 def both_count(desk: Desk) -> tuple[Viewer, str]:
@@ -153,7 +153,7 @@ def test_a_second_stop_and_a_stop_of_a_finished_run(desk: Desk) -> None:
     assert launch.wait() == ExitStatus.INTERRUPTED
     again = desk.start("stop", run).ended()
     gone = desk.cluster.ssh_config.rename(desk.folder / "gone")
-    status = desk.start("status", run).ended()  # what was seen to its end needs no machine
+    status = desk.start("status", run).ended()  # a finished run needs no host
     assert "unknown" not in status.stdout
     gone.rename(desk.cluster.ssh_config)
     assert "has already ended" in again.stderr

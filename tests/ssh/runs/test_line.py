@@ -1,4 +1,4 @@
-"""`launch --wait`: first come, first served, all hosts or none; nothing is left of whoever dies in line."""
+"""`launch --wait`: first come, first served, all hosts or none; a launch that dies leaves nothing queued."""
 
 import os
 import re
@@ -52,7 +52,7 @@ def runs(desk: Desk) -> bool:
 
 
 def ended(desk: Desk) -> dict[str, Any]:
-    """How its run ended; no place of it is left."""
+    """Wait for the run's end, and check that it has left all queues."""
     found: list[dict[str, Any]] = until("it ends", lambda: desk.named("RunEnded"))
     until("no place is left", lambda: not places(desk.run_id()))
     return found[0]
@@ -71,7 +71,7 @@ def test_first_come_first_served_all_hosts_or_none(four: Desk, others: list[Desk
     third_ends = train(third, 2, 3)
     until("the third waits for the second", lambda: waits_behind(third, second.run_id()))
     words = rf"in the queue behind run {second.run_id()} of \S+@\S+ \(since .{{9}}\), on rehearsal-03"
-    # Then more, while a test beside this one has the machine that only the third asks for.
+    # Possibly later, while a parallel test holds the machine that only the third requests.
     assert any(re.match(words + "(;|$)", event["text"]) for event in third.named("Noted"))
     assert not runs(second)
     assert not runs(third)
@@ -86,11 +86,11 @@ def test_first_come_first_served_all_hosts_or_none(four: Desk, others: list[Desk
 
 
 def test_a_process_holding_the_queue_lock_is_reported(four: Desk) -> None:
-    """That of any user can: the launch waited without a word."""
+    """Any user's process can hold it, and the launch used to wait silently."""
     place = f"{zlib.crc32(four.cluster.hosts[0].address.encode()):08x}"
     with socket.socket(socket.AF_UNIX) as turn:
 
-        def taken() -> bool:  # a test beside this one may have it for a moment
+        def taken() -> bool:  # a parallel test may briefly hold it
             with suppress(OSError):
                 turn.bind(f"\0orchestrate-turn/{place}")
             return bool(turn.getsockname())
@@ -137,7 +137,7 @@ def test_a_lost_host_ends_the_wait_and_a_stop_leaves_the_queue(four: Desk, other
 
 
 def test_a_spare_replaces_a_host_that_is_lost_in_the_queue(four: Desk, others: list[Desk]) -> None:
-    """The wait goes on: its place in the other queues is as old as before."""
+    """The wait continues, and keeps its place in the other queues."""
     second, third = others
     first_ends = train(four, 0, wait=False)
     until("the first runs", lambda: runs(four))

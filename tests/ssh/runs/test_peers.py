@@ -1,7 +1,7 @@
-"""Programs whose tasks never connect to each other succeed with a warning; those that do, without one.
+"""Programs whose tasks never connect to each other succeed with a warning; connected ones, without.
 
-The programs are small ones with sockets, in the shape of what people write; tests/tf has TensorFlow's, one of
-them with tasks that are connected.
+The programs are small, use sockets, and resemble real ones; tests/tf has TensorFlow programs, one of them
+with connected tasks.
 """
 
 import json
@@ -26,7 +26,7 @@ for step in range(1, 13):
     print(f"{step}/12 - 0s - loss: 0.5 - 10ms/epoch - 5ms/step", flush=True)
 """
 
-# Stands in for a supervisor: starts the program, looks when it is told to, and says what it sees.
+# Acts as the supervisor: starts the program, checks it on request, and prints the result.
 NODE = """
 import os, subprocess, sys, time
 from orchestrator.node.task.meeting import Meeting, tables
@@ -66,7 +66,7 @@ def join(host, port):
 APART = {
     "without a strategy": "train()",
     "as rank 0 of 1": "serve(int(HOSTS[RANK][2])); train()",
-    # As `torchrun --standalone` does: a rendezvous with itself.
+    # As with `torchrun --standalone`: a rendezvous with itself.
     "standalone": "l = serve(0, '127.0.0.1'); c = join(*l.getsockname()); a = l.accept(); train()",
     "standalone, by its own address": (
         "l = serve(int(HOSTS[RANK][2]), HOSTS[RANK][0]); c = join(*l.getsockname()); a = l.accept(); train()"
@@ -76,7 +76,7 @@ APART = {
         "    c = join(*l.getsockname()); train(); os._exit(0)\n"
         "a = l.accept(); os.wait()"
     ),
-    # As `torchrun --nnodes=1 --node_rank=0` copied to all hosts: each waits for nobody.
+    # As with `torchrun --nnodes=1 --node_rank=0` on every host: none waits for another.
     "all of them rank 0": "RANK = 0; l = serve(0); train()",
 }
 TOGETHER = {
@@ -93,7 +93,7 @@ TOGETHER = {
         "    c = join('localhost', {port}); train(); os._exit(0)\nelse:\n    os.wait()"
     ),
 }
-BRIEF = {  # over before anybody looks; the second closes its end first
+BRIEF = {  # closed before the first check; the second task closes its end first
     "briefly, by the task's port": (
         "p = int(HOSTS[0][2])\nif RANK == 0:\n    l = serve(p); a = l.accept()[0]; a.recv(1)\n"
         "else:\n    join('localhost', p).close()\nprint('up', flush=True)"
@@ -176,7 +176,7 @@ def test_unconnected_tasks_are_reported_once(desk: Desk) -> None:
     assert ended["warnings"][0].startswith(WORDS)
 
 
-# Its strategy, which has reduced nothing so far, connects long after the first steps.
+# Its strategy has not reduced anything yet, and connects long after the first steps.
 LATE = """
 while not os.path.exists(sys.argv[1]): time.sleep(0.05)
 open(os.environ["ORCHESTRATE_REPORT"] + ".idle", "w").close()
@@ -210,7 +210,7 @@ def test_programs_without_peers_declare_it_or_do_not_train(desk: Desk, framework
     assert not desk.named("PeersReported")
 
 
-# The one that ends early closes its end first, which leaves a trace, later than the first look.
+# The task that ends early closes its end first, which leaves a trace, after the first check.
 UNEVEN = """
 import sys
 if RANK == 0:

@@ -1,4 +1,4 @@
-"""What training wrote comes to the controller, and nothing of the user's is overwritten."""
+"""Training output is copied to the controller without overwriting the user's files."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ print("done")
 
 @pytest.fixture
 def trained(desk: Desk) -> str:
-    """A run that has ended, and wrote something else on each host."""
+    """A finished run that wrote different output on each host."""
     desk.script("train.py", TRAIN)
     desk.script("settings.json", "{}")
     (desk.project / "package").mkdir()

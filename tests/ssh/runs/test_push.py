@@ -1,4 +1,4 @@
-"""`orchestrate push`, and launches that need data: real sshd's, hosts that give it to each other."""
+"""`orchestrate push`, and launches that need data: real SSH servers, and hosts that share data."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def write(desk: Desk, data: Path) -> None:
 
 
 def push(desk: Desk, *words: str, **environ: str) -> dict[str, dict[str, Any]]:
-    """Push; what is said of each host that has the data then."""
+    """Push, and return the output for each host that then has the data."""
     viewer = desk.start(
         "push", "--json", "--hosts", str(desk.hosts), *words, **caches(desk), **environ
     ).ended()
@@ -66,7 +66,7 @@ def test_data_is_sent_once_and_passed_from_host_to_host(four: Desk, data: Path) 
     assert all(one["sent"] + one["peers"] == total for one in first.values())
     assert all(one["reused"] for one in push(four).values())
 
-    # One lacks it, in one it is damaged: the others repair that.
+    # One host lacks it, and one has a damaged copy: the others repair both.
     lost, damaged, *_ = first
     with exclusive("clean"):
         four.start(
@@ -79,7 +79,7 @@ def test_data_is_sent_once_and_passed_from_host_to_host(four: Desk, data: Path) 
     assert (again[lost]["peers"], again[damaged]["peers"] < total) == (total, True)
     assert all(same(data, folder_of(one)) for one in again.values())
 
-    # Of what changes only what is new is sent.
+    # Only new contents are sent.
     (data / "sub" / "labels").write_text("3 4 5\n")
     changed = push(four)
     assert 0 < sum(one["sent"] for one in changed.values()) < total / 2
@@ -95,7 +95,7 @@ def test_a_launch_sends_missing_data_and_gives_tasks_its_path(four: Desk, data: 
     phases = [event["phase"] for event in four.named("PhaseEnded")]
     assert phases.index("connect") < phases.index("data") < phases.index("stage")
     digest = four.named("DataPlaced")[0]["digest"]
-    for host in four.cluster.hosts:  # `clean` reads there what a run needs
+    for host in four.cluster.hosts:  # `clean` finds the run's data there
         assert digest in (Path(host.workdir) / "runs" / four.run_id() / "trees").read_text()
     plan = RunFolder(four.state / "orchestrate" / "runs", four.run_folder().name).read_plan()  # type: ignore[arg-type]
     assert plan.data_digest == digest
@@ -115,7 +115,7 @@ def test_a_path_can_be_sent_without_an_inventory_entry(four: Desk, data: Path) -
 
 
 def test_push_through_a_bastion_to_hosts_that_reach_each_other(four: Desk, data: Path) -> None:
-    """All but the first are behind it; peers reach each other, this machine reaches none of their ports."""
+    """All but the first are behind it, and reach each other; this machine reaches none of their ports."""
     bastion, *others = four.cluster.hosts
     config = four.cluster.ssh_config
     jumps = "".join(f"Host {host.ssh}\n  ProxyJump {bastion.ssh}\n" for host in others)
@@ -150,6 +150,6 @@ def test_a_push_after_a_killed_one_sends_only_the_rest(four: Desk, data: Path) -
 
 
 def written(folder: Path) -> int:
-    """Bytes on disk of an unfinished transfer; its files have holes where nothing has come yet."""
+    """Return the bytes on disk of an unfinished transfer, whose files have holes for missing data."""
     files = [path for path in folder.glob(".incoming-*/**/*") if path.is_file()]
     return sum(path.stat().st_blocks * 512 for path in files)

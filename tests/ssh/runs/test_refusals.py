@@ -1,4 +1,4 @@
-"""Hosts that cannot be used, as seen from the command line: one block for all that fail alike, status 3."""
+"""Unusable hosts, from the command line: one block for all with the same failure, and status 3."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ def edit_ssh_config(desk: Desk, stack: ExitStack, old: str, new: str) -> None:
 
 
 def change(path: Path, stack: ExitStack, edit: Callable[[str], str]) -> None:
-    """Until the end of the test."""
+    """Change the inventory until the end of the test."""
     before = path.read_text()
     stack.callback(path.write_text, before)
     path.write_text(edit(before))
@@ -48,7 +48,7 @@ def closed_port(desk: Desk, stack: ExitStack) -> None:
 
 
 def every(desk: Desk, **changes: str) -> None:
-    """All hosts with these fields; the job needs no TensorFlow."""
+    """Write all hosts with these fields, and a job that needs no TensorFlow."""
     desk.write_hosts([replace(host, **changes) for host in desk.cluster.hosts], job=JOB)
 
 
@@ -61,7 +61,7 @@ def no_python(desk: Desk, _: ExitStack) -> None:
 
 
 def says(text: str, status: int) -> Spoil:
-    """An agent_python that prints what another Python would; there is no such old one to be had here."""
+    """Return an agent_python that prints what another Python would; no such old one is available here."""
 
     def spoil(desk: Desk, _: ExitStack) -> None:
         python = desk.program("python that refuses", f"#!/bin/sh\necho '{text}' >&2\nexit {status}\n")
@@ -103,7 +103,7 @@ def desks(cluster: Cluster, tmp_path: Path) -> Iterator[Desk]:
 
 
 def are_refused(desk: Desk, *says: str) -> None:
-    """By both verbs, with one block, and status 3; a launch tells it in its events too."""
+    """Check that both verbs print one block and return status 3; a launch also reports it in its events."""
     preflight = desk.start("preflight", "--hosts", str(desk.hosts))
     launch = desk.launch()
     for viewer in (preflight, launch):
@@ -128,7 +128,7 @@ def test_unusable_hosts_are_refused(desk: Desk, spoil: Spoil, says: list[str]) -
         desk.hosts_are_quiet(desk.run_id())
 
 
-# --- what their logins do ---
+# --- logins ---
 
 
 @contextmanager
@@ -157,13 +157,13 @@ def test_a_host_without_rsync_still_receives_the_code(tmp_path: Path) -> None:
     for name in ("sh", "bash", "cat", "env"):
         (programs / name).symlink_to(str(shutil.which(name)))
     with cluster_with(tmp_path, SetEnv=f"HOME={tmp_path} PATH={programs}") as desk:
-        desk.script("data", "x" * 3_000_000)  # more than goes as a stream anyway
-        for word in ("first", "second"):  # the second time there is a tree to start from
+        desk.script("data", "x" * 3_000_000)  # more than is streamed anyway
+        for word in ("first", "second"):  # the second time, a previous tree exists
             viewer = desk.launch("--", "cat", desk.script("said", word)).ended()
             assert viewer.stdout.count(word) == 2
 
 
-# --- their disks ---
+# --- disks ---
 
 
 def test_two_entries_for_one_machine_need_two_state_folders(desk: Desk) -> None:

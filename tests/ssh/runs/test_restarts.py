@@ -1,4 +1,4 @@
-"""Attempts after a failed one: on the same hosts, on spares, on fewer; and what ends them."""
+"""Attempts after a failed one, on the same hosts, on spares, or on fewer hosts, and their limits."""
 
 import json
 import os
@@ -25,7 +25,7 @@ FAST = {
 }
 LONG_PAUSE = {"pauses": [600.0]}
 
-# Takes 20 steps, reports each, goes on where the file in its own folder says; argv decides how it fails.
+# Runs and reports 20 steps, resuming at the step in a file of its folder; argv selects how it fails.
 TRAINER = """
 import json, os, pathlib, sys, time
 attempt = int(os.environ["ORCHESTRATE_ATTEMPT"])
@@ -58,7 +58,7 @@ def ended(desk: Desk, run: str) -> dict[str, Any]:
 
 
 def spares(desk: Desk, *numbers: int, job: str = "") -> None:
-    """The inventory, with some of its hosts marked."""
+    """Write the inventory with some hosts marked as spares."""
     desk.write_hosts(
         [replace(host, spare=number in numbers) for number, host in enumerate(desk.cluster.hosts)], job
     )
@@ -107,7 +107,7 @@ def test_a_user_can_stop_during_the_pause(desk: Desk) -> None:
 
 
 def test_a_new_keeper_continues_the_restarts(desk: Desk) -> None:
-    """Killed in the pause: the next keeper counts on, and has the secrets of its own environment."""
+    """Killed in the pause: the next keeper continues the count, and takes secrets from its environment."""
     desk.timings = LONG_PAUSE
     desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["TOKEN"]\n')
     how = (
@@ -123,7 +123,7 @@ def test_a_new_keeper_continues_the_restarts(desk: Desk) -> None:
     assert ended(desk, run)["attempts"] == 2
 
 
-# --- hosts that are lost ---
+# --- lost hosts ---
 
 WAIT = """
 def fail(step):
@@ -143,7 +143,7 @@ def half_way(desk: Desk, run: str, tasks: int) -> None:
 
 
 def power_off(desk: Desk, run: str, number: int) -> None:
-    """Everything of a host of the first attempt ends at once, and nothing answers there any more."""
+    """Kill everything on a host of the first attempt at once, so that it no longer responds."""
     desk.kill_sshd(desk.cluster.servers[number])
     host = desk.cluster.hosts[number]
     kill_all([*desk.machinery_of(run, host), *desk.task_pids(run, f"worker/{number}")])
@@ -167,21 +167,21 @@ def test_a_spare_replaces_a_lost_host(four: Desk) -> None:
     assert (failed["kind"], failed["cause_host"]) == ("host-lost", names[0])
     assert failed["cause"].startswith(f"{names[0]}: the host stopped answering at ")
     assert four.named("AttemptPlanned", run)[0]["tasks"][0] == ["worker/0", names[3]]
-    # The spare had no checkpoint, the others went on.
+    # The spare had no checkpoint; the others resumed.
     assert log(four, run, 2, "worker-0").startswith("attempt 2 begins at 0")
     assert log(four, run, 2, "worker-2").startswith("attempt 2 begins at 5")
     plan = json.loads((four.run_folder(run) / "plan.json").read_text())
     assert names[0] not in json.dumps(plan["cluster"])
     assert [host["name"] for host in plan["retired"]] == [names[0]]
     assert f"warning: {names[0]}: no answer" in viewer.stderr
-    # Whatever the lost host still runs, nothing listens where it would call.
+    # Whatever the lost host still runs, nothing listens on its ports.
     assert f"{names[0]} may still run old tasks: the new ones listen on port" in viewer.stderr
     assert _ports(plan).isdisjoint(known)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk that fails")
 def test_a_spare_replaces_a_host_whose_disk_fails(four: Desk) -> None:
-    """Its agent answers all the time."""
+    """Its agent keeps responding."""
     viewer, run, names = half_way_with_a_spare(four, "3")
     with mounted(Path(four.cluster.hosts[1].state or ""), "ro"):
         assert viewer.wait() == ExitStatus.OK, viewer.stderr
@@ -195,7 +195,7 @@ def _ports(plan: dict[str, Any]) -> set[int]:
 
 
 def test_a_spare_gets_the_code_as_it_was_at_the_launch(four: Desk) -> None:
-    """Also from a keeper that never had it: it takes it from a host that goes on."""
+    """A keeper that never had the code gets it from a remaining host."""
     four.timings = FAST
     spares(four, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
     how = WAIT + "\nprint('old code', pathlib.Path('data.txt').read_text(), flush=True)"
@@ -244,7 +244,7 @@ def fail(step):
     said = [log(desk, run, 2, f"worker-{n}").splitlines()[1] for n in range(3)]
     assert said == ["backup 5"] * 3
     assert f"backup (1 B) was copied from {names[0]} to" in viewer.stderr
-    # Now the one that had the newest: what was copied before is used, and that is said.
+    # Now the host with the newest one is lost: the earlier copy is used, and that is reported.
     desk.start_sshd(desk.cluster.servers[1])
     until("the first host is back", lambda: "back after" in viewer.stderr)
     power_off(desk, run, 0)
@@ -262,7 +262,7 @@ sys.exit("no TensorFlow here" if "-03/" in os.getcwd() else 0)
 
 
 def test_an_unusable_spare_is_skipped(four: Desk) -> None:
-    """It fails alone: the next one is taken, in the same attempt."""
+    """Only the spare fails: the next one is used in the same attempt."""
     four.timings = FAST
     four.script("v.py", UNFIT)
     job = '[job]\nhost_timeout = 1\nfailure_grace = 0.1\nvalidate = "python3 v.py"\n'
@@ -276,7 +276,7 @@ def test_an_unusable_spare_is_skipped(four: Desk) -> None:
     assert f"{names[1]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
     assert ended(four, run)["attempts"] == 2
     assert log(four, run, 2, "worker-1").startswith("attempt 2 begins at 0")
-    # Each validation has a log of its own.
+    # Each validation has its own log.
     validated = [log(four, run, name, "worker-1") for name in ("validate", "validate-2", "validate-2-1")]
     assert [next(n for n in names if f"/{n}/" in text) for text in validated] == [names[n] for n in (1, 2, 3)]
     plan = json.loads((four.run_folder(run) / "plan.json").read_text())
@@ -286,7 +286,7 @@ def test_an_unusable_spare_is_skipped(four: Desk) -> None:
 
 @pytest.mark.parametrize("phase", ["preflight", "validate"])
 def test_a_host_lost_before_the_first_tasks_start_is_replaced(four: Desk, phase: str) -> None:
-    """Before the code is sent, and after: every host is prepared, those that go on too."""
+    """Before and after the code is sent: every host is prepared again, including the remaining ones."""
     four.timings = FAST
     names = [host.name for host in four.cluster.hosts]
     stays = four.program(
@@ -320,7 +320,7 @@ def test_a_host_lost_before_the_first_tasks_start_is_replaced(four: Desk, phase:
 
 
 def test_no_attempt_starts_while_a_task_cannot_be_ended(desk: Desk) -> None:
-    """Its lock stays taken, as by a supervisor whose task waits in the kernel."""
+    """Its lock stays held, as by a supervisor whose task is blocked in the kernel."""
     desk.timings = {**FAST, "release": 1.0}
     desk.write_hosts(desk.cluster.hosts, job="[job]\nfailure_grace = 0.1\n")
     viewer, run = desk.begin("--max-restarts", "1", "--", trainer(desk), WAIT)

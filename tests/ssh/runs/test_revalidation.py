@@ -1,4 +1,4 @@
-"""A validation is remembered for hosts that are as they were; whatever is doubtful is validated again."""
+"""Validations are remembered for unchanged hosts; anything doubtful is validated again."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ FAILS = "import os, sys; sys.exit(os.path.exists(os.path.join({folder!r}, 'broke
 def validated(
     desk: Desk, *options: str, status: ExitStatus = ExitStatus.OK, skip: str = "--skip-preflight"
 ) -> list[str]:
-    """Launch, and say which hosts trained alone."""
+    """Launch, and return the hosts that ran a local validation."""
     desk.start("launch", "--hosts", str(desk.hosts), *skip.split(), *options, "--", "true").ended(status)
     logs = sorted((desk.run_folder() / "logs" / "validate").glob("*.log"))
     names = [host.name for host in desk.cluster.hosts]
@@ -27,7 +27,7 @@ def said(desk: Desk) -> Sequence[str]:
 
 
 def environments(desk: Desk) -> list[Path]:
-    """A Python of its own for each host."""
+    """Create a separate Python for each host."""
     folders = [Path(host.workdir).parent / "venv" for host in desk.cluster.hosts]
     text = desk.hosts.read_text()
     for folder, host in zip(folders, desk.cluster.hosts, strict=True):
@@ -42,7 +42,7 @@ def environments(desk: Desk) -> list[Path]:
 
 
 def installed(folder: Path) -> None:
-    """What an installer leaves of a package."""
+    """Create the files that an installer leaves for a package."""
     info = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "extra-1.0.dist-info"
     info.mkdir()
     (info / "RECORD").write_text("extra/__init__.py,,\n")
@@ -67,13 +67,13 @@ def test_unchanged_hosts_are_not_validated_again(desk: Desk) -> None:
     assert event["hosts"] == names
 
     installed(folders[1])
-    assert validated(desk, *changed, skip="") == names[1:]  # preflight has asked for the same state
+    assert validated(desk, *changed, skip="") == names[1:]  # preflight has queried the same state
     assert any(line.startswith(f"{names[0]}: validated ") for line in said(desk))
     assert validated(desk, "--validate", "always") == names
     assert validated(desk, "--no-validate") == []
     assert not any("validated" in line for line in said(desk))
 
-    # A failed one is not remembered, nor is what was known before it.
+    # A failed validation is not remembered, and invalidates earlier ones.
     (desk.folder / "broken").touch()
     assert validated(desk, "--validate", "always", status=ExitStatus.RUN_FAILED) == names
     (desk.folder / "broken").unlink()

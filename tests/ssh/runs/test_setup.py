@@ -1,4 +1,4 @@
-"""`orchestrate setup`, and launches that need an environment: real sshd's, a real uv, wheels made by hand."""
+"""`orchestrate setup`, and launches that need an environment: real SSH servers, real uv, handmade wheels."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ from tests.wheels import wheel
 
 pytestmark = pytest.mark.timeout(400)
 LAUNCH = ("launch", "--skip-preflight", "--no-validate", "--hosts")
-LIMIT = 150.0  # seconds; environments are made: thousands of files, by two hosts at once
-NO_INDEX = "http://127.0.0.1:9/simple"  # nobody listens there
+LIMIT = 150.0  # seconds; two hosts create environments of thousands of files at once
+NO_INDEX = "http://127.0.0.1:9/simple"  # nothing listens there
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def write(desk: Desk, *lines: str) -> None:
 
 
 def offline(desk: Desk, wheels: Path) -> dict[str, str]:
-    """The controller has an index in a folder; that of the hosts does not answer."""
+    """The controller's index is a folder; that of the hosts does not respond."""
     for number, _ in enumerate(desk.cluster.hosts, 1):
         settings = desk.cluster.folder / f"home-{number}" / ".config" / "uv" / "uv.toml"
         settings.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def test_hosts_without_an_index_get_packages_from_the_controller(desk: Desk, whe
     events = [json.loads(line) for line in again.stdout.splitlines()]
     assert [event["reused"] for event in events if event["event"] == "EnvironmentMade"] == [True, True]
 
-    # A host is replaced; a launch makes the environment again.
+    # A host is replaced; a launch creates the environment again.
     shutil.rmtree(Path(desk.cluster.hosts[1].workdir).expanduser())
     script = desk.script("use.py", "import small, sys; print('answer', small.answer, sys.prefix)")
     viewer = desk.start(*LAUNCH, str(desk.hosts), "--", script, **offline(desk, wheels)).ended(limit=LIMIT)
@@ -92,7 +92,7 @@ def test_nonexistent_packages_end_setup_before_any_host_is_contacted(desk: Desk,
 
 
 def mirror(folder: Path) -> str:
-    """A mock of the index of Pythons that uv downloads from: it has this machine's own, as one archive."""
+    """A mock of uv's download server with one Python, an archive of this machine's."""
     version = platform.python_version()
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     archive = folder / "python.tar.gz"
@@ -150,7 +150,7 @@ print("answer", small.answer, sys.prefix, *sys.argv[1:])
 
 
 def test_a_script_header_defines_its_environment(desk: Desk, wheels: Path) -> None:
-    """Without a hosts.toml that says another; `uv run` of it is the same launch."""
+    """Unless hosts.toml sets another; launching it with `uv run` is equivalent."""
     desk.write_hosts(desk.cluster.hosts, python="")
     desk.script("use.py", HEADER)
     for command in (["python", "use.py", "7"], ["uv", "run", "--script", "use.py", "7"]):

@@ -1,4 +1,4 @@
-"""Not a byte lost or doubled, and nothing raw on the terminal."""
+"""No byte is lost or duplicated, and nothing raw reaches the terminal."""
 
 import os
 import signal
@@ -88,7 +88,7 @@ def test_a_stop_does_not_wait_for_a_flood_of_output(desk: Desk) -> None:
     until("much has come", lambda: log.exists() and log.stat().st_size > 1 << 22)
     viewer.signal(signal.SIGINT)
     until("the run is over", lambda: desk.named("RunEnded", run), 30.0)
-    viewer.signal(signal.SIGKILL)  # how fast a viewer is, is its own affair
+    viewer.signal(signal.SIGKILL)  # the viewer's speed does not matter
     assert desk.named("RunEnded", run)[0]["outcome"] == "stopped"
     ends = desk.named("TaskExited", run)
     assert sorted((end["task"], end["lost"]) for end in ends) == [("worker/0", ""), ("worker/1", "")]
@@ -109,13 +109,13 @@ def test_many_hosts_pass_through_all_of_launch(tmp_path: Path, count: int) -> No
         assert len(lines) == count
         reach = [check["level"] for check in desk.named("CheckReported") if check["check"] == "reach"]
         assert reach == ["ok"] * count
-        pairs = desk.named("PairReported")  # all of a few hosts; of many, those with something wrong
+        pairs = desk.named("PairReported")  # all of few hosts; of many, only those with problems
         assert len(pairs) == (count**2 if count < 64 else 0)
         desk.logs_are_identical(desk.run_id())
         desk.nothing_is_left(desk.run_id())
 
 
-# --- This machine's disk is full: what does not fit waits on the nodes, which is said, and is made up for ---
+# --- This machine's disk is full: the rest waits on the nodes, is reported, and is fetched later ---
 
 LARGE = """
 import os
@@ -128,14 +128,14 @@ print("the last line", flush=True)
 
 @pytest.fixture
 def disk(desk: Desk) -> Iterator[Path]:
-    """The state folder on a file system of its own, too small for 3 MB of each of two tasks."""
+    """Put the state folder on a separate file system, too small for 3 MB from each of two tasks."""
     with mounted(desk.state, "size=1m") as disk:
         yield disk
         desk.close()
 
 
 def full(desk: Desk) -> tuple[Viewer, str]:
-    """A run whose logs have no room here, and are whole on their hosts."""
+    """A run whose logs do not fit here, but are complete on their hosts."""
     viewer, run = desk.begin("--", desk.script("loud.py", LARGE))
     viewer.shows("the logs wait on their hosts: No space left on device")
 
@@ -164,7 +164,7 @@ def test_once_there_is_space_the_rest_is_fetched_and_the_run_ends(desk: Desk, di
 
 @pytest.mark.usefixtures("disk")
 def test_a_stop_ends_the_run_whatever_is_pending(desk: Desk) -> None:
-    """Its tasks were done before: it has succeeded."""
+    """Its tasks had finished before, so it has succeeded."""
     desk.timings = {"catch_up": 0.5}
     viewer, run = full(desk)
     stop = desk.start("stop", "--now", run).ended()

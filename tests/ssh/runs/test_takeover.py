@@ -1,4 +1,4 @@
-"""What a node tells of a run never owns the controller, nor makes it act on other nodes."""
+"""A node's report of a run can neither compromise the controller nor make it act on other nodes."""
 
 import json
 import os
@@ -20,13 +20,13 @@ SECRET = "wJalrXUtnFEMI-only-here"
 
 
 def known(host: Host, run: str) -> dict[str, Any]:
-    """The plan of a run as a node keeps it."""
+    """Return the plan of a run as a node keeps it."""
     kept = Path(host.state or "") / "runs" / run / "run.json"
     return dict(json.loads(opened(kept.read_text(), None).plan))
 
 
 def keep_on(host: Host, fields: dict[str, Any]) -> None:
-    """Leave a plan on a node as its root could: without a seal."""
+    """Put an unsealed plan on a node, as its root user could."""
     folder = Path(host.state or "") / "runs" / str(fields["run"])
     folder.mkdir(mode=0o700, exist_ok=True)
     (folder / "run.json").write_text(seal(json.dumps(fields).encode(), None))
@@ -45,7 +45,7 @@ def taken_over(desk: Desk, run: str) -> None:
 
 
 def test_a_forged_plan_starts_nothing_and_leaks_no_secret(desk: Desk) -> None:
-    """Both nodes keep the same forged plan of a run that is real, with restarts and a stranger's command."""
+    """Both nodes keep the same forged plan of a real run, with restarts and a stranger's command."""
     desk.timings = FAST
     run = desk.detached(*counting(desk))
     until("both run", lambda: len(desk.task_pids(run)) == 2)
@@ -69,7 +69,7 @@ def test_a_forged_plan_starts_nothing_and_leaks_no_secret(desk: Desk) -> None:
         (ended,) = desk.named("RunEnded", run)
         assert ended["attempts"] == 1
         assert "seal" in ended["given_up"]
-        desk.at_rest(run)  # no file goes while it is read
+        desk.at_rest(run)  # no file disappears while it is read
     assert not leak.exists()
     kept = [path for host in desk.cluster.hosts for path in Path(host.state or "").parent.rglob("*")]
     assert not [path for path in kept if path.is_file() and SECRET.encode() in path.read_bytes()]
@@ -86,7 +86,7 @@ def sealed_run(desk: Desk, *words: str) -> str:
 
 
 def test_a_keeper_whose_folder_was_removed_hands_over_the_run(desk: Desk) -> None:
-    """It was out of reach, and its agents kept the ports: no run could be started any more."""
+    """It used to be unreachable while its agents held the ports, so that no other run could start."""
     viewer = desk.launch(*counting(desk))
     run = desk.run_id()
     until("both run", lambda: len(desk.task_pids(run)) == 2)
@@ -101,7 +101,7 @@ def test_a_keeper_whose_folder_was_removed_hands_over_the_run(desk: Desk) -> Non
 
 def test_with_the_key_a_run_can_be_restarted_from_elsewhere(desk: Desk) -> None:
     run = sealed_run(desk)
-    # One node lies about a later attempt, the other one has what the controller gave it.
+    # One node lies about a later attempt; the other has the real plan.
     first, canary = desk.cluster.hosts[0], desk.folder / "canary"
     fields = {**known(first, run), "attempt": 99}
     for task in fields["tasks"]:
@@ -156,7 +156,7 @@ def test_runs_invented_by_a_node_do_not_hide_the_real_one(desk: Desk) -> None:
 
 
 def test_a_replayed_old_plan_starts_nothing(desk: Desk) -> None:
-    """Of a run that another host does not know any more; it is the user's own, with their seal."""
+    """The plan is the user's own, with their seal, of a run that another host no longer has."""
     run = sealed_run(desk)
     desk.start("stop", run).wait()
     first, second = desk.cluster.hosts

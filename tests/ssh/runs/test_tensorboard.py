@@ -1,4 +1,4 @@
-"""`orchestrate tensorboard`: the tasks of all hosts in one TensorBoard here, while they write."""
+"""`orchestrate tensorboard`: the tasks of all hosts in one local TensorBoard, while they write."""
 
 import json
 import os
@@ -51,7 +51,7 @@ print("whole", flush=True)
 
 @pytest.fixture
 def writing(desk: Desk, tmp_path: Path) -> Path:
-    """A run whose tasks have written half of their events; the other half comes with the file it returns."""
+    """A run whose tasks have written half of their events; creating the returned file triggers the rest."""
     made = tmp_path / "made"
     subprocess.run([training_python(), "-c", WRITER, str(made), str(STEPS)], check=True, timeout=120)
     (events,) = made.iterdir()
@@ -63,7 +63,7 @@ def writing(desk: Desk, tmp_path: Path) -> Path:
 
 
 def board(desk: Desk, programs: Path) -> tuple[Viewer, str]:
-    """The folder's TensorBoard of the newest run, and where it answers."""
+    """Start the folder's TensorBoard for the newest run; return it and its address."""
     path = f"{programs}:{os.environ['PATH']}"
     viewer = desk.start(
         "tensorboard", "--json", "--hosts", str(desk.hosts), PATH=path, TMPDIR=str(desk.folder)
@@ -81,12 +81,12 @@ def ask(url: str, path: str) -> Any:
 def steps(url: str, host: str) -> int:
     try:
         return len(ask(url, f"plugin/scalars/scalars?run={host}/logs/train&tag=loss"))
-    except urllib.error.HTTPError:  # it knows nothing of that run yet
+    except urllib.error.HTTPError:  # it has not loaded that run yet
         return 0
 
 
 def boards(desk: Desk) -> list[int]:
-    """The processes that have our mirror's name on their command line."""
+    """Return the processes with our mirror's name on their command line."""
     mark = f"{desk.folder}/orchestrate-tensorboard-".encode()
     return [pid for pid in pids() if mark in cmdline(pid)]
 
