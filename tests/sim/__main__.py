@@ -1,4 +1,4 @@
-"""scripts/simulate: thousands of histories of a run, each from one number."""
+"""scripts/simulate: thousands of simulated histories of a run, each from one seed."""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""Five bugs, each put into the keeper as a careless change might: the simulator has to find every one."""
+"""Five bugs, each injected into the keeper as a careless change might; the simulator must find all."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -13,7 +13,7 @@ from orchestrator.store.mirror import MirrorFile
 
 
 def _lost_end() -> Any:
-    """An end that comes together with the loss of its host is forgotten."""
+    """A task's end that arrives together with the loss of its host is forgotten."""
     real = Follower._end
 
     def end(self: Follower, exited: Any) -> None:
@@ -26,13 +26,13 @@ def _lost_end() -> Any:
 
 
 def _second_attempt() -> Any:
-    """Nobody ends the last attempt, nor proves that it is gone, before the next one starts."""
+    """The next attempt starts without ending the last one or confirming that it is gone."""
     proof = mock.patch.object(prepare, "prove_free", return_value=None)
     return proof, mock.patch.object(stop, "end_all", return_value=None)
 
 
 def _duplicated_byte() -> Any:
-    """A stream that is resumed begins a byte too early, and is appended as it comes."""
+    """A resumed stream starts one byte too early, and is appended unchanged."""
     real = Follower.attach
 
     def add(self: MirrorFile, offset: int, data: bytes) -> None:
@@ -51,7 +51,7 @@ def _duplicated_byte() -> Any:
 
 
 def _forgotten_stop() -> Any:
-    """The first host alone is told that its tasks shall end."""
+    """Only the first host receives the request to stop its tasks."""
 
     def tell(stopper: stop.Stopper, session: Session) -> None:
         if session.host.name.endswith("0"):
@@ -62,7 +62,7 @@ def _forgotten_stop() -> Any:
 
 
 def _no_deadline() -> Any:
-    """An answer is waited for, however long it takes."""
+    """The keeper waits for a reply without a deadline."""
 
     def wait(self: Session, future: Future[Any], op: str, timeout: float) -> Any:
         del op, timeout
@@ -71,7 +71,7 @@ def _no_deadline() -> Any:
     return mock.patch.object(Session, "wait", wait)
 
 
-# Each with what the checker says of it.
+# Each bug, and the problem that the checker reports.
 BUGS: dict[str, tuple[Callable[[], Any], str]] = {
     "a lost end": (_lost_end, "its end was never told"),
     "a second attempt": (_second_attempt, "two attempts at a time"),
@@ -83,7 +83,7 @@ BUGS: dict[str, tuple[Callable[[], Any], str]] = {
 
 @contextmanager
 def injected(name: str) -> Iterator[str]:
-    """Put a bug into the keeper; yield what the checker says of it."""
+    """Inject a bug into the keeper; yield the problem that the checker reports."""
     patches, found = BUGS[name][0](), BUGS[name][1]
     with ExitStack() as stack:
         for one in patches if isinstance(patches, tuple) else (patches,):

@@ -1,4 +1,4 @@
-"""The checker: what must hold in every history, whatever happened."""
+"""The checker: invariants of every history."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 E = TypeVar("E")
 _HARMLESS = {"split-frames", "clock-offset", "task-bursts", "task-ignores-term", "slow-connect"}
-# What a run survives: connections that break, to hosts that can be reached again at once.
+# Faults that a run survives: broken connections to hosts that are reachable again at once.
 _SURVIVED = {"cut", "cut-all", "cut-before-reply", "agent-dies", "agent-lingers"}
-# What holds no stop up: every host answers, and every task ends when it is killed.
+# Faults that do not delay a stop: every host responds, and every task ends when it is killed.
 _PROMPT = {"stop", "kill", "stop-then-kill", "task-fails", "task-fails-early", "task-killed", "start-refused"}
 _KILLED = {f"keeper-killed{when}" for when in ("", "-again", "-in-a-write", "-at-a-stop")}
 
@@ -55,12 +55,12 @@ def _events(world: World, kind: type[E]) -> list[E]:
 
 
 def _hard(world: World, name: str) -> bool:
-    """Return True if something there cannot be ended at once."""
+    """Return whether a task on that host cannot be ended at once."""
     return any(task.node.name == name and task.conduct.on_kill >= 1.0 for task in _tasks(world))
 
 
 def start(world: World, new: Task) -> None:
-    """A program starts: none of another attempt, nor the same one, may be alive on a host of this attempt."""
+    """Check a program's start: no task of another attempt may be alive, and none may start twice."""
     placed: set[str] = set()
     for _, _, stamped in world.history.events:
         if isinstance(stamped.event, RunPlanned | AttemptPlanned):
@@ -76,7 +76,7 @@ def start(world: World, new: Task) -> None:
 
 
 def end(world: World, ended: RunEnded) -> None:
-    """The run has ended: it says the truth about what is alive, and how it came to its end."""
+    """Check the run's end: it must be truthful about live tasks and about the cause."""
     since = world.now - (90.0 if {"late-reply", "lost-reply"} & set(world.history.hits) else 30.0)
     for task in _tasks(world):
         if task.alive and task.node.name not in ended.unproven:
@@ -100,7 +100,7 @@ def end(world: World, ended: RunEnded) -> None:
     before = [one.event for _, _, one in history.events[:-1] if isinstance(one.event, RunEnded)]
     if before and not before[-1].unproven:
         world.problem("a second end of the run")
-    if before:  # the same end, told again of what is left
+    if before:  # the same end, reported again for the remaining hosts
         if (before[0].outcome, before[0].cause) != (ended.outcome, ended.cause):
             world.problem(f"it had ended as {before[0].outcome}, and now as {ended.outcome}")
         return
@@ -125,18 +125,18 @@ def end(world: World, ended: RunEnded) -> None:
                 world.problem("stopped, and all tasks were done before")
         case Outcome.FAILED | Outcome.CLUSTER:
             _after_a_stop(world, exits)
-            early = ended.cause.startswith(("connect: ", "stage: "))  # which a lost host ends
+            early = ended.cause.startswith(("connect: ", "stage: "))  # phases that a lost host ends
             survived = set() if early or "slow-connect" in history.hits else _SURVIVED
             if not set(history.hits) - _HARMLESS - survived:
                 world.problem(f"failed without a cause: {ended.cause}")
-    if ended.cause_task and ended.kind is not FailureKind.HOST_LOST:  # which it may have outlived
+    if ended.cause_task and ended.kind is not FailureKind.HOST_LOST:  # the task may have outlived its host
         known = [task for task in _tasks(world) if task.name == ended.cause_task]
         if known and all(task.state["exit_code"] == 0 and not task.state["gaps"] for task in known):
             world.problem(f"{ended.cause_task} is blamed, and exited with 0 in every attempt: {ended.cause}")
 
 
 def _after_a_stop(world: World, exits: list[TaskExited]) -> None:
-    """What fails once a user has asked for the end may fail of that: its peers are stopped."""
+    """Check that a stop request did not make the run fail: tasks may fail because their peers are stopped."""
     stops = [
         stamped.at
         for _, _, stamped in world.history.events
@@ -167,10 +167,10 @@ def _succeeded(world: World, ended: RunEnded) -> None:
 
 
 def whole(world: World) -> None:
-    """The history as a whole."""
+    """Check the history as a whole."""
     events = [(at, stamped.event) for _, at, stamped in world.history.events]
     ends = [(at, event) for at, event in events if isinstance(event, RunEnded)]
-    unknown: set[tuple[str, str]] = set()  # nobody knows whether they were started
+    unknown: set[tuple[str, str]] = set()  # it is unknown whether they started
     starts: Counter[tuple[str, str]] = Counter()
     exits: dict[tuple[str, str], list[TaskExited]] = {}
     gaps: set[str] = set()
@@ -181,7 +181,7 @@ def whole(world: World) -> None:
         match event:
             case HostLost(host=host):
                 away.setdefault(host, at)
-            case HostRecovered(host=host) | HostConnected(host=host):  # by a later keeper
+            case HostRecovered(host=host) | HostConnected(host=host):  # reconnected by a later keeper
                 away.pop(host, None)
             case HostReplaced(host=host) if at - away.get(host, -math.inf) < waits and starts:
                 world.problem(f"{host} is replaced after {at - away[host]:.1f} s")
@@ -239,7 +239,7 @@ def _is_stop_of_user(event: object) -> bool:
 
 
 def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
-    """What a user asked for happens, and soon."""
+    """Check that a user's stop request takes effect soon."""
     asked = world.history.asked
     if asked is None:
         return
@@ -258,7 +258,7 @@ def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
     if world.history.keepers == 1 and (first is None or first - asked > patience):
         told = any(isinstance(one.event, StopRequested) for _, _, one in world.history.events)
         world.problem(f"a stop was requested at {asked:.1f} and the run ended at {first} (told: {told})")
-    # What one keeper has told, the next one does.
+    # A stop that one keeper has recorded is carried out by the next one.
     told_at = [at for _, at, one in world.history.events if _is_stop_of_user(one.event)][:1]
     told_at += [at for _, at, one in world.history.events if isinstance(one.event, RunAdopted)] * len(told_at)
     quiet = not set(world.history.hits) - _HARMLESS - _PROMPT - _KILLED

@@ -1,4 +1,4 @@
-"""The fault points: each arms itself in a world, and is counted when it strikes."""
+"""The fault points: each is armed in a world, and counted when it strikes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _node(world: World) -> Node:
 
 
 def _at(world: World, strike: Callable[[], None]) -> None:
-    """At any moment of the run: a good part of them while it starts."""
+    """Strike at a random moment of the run, often while it starts."""
     early = world.dice.random() < 0.35
     world.after(
         world.dice.uniform(0.0, 2.5) if early else world.dice.uniform(0.0, world.length * 1.3), strike
@@ -29,7 +29,7 @@ def _at(world: World, strike: Callable[[], None]) -> None:
 
 
 def _strikes(name: str, strike: Callable[[World, Node], None]) -> Fault:
-    """It strikes a node at any moment."""
+    """Strike a node at a random moment."""
 
     def arm(world: World) -> None:
         node = _node(world)
@@ -48,7 +48,7 @@ def _for_a_while(world: World, set_back: Callable[[], None]) -> None:
 
 
 def _trouble(kind: str, *, forever: float = 0.1) -> Fault:
-    """What new connections meet, for a while; the present one is cut, or was never made."""
+    """Affect new connections for a while; the current one is cut, or was never made."""
 
     def arm(world: World) -> None:
         node = _node(world)
@@ -94,7 +94,7 @@ def _slow(world: World, node: Node) -> None:
 
 
 def _reply(fate: str) -> Fault:
-    """What becomes of one answer, of any request."""
+    """Affect one reply, to any request."""
 
     def arm(world: World) -> None:
         world.fates.append((fate, _node(world).name, world.dice.randint(0, 25)))
@@ -119,7 +119,7 @@ def _agents_die(_: World, node: Node) -> None:
 
 
 def _of_task(name: str, strike: Callable[[World, Task], None]) -> Fault:
-    """Something happens to a living task, in the middle of its life."""
+    """Affect a live task at a random moment."""
 
     def arm(world: World) -> None:
         node = _node(world)
@@ -140,7 +140,7 @@ def _exits_when_asked(world: World) -> None:
 
 
 def _conduct(name: str, change: Callable[[World, Task], None] | None = None, **fixed: float) -> Fault:
-    """The next task to start there behaves like this."""
+    """Set the behavior of the next task that starts there."""
 
     def behave(world: World, task: Task) -> None:
         for key, value in fixed.items():
@@ -225,7 +225,7 @@ def _order(name: str, *orders: Order) -> Fault:
 
 
 def _stopped_elsewhere(world: World) -> None:
-    """Another machine stops the run: it tells the nodes, and not the keeper."""
+    """Another machine stops the run: it notifies the nodes, but not the keeper."""
 
     def strike() -> None:
         if any(node.runs for node in world.nodes.values()):
@@ -236,7 +236,7 @@ def _stopped_elsewhere(world: World) -> None:
 
 
 def _killed(world: World) -> None:
-    """The keeper is killed between any two of its steps."""
+    """Kill the keeper between any two of its steps."""
     world.kill_after.append(world.dice.randint(0, 40) if world.dice.random() < 0.5 else -1)
     if world.kill_after[-1] < 0:
         _at(world, lambda: world.kill("keeper-killed"))
@@ -249,13 +249,13 @@ def _killed_again(world: World) -> None:
 
 
 def _torn(world: World) -> None:
-    """It is killed in the middle of writing an event."""
+    """Kill the keeper in the middle of writing an event."""
     _killed(world)
     world.tears = True
 
 
 def _killed_at_a_stop(world: World) -> None:
-    """It is killed after it has written that it stops the run, and before it tells a node."""
+    """Kill the keeper after it has recorded a stop, and before it notifies a node."""
     world.kill_at_a_stop = True
     _order("stop", Order.STOP)(world)
 

@@ -1,4 +1,4 @@
-"""The way to the hosts: a `transport.Connector` whose links can be cut, fall silent, and be slow."""
+"""The network to the hosts: a `transport.Connector` whose links can be cut, silent, or slow."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class SimulatedChannel:
         self.open_here = self.open_there = True
         self.silent = False
         self._opened = self._sent = self._cut = False
-        self._held: list[Callable[[], None]] = []  # on its way while the link is silent
+        self._held: list[Callable[[], None]] = []  # in transit while the link is silent
         self._arrived = bytearray()
-        self._early = b""  # in the pipe of an agent that has yet to begin
+        self._early = b""  # in the pipe of an agent that has not started
         self._ended = False
         self._next_there = self._next_here = 0.0
         node.channels.append(self)
 
-    # --- what the controller does ---
+    # --- operations of the controller ---
 
     def open(self, argv: Sequence[str]) -> SimulatedChannel:
-        """Log in: our command says that it reads, unless a startup file is in its way."""
+        """Log in: our command reports that it is reading, unless a startup file prevents it."""
         if self._opened:
             return SimulatedChannel(self.world, self.node, self.process).open(argv)
         self._opened = True
@@ -88,7 +88,7 @@ class SimulatedChannel:
         return -1
 
     def close(self) -> None:
-        """Closed here; the agent notices when the news arrives, if it does."""
+        """Close the local end; the agent notices if and when the message arrives."""
         if self.open_here:
             self.open_here = False
             self._to_node(self._gone)
@@ -96,7 +96,7 @@ class SimulatedChannel:
     def _lost(self) -> HostError:
         return HostError(self.node.name, "was lost", kind=Trouble.LOST, why="the connection was closed")
 
-    # --- the bytes ---
+    # --- transfer of bytes ---
 
     def _to_node(self, arrive: Callable[[], None]) -> None:
         self._next_there = max(self._next_there, self.world.now + self._latency())
@@ -143,15 +143,15 @@ class SimulatedChannel:
             self._early += data
 
     def _gone(self) -> None:
-        """The far end learns that we are gone."""
+        """Notify the remote end that we are gone."""
         self.open_there = False
         if self.agent is not None:
             self.world.after(self.node.linger, self.agent.leave)
 
-    # --- what happens to it ---
+    # --- faults ---
 
     def hang_up(self) -> None:
-        """The agent has left: its last bytes are followed by an end."""
+        """The agent has exited: its last bytes are followed by an end of file."""
         self.open_there = False
 
         def arrive() -> None:
@@ -161,13 +161,13 @@ class SimulatedChannel:
         self.world.after(self._next_here - self.world.now, lambda: self._through(arrive))
 
     def cut(self) -> None:
-        """Both ends learn at once that the link is gone; what was on its way is lost."""
+        """Both ends notice at once that the link is gone; data in transit is lost."""
         self._arrived.clear()
         self._ended, self._held, self.silent, self._cut = True, [], True, True
         self._gone()
 
     def fall_silent(self, seconds: float) -> None:
-        """Nothing comes through; what was sent meanwhile comes later, where both ends are still there."""
+        """Nothing passes; data sent meanwhile arrives later if both ends still exist."""
         self.silent = True
         self.world.after(seconds, self._speak)
 
@@ -180,7 +180,7 @@ class SimulatedChannel:
             arrive()
 
     def vanish(self, reset: bool) -> None:
-        """The far machine is gone: with a reset, or without a word."""
+        """The remote machine is gone, with a reset or silently."""
         self.open_there, self.silent, self._held = False, True, []
         if reset:
             self._ended = True
@@ -211,4 +211,4 @@ class Network:
         return SimulatedChannel(world, node, self.process)
 
     def close(self) -> None:
-        """Nothing is shared."""
+        """Nothing to close: connections share nothing."""

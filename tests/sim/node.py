@@ -1,4 +1,4 @@
-"""A host as an object: its agents, its tasks, its disk. The node's own rules, and a model of processes."""
+"""A host as an object: its agents, tasks, and disk, with the node's own rules and a model of processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SIGKILL, _SIGTERM = 9, 15
 
 
 class Conduct:
-    """What a program does: how long it trains, how it ends, and what it makes of TERM."""
+    """Behavior of a program: how long it trains, how it ends, and how it reacts to TERM."""
 
     def __init__(self, dice: random.Random, length: float) -> None:
         self.length = length * dice.uniform(0.8, 1.2)
@@ -45,8 +45,8 @@ class Task:
         self.node, self.run, self.attempt, self.name, self.spec = node, run, attempt, name, spec
         self.log, self.report = bytearray(), bytearray()
         self.times: list[tuple[int, int]] = []
-        self.locked = True  # a guard or supervisor lives
-        self.alive = False  # a process of the program does
+        self.locked = True  # a guard or supervisor is alive
+        self.alive = False  # a process of the program is alive
         self.conduct = node.world.conduct(self)
         self.ending = Ending()
         self.state: dict[str, Any] = dict.fromkeys(("pid", "exit_code", "exit_signal", "ended_ns"))
@@ -183,11 +183,11 @@ class Task:
         self._end(state.UNSTARTED, message)
 
     def kill_ours(self) -> None:
-        """Kill guard and supervisor: the program lives on until somebody looks."""
+        """Kill guard and supervisor: the program stays alive until its state is queried."""
         self.locked = False
 
     def settle(self) -> None:
-        """Make the state true: without our processes the task is lost, and what is left of it is killed."""
+        """Update the state: without our processes the task is lost, and its other processes are killed."""
         if self.final or self.locked:
             return
         restarted = self.incarnation != self.node.boot
@@ -197,7 +197,7 @@ class Task:
 
 
 class Standby:
-    """A task's Python that has imported its framework and waits: for its agent, or, kept, for its time."""
+    """A task's Python that has imported its framework and waits for its agent or, if kept, its deadline."""
 
     def __init__(self, agent: Agent, spec: Mapping[str, Any]) -> None:
         self.agent: Agent | None = agent
@@ -205,7 +205,7 @@ class Standby:
 
 
 class _Tail:
-    """What a `follow` sends of one task, in the order of `orchestrator.node.task.follow`."""
+    """Data that a `follow` sends for one task, in the order of `orchestrator.node.task.follow`."""
 
     def __init__(self, stream: int, task: Task, log: int, report: int) -> None:
         self.stream, self.task, self.log, self.report = stream, task, log, report
@@ -443,8 +443,8 @@ class Agent:
         standby = next((one for one in self.node.standbys if one.argv == fields["spec"]["argv"]), None)
         cold = "" if standby or not fields["spec"]["imports"] else "none was ready"
         if standby is not None:
-            self.node.lose_standby(standby)  # it is this task from now on
-            if self.node.fails_taken:  # its supervisor starts the task as any other
+            self.node.lose_standby(standby)  # from now on it is this task
+            if self.node.fails_taken:  # its supervisor starts the task like any other
                 self.node.fails_taken, cold = False, "its Python ended with 1"
                 self.world.hit("standby-dies-taken")
                 delay += 1.0
@@ -539,7 +539,7 @@ class Agent:
 
 
 class Node:
-    """One machine: what it keeps, and what is wrong with it."""
+    """One machine: its contents and its faults."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -548,9 +548,9 @@ class Node:
         self.latency = world.dice.uniform(0.001, 0.02)
         self.slow = 1.0
         self.up = True
-        self.trouble = ""  # what a new connection meets
+        self.trouble = ""  # fault of new connections
         self.full = False
-        self.linger = 0.02  # seconds until an agent notices that its connection is gone
+        self.linger = 0.02  # seconds until an agent notices the loss of its connection
         self.busy_until = 0.0
         self.refuses: list[str] = []
         self.agents: list[Agent] = []
@@ -569,7 +569,7 @@ class Node:
         return [task for tasks in self.runs.values() for task in tasks.values()]
 
     def answers_since(self, when: float) -> bool:
-        """Return True if the keeper has been connected since then, and nothing is wrong with the host."""
+        """Return whether the keeper has been connected since then, and the host has no fault."""
         connected = any(agent.began <= when and agent.channel.open_here for agent in self.agents)
         return (
             connected and self.up and self.slow == 1.0 and not any(one.silent for one in self.channels[-1:])
@@ -595,7 +595,7 @@ class Node:
             channel.cut()
 
     def reboot(self, seconds: float) -> None:
-        """Everything dies; the disk stays."""
+        """Kill everything; the disk survives."""
         self.boot += 1
         self.up = False
         for agent in list(self.agents):

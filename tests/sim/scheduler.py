@@ -1,4 +1,4 @@
-"""A clock that jumps to the next event, and threads of which exactly one runs at a time."""
+"""A clock that jumps to the next event, and threads that run one at a time."""
 
 import heapq
 import math
@@ -17,7 +17,7 @@ EPOCH = 1.8e9  # when a history begins, in seconds since 1970
 
 
 class GoneError(BaseException):
-    """The process of this thread was killed, and its history is over: nothing catches it."""
+    """The thread's process was killed, or its history has ended; nothing catches this error."""
 
 
 class Process:
@@ -50,7 +50,7 @@ class Thread(threading.Thread):
 
 
 class Scheduler:
-    """The time, what comes next, and whose turn it is; the dice decide between equals."""
+    """Decides which thread or event is next, and advances the time; the dice break ties."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
@@ -69,7 +69,7 @@ class Scheduler:
         heapq.heappush(self._events, (self.now + max(0.0, seconds), self._count, call))
 
     def run(self, over: Callable[[], bool], limit: float) -> bool:
-        """Let everything happen until it is over; False when that is not so by `limit`."""
+        """Run until `over` returns True; return False if that takes until `limit`."""
         while not over():
             turn = [one for one in self._threads if one.process.alive and self._is_due(one)]
             if turn:
@@ -102,7 +102,7 @@ class Scheduler:
                     work()
             except GoneError:
                 pass
-            except BaseException as error:  # told as the history's failure
+            except BaseException as error:  # reported as the history's failure
                 if not thread.doomed:
                     told = "".join(traceback.format_exception(error)[-3:])
                     self.failures.append(f"thread {name}: {told}")
@@ -116,7 +116,7 @@ class Scheduler:
         return thread
 
     def wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        """Give the baton away until it is `ready`, or the time is over."""
+        """Yield until `ready` returns True, or the timeout expires."""
         me = self._running
         assert me is not None, "only threads of the simulation wait"
         if me.doomed:
@@ -129,14 +129,14 @@ class Scheduler:
         return ready()
 
     def end(self) -> None:
-        """End every thread that is left."""
+        """End all remaining threads."""
         while self._threads:
             self._threads[-1].doomed = True
             self._resume(self._threads[-1])
 
 
 class SimulatedClock(Clock):
-    """The seam of one process."""
+    """The `Clock` of one process."""
 
     def __init__(self, scheduler: Scheduler, process: Process) -> None:
         self._scheduler, self._process = scheduler, process

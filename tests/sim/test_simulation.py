@@ -1,4 +1,4 @@
-"""The keeper in simulated histories: what must hold does, a seed replays, and known bugs are found."""
+"""The keeper in simulated histories: invariants hold, seeds replay, and known bugs are found."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ from tests.sim.world import play
 ROOT = Path(__file__).parents[2]
 SIMULATE = [sys.executable, "-m", "tests.sim"]
 
-# Histories that found a bug: what it was. A change of the simulator makes another history of a seed.
+# Seeds that found a bug, and the bug. A change of the simulator changes the history of a seed.
 FOUND = {
     257: "collect: a host that is lost while its output is fetched takes the known end of its task along",
     145: "stage: a keeper that was killed before the code was sent is followed by one that fetches all code",
@@ -62,13 +62,13 @@ def test_a_seed_replays_exactly() -> None:
     assert f"digest {here[0]}" in other
 
 
-# What stories with real hosts would take seconds to play, each at many moments.
+# Combinations that would take seconds each with real hosts, played at many moments.
 TOGETHER = (
     ("stop", "task-fails"),
     ("stop", "cut"),
     ("stop-then-kill", "task-ignores-term"),
     ("stop", "task-exits-while-asked"),
-    ("cut-before-reply", "agent-dies"),  # of which no run fails
+    ("cut-before-reply", "agent-dies"),  # faults that fail no run
 )
 
 

@@ -1,4 +1,4 @@
-"""One history: a seed makes a run, its hosts and what happens to them; the real keeper does the rest."""
+"""One history: a seed creates a run, its hosts, and their faults; the real keeper does the rest."""
 
 import hashlib
 import os
@@ -44,21 +44,21 @@ from tests.sim.scheduler import EPOCH, Process, Scheduler, SimulatedClock
 from tests.unit import plans
 
 RUN = "20260101-000000-abcd"
-_PATIENCE = 900.0  # seconds, after which a user stops what still goes on
-_LIMIT = 4000.0  # seconds in which a history has to come to its end
+_PATIENCE = 900.0  # seconds, after which a user stops a run that still continues
+_LIMIT = 4000.0  # seconds within which a history must end
 _MOST = 6  # keepers
-_CODE = Contents(Manifest([]), [])  # none: what is sent is not what is simulated
+_CODE = Contents(Manifest([]), [])  # none: the code that is sent is not simulated
 
 
 class History(Struct):
-    """What happened, for the checker."""
+    """Record of what happened, for the checker."""
 
-    events: list[tuple[int, float, Stamped]] = field(default_factory=list)  # by which keeper, and when
+    events: list[tuple[int, float, Stamped]] = field(default_factory=list)  # (keeper, time, event)
     problems: list[str] = field(default_factory=list)
     hits: Counter[str] = field(default_factory=Counter)
     armed: tuple[str, ...] = ()
     keepers: int = 0
-    asked: float | None = None  # when a user first asked for the end
+    asked: float | None = None  # time of the first stop request of a user
     seconds: float = 0.0
     folder: str = ""
 
@@ -69,21 +69,20 @@ class History(Struct):
 
 
 class World:
-    """All that is outside the keeper."""
+    """Everything outside the keeper."""
 
     def __init__(self, seed: int, folder: Path, only: tuple[str, ...] = ()) -> None:
         self.dice = random.Random(seed)
-        self.watching = random.Random(
-            f"evaluator {seed}"
-        )  # apart: the histories without one stay as they are
-        self.ahead = random.Random(f"standby {seed}")  # apart, too
+        # Separate generators, so that histories without an evaluator or a standby do not change.
+        self.watching = random.Random(f"evaluator {seed}")
+        self.ahead = random.Random(f"standby {seed}")
         self.scheduler = Scheduler(self.dice)
         self.history = History(folder=str(folder))
         self.length = self.dice.choice([3.0, 15.0, 40.0])
         self.plan = self._plan()
         self.nodes = {host.name: Node(self, host.name) for host in self.plan.members}
         self.folder = RunFolder(folder, RunId(RUN))
-        self.fates: list[tuple[str, str, int]] = []  # of answers: what becomes of one, whose, after how many
+        self.fates: list[tuple[str, str, int]] = []  # replies: (effect, host, number of replies before it)
         self.exits: list[tuple[str, str, bool, int]] = []
         self.conducts: list[tuple[str, str, Callable[[World, Task], None]]] = []
         self.on_failure: list[Callable[[], None]] = []
@@ -92,7 +91,7 @@ class World:
         self.splits = self.full = self.tears = self.kill_again = False
         self.process: Process | None = None
         self.clock: SimulatedClock | None = None
-        self.controls: list[int] = []  # of the keepers so far
+        self.controls: list[int] = []  # keepers so far
         self.over = False
         self._pids = 1000
         self._seen = 0
@@ -151,7 +150,7 @@ class World:
             keep_warm=self.ahead.choice([0.0, 600.0]),
         )
 
-    # --- what the nodes and the network call ---
+    # --- called by the nodes and the network ---
 
     @property
     def now(self) -> float:
@@ -190,12 +189,12 @@ class World:
         self._step(node)
 
     def on_request(self, node: Node, op: str) -> str:
-        """Something is asked: what becomes of its answer."""
+        """Handle a request: decide what happens to its reply."""
         self._step(node)
         for one in [one for one in self.exits if one[0] == op and one[1] == node.name and one[2]]:
             self._exit(one)
         for number, (fate, name, left) in enumerate(self.fates):
-            if name == node.name and op != "vitals_ask":  # nothing waits for its answer
+            if name == node.name and op != "vitals_ask":  # nothing waits for its reply
                 self.fates[number] = fate, name, left - 1
                 if left <= 0 and op != "ping":
                     del self.fates[number]
@@ -205,7 +204,7 @@ class World:
         return ""
 
     def answered(self, node: Node, op: str) -> None:
-        """It was looked at, and the answer is about to leave."""
+        """A request was served, and its reply is about to be sent."""
         for one in [one for one in self.exits if one[0] == op and one[1] == node.name and not one[2]]:
             self._exit(one)
 
@@ -273,7 +272,7 @@ class World:
             check.end(self, event)
 
     def kill(self, name: str) -> None:
-        """SIGKILL: nothing of the keeper runs any more, and its connections are closed for it."""
+        """Kill the keeper as by SIGKILL: it stops running, and its connections are closed."""
         process = self.process
         if process is None or not process.alive or self.over:
             return
@@ -302,7 +301,7 @@ class World:
         self._ends(process)
         if isinstance(last, RunEnded) and not last.unproven:
             self.over = True
-        elif isinstance(last, RunEnded):  # a user does as it says, when the hosts answer
+        elif isinstance(last, RunEnded):  # a user follows the advice once the hosts respond
             self.after(60.0, lambda: self._again(Order.STOP))
         elif isinstance(last, RunLeft):
             order = self.dice.choice([None, Order.STOP])
@@ -315,7 +314,7 @@ class World:
         if self.process is not None or self.over:
             return
         last = self.history.events[-1][2].event if self.history.events else None
-        if isinstance(last, RunEnded) and not last.unproven:  # it was killed over its last steps
+        if isinstance(last, RunEnded) and not last.unproven:  # it was killed during its last steps
             self.over = True
             return
         if self.history.keepers >= _MOST:
@@ -323,7 +322,7 @@ class World:
             return
         if order is not None:
             self._user_asks()
-        if self.history.keepers > 2:  # one day all is well again
+        if self.history.keepers > 2:  # eventually all faults are gone
             for node in self.nodes.values():
                 node.up, node.trouble, node.slow, node.full = True, "", 1.0, False
             self.full = False
@@ -334,7 +333,7 @@ class World:
             self.history.asked = self.now
 
     def order(self, order: Order) -> None:
-        """A viewer asks the keeper; one that is gone is replaced by one that stops the run."""
+        """Send a viewer's request to the keeper; a dead keeper is replaced by one that stops the run."""
         if self.over:
             return
         self._user_asks()
@@ -353,7 +352,7 @@ class World:
 
 
 def play(seed: int, only: tuple[str, ...] = ()) -> History:
-    """One history, checked."""
+    """Play one history, and check it."""
     memory = Path("/dev/shm")
     root = Path(tempfile.mkdtemp(prefix="orchestrate-sim-", dir=memory if memory.is_dir() else None))
     world = World(seed, root, only)
