@@ -1,4 +1,4 @@
-"""A controller in its smallest form: one agent behind pipes, asked synchronously."""
+"""A minimal controller: one agent behind pipes, with synchronous requests."""
 
 import os
 import select
@@ -12,7 +12,7 @@ from typing import Any, Self
 from orchestrator.node.serve import bootstrap, frames
 from tests.node.harness import interpreters
 
-PATIENCE = 60.0  # seconds; a bound on what must happen, never a wait
+PATIENCE = 60.0  # seconds; an upper bound, never a fixed wait
 OLD_PYTHON = next((path for path in interpreters() if path.endswith("3.8")), None)
 
 
@@ -26,11 +26,11 @@ class AgentError(Exception):
 
 
 class Silence(Exception):  # noqa: N818 - what is heard, not what is wrong
-    """The agent ended, or did not say what was waited for; carries what it did say."""
+    """The agent ended, or did not send the expected message; carries what it did send."""
 
 
 class AgentClient:
-    """Starts an agent, and keeps everything that it says."""
+    """Starts an agent, and keeps all its messages."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class AgentClient:
         env: dict[str, str] | None = None,
         ahead: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
     ) -> None:
-        """`ahead` are operations that are sent along, each with its fields; they are numbered from 1."""
+        """Start the agent; `ahead` are operations sent along with it, with their fields, numbered from 1."""
         self.process = subprocess.Popen(
             bootstrap.argv(python),
             stdin=subprocess.PIPE,
@@ -85,7 +85,7 @@ class AgentClient:
         return self.process.pid
 
     def close(self) -> int:
-        """Hang up and wait for the agent's end."""
+        """Close the connection, and wait for the agent's end."""
         for pipe in (self._stdin, self._stdout):
             pipe.close()
         try:
@@ -114,13 +114,13 @@ class AgentClient:
         return self.reply(self.send(op, payload, **fields))[0]
 
     def until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
-        """Listen until something is true."""
+        """Receive messages until the condition is true."""
         deadline = time.monotonic() + timeout
         while not condition():
             self.listen(max(0.0, deadline - time.monotonic()))
 
     def listen(self, timeout: float = PATIENCE) -> None:
-        """Take what the agent says next."""
+        """Receive the agent's next message."""
         self._take(self._read(timeout))
 
     def _take(self, data: bytes) -> None:

@@ -10,10 +10,10 @@ from tests.node.lab import Lab
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    """A run whose folders have a hostile name; whatever it leaves behind is ended, and a failure."""
+    """A run whose folders have a hostile name; anything it leaves behind is killed, and fails the test."""
     folder = tmp_path / 'a\'; echo "$(x)" é'
     folder.mkdir()
-    monkeypatch.setenv("HOME", str(folder))  # nobody's profile is part of `bash -l`
+    monkeypatch.setenv("HOME", str(folder))  # keeps the user's profile out of `bash -l`
     made = Node(paths.open_root(str(folder / "state")), folder)
     yield made
     made.stop(kill=True)

@@ -1,4 +1,4 @@
-"""Starts real tasks in a state folder of their own, and knows every process that belongs to them."""
+"""Starts real tasks in their own state folder, and tracks every process that belongs to them."""
 
 import glob
 import os
@@ -19,7 +19,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 def until(condition: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
-    """Poll a condition; its true value, or a failure after the deadline."""
+    """Poll a condition; return its true value, or fail after the deadline."""
     value = poll(condition, seconds)
     assert value, f"not within {seconds} s: {what or condition}"
     return value
@@ -71,7 +71,7 @@ class Node:
             state.stop(folder, grace, kill)
 
     def final(self, task: str = "worker/0", seconds: float = 30.0, attempt: str = "1") -> state.State:
-        """Wait for the final state, and see that at that moment nothing of the task is alive."""
+        """Wait for the final state, and check that no process of the task is alive at that moment."""
 
         def look() -> state.State | None:
             found = self.state_of(task, attempt)
@@ -82,14 +82,14 @@ class Node:
         return found
 
     def alone(self) -> None:
-        """Nothing of the run is alive, our own processes included."""
+        """Check that no process of the run is alive, including our own."""
         for folder in self.paths.tasks(self.run):
             unlocked(folder)
         assert procs.bearers(self.run) == []
 
 
 def names_in(folder: Path | str) -> list[str]:
-    """The sorted entries of a folder; none when it is not there."""
+    """Return the sorted entries of a folder, or none if it does not exist."""
     return sorted(path.name for path in Path(folder).iterdir()) if Path(folder).is_dir() else []
 
 
@@ -108,7 +108,7 @@ def guard_of(leader: int) -> int:
 
 
 def kill_together(*pids: int) -> None:
-    """None of them sees another one's end, and acts on it."""
+    """Kill processes so that none can react to the end of another."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     until(lambda: all(procs.status(pid) == "T" for pid in pids), what=f"{pids} stand still")
@@ -117,7 +117,7 @@ def kill_together(*pids: int) -> None:
 
 
 def identities(folder: Path, count: int) -> list[procs.Process]:
-    """The processes that wrote their names into `folder/pids`, once there are so many."""
+    """Return the processes that wrote their pids to `folder/pids`, once there are that many."""
 
     def look() -> list[procs.Process]:
         found = [procs.look(int(name)) for name in names_in(folder / "pids")]
@@ -136,7 +136,7 @@ def dead(family: list[procs.Process]) -> bool:
 
 
 def interpreters() -> list[str]:
-    """One of each minor version that this machine has."""
+    """Return one interpreter for each minor version on this machine."""
     names = [f"python3.{minor}" for minor in range(8, 16)]
     pyenv = os.path.expanduser(os.environ.get("PYENV_ROOT", "~/.pyenv"))  # noqa: PTH111
     found = glob.glob(f"{pyenv}/versions/3.*/bin")  # noqa: PTH207 - skips what it may not read

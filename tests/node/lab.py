@@ -1,4 +1,4 @@
-"""A machine with agents on it: folders of their own, a run of its own, and nothing left at the end."""
+"""A machine with agents, in its own folders and with its own run; nothing is left at the end."""
 
 import uuid
 from pathlib import Path
@@ -19,7 +19,7 @@ class Lab:
         self._agents: list[AgentClient] = []
 
     def agent(self, **options: Any) -> AgentClient:
-        env = {"HOME": str(self.folder), **options.pop("env", {})}  # nobody's profile is part of `bash -l`
+        env = {"HOME": str(self.folder), **options.pop("env", {})}  # keeps profiles out of `bash -l`
         made = AgentClient(options.pop("state", self.state), env=env, **options)
         self._agents.append(made)
         return made
@@ -39,7 +39,7 @@ class Lab:
         return paths.Paths(str(self.state)).task(self.run, "1", task)
 
     def final(self, agent: AgentClient, task: str = "worker/0") -> dict[str, Any]:
-        """Listen to a followed task's end."""
+        """Receive a followed task's messages until its end."""
 
         def ended() -> bool:
             return any(state["state"] in ("exited", "lost", "unstarted") for state in agent.states(task))
@@ -48,14 +48,14 @@ class Lab:
         return agent.states(task)[-1]
 
     def over(self, task: str = "worker/0") -> dict[str, Any]:
-        """The state of a task that is over, its guard's end included: until then it counts as alive."""
+        """Return the final state of a task once its guard has also ended; until then it counts as alive."""
         folder = self.task(task)
         until(lambda: state.is_final(state.read(folder)), what=f"{task} is over")
         unlocked(folder)
         return state.read(folder)
 
     def close(self) -> None:
-        """Every agent gone, and its helpers; the run killed, and nothing of it alive."""
+        """End all agents and helpers, kill the run, and check that none of its processes is alive."""
         for agent in self._agents:
             agent.close()
         if self.state.is_dir() and not self.state.stat().st_mode & 0o077:

@@ -1,4 +1,4 @@
-"""The agent: its start, requests, helpers, ports, and a task as it is seen through it."""
+"""The agent: its start, requests, helpers, ports, and following a task through it."""
 
 import fcntl
 import os
@@ -33,7 +33,7 @@ def test_a_bug_is_reported_with_its_traceback_and_does_not_end_the_agent(lab: La
         agent.request("join_queue", run="r", owner="o", machine="", since="once", go=True)
     assert caught.value.kind == "bug"
     assert "could not convert string to float" in caught.value.what
-    assert 'float(request["since"])' in caught.value.why  # the sources are there
+    assert 'float(request["since"])' in caught.value.why  # the sources are available
     assert agent.request("ping")
 
 
@@ -56,7 +56,7 @@ def test_a_silent_controller_ends_the_agent(lab: Lab) -> None:
 
 
 def helpers(agent: AgentClient, lab: Lab) -> list[int]:
-    """A job whose child has started programs of its own."""
+    """Start a job whose child has started other programs."""
     agent.send("facts", python="python3", workdir=str(lab.workdir), setup="sleep 1000 & sleep 1000")
 
     def family() -> list[int]:
@@ -79,7 +79,7 @@ def test_a_killed_agent_leaves_no_helper(lab: Lab) -> None:
 def test_a_stop_that_overtakes_a_start_waits_for_it(lab: Lab) -> None:
     agent, tasks = lab.agent(), [f"worker/{n}" for n in range(4)]
     spec = {"argv": ["sleep", "600"], "env": {}, "cwd": str(lab.folder), "grace": 1.0}
-    # All at once, as a controller does that is stopped in the moment of its launch.
+    # Sent together, as by a controller that is stopped just as it launches.
     starts = [agent.send("start", run=lab.run, attempt="1", task=task, spec=spec) for task in tasks]
     stop = agent.send("stop", run=lab.run, grace=1.0, kill=True)
     assert all(agent.reply(start)[0]["started"] for start in starts)
@@ -89,11 +89,11 @@ def test_a_stop_that_overtakes_a_start_waits_for_it(lab: Lab) -> None:
     assert agent.request("sweep", run=lab.run)["killed"] == []
 
 
-# --- Work in forked children: its answer, its errors, its time ---
+# --- Work in forked children: replies, errors, deadlines ---
 
 
 def run(work: Callable[[], Any], seconds: float = 20.0) -> tuple[dict[str, Any], bytes]:
-    """What `work` answers from its child."""
+    """Return the reply of `work` from its child."""
     loop = Loop()
     answers: list[Any] = []
     Jobs(loop).run("work", work, answers.append, seconds=seconds)
@@ -114,13 +114,13 @@ def test_work_past_its_deadline_is_killed_with_everything_it_started(tmp_path: A
         deaf.wait()
         return {}, b""
 
-    header, _ = run(work, seconds=3.0)  # in which it has begun
+    header, _ = run(work, seconds=3.0)  # enough for it to start
     assert header["error"]["kind"] == "timeout"
     assert header["error"]["what"] == "`work` did not end within 3 s"
     until(lambda: all(gone(int(pid)) for pid in pids.read_text().split()), what="the end of the work")
 
 
-# --- From a login shell to hello: whatever the shell, the Python, the locale and the noise ---
+# --- From a login shell to hello: any shell, Python, locale, and noise ---
 
 old_python = pytest.mark.skipif(OLD_PYTHON is None, reason="no Python 3.8 here")
 
@@ -170,7 +170,7 @@ def test_an_old_python_is_reported() -> None:
 
 def test_a_login_without_utf8_preserves_every_byte(lab: Lab) -> None:
     agent = lab.agent(env={"LC_ALL": "en_US.ISO-8859-1", "LANG": ""})
-    assert agent.hello["state"] == str(lab.state)  # its folder's name has an é
+    assert agent.hello["state"] == str(lab.state)  # the folder's name contains é
     assert (lab.state / "runs").is_dir()
 
 
@@ -186,7 +186,7 @@ def test_compiled_code_is_kept_but_not_trusted_once_modified(lab: Lab) -> None:
         assert code.read_bytes() == first, damaged[:4]
     code.unlink()
     lab.state.chmod(0o755)
-    os.mkfifo(code)  # nobody waits for its other end
+    os.mkfifo(code)  # no process waits for its other end
     refused = lab.agent()
     assert "open to other users" in refused.hello["state_error"]["what"]
     refused.close()
@@ -196,10 +196,10 @@ def test_compiled_code_is_kept_but_not_trusted_once_modified(lab: Lab) -> None:
     lab.state.symlink_to(lab.folder / "elsewhere")
     (lab.folder / "elsewhere").chmod(0o700)
     lab.agent().close()
-    assert not code.exists()  # who made the link may turn it
+    assert not code.exists()  # the link's creator may redirect it
 
 
-# --- Two agents look at each other's task ports ---
+# --- Two agents check each other's task ports ---
 
 NONCE = "6f1ed002ab5595859014ebf0951522d9"
 
@@ -223,9 +223,9 @@ def test_a_connection_without_the_run_s_token_gets_no_reply(lab: Lab, question: 
             peer.shutdown(socket.SHUT_WR)
             answer = peer.recv(1024)
         except OSError:
-            answer = b""  # hung up on in the middle
+            answer = b""  # disconnected midway
     assert answer == b""
-    assert look(agent, port)["tcp"]  # and whoever knows the word is answered
+    assert look(agent, port)["tcp"]  # and a client with the token gets a reply
 
 
 def test_the_reason_a_connection_fails(lab: Lab) -> None:
@@ -256,13 +256,13 @@ def test_the_process_holding_a_port_is_named(lab: Lab) -> None:
 
 
 def test_ipv4_is_used_when_ipv6_is_missing_or_undetermined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)  # as for lack of a descriptor
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)  # as if descriptors had run out
     with descriptors.listen(0, 1) as listener:
         assert listener.family is socket.AF_INET
 
 
 def test_a_checked_port_can_be_bound_without_reuseaddr(lab: Lab) -> None:
-    """TIME_WAIT would keep a server that does not set SO_REUSEADDR from the port for a minute."""
+    """TIME_WAIT would block the port for a minute for a server that does not set SO_REUSEADDR."""
     agent, port = lab.agent(), free_port()
     agent.request("listen", ports=[port], nonce=NONCE, host="b")
     for _ in range(3):
@@ -322,7 +322,7 @@ def times(agent: AgentClient, task: str = "worker/0") -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("lost_at", [0, 1, 100, 70_000])
 def test_a_follower_resumes_where_another_stopped(lab: Lab, lost_at: int) -> None:
-    """No byte twice, none missing; the first record is the one that covers the first byte."""
+    """No byte is duplicated or missing; the first record covers the first byte."""
     first = lab.agent()
     lab.start(first, *python("import time\nfor n in range(4): print('x' * 30_000); time.sleep(0.07)"))
     lab.follow(first, "worker/0")
@@ -338,7 +338,7 @@ def test_a_follower_resumes_where_another_stopped(lab: Lab, lost_at: int) -> Non
 
 
 def test_a_stalled_reader_uses_no_memory_and_does_not_delay_a_stop(lab: Lab) -> None:
-    """100 MB are waiting and stdout is full: the stop's answer has to queue, its act has not."""
+    """With 100 MB pending and stdout full, the stop takes effect although its reply is queued."""
     agent = lab.agent()
     resize(agent, 4096)
     lab.start(agent, *python("import os\nfor n in range(100): os.write(1, bytes([n]) * (1 << 20))"))
@@ -350,7 +350,7 @@ def test_a_stalled_reader_uses_no_memory_and_does_not_delay_a_stop(lab: Lab) -> 
     asked = agent.send("stop", run=lab.run, grace=60.0, kill=False)
     wait_gone(victim)
     assert time.monotonic() - began < 30.0
-    time.sleep(0.2)  # what an agent without back-pressure would use to read on
+    time.sleep(0.2)  # time an agent without back-pressure would use to continue reading
     assert memory(agent.pid) - before < 8 << 20
     resize(agent, 1 << 20)
     assert agent.reply(asked)[0]["asked"] == ["worker/1"]
@@ -369,7 +369,7 @@ def memory(pid: int) -> int:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a read-only disk needs root to mount")
 def test_a_task_that_ends_on_a_read_only_disk_is_lost(lab: Lab) -> None:
-    """As after an error of the disk: nobody can write how it ended, and its peers wait for it."""
+    """As after a disk error: its end cannot be recorded, and its peers wait for it."""
     agent = lab.agent()
     pid = lab.start(agent, "sh", "-c", "echo here; exec sleep 1000")["pid"]
     lab.follow(agent, "worker/0")

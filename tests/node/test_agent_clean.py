@@ -1,4 +1,4 @@
-"""`clean`: what ended runs left goes, what is alive stays, and a launch never loses its code."""
+"""`clean` removes what finished runs left, keeps live runs, and never takes code from a launch."""
 
 import shutil
 from pathlib import Path
@@ -34,7 +34,7 @@ def tree(lab: Lab, digest: str, days: float) -> Path:
 
 
 def made_from(lab: Lab, run: str, *digests: str, days: float) -> Path:
-    """The working folder of a run, with a checkpoint in it."""
+    """Create the working folder of a run, with a checkpoint."""
     folder = lab.workdir / "runs" / run
     (folder / "work").mkdir(parents=True)
     (folder / "work" / "ckpt-1").write_bytes(b"x" * 5000)
@@ -78,7 +78,7 @@ def test_working_folders_are_kept_unless_requested(lab: Lab) -> None:
     agent = lab.agent()
     old, young = made_from(lab, "run-a", days=50), made_from(lab, "run-b", days=50)
     (young / "work" / "deep").mkdir()
-    (young / "work" / "deep" / "ckpt-2").touch()  # whatever was written last counts
+    (young / "work" / "deep" / "ckpt-2").touch()  # the latest write counts
     made_from(lab, "run-c", days=50)
     assert went(clean(lab, agent), "work") == []
     assert went(clean(lab, agent, work=True, shared=False), "work") == []
@@ -100,7 +100,7 @@ def test_code_is_kept_while_a_run_may_need_it(lab: Lab) -> None:
 
 
 def environment(lab: Lab, name: str) -> Path:
-    """As `setup` leaves one, with its lock beside it."""
+    """Create an environment as `setup` does, with its lock next to it."""
     path = lab.workdir / "envs" / name
     (path / "bin").mkdir(parents=True)
     (path / "lock.txt").touch()
@@ -137,7 +137,7 @@ def test_crash_leftovers_are_removed_after_a_day(lab: Lab) -> None:
 
 
 def test_files_of_others_are_kept_however_old(lab: Lab) -> None:
-    """`workdir = "/data/ada"`, where Ada has `data` and `runs` of her own."""
+    """`workdir = "/data/ada"`, where Ada keeps her own `data` and `runs`."""
     agent = lab.agent()
     places = [
         lab.workdir / name for name in ("data/imagenet", "trees/oak", "envs/mine", "runs/exp1/work.old")

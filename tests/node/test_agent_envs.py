@@ -1,4 +1,4 @@
-"""Environments that the agent makes with a real uv, from wheels made by hand."""
+"""Environments that the agent creates with a real uv from handmade wheels."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from tests.node.agent_client import AgentClient, AgentError
 from tests.wheels import wheel
 
 LOCK = b"small==1.0\n"
-NUMPY = b"numpy==1.0\n"  # imported before an environment counts
+NUMPY = b"numpy==1.0\n"  # imported before an environment is accepted
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def fields(tmp_path: Path, wheels: Path, **more: Any) -> dict[str, Any]:
 
 
 def test_files_from_an_index_must_match_the_hash_in_the_lock(tmp_path: Path, wheels: Path) -> None:
-    """What was sent has been checked before: a wheel that was built of a source has another."""
+    """Sent files were checked before: a wheel built from a source distribution has a different hash."""
     served = wheels.rename(tmp_path / "index")
     (one,) = served.glob("*.whl")
     good = hashlib.sha256(one.read_bytes()).hexdigest()
@@ -57,7 +57,7 @@ def test_files_from_an_index_must_match_the_hash_in_the_lock(tmp_path: Path, whe
 
 
 def test_an_index_without_the_locked_packages_counts_as_unavailable(tmp_path: Path, wheels: Path) -> None:
-    """The controller resolved it, perhaps with an index of its own: it can send what it found."""
+    """The controller resolved it, perhaps with its own index, and can send the packages."""
     wanted = {**fields(tmp_path, wheels), "wheels": None, "index": wheels.as_uri(), "ask_first": True}
     with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
         agent.request("env_make", b"small==9.0\n", **wanted)
@@ -98,7 +98,7 @@ def test_a_killed_build_is_repeated_and_leaves_nothing(tmp_path: Path, wheels: P
     slow.chmod(0o755)
     with AgentClient(tmp_path / "state") as agent:
         agent.send("env_make", LOCK, **fields(tmp_path, wheels, uv=str(slow)))
-        assert (tmp_path / "begun").read_text() == "at it\n"  # a fifo: this waits for its writer
+        assert (tmp_path / "begun").read_text() == "at it\n"  # a fifo: this blocks until its writer opens it
         agent.process.send_signal(signal.SIGKILL)
         agent.process.wait()
     with AgentClient(tmp_path / "state") as agent:

@@ -1,4 +1,4 @@
-"""What a machine says about itself."""
+"""Facts that a machine reports about itself."""
 
 import os
 import pwd
@@ -41,7 +41,7 @@ def test_a_broken_python_is_reported_as_a_fact(lab: Lab) -> None:
         assert not answer["python"]["ok"]
         assert words in answer["python"]["error"]
         assert answer["packages"] == {"pip": None}
-        assert answer["addresses"]  # the rest is told all the same
+        assert answer["addresses"]  # everything else is still reported
 
 
 def test_pip_is_not_suggested_where_it_is_missing(lab: Lab) -> None:
@@ -76,7 +76,7 @@ def test_setup_selects_the_python_and_may_print(lab: Lab) -> None:
 
 
 def test_conda_activates_once_its_file_is_sourced(lab: Lab) -> None:
-    """A mock of conda: a function that only an interactive shell's startup file defines."""
+    """With a mock of conda: a function that only an interactive shell's startup file defines."""
     base, wanted = lab.folder / "miniconda3", lab.folder / "miniconda3/envs/tf/bin"
     (base / "etc/profile.d").mkdir(parents=True)
     (base / "etc/profile.d/conda.sh").write_text("conda() { PATH=~/miniconda3/envs/$2/bin:$PATH; }\n")
@@ -93,16 +93,16 @@ def test_conda_activates_once_its_file_is_sourced(lab: Lab) -> None:
 
 
 def test_background_processes_of_a_setup_are_not_waited_for(lab: Lab) -> None:
-    """An agent, a daemon: it holds the pipe in which the answer is, and the answer is there."""
+    """A daemon keeps the pipe open, but the reply has already arrived in it."""
     setup = "sleep 600 & echo ready"
     assert facts(lab, setup=setup)["python"]["ok"]
-    agent = lab.agent(env={"HOME": "/no/such/home"})  # an account of a service has none
+    agent = lab.agent(env={"HOME": "/no/such/home"})  # a service account has none
     found = agent.request("imports", python=sys.executable, setup=setup, env={}, modules=["json"])
     assert ([one["name"] for one in found["modules"]], found["ended"]) == (["json"], "")
 
 
 def test_nvidia_smi_runs_once_and_again_without_fields_an_older_driver_refuses(lab: Lab) -> None:
-    """The processes are asked for where memory is in use; each is told with its owner."""
+    """Processes are queried if memory is in use, and reported with their owner."""
     second = RTX_2080 | {"index": "1", "uuid": "GPU-2", "name": "NVIDIA, Odd"}
     users = [{"gpu_uuid": "GPU-2", "pid": str(os.getpid())}, {"gpu_uuid": "GPU-2", "pid": "[N/A]"}]
     for cards, questions in (
@@ -151,7 +151,7 @@ def test_a_failing_flooding_or_hanging_nvidia_smi_is_reported(lab: Lab) -> None:
 
 
 def test_r_is_found_as_in_the_job(lab: Lab) -> None:
-    """Without R here: a program that answers as it does; what the setup prints is not the answer."""
+    """A fake Rscript replaces R; output of the setup is not taken for the reply."""
     assert facts(lab)["r"] is None
     absent = facts(lab, r=True, env_={"PATH": "/nonexistent"})["r"]
     assert (absent["version"], absent["error"]) == (None, "Rscript: No such file or directory")
@@ -168,7 +168,7 @@ def test_r_is_found_as_in_the_job(lab: Lab) -> None:
     assert said("4.2.2 - 1.8.4") == {"version": "4.2.2", "reticulate": None, "jsonlite": "1.8.4", "error": ""}
 
 
-# There is no GPU here: a program stands in for the driver's own.
+# There is no GPU here: a fake program replaces the driver's.
 NVIDIA = """#!/bin/sh
 case $1 in
 *utilization*) echo "GPU-1, 92"; echo "GPU-2, [N/A]";;

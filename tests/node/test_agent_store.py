@@ -58,7 +58,7 @@ def manifest_of(files: Files, links: dict[str, str] | None = None, executable: s
 
 
 class Receiver:
-    """An agent that is sent a folder."""
+    """An agent that receives a folder."""
 
     def __init__(self, lab: Lab, name: str, files: Files = DATA, **options: Any) -> None:
         self.files = files
@@ -100,7 +100,7 @@ class Receiver:
         until(lambda: set(pieces) <= self.have())
 
     def take(self, port: int, pieces: Sequence[int]) -> str:
-        """Have it take pieces from a peer until that is over; what was wrong."""
+        """Let it fetch pieces from a peer until that ends; return the error."""
         self.held(source={"host": "peer", "address": "127.0.0.1", "port": port, "pieces": list(pieces)})
         until(lambda: self.held()["idle"])
         return str(self.held()["trouble"])
@@ -163,7 +163,7 @@ def test_an_incomplete_transfer_gets_no_final_name_and_is_resumed(lab: Lab) -> N
     assert pieces_of(heir.begin()["bits"]) == {0, 2}
     incoming = heir.path.with_name(f".incoming-{DIGEST}")
     heir.agent.request("store_drop", path=str(heir.path))
-    (incoming / "files" / "a").unlink()  # it is read before it is believed
+    (incoming / "files" / "a").unlink()  # it is verified before it is trusted
     third = Receiver(lab, "a")
     third.begin()
     third.put(third.every)
@@ -227,7 +227,7 @@ def test_a_folder_modified_by_tasks_is_replaced_as_a_whole(lab: Lab) -> None:
     filled(lab, "a", two.files, mutable=True, agent=one.agent)
     fields: dict[str, Any] = {"path": str(two.path), "remove": True}
     two.agent.request("store_drop", one.manifest.encode(), **fields)
-    assert two.path.exists()  # it is something else
+    assert two.path.exists()  # it is a different file
     two.agent.request("store_drop", two.manifest.encode(), **fields)
     (kept,) = two.path.parent.iterdir()
     assert (kept.name, names_in(kept)) == (f".replaced-{DIGEST}", ["more", "x", "y"])
@@ -275,7 +275,7 @@ def test_a_stranger_receives_nothing(lab: Lab, key: str | None) -> None:
 
 
 def taken(plain: socket.socket, outside: ssl.SSLContext) -> bytes:
-    """What is given for the first piece."""
+    """Return the reply to a request for the first piece."""
     try:
         with outside.wrap_socket(plain) as stream:
             stream.sendall(struct.pack(">Q", 0))
@@ -286,7 +286,7 @@ def taken(plain: socket.socket, outside: ssl.SSLContext) -> bytes:
 
 @contextmanager
 def false_peer(answer: bytes, key: str, more: Callable[[], bytes] = bytes) -> Iterator[int]:
-    """Somebody who sends what he likes."""
+    """Run a peer that sends arbitrary data."""
     context = peers.context(key, server=True)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -330,7 +330,7 @@ def test_a_peer_does_not_send_a_truncated_file(lab: Lab) -> None:
     port = one.begin(serve=True)["port"]
     os.truncate(one.path / "files" / "b", 100)
     two.begin()
-    # Reset where the rest of the request had not been read yet.
+    # The connection was reset because the rest of the request had not been read.
     assert re.search("closed the connection|reset by peer", two.take(port, [1]))
     assert two.take(port, [2]) == ""
     assert two.have() == {2}
@@ -360,7 +360,7 @@ def test_a_piece_is_forwarded_while_it_arrives(lab: Lab) -> None:
 
 
 def received(stream: ssl.SSLSocket, size: int) -> bytes:
-    """The next bytes of a piece, in parts of any length."""
+    """Receive the next bytes of a piece, in parts of any length."""
     data = b""
     with stream.makefile("rb") as file:
         while len(data) < size:
@@ -382,9 +382,9 @@ def test_the_work_folder_is_a_copy_of_the_tree(lab: Lab) -> None:
     assert link(str(work / "link")) == "a"
     (work / "a").write_bytes(b"changed by the run")
     assert (lab.workdir / "trees" / "aa" / "a").read_bytes() == b"1"
-    (lab.workdir / "trees" / "bb" / "a").unlink()  # as a purge of old files does
+    (lab.workdir / "trees" / "bb" / "a").unlink()  # as a cleanup of old files does
     missing = agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digest="bb")["missing"]
     assert missing == ["bb"]
     make_tree(lab, agent, {"a": b"2"}, "bb")
-    assert make(lab.agent(), "bb") == work  # nothing in it is touched again
+    assert make(lab.agent(), "bb") == work  # its files are not touched again
     assert (work / "a").read_bytes() == b"changed by the run"

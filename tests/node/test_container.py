@@ -1,4 +1,4 @@
-"""The step into a container, with programs that stand in for engines."""
+"""Entering a container, with fake container engines."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from orchestrator.verbs.images import _Place
 from tests.golden import matches_golden
 from tests.polling import poll
 
-# Whatever runs "inside" runs here. Of an image it knows what a file says: its id, or why there is none.
+# Commands "inside" run here. A file holds the image's id, or the reason that there is no image.
 ENGINE = """#!/bin/sh
 echo "$0 $*" >> "$STAND_IN/calls"
 case "$1 $2" in
@@ -58,7 +58,7 @@ def link(folder: Path) -> Iterator[PipeLink]:
     (folder / "bin").mkdir()
     for name in ("sh", "bash", "cat", "echo", "rm", "sleep", "true", "python3"):
         (folder / "bin" / name).symlink_to(shutil.which(name) or "")
-    path = f"{folder}:{folder}/bin"  # no engine of this machine
+    path = f"{folder}:{folder}/bin"  # no engine from this machine
     opened = PipeLink("gpu-1", environ={**os.environ, "PATH": path, "STAND_IN": str(folder)})
     yield opened
     opened.close()
@@ -131,7 +131,7 @@ def test_the_engine_that_has_the_image_is_used(folder: Path, link: PipeLink, hos
     assert containers.step(link, replace(host, container_engine=Engine.DOCKER), "look")[1].engine == "docker"
 
 
-# What engines say, as docker 20.10 and 28.2, podman 4.3 and their documentation have it.
+# Messages of engines, from docker 20.10 and 28.2, podman 4.3, and their documentation.
 DENIED = (
     "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: "
     'Get "http://%2Fvar%2Frun%2Fdocker.sock/v1.50/images/x/json": dial unix /var/run/docker.sock: '
@@ -140,7 +140,7 @@ DENIED = (
 GPUS = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]]'
 PYTHON = 'OCI runtime create failed: exec: "python3": executable file not found in $PATH: unknown'
 USAGE = "unknown flag: --bogus\n\nUsage:  docker run [OPTIONS] IMAGE\n\nRun 'docker run --help' for more"
-# (the engine, where it says it, its words)
+# (engine, file that triggers it, message)
 REFUSALS = [
     ("docker", "no-image", DENIED),
     ("docker", "no-image", "Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?"),

@@ -1,4 +1,4 @@
-"""How a task ends: by itself, when asked, when it does not listen, and with what it leaves behind."""
+"""How a task ends: by itself, on request, when it ignores requests, and with leftover processes."""
 
 import contextlib
 import os
@@ -77,7 +77,7 @@ def test_a_suspended_process_still_receives_term(node: Node) -> None:
 def test_files_of_a_long_running_task_keep_a_recent_mtime(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """systemd-tmpfiles removes what is old from /var/tmp, and a task whose lock is gone is ended."""
+    """systemd-tmpfiles removes old files from /var/tmp, and a task whose lock is gone would be ended."""
     monkeypatch.setattr(supervisor, "_TOUCH_EVERY", 0.0)
     tasks.store_plan(node.paths, node.run, "{}")
     lease = Path(node.paths.lease(2222))
@@ -104,7 +104,7 @@ def test_workers_of_a_program_survive_until_it_has_saved_on_term(node: Node) -> 
     node.stop(20.0)
     begun = time.monotonic()
     assert (node.final()["exit_code"], node.log()) == (42, b"up\nsaves\nsaved\n")
-    assert time.monotonic() - begun < 15.0  # they have TERM afterwards
+    assert time.monotonic() - begun < 15.0  # they receive TERM afterwards
 
 
 def test_processes_left_by_the_leader_are_ended_and_its_exit_status_counts(node: Node) -> None:
@@ -127,7 +127,7 @@ def test_a_constantly_forking_task_cannot_escape_the_kill(node: Node, program: s
 
 
 def goes_on(node: Node, seconds: float) -> bool:
-    """Whether the task is alive so long after its start."""
+    """Return whether the task is still alive that long after its start."""
     over = node.state_of()["started_ns"] + seconds * 1e9
     until(lambda: time.time_ns() > over, what=f"{seconds} s are over")
     return bool(node.state_of()["state"] == state.RUNNING)
@@ -148,7 +148,7 @@ def test_without_a_keeper_a_task_continues_until_its_sibling_fails(node: Node) -
     ids=["silent", "prints"],
 )
 def test_a_possibly_replaced_task_ends_unless_it_makes_progress(node: Node, script: str, ends: bool) -> None:
-    """It prints as long as its peers are with it; these are ended before it is replaced."""
+    """It prints only while its peers are alive, and these are ended before it is replaced."""
     node.start("sh", "-c", script, fence=2.0)
     if not ends:
         assert goes_on(node, 3.0)
@@ -158,7 +158,7 @@ def test_a_possibly_replaced_task_ends_unless_it_makes_progress(node: Node, scri
     assert found["message"].startswith("no keeper, and nothing printed, for 2 s"), found["message"]
 
 
-# --- Whoever of us is killed, nothing of the task stays, and the state says so ---
+# --- Whichever of our processes is killed, the task ends, and its state shows that ---
 
 FAMILY = ("sh", "-c", f'python3 "{PROGRAMS}/family.py" & wait')
 
@@ -201,7 +201,7 @@ def test_killing_both_is_detected_by_the_free_lock_and_the_cookie(node: Node) ->
     assert found["state"] == state.LOST
     assert "killed together" in found["message"]
     assert dead(bearing)
-    for identity in family:  # documented: without its cookie, and both of us killed, it is not found
+    for identity in family:  # documented: without its cookie, and with both of us killed, it is not found
         if lives(identity):
             os.kill(identity.pid, signal.SIGKILL)
 
@@ -221,7 +221,7 @@ def test_the_log_has_the_last_bytes_before_the_supervisor_was_killed(node: Node)
 def test_a_terminated_supervisor_stops_its_task_gracefully(node: Node) -> None:
     leader = node.python("saves.py")["pid"]
     until(lambda: node.log() == b"up\n")
-    for pid in (guard_of(leader), supervisor_of(leader)):  # as at a shutdown of the machine
+    for pid in (guard_of(leader), supervisor_of(leader)):  # as when the machine shuts down
         os.kill(pid, signal.SIGTERM)
     found = node.final()
     assert (found["state"], found["exit_code"], node.log()) == (state.EXITED, 42, b"up\nsaves\nsaved\n")
@@ -239,7 +239,7 @@ def test_a_truncated_state_file_means_lost_and_hides_no_other_task(node: Node) -
     assert node.state_of() == found
 
 
-# --- A stop ends the task, whichever of our processes is frozen, or has no descriptor left ---
+# --- A stop ends the task, even if one of our processes is frozen or out of descriptors ---
 
 
 def stopped(*pids: int) -> None:
@@ -249,7 +249,7 @@ def stopped(*pids: int) -> None:
 
 
 def starved(*pids: int) -> None:
-    """It can open no file, and so write no state."""
+    """Keep a process from opening files, and so from writing its state."""
     for pid in pids:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 0))
 
@@ -278,7 +278,7 @@ def test_a_stop_ends_the_task(lab: Lab, break_it: Callable[..., None], which: st
     family = identities(lab.folder, 5)
     pids = {"leader": leader, "supervisor": supervisor_of(leader), "guard": guard_of(leader)}
     break_it(*(pids[name] for name in which.split()))
-    assert lab.stop(agent, attempt="7") == {"asked": []}  # late, after a silence
+    assert lab.stop(agent, attempt="7") == {"asked": []}  # late, after silence
     assert lab.stop(agent, kill=kill, grace=0.5) == {"asked": ["worker/0"]}
 
     def over() -> bool:
@@ -290,7 +290,7 @@ def test_a_stop_ends_the_task(lab: Lab, break_it: Callable[..., None], which: st
     assert agent.request("sweep", run=lab.run)["alive"] == []
 
 
-# --- The log is the task's bytes, whatever they are and whatever happens to the disk ---
+# --- The log has the task's exact bytes, whatever happens to the disk ---
 
 
 def test_beyond_the_cap_the_task_continues_and_the_gap_is_reported(node: Node) -> None:
@@ -304,7 +304,7 @@ def test_beyond_the_cap_the_task_continues_and_the_gap_is_reported(node: Node) -
 
 
 def fill(path: Path) -> None:
-    """Take all the room that is left on its disk."""
+    """Fill all remaining space on its disk."""
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
@@ -312,7 +312,7 @@ def fill(path: Path) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Node]:
-    """A run whose state is on a file system of 1 MiB; without one the file size limit test stands in."""
+    """A run whose state is on a 1 MiB file system; if none can be mounted, a file size limit replaces it."""
     with mounted(tmp_path / "small", "size=1m") as place:
         made = Node(paths.open_root(str(place / "state")), tmp_path)
         yield made
@@ -331,7 +331,7 @@ def test_the_log_resumes_with_a_reported_gap_once_there_is_space(small: Node) ->
     (small.folder / "one").write_text("\n")
     until(lambda: small.state_of()["gaps"], what="the gap is said")
     ballast.unlink()
-    wait = time.monotonic() + 0.25  # the log looks for room at most every 0.2 s
+    wait = time.monotonic() + 0.25  # the log checks for space at most every 0.2 s
     until(lambda: time.monotonic() > wait)
     (small.folder / "two").write_text("\n")
     found = small.final()
@@ -351,7 +351,7 @@ CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {LINES!r
     [
         ("1", LINES, [b"a b\n", b"half"]),
         ("", LINES, [b"a b\nhalf"]),
-        ("1", CHILD, [b"a", b" ", b"b", b"\n", b"half"]),  # somebody may wait for half a line of it
+        ("1", CHILD, [b"a", b" ", b"b", b"\n", b"half"]),  # a reader may wait for half a line
     ],
 )
 def test_each_line_is_one_write(tmp_path: Path, unbuffered: str, program: str, writes: list[bytes]) -> None:
@@ -367,4 +367,4 @@ def test_each_line_is_one_write(tmp_path: Path, unbuffered: str, program: str, w
         subprocess.run(argv, stdout=its.fileno(), env=os.environ | hook, check=True)
         its.send(b"end")
         received = iter(lambda: ours.recv(100), b"end")
-        assert [write for write in received if write] == writes  # Python 3.13 also writes nothing at its end
+        assert [write for write in received if write] == writes  # Python 3.13 also writes b"" at exit

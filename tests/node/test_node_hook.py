@@ -1,4 +1,4 @@
-"""What a task's own Python says of itself: the exception that ended it, its stacks, its place."""
+"""Reports of a task's own Python: the exception that ended it, its stacks, and its place."""
 
 import json
 import os
@@ -24,7 +24,7 @@ read({})
 """
 
 
-# JAX's own wait begins after the end of the program: here it lasts until that is reported.
+# JAX's own wait starts after the program's end, and here lasts until that is reported.
 JAX_WAITS = """
 import atexit, os, sys, threading, types
 timer = threading.Timer
@@ -39,7 +39,7 @@ atexit.register(wait)
 
 
 def run(node: Node, folder: Path, text: str, **spec: Any) -> list[dict[str, Any]]:
-    """What it reports of its end."""
+    """Run a program, and return its reports of its end."""
     (folder / "train.py").write_text(text)
     node.start(sys.executable, str(folder / "train.py"), **spec)
     node.final()
@@ -112,7 +112,7 @@ def test_the_report_is_off_with_the_other_hooks(node: Node, tmp_path: Path) -> N
     assert run(node, tmp_path, "1/0", stacks=False) == []
 
 
-# --- The stacks of a task's processes, whatever they hang in, and nobody hurt by the question ---
+# --- Stacks of a task's processes, wherever they hang, collected without harm ---
 
 SLEEP = """
 import time
@@ -124,14 +124,14 @@ nap()
 
 
 class _Agent:
-    """What the operation sees of an agent."""
+    """The part of an agent that the operation uses."""
 
     def __init__(self, node: Node) -> None:
         self.paths = node.paths
 
 
 def stacks(node: Node, **fields: Any) -> list[dict[str, Any]]:
-    """The processes of worker/0, or of `task`."""
+    """Return the stacks of processes of worker/0, or of `task`."""
     task = fields.pop("task", "worker/0")
     found = op.stacks(_Agent(node), {"run": node.run, **fields})["tasks"]  # type: ignore[arg-type]
     return next((one["processes"] for one in found if one["task"] == task), [])
@@ -198,7 +198,7 @@ def test_an_existing_signal_handler_wins(node: Node) -> None:
     until(lambda: b"mine" in node.log())
 
 
-# --- What our hook tells a task's JAX, against a stand-in: tests/frameworks has the real one ---
+# --- What our hook gives a task's JAX, tested with a fake JAX: tests/frameworks has the real one ---
 
 CLUSTERS = """
 class ClusterEnv:

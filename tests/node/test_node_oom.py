@@ -1,4 +1,4 @@
-"""What the kernel killed for want of memory is in a task's last state; a restarted machine too."""
+"""A task's last state records out-of-memory kills and reboots."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from tests.node.harness import Node, until
 
 LIMIT = 256 << 20
 GROUPS = Path("/sys/fs/cgroup/memory")
-# The kernel takes the process with the most memory, and here guard and supervisor are copies of the tests'.
+# The kernel kills the process with the most memory; here guard and supervisor are copies of the tests'.
 GREEDY = (
     "open('/proc/self/oom_score_adj', 'w').write('1000')\n"
     "held = []\nwhile True: held.append(bytearray(16 << 20))"
@@ -21,7 +21,7 @@ GREEDY = (
 
 
 def machine(root: Path, kills: dict[str, int]) -> str:
-    """A made-up machine: what /proc says, and the counters by file."""
+    """A fake machine: contents of /proc, and the counters by file."""
     (root / "proc" / "self").mkdir(parents=True, exist_ok=True)
     (root / "proc" / "self" / "cgroup").write_text("4:memory:/job\n0::/user.slice/session.scope\n")
     for path, count in kills.items():
@@ -83,7 +83,7 @@ def small_group() -> Iterator[Path]:
 
 
 def start_in(group: Path, node: Node, *argv: str) -> None:
-    """Start a task whose guard and supervisor are in a group, too, as on a machine with limits for users."""
+    """Start a task with guard and supervisor in a memory group, as on a machine with user limits."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -108,7 +108,7 @@ def test_a_reboot_makes_earlier_tasks_lost(node: Node) -> None:
     found = node.final()
     node.alone()
     boot, *rest = procs.incarnation().split("/")
-    for earlier in (f"other-{boot}", boot):  # of another boot, or of this one in another container
+    for earlier in (f"other-{boot}", boot):  # from another boot, or from this one in another container
         life = "/".join([earlier, *rest[:-1], "1"])
         state.write(
             folder, {**found, "state": "running", "ended_ns": None, "exit_signal": None, "incarnation": life}

@@ -1,4 +1,4 @@
-"""Processes by their start and by cookie: the right ones, and never another."""
+"""Processes identified by start time and cookie: exactly the right ones."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The node's code runs on what clusters have: Python 3.8 and later."""
+"""The node's code runs on the Pythons of clusters: 3.8 and later."""
 
 import ast
 import sys

@@ -1,4 +1,4 @@
-"""Tasks started ahead: a Python that waits with its imports made becomes the task, or nobody notices it."""
+"""Standbys: a Python with its imports loaded becomes the task, or goes unnoticed."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ class Ahead:
         return [folder / name for name in names_in(folder)]
 
     def prepare(self, **more: Any) -> int:
-        """Prepare one, wait for its import, and return its pid."""
+        """Prepare a standby, wait for its imports, and return its pid."""
         reply = self.agent.request("standby", specs=[self.spec | more], spare=False)
         assert reply == {"made": 1, "why": []}
         until((self.folders[0] / "ready").exists, what="it has imported")
@@ -132,7 +132,7 @@ def test_importing_tfds_reads_the_data_set_folder(ahead: Ahead) -> None:
 
 
 def test_a_task_inherits_the_effects_of_its_imports(ahead: Ahead, tmp_path: Path) -> None:
-    """`a/b` is `from a import b`: a submodule is imported only where the package has no such attribute."""
+    """`a/b` is `from a import b`: a submodule is imported only if the package has no such attribute."""
     package, path = tmp_path / "near", {"WHO": "me", "PYTHONPATH": str(tmp_path), "GIVEN": "1"}
     package.mkdir()
     (package / "__init__.py").write_text(
@@ -230,7 +230,7 @@ def test_a_standby_is_kept_warm_for_the_next_launch_until_its_deadline(ahead: Ah
 
 
 def test_changed_arguments_replace_the_warm_standby(ahead: Ahead) -> None:
-    """What another program has kept stays."""
+    """The standby of another program stays."""
 
     def keep(*argv: str) -> list[str]:
         spec = {**ahead.spec, "argv": [sys.executable, *argv]}
@@ -284,7 +284,7 @@ if __name__ == "__main__":
 
 
 def _count(pid: int) -> int:
-    """Return how many descriptors a process has."""
+    """Return the number of a process's descriptors."""
     return len(names_in(Path(f"/proc/{pid}/fd")))
 
 
@@ -346,7 +346,7 @@ def test_a_guest_that_waited_for_the_import_has_only_its_own_output(ahead: Ahead
 
 
 def test_a_guest_starts_cold_where_no_process_can_be_created(ahead: Ahead, tmp_path: Path) -> None:
-    """Its second fork fails: the first one's parent must not wait for what will not come."""
+    """If the second fork fails, the parent of the first must not wait for it."""
     fails = "def fork(fork=os.fork):\n    os.fork = failing\n    return fork()\n"
     error = "def failing():\n    raise BlockingIOError(11, 'no more processes')\n"
     (tmp_path / "scarce.py").write_text(f"import os\n{error}{fails}os.fork = fork\n")

@@ -1,4 +1,4 @@
-"""Starting: once, detached from the caller, with exactly the environment that was given."""
+"""Starting a task: once, detached from the caller, and with exactly the given environment."""
 
 import fcntl
 import multiprocessing
@@ -36,12 +36,12 @@ def test_of_many_concurrent_starts_exactly_one_succeeds(node: Node) -> None:
     fork = multiprocessing.get_context("fork")
     pool = fork.Pool(6)
     answers = pool.map(_start_touch, [node] * 6)
-    pool.close()  # not `terminate`, as `with` does: it can hang on a busy machine
+    pool.close()  # not `terminate`, which `with` uses: it can hang on a busy machine
     pool.join()
     assert [answer["started"] for answer in answers].count(True) == 1
     node.final()
     assert node.log() == b"once\n"
-    assert names_in(node.paths.attempt(node.run, "1")) == ["worker-0"]  # no half-made claims
+    assert names_in(node.paths.attempt(node.run, "1")) == ["worker-0"]  # no half-created claims
 
 
 def _start_touch(node: Node) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_a_failed_start_is_reported_in_parts_and_is_final(
     node: Node, argv: list[str], spec: dict[str, Any], what: str, why: str
 ) -> None:
     locked = node.folder / "locked"
-    locked.mkdir(mode=0)  # on PATH it says "permission denied" for every name
+    locked.mkdir(mode=0)  # on PATH it causes "permission denied" for every name
     spec = {"env": {"PATH": f"{os.environ['PATH']}:{locked}"}, **spec}
     for name, mode, text in (
         ("plain", 0o644, ""),
@@ -139,7 +139,7 @@ def test_the_task_has_its_own_session_clean_signals_and_no_inherited_descriptors
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     hup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        pid = node.start("sh", "-c", "kill -STOP $$")["pid"]  # its libraries are loaded, and closed again
+        pid = node.start("sh", "-c", "kill -STOP $$")["pid"]  # its libraries are loaded, then closed
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
         signal.signal(signal.SIGHUP, hup)
@@ -162,7 +162,7 @@ def test_guard_and_supervisor_inherit_only_the_leases(node: Node) -> None:
     pid = node.start("sleep", "600", leases=[lease])["pid"]
     os.close(lease)
     os.close(other)
-    assert os.read(mine, 1) == b""  # nobody else holds the write end
+    assert os.read(mine, 1) == b""  # no other process holds the write end
     os.close(mine)
     for ours in (supervisor_of(pid), guard_of(pid)):
         assert [link(f"/proc/{ours}/fd/{fd}") for fd in (0, 1, 2)] == ["/dev/null"] * 3
@@ -194,7 +194,7 @@ def test_a_bug_in_the_supervisor_is_logged_and_ends_the_task(
     assert "ZeroDivisionError: by design" in Path(node.task().crash).read_text()
 
 
-# --- The state folder is ours alone and on a local disk, or it is refused with the fix ---
+# --- The state folder must be private and on a local disk, or it is refused with a fix ---
 
 
 def refused(path: Path) -> NodeError:
@@ -208,7 +208,7 @@ def refused(path: Path) -> NodeError:
 def test_the_default_folder_is_in_var_tmp_and_a_planted_link_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nobodys = 10**9 + os.getpid()  # tests of another clone plant theirs at the same time
+    nobodys = 10**9 + os.getpid()  # tests of another clone may plant theirs at the same time
     monkeypatch.setattr(os, "getuid", lambda: nobodys)
     planted = Path(f"/var/tmp/orchestrate-{nobodys}")
     planted.symlink_to(tmp_path)

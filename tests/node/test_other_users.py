@@ -1,4 +1,4 @@
-"""What another user of a machine can do: nothing that we execute, stage, keep or listen on is theirs."""
+"""Other users of a machine: they control nothing that we execute, stage, keep, or listen on."""
 
 import ast
 import functools
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs r
 
 
 def as_nobody(act: Callable[[], object]) -> bool:
-    """Whether another user can do it."""
+    """Return whether another user could run this."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -63,7 +63,7 @@ def wide_open() -> Iterator[None]:
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    """A machine in a folder that all its users reach, as pytest's own are not."""
+    """A machine in a folder accessible to all users, unlike pytest's own."""
     folder = Path(tempfile.mkdtemp(prefix="all users ", dir="/tmp"))
     folder.chmod(0o711)
     made = Lab(folder)
@@ -74,7 +74,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def shared(lab: Lab) -> Path:
-    """The working folder, there before we come."""
+    """The working folder, created before our first use."""
     lab.workdir.mkdir()
     return lab.workdir
 
@@ -84,7 +84,7 @@ def make_work(lab: Lab, agent: AgentClient) -> dict[str, Any]:
 
 
 def is_present(lab: Lab, agent: AgentClient) -> bool:
-    """Whether a launch would take the tree as it is."""
+    """Return whether a launch would accept the tree as it is."""
     one = Receiver(
         lab, lab.workdir.name, {"package/model.py": b"1"}, agent=agent, digest=DIGEST, room="trees"
     )
@@ -149,7 +149,7 @@ def test_a_folder_where_others_could_replace_the_code_is_refused_with_a_working_
 
 
 def test_a_single_user_group_may_have_write_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As useradd makes it, with umask 002; users and groups are made up, the folder is real."""
+    """As created by useradd, with umask 002; users and groups are fake, the folder is real."""
     tmp_path.chmod(0o775)
     os.chown(tmp_path, 0, 4242)
     user = pwd.struct_passwd(("ada", "x", 0, 4242, "", "/", "/bin/sh"))
@@ -166,7 +166,7 @@ def test_a_single_user_group_may_have_write_access(tmp_path: Path, monkeypatch: 
             check(name, *members)
 
 
-# --- what another user meets while a run is alive ---
+# --- other users while a run is alive ---
 
 
 def test_another_user_can_neither_read_nor_stop_nor_feed_a_task(lab: Lab) -> None:
@@ -191,7 +191,7 @@ def test_another_user_can_neither_read_nor_stop_nor_feed_a_task(lab: Lab) -> Non
 
 
 def bearer(environ: dict[str, str], user: int = 0) -> int:
-    """A process with that environment that nobody of ours started; it is the test's child."""
+    """Start a process with that environment as a child of the test, not of our code."""
     child = os.fork()
     if child == 0:
         if user:
@@ -203,7 +203,7 @@ def bearer(environ: dict[str, str], user: int = 0) -> int:
 
 
 def is_killed(child: int) -> bool:
-    """Whether somebody has ended it; it is gone afterwards in any case."""
+    """Return whether it has been killed; afterwards it is gone in any case."""
     pid, _ = os.waitpid(child, os.WNOHANG)
     if pid == 0:
         os.kill(child, signal.SIGKILL)
@@ -212,7 +212,7 @@ def is_killed(child: int) -> bool:
 
 
 def over(lab: Lab, agent: AgentClient) -> dict[str, str]:
-    """A task that has ended by itself; what stood in its environment."""
+    """Run a task until it ends by itself; return its environment."""
     show = "import os; print([(k, v) for k, v in os.environ.items() if k.startswith('ORCHESTRATE_')])"
     lab.start(agent, sys.executable, "-c", show)
     lab.over()

@@ -1,4 +1,4 @@
-"""Programs that could notice how they were started: they print the same as a task, ahead or not, and without us."""
+"""Programs that might detect how they were started print the same with or without us or a standby."""
 
 # ruff: noqa: E501
 
@@ -24,7 +24,7 @@ class Program:
     text: str
     argv: tuple[str, ...] = ("train.py",)
     files: dict[str, str | None] = field(default_factory=dict)
-    after: dict[str, str | None] = field(default_factory=dict)  # files that change once it waits
+    after: dict[str, str | None] = field(default_factory=dict)  # files that change once the standby waits
     warm: bool = True
     env: dict[str, str] = field(default_factory=dict)
 
@@ -127,7 +127,7 @@ def without_addresses(output: str) -> str:
 def test_the_output_equals_that_of_plain_python(
     lab: Lab, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if os.environ.get("LC_ALL", "").lower() in ("c", "posix"):  # a task gets one with UTF-8
+    if os.environ.get("LC_ALL", "").lower() in ("c", "posix"):  # a task gets a UTF-8 locale
         monkeypatch.delenv("LC_ALL")
     agent, folder = lab.agent(), lab.folder / "code"
     write(folder, {"train.py": program.text, **program.files})
@@ -172,7 +172,7 @@ def test_the_output_equals_that_of_plain_python(
             "PWD": str(folder),
             "VIRTUAL_ENV": str(Path(sys.executable).parent.parent),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            # LC_CTYPE: by the Python of this test, if nothing sets a locale.
+            # LC_CTYPE: set by this test's Python if nothing sets a locale.
             **({} if {"LC_ALL", "LC_CTYPE", "LANG"} & {*os.environ} else {"LANG": "C.UTF-8"}),
             "PYTHONUNBUFFERED": "1",
             "PYTHONBREAKPOINT": "0",

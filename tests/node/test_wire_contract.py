@@ -1,4 +1,4 @@
-"""Every operation of a real agent, asked and read with the controller's types."""
+"""Every operation of a real agent, encoded and decoded with the controller's types."""
 
 import hashlib
 import json
@@ -28,8 +28,8 @@ from tests.wheels import wheel
 R = TypeVar("R", bound=wire.Reply)
 PLAN = '{"name": "é"}'
 
-# What is sent and not read by the controller: a task's state file goes as it is, and the rest is for those
-# who look at a node itself.
+# Fields that the controller does not read: a task's state file is sent unchanged, and the rest is for people
+# who inspect a node.
 _STATE = ("run", "attempt", "task", "start_ticks", "incarnation")
 NOT_READ = {
     *(f"{place}.{field}" for place in ("news.state", "states.runs[].tasks[].state") for field in _STATE),
@@ -39,7 +39,7 @@ NOT_READ = {
 
 
 def unread(raw: object, read: object, place: str = "") -> Iterator[str]:
-    """The fields that the agent sent and the controller's type does not have."""
+    """Return the fields that the agent sent and the controller's type lacks."""
     if isinstance(raw, Mapping) and isinstance(read, msgspec.Struct):
         for name, value in raw.items():
             if hasattr(read, name):
@@ -53,7 +53,7 @@ def unread(raw: object, read: object, place: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Said:
-    """What an agent said once: an answer to a request, or news of a task."""
+    """One message of an agent: a reply to a request, or an update on a task."""
 
     request: wire.Request[Any]
     header: dict[str, Any]
@@ -61,7 +61,7 @@ class Said:
 
 
 class Asker:
-    """Asks a real agent as the controller does."""
+    """Sends requests to a real agent as the controller does."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -109,7 +109,7 @@ class Asker:
         )
 
     def news(self, kind: type[wire.News]) -> wire.News:
-        """The next news of a kind from the tasks that are followed."""
+        """Return the next update of a kind from the followed tasks."""
         read: list[wire.News] = []
 
         def come() -> bool:
@@ -217,7 +217,7 @@ def _look(ask: Asker) -> None:
 
 
 def _killed(lab: Lab) -> wire.Imports:
-    """An import that ends its process, as that of a library for another processor does."""
+    """Make an import kill its process, as a library for another processor does."""
     (lab.folder / "fatal.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
     path = {"PYTHONPATH": str(lab.folder)}
     return wire.Imports(python=sys.executable, setup=None, env=path, modules=["fatal"])
@@ -307,7 +307,7 @@ def _envs(ask: Asker) -> None:
     assert made.versions
     assert not ask(make, b"small==1.0\n").versions
     steps = ask(wire.EnvProgress(workdir=workdir, name=name))
-    assert (steps.step, steps.done) == ("", 0)  # nobody is at it any more
+    assert (steps.step, steps.done) == ("", 0)  # no build is running any more
     assert ask(wire.EnvLook(workdir=workdir, name=name)).ready
 
 
