@@ -19,9 +19,9 @@ state = "{folder}/{name}/node"
 
 @contextmanager
 def inventory(folder: Path, *names: str, apart: bool = False) -> Iterator[str]:
-    """The text of hosts.toml, with each host's folders below one, and ports that nobody else here takes.
+    """Return a hosts.toml with all hosts' folders below one, and ports that no other test here uses.
 
-    `apart`: each has a loopback address that no other test has, and counts as a machine of its own.
+    `apart`: each has a unique loopback address, and counts as a separate machine.
     """
     with ExitStack() as held:
         ports = task_ports(len(names), held)

@@ -1,4 +1,4 @@
-"""A program in the place of our agent: it greets as ours does, and then says what a test wants."""
+"""A program that replaces our agent: it sends the same hello, then whatever a test specifies."""
 
 import shlex
 import sys
@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def head(*options: str) -> str:
-    """The first lines of a program for this Python, whose path may have a blank: for sh, and for Python."""
+    """Return a program's first lines, valid in sh and Python: the path of this Python may have spaces."""
     words = shlex.join([sys.executable, *options])
     return f"#!/bin/sh\n'''exec' {words} \"$0\" \"$@\"\n' '''\n"
 
@@ -70,7 +70,7 @@ time.sleep(60)
 
 
 def liar(folder: Path, lie: str) -> str:
-    """The path of a program that lies so, to be an `agent_python`."""
+    """Create a program that lies like this, for use as `agent_python`; return its path."""
     path = folder / "liar"
     path.write_text(head() + _PROGRAM.format(root=str(ROOT), lie=lie))
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""A real terminal (tmux) with a shell in it, at a size of one's choice, and what a person sees there."""
+"""A real terminal (tmux) of any size with a shell, and what a user sees in it."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ LIMIT = 40.0  # seconds
 
 
 def need_tmux() -> None:
-    """Skip, with the reason, where there is no tmux; in CI that is a failure."""
+    """Skip with the reason if tmux is missing; in CI that is a failure."""
     if shutil.which("tmux"):
         return
     if os.environ.get("CI"):
@@ -23,7 +23,7 @@ def need_tmux() -> None:
 
 
 def is_on(lines: list[str], text: str) -> bool:
-    """Whether a text is on a screen, be it over two lines."""
+    """Return whether a text is on the screen, even if broken over two lines."""
     return text in " ".join(" ".join(lines).split())
 
 
@@ -46,12 +46,12 @@ class Screen:
         socket.unlink(missing_ok=True)
 
     def lines(self, *, colours: bool = False) -> list[str]:
-        """The screen, without the empty lines at its end."""
+        """Return the screen without trailing empty lines."""
         text = self._tmux("capture-pane", "-p", *(["-e"] if colours else []))
         return text.rstrip("\n").split("\n")
 
     def wait(self, seen: Callable[[list[str]], object]) -> list[str]:
-        """The screen as soon as it shows something."""
+        """Wait until the screen meets a condition, and return it."""
         deadline = time.monotonic() + LIMIT
         while not seen(lines := self.lines()):
             assert time.monotonic() < deadline, "\n".join(lines)
@@ -59,31 +59,31 @@ class Screen:
         return lines
 
     def shows(self, text: str) -> list[str]:
-        """The screen as soon as a text is on it, be it over two lines."""
+        """Wait until a text is on the screen, even if broken over two lines, and return the screen."""
         return self.wait(lambda lines: is_on(lines, text))
 
     def run(self, command: str) -> None:
-        """Type a command on an empty screen: nothing of an earlier one can be taken for its output."""
+        """Type a command on an empty screen, so that no earlier output can be taken for its own."""
         self._tmux("send-keys", "-R")
         self._tmux("send-keys", "-l", f"clear; {command}")
         self._tmux("send-keys", "Enter")
 
     def press(self, *keys: str) -> None:
-        """Keys, each alone, as a person presses them."""
+        """Press keys one at a time, as a user does."""
         for key in keys:
             self._tmux("send-keys", key)
-            time.sleep(0.05)  # that much lies between two keys, or they are one of several bytes
+            time.sleep(0.05)  # without this pause several keys could be taken for one multibyte key
 
     def resize(self, columns: int, rows: int) -> None:
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
     def children(self) -> list[int]:
-        """What runs in the shell."""
+        """Return the processes that run in the shell."""
         pid = self._tmux("display-message", "-p", "#{pane_pid}").strip()
         return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def is_sane(self) -> bool:
-        """Whether the shell has its prompt, and the terminal echoes and reads lines as before."""
+        """Return whether the shell shows its prompt, and the terminal echoes and reads lines as before."""
         self.wait(lambda lines: lines[-1].startswith("$"))
         self.run("stty -a")
         lines = self.wait(lambda lines: any("isig" in line for line in lines) and lines[-1].startswith("$"))

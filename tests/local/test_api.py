@@ -1,4 +1,4 @@
-"""The Python API on this machine, in programs, threads, notebooks and pytest: nothing is printed."""
+"""The Python API on this machine, in programs, threads, notebooks, and pytest, without any output."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with code and two hosts that are this machine; what is printed fails the test."""
+    """A folder with code, and two hosts that are this machine; any output fails the test."""
     (tmp_path / "code").mkdir()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path / "code")
@@ -60,7 +60,7 @@ def test_a_run_from_launch_to_pulled_output(folder: Path) -> None:
     again = orchestrator.open("night")
     assert again == run
     replayed = [stamped.event for stamped in again.stamped()]
-    assert sorted(map(repr, replayed)) == sorted(map(repr, events))  # lines may have come later then
+    assert sorted(map(repr, replayed)) == sorted(map(repr, events))  # more lines may have arrived by then
     shown = verbs.call(["tail", run.id, "--json", "--notes", "-n", "all"], folder, folder.parent / "state")
     assert [decode(line.encode()).event for line in shown.out.splitlines()] == replayed
     assert run.pull(all_hosts=True, to=folder / "got") == [folder / "got" / "here", folder / "got" / "there"]
@@ -99,7 +99,7 @@ def test_a_run_outlives_the_program_that_started_it_and_its_keeper() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_a_run_works_in_a_thread_and_with_a_running_event_loop() -> None:
-    """As in a notebook, which runs a loop in its main thread and has no terminal."""
+    """As in a notebook, which runs an event loop in its main thread and has no terminal."""
 
     async def cell() -> None:
         ended = await asyncio.to_thread(start("sh", "-c", "exit 3").wait)
@@ -245,9 +245,9 @@ STANDARD = sysconfig.get_path("stdlib")
 
 
 def interrupted(call: Callable[[], object], at: tuple[str, int] | None = None) -> list[tuple[str, int]]:
-    """Call with a KeyboardInterrupt where Python first comes to a line; return the lines that it reached.
+    """Call with a KeyboardInterrupt where Python first reaches a line; return the lines it reached.
 
-    None of the standard library: tracing can raise where no signal does, with a lock held (functools).
+    The standard library is excluded: tracing can raise where no signal would, with a lock held (functools).
     """
     seen: dict[tuple[str, int], None] = {}
 
@@ -272,17 +272,17 @@ def interrupted(call: Callable[[], object], at: tuple[str, int] | None = None) -
 
 
 def held() -> list[str]:
-    """Locks and FIFOs of runs that this process has open."""
+    """Return locks and FIFOs of runs that this process has open."""
     links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
     paths = [os.readlink(link) for link in links if os.path.lexists(link)]
     return [path for path in paths if path.endswith(("keeper.lock", "/control"))]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of git, in Popen itself
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # for git, within Popen
 def test_an_interrupt_at_any_line_of_a_launch_leaves_no_half_created_run(folder: Path) -> None:
-    """At each line that makes a run, and at a sample of those that plan it (EVERY_LINE: at all)."""
+    """At each line that creates a run, and at a sample of those that plan it (EVERY_LINE: at all)."""
     done: set[str] = set()
-    before = held()  # by other tests of this process
+    before = held()  # from other tests in this process
 
     def check() -> None:
         assert held() == before
@@ -300,7 +300,7 @@ def test_an_interrupt_at_any_line_of_a_launch_leaves_no_half_created_run(folder:
     def look() -> object:
         return next(orchestrator.open().stamped())
 
-    begin()  # what is imported has been imported
+    begin()  # all imports are done
     for at in interrupted(look):
         interrupted(look, at)
         assert held() == before
@@ -315,7 +315,7 @@ def test_an_interrupt_at_any_line_of_a_launch_leaves_no_half_created_run(folder:
 
 
 def test_the_text_of_an_error_includes_all_its_parts() -> None:
-    """In a notebook nothing else is shown."""
+    """A notebook shows nothing else."""
     with pytest.raises(orchestrator.UsageError) as raised:
         orchestrator.launch(["trian.py"])
     assert str(raised.value) == "\n  ".join(

@@ -1,4 +1,4 @@
-"""Damaged runs, in short; scripts/corrupt is the long form."""
+"""Damaged runs, a short version of scripts/corrupt."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_the_tasks_of_a_damaged_run_are_ended(ground: corruption.Ground) -> None
 
 
 def test_a_run_whose_events_were_emptied_is_stopped_with_0(ground: corruption.Ground, tmp_path: Path) -> None:
-    """Its tasks had failed: that is what the run came to, and not what became of the stop."""
+    """Its tasks had failed: that is the run's outcome, not the result of the stop."""
     run = ground.launch(tmp_path, "fails.py", status=ExitStatus.RUN_FAILED)
     folder = tmp_path / "orchestrate" / "runs" / run
     (folder / "events.jsonl").write_bytes(b"")

@@ -1,11 +1,11 @@
-"""Every command of ours that README and the pages show: called where that is cheap, else read by the parser.
+"""Every command that README and the pages show: called if that is cheap, otherwise only parsed.
 
 - preflight, exec, runs, report, tail, status, stacks, pull, stop, clean and completion are called, against
   four hosts that are this machine and a run that has ended;
-- launch is called with `--dry-run`: inventory, program and plan are judged, nothing is sent;
-- rehearse, setup, init, push, export and tensorboard are read by the parser; tests/ssh calls them.
+- launch is called with `--dry-run`: inventory, program and plan are checked, nothing is sent;
+- rehearse, setup, init, push, export and tensorboard are only parsed; tests/ssh calls them.
 
-What stands in square brackets is a usage: its verb and options have to exist.
+Text in square brackets is a usage line: its verb and options must exist.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ CALLED = {*("preflight", "exec", "runs", "report", "tail", "status", "stacks", "
 CALLED.add("completion")
 READ = {*("rehearse", "setup", "init", "tensorboard", "push", "export")}
 
-# Where the page is about something that this machine has not got: what is said then, and with which status.
+# Pages about something that this machine lacks: the message and exit status here.
 ODD = {
     "exec -- nvidia-smi -L": 127,
-    "exec --only 'gpu-[01-03]' -- sh -c 'echo a; echo b; exit 3'": 3,  # the command's own
+    "exec --only 'gpu-[01-03]' -- sh -c 'echo a; echo b; exit 3'": 3,  # the status of the command itself
     "preflight": 3,  # no TensorFlow here
-    "pull night /tmp/backup --to backups": 2,  # nobody wrote there
+    "pull night /tmp/backup --to backups": 2,  # nothing was written there
     "stacks": 2,  # the run is over
 }
 WRITES = """
@@ -47,11 +47,11 @@ echo "step 1, loss: 0.66"
 
 @dataclass(frozen=True)
 class Shown:
-    """One command, as a page has it."""
+    """One command as shown on a page."""
 
     page: str
     line: str
-    wrong: bool  # the page shows it for its error
+    wrong: bool  # the page shows it because of its error
 
     @property
     def words(self) -> list[str]:
@@ -75,7 +75,7 @@ def shown() -> Iterator[Shown]:
 
 
 def _alone(line: str) -> str:
-    """Without what else stands in its line: a remark behind two spaces, a pipe, a redirection."""
+    """Return the command without a remark after two spaces, a pipe, or a redirection."""
     quoted = r"'[^']*'|\"[^\"]*\"|"
     found = re.match(rf"(?:{quoted}(?!  |\s[#>]|\s\|\s(?![a-z]+$| |[a-z]+ \|)).)*", line)
     assert found is not None
@@ -93,7 +93,7 @@ def test_the_pages_show_commands() -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Four hosts that are this machine, the programs of the pages, and a run that has ended, called night."""
+    """Four hosts that are this machine, the programs of the pages, and a finished run called night."""
     folder = tmp_path_factory.mktemp("place")
     shutil.copytree(ROOT / "examples", folder / "examples")
     (folder / "train.py").write_text("import json\n")
@@ -107,7 +107,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         done = verbs.call(launch, folder, folder / "state")
         assert done.status == 0, done.err
         yield folder
-    remove(folder)  # an agent that has just been left may still write
+    remove(folder)  # an agent that was just disconnected may still write
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def of_this_run(words: list[str], here: Path) -> list[str]:
-    """With the run that is here, in the place of the page's own; with our copy of a script in its home."""
+    """Replace the page's run with the one here, and a script in its home with our copy."""
     other = r"^(\d{8}-\d{6}-\w{4}|wcmp|digits|monday)$" if words[0] != "launch" else "^$"
     meant = [re.sub(other, "night", word) for word in words]
     return [word.replace("~/bin", str(here)) for word in meant]
@@ -140,10 +140,10 @@ def test_every_command_on_a_page_works(one: Shown, here: Path, capfd: pytest.Cap
         return
     arguments = parser.parse(words)
     if "--hosts" in words and not Path(arguments.hosts).exists() and "," not in arguments.hosts:
-        return  # the page has an inventory that is not here
+        return  # the page uses an inventory that does not exist here
     verb = words[0]
     assert verb in CALLED or verb in READ or verb == "launch"
-    if verb in READ or one.wrong or "--follow" in words:  # which serves until it is interrupted
+    if verb in READ or one.wrong or "--follow" in words:  # it serves until it is interrupted
         return
     if verb == "launch":
         words = ["launch", "--dry-run", *(word for word in words[1:] if word != "--detach")]

@@ -1,8 +1,8 @@
-"""The output that README and the pages show is what the commands print.
+"""The output shown in README and the pages matches what the commands print.
 
-A screen is a command behind `$` and its output, or a block that begins with an error, a warning or a note.
+A screen is a command after `$` and its output, or a block that begins with an error, a warning or a note.
 Its lines must be printed in this order; run IDs, hosts, paths, digests, sizes and times may differ, and `...`
-stands for anything. `ELSEWHERE` has the reason for each screen that this machine cannot print.
+stands for anything. `ELSEWHERE` gives the reason for each screen that this machine cannot print.
 """
 
 import re
@@ -26,7 +26,7 @@ BEGINS = re.compile(r"\$ orchestrate |(?:error|warning|note): ")
 
 @dataclass(frozen=True)
 class Screen:
-    """One command and its output; no command where the page shows an output alone."""
+    """One command and its output; without a command if the page shows only output."""
 
     name: str  # the page, and the first line
     output: list[str]
@@ -45,7 +45,7 @@ def screens() -> Iterator[Screen]:
 
 
 def blocks(text: str) -> Iterator[list[str]]:
-    """The fenced and the indented blocks of a page, without their indentation."""
+    """Yield the fenced and indented blocks of a page without their indentation."""
     fenced = r"(?ms)^( *)```[^\n]*\n(.*?)^\1```$"
     found = [match[2] for match in re.finditer(fenced, text)]
     found += re.findall(r"(?m)(?:^ {4}.*\n|^\n(?= {4}))+", re.sub(fenced, "", text))
@@ -54,7 +54,7 @@ def blocks(text: str) -> Iterator[list[str]]:
 
 
 def shape(line: str) -> str:
-    """A line without what differs from run to run, and from machine to machine."""
+    """Return a line without parts that differ between runs or machines."""
     for pattern, name in (
         (r"\x1b\[[\d;]*m", ""),
         (r"\d{8}-\d{6}-\w{4}", "RUN"),
@@ -150,7 +150,7 @@ FAST = ("--skip-preflight", "--no-validate")
 
 
 def play(folder: Path, hosts: str) -> Iterator[tuple[str, verbs.Called]]:
-    """Call what the pages show: on four hosts that are this machine, three runs, and mistakes."""
+    """Run the commands of the pages on four hosts that are this machine, with three runs and mistakes."""
 
     def call(*words: str, state: str = "state") -> verbs.Called:
         return verbs.call(words, project, folder / state)
@@ -250,7 +250,7 @@ def test_every_shown_output_is_reproduced_or_has_a_reason_not_to_be(printed: dic
 
 @pytest.mark.parametrize("name", sorted(SCREENS.keys() - ELSEWHERE.keys()))
 def test_the_output_shown_on_a_page_is_printed(name: str, printed: dict[str, str]) -> None:
-    """Each shown line is among the printed ones, behind the one before it."""
+    """Each shown line must be printed, after the previous one."""
     left = iter(map(shape, printed[name].splitlines()))
     for line in map(shape, SCREENS[name].output):
         if line not in ("", "..."):

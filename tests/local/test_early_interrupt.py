@@ -1,4 +1,4 @@
-"""Ctrl-C while a verb is still being imported: no traceback, and the status of an interrupt."""
+"""Ctrl-C while a verb is being imported: no traceback, and the exit status of an interrupt."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 from tests.processes import called
 
 VERBS = (["--help"], ["status"], ["exec", "--", "true"], ["launch", "--", "true"], ["stop"], ["preflight"])
-# Stands in for a person: SIGINT arrives as the import of one module begins. Without a name, names them all.
+# Acts as the user: sends SIGINT as the import of one module starts. Without a name, lists all modules.
 _PRESS = """
 import os, signal, sys
 
@@ -41,7 +41,7 @@ def test_an_interrupt_during_any_import_prints_no_traceback(tmp_path: Path, word
     (tmp_path / "sitecustomize.py").write_text(_PRESS)
     said = run(tmp_path, words, "").stderr.splitlines()
     names = [line.split()[1] for line in said if line.startswith("IMPORT ")]
-    names = names[names.index("orchestrator.cli") :]  # before, it is Python that starts
+    names = names[names.index("orchestrator.cli") :]  # before that, Python itself is starting
     for name in names[:: max(1, len(names) // 6)]:
         done = run(tmp_path, words, name)
         assert done.returncode in (130, -signal.SIGINT), (name, done)

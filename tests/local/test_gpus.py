@@ -1,4 +1,4 @@
-"""A host whose GPU fails while it trains; its nvidia-smi and dmesg are fakes that give recorded answers."""
+"""A host whose GPU fails during training; fake nvidia-smi and dmesg replay recorded output."""
 
 import json
 import os

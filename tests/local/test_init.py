@@ -1,4 +1,4 @@
-"""`orchestrate init` of a name that nobody knows, of a file."""
+"""`orchestrate init` with unknown names and unusable files."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""How a keeper ends a run when it cannot do all that belongs to that."""
+"""How a keeper ends a run when some of the required steps fail."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ Heard = list[Event]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[tuple[Run, Heard]]:
-    """A run whose one task has been started on this machine."""
+    """A run whose only task has been started on this machine."""
     here = {
         "agent_python": sys.executable,
         "workdir": str(tmp_path / "work"),
@@ -72,7 +72,7 @@ def test_unreadable_events_produce_one_note_and_one_end(run: tuple[Run, Heard]) 
 
 @contextmanager
 def no_room_for_a_thread() -> Iterator[None]:
-    """As `ulimit -u` has it, which root does not feel: no stack of this size can be had."""
+    """Simulate `ulimit -u`, which does not limit root: a stack of this size cannot be allocated."""
     before = threading.stack_size(1 << 46)
     try:
         yield
@@ -133,7 +133,7 @@ def test_a_keeper_out_of_threads_or_memory_reports_it(
 
 
 def test_a_keeper_gives_up_a_run_that_another_keeper_has_taken_over(run: tuple[Run, Heard]) -> None:
-    """It was cut off for long: the tasks are the other one's, and nobody else ends them."""
+    """After a long disconnection the tasks belong to the other keeper, which alone may end them."""
     kept, heard = run
     control = kept.folder.open_control()
     keeping = keeper._Keeper(kept, control)
@@ -156,4 +156,4 @@ def test_our_own_lingering_agent_is_not_mistaken_for_another_keeper(run: tuple[R
         left.connect(kept.hosts)
         left.ask(wire.Keep(run=kept.id, who=kept.who))
         assert keep(kept) == {}
-        assert len(kept.loop._timers) == 1  # it is asked again
+        assert len(kept.loop._timers) == 1  # the request is repeated

@@ -1,4 +1,4 @@
-"""Launches on this machine, without preflight and validation."""
+"""Launches on this machine without preflight and validation."""
 
 import json
 import os
@@ -25,7 +25,7 @@ Launch: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
-    """A launch of one task."""
+    """Launch one task."""
 
     def run(*words: str, verb: str = "launch") -> subprocess.CompletedProcess[str]:
         options = ["--skip-preflight", "--no-validate"] if verb == "launch" else []
@@ -48,7 +48,7 @@ def test_tasks_that_never_started_are_not_reported_as_started(tmp_path: Path, la
 
 
 def test_an_unreadable_local_file_is_not_blamed_on_a_host(tmp_path: Path, launch: Launch) -> None:
-    """Such as the identity: status 5 of a launch, as of every other verb."""
+    """Such as the identity file: a launch ends with status 5, like every other verb."""
     (tmp_path / "sitecustomize.py").write_text(
         "import orchestrator.command as command\n"
         "def deny(*_): raise PermissionError(13, 'Permission denied', 'id_ed25519')\n"
@@ -61,7 +61,7 @@ def test_an_unreadable_local_file_is_not_blamed_on_a_host(tmp_path: Path, launch
 
 
 def test_an_edit_after_a_detached_launch_affects_only_the_next_launch(tmp_path: Path, launch: Launch) -> None:
-    """A loop of `sed` and `launch --detach` had each run train with the value of the next."""
+    """In a loop of `sed` and `launch --detach` each run used to train with the next one's value."""
     (tmp_path / "sitecustomize.py").write_text(
         "import time, orchestrator.sync.contents as contents\n"
         "read = contents._read\n"
@@ -76,7 +76,7 @@ def test_an_edit_after_a_detached_launch_affects_only_the_next_launch(tmp_path: 
 def test_metrics_are_kept_and_do_not_affect_the_run(tmp_path: Path, launch: Launch) -> None:
     report = """echo '{"kind": "progress", "step": 7, "loss": 0.5}' >> $ORCHESTRATE_REPORT"""
     assert launch("--metrics", "run.prom", "--", "sh", "-c", report).returncode == 0
-    # The keeper writes it once more when it has told the end.
+    # The keeper writes it once more after it has reported the end.
     assert poll(lambda: 'outcome="succeeded"} 1.0\n' in (tmp_path / "run.prom").read_text(), 60)
     assert 'task="worker/0",host="here"} 7.0\n' in (tmp_path / "run.prom").read_text()
     os.mkfifo(tmp_path / "fifo")
@@ -90,7 +90,7 @@ def test_metrics_are_kept_and_do_not_affect_the_run(tmp_path: Path, launch: Laun
 
 
 def test_the_notify_command_runs_without_a_viewer(tmp_path: Path, launch: Launch) -> None:
-    """And no host hears of it."""
+    """Hosts are not involved."""
     (tmp_path / "tell").write_text(
         f"#!/bin/sh\ncat > {tmp_path}/.told && mv {tmp_path}/.told {tmp_path}/told\n"
     )
@@ -141,7 +141,7 @@ def test_pytorch_tasks_use_the_network_interface_of_their_host(tmp_path: Path, l
         assert f"seen: {seen}\n" in ended.stdout.replace("seen:\n", "seen: \n")
 
 
-# --- A launch that was refused is not the newest run ---
+# --- A refused launch is not the newest run ---
 
 
 def test_a_refused_launch_is_not_the_newest_run(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the controller makes of an agent that lies: one error, an ended session, and no harm."""
+"""An agent that sends false messages causes one error and the end of its session, but no harm."""
 
 import contextlib
 import queue
@@ -39,7 +39,7 @@ CRUMBS = "greet(); raw(struct.pack('>II', 2**20, 0))\nwhile True: raw(b' '); tim
 
 @pytest.fixture
 def failed() -> Iterator[list[object]]:
-    """The threads that died of an exception; there are none."""
+    """Threads that died of an exception; the test fails if there are any."""
     dead: list[object] = []
     before, threading.excepthook = threading.excepthook, dead.append
     yield dead
@@ -71,7 +71,7 @@ def session(
 
 
 def told(error: HostError, why: str) -> None:
-    """It is the one error, with what was wrong, short and printable."""
+    """Check for a single error that names the problem, short and printable."""
     assert (error.host, error.kind, error.what) == ("gpu-1", "protocol", "does not speak our protocol")
     assert why in error.why
     assert error.why.isprintable()
@@ -148,7 +148,7 @@ def test_a_reply_is_no_larger_than_its_request_allows(
 def test_an_unread_flood_waits_on_its_node(
     session: Callable[[str], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the reader has taken and nobody looked at stays below a bound, and an answer gets through."""
+    """The reader's unprocessed data stays below a bound, and a reply still gets through."""
     from orchestrator.fleet import session as backlog
     from orchestrator.phases.loop import Loop
 

@@ -1,4 +1,4 @@
-"""Two users of one machine, each with a run: who sees what of whom."""
+"""Two users of one machine, each with a run, and what each can see of the other."""
 
 import json
 import os
@@ -74,14 +74,14 @@ def test_each_host_reports_who_uses_it(desk: Desk) -> None:
             desk.call("stop", "--now", run)
 
     def row(host: str, **cells: str) -> dict[str, Any]:
-        """The one with these cells: others may run tasks on this machine, too."""
+        """Return the row with these cells; other users may also run tasks on this machine."""
         return next(one for one in rows if one["host"] == host and cells.items() <= one.items())
 
     own, other, theirs = row("mine", run=first), row("mine", run=second), row("bobs", run=second)
     assert own["tasks"] == theirs["tasks"] == ["worker/0"]
     assert own["progress"] == "epoch 2/5, step 10/100, loss 0.5000"
     assert own["user"] == theirs["user"] == other["user"] != ""  # who launched it
-    assert row("bobs", run=first)["user"] == own["user"]  # a login may see whose runs the others are
+    assert row("bobs", run=first)["user"] == own["user"]  # a login may see the owners of other runs
     assert abs(theirs["since"] - own["since"]) < 60
     assert other["since"] == pytest.approx(began[second], abs=0.001)  # by the launching machine's clock
     assert f"pid {os.getpid()} " in row("mine", gpus="0")["said"]

@@ -1,4 +1,4 @@
-"""`launch --replay`: what ran, once more, and what is said when that cannot be reproduced."""
+"""`launch --replay` repeats a run, or reports what cannot be reproduced."""
 
 import shutil
 import subprocess
@@ -61,19 +61,19 @@ def test_a_run_can_be_replayed_after_its_code_was_edited(folder: Path) -> None:
     (folder / "code" / "more.py").write_text("")
     again = orchestrator.launch(replay="night")
     assert lines(again) == ["hello numbers"] * 2
-    assert again._folder.read_code() == run._folder.read_code()  # what git said of it, too
+    assert again._folder.read_code() == run._folder.read_code()  # including git's description
     old, new = (one._folder.read_plan() for one in (run, again))
     assert (new.tree, new.data_digest, new.name) == (old.tree, old.data_digest, "night")
     assert [task.argv for task in new.tasks] == [task.argv for task in old.tasks]
 
     shutil.rmtree(folder / "here" / "work" / "trees")
     shutil.rmtree(folder / "there" / "work" / "trees")
-    kept = orchestrator.launch(replay=run.id)  # the code that an earlier replay has fetched
+    kept = orchestrator.launch(replay=run.id)  # the code fetched by an earlier replay
     assert lines(kept) == ["hello numbers"] * 2
     shown = call(["launch", "--replay", run.id, "--dry-run"], folder / "code", folder / "state")
     assert (shown.status, "train.py" in shown.out) == (0, True), shown.err
 
-    asked = orchestrator.launch(replay=again.id, other_ports=True)  # of the hosts of today
+    asked = orchestrator.launch(replay=again.id, other_ports=True)  # from the current hosts
     assert lines(asked) == ["hello numbers"] * 2
     plan = asked._folder.read_plan()
     assert plan.admission.other_ports

@@ -1,4 +1,4 @@
-"""Programs that differ by role: what each task runs, when it ends, and what is refused before it starts."""
+"""Programs that differ by role: each task's program, its end, and errors before the start."""
 
 import json
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ PROGRAMS = {"train.py": WORKER, "evaluate.py": EVALUATOR, "serve.py": SERVICE}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Four hosts that are this machine, two of which train, and a program for each role."""
+    """Four hosts that are this machine, two of which train, with a program for each role."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "code").mkdir()
     monkeypatch.chdir(tmp_path / "code")

@@ -1,4 +1,4 @@
-"""What a person sees of a run in a real terminal; its four tasks print as Keras does."""
+"""A run as a user sees it in a real terminal; its four tasks print like Keras."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.processes import called
 ROOT = Path(__file__).parents[2]
 TASKS = 4
 
-# What Keras 2 draws until the middle of the second epoch; `deaf` ignores TERM.
+# Output of Keras 2 until the middle of the second epoch; `deaf` ignores TERM.
 PROGRAM = r"""
 [ "$1" = deaf ] && trap '' TERM
 echo "Epoch 1/3"
@@ -83,13 +83,13 @@ def launch(house: House, how: str = "", options: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def run(house: House) -> Iterator[str]:
-    """A run that goes on for as long as it is looked at, and whose tasks have said all that they will."""
+    """A run that continues while it is being viewed, and whose tasks have printed everything."""
     run = house.call(*launch(house, options="--detach").split())
     deadline = time.monotonic() + LIMIT
     while any((task.get("epoch"), task.get("step")) != (2, 7) for task in tasks_of(house, run)):
         assert time.monotonic() < deadline
     yield run
-    house.call("stop", "--now", run)  # the newest is another test's
+    house.call("stop", "--now", run)  # the newest run belongs to another test
 
 
 def tasks_of(house: House, run: str) -> list[dict[str, Any]]:
@@ -118,13 +118,13 @@ RULE = "\u2500\u2500 run "
 
 
 def board(lines: list[str]) -> list[str]:
-    """From the line on that sets it apart."""
+    """Return the lines of the board, from its separator on."""
     first = next((n for n, line in enumerate(lines) if line.startswith(RULE)), len(lines))
     return lines[first:]
 
 
 def latest(lines: list[str]) -> list[str]:
-    """The last board: a frame that the terminal had not read when it changed its size is folded above it."""
+    """Return the last board; an unread frame from before a resize may be wrapped above it."""
     return board(lines[max((n for n, line in enumerate(lines) if line.startswith(RULE)), default=0) :])
 
 
@@ -140,7 +140,7 @@ AGE = r"(?:\d+ min )?\d+ s"
 def test_the_board_fits_any_terminal_size(run: str, open_screen: Open, columns: int, rows: int) -> None:
     screen = open_screen(columns, rows)
     screen.run("orchestrate tail -n 5")
-    # What several tasks say alike waits for the others of them: the board may be there before it.
+    # Output shared by tasks is held until all have printed it, so the board may appear first.
     lines = screen.wait(
         lambda lines: is_measured(lines) and any(line.endswith("| Epoch 2/3") for line in lines)
     )
@@ -237,7 +237,7 @@ def test_silent_tasks_are_reported_and_deaf_ones_killed(house: House, open_scree
     def said(lines: list[str]) -> list[str]:
         return [line[:18] for line in lines if " | " in line and line[0] != " "]
 
-    # A second without a word may go by before the first one comes.
+    # A second without output may pass before the first line arrives.
     lines = screen.wait(lambda lines: is_on(lines, "no output from any task for") and len(said(lines)) >= 3)
     assert said(lines) == ["worker/1 gpu-02 | "] * 3
     screen.press("C-c")

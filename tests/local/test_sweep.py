@@ -1,4 +1,4 @@
-"""examples/sweep.py, with a few of its rates: trials on four hosts, at the end one table and one page."""
+"""examples/sweep.py with a few of its rates: trials on four hosts, then one table and one page."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Hosts that are this machine: whose disk is whose, data on the way there, and what is pulled from there."""
+"""Transfers with hosts that are this machine: shared disks, sent data, and pulled files."""
 
 import sys
 from collections.abc import Iterator
