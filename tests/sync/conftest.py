@@ -1,4 +1,4 @@
-"""A session with a real agent behind a real sshd."""
+"""Sessions with a real agent behind a real sshd."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""A host that answers what it likes: listings and contents made by hand, behind the seam of a session."""
+"""A fake host with handmade listings and contents, behind the interface of a session."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ R = TypeVar("R", bound=wire.Reply)
 
 
 class Liar:
-    """Serves one listing and the contents of files; `says` replaces the answer to `files_get`."""
+    """Serves one listing and file contents; `says` replaces the reply to `files_get`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Liar:
         return cast("R", self.request(request, payload))
 
     def _answer(self, request: wire.Request[R], result: dict[str, Any], payload: bytes = b"") -> R:
-        """As a real session reads it."""
+        """Decode the reply as a real session does."""
         try:
             return wire.answer(request, result, payload)
         except wire.ProtocolError as error:
@@ -68,7 +68,7 @@ class Liar:
 
 
 def listing(rows: object) -> bytes:
-    """Rows as a host sends them: a line of JSON each."""
+    """Return rows as a host sends them, one line of JSON each."""
     if isinstance(rows, bytes):
         return rows
     return "\n".join(map(json.dumps, rows if isinstance(rows, list) else [rows])).encode()

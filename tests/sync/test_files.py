@@ -1,4 +1,4 @@
-"""Folders come from hosts and go to hosts as they are, whole or not at all, and only when they differ."""
+"""Folders are copied to and from hosts unchanged, completely or not at all, and only if they differ."""
 
 import concurrent.futures
 import os
@@ -27,7 +27,7 @@ from tests.sync.trees import read_tree
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    """What a training left on a host: 6 MB, with names and times that are odd."""
+    """Training output on a host: 6 MB, with odd names and times."""
     root = tmp_path / "the host's" / "ckpt; echo $HOME"
     noise = random.Random(2)
     for number in range(40):
@@ -48,7 +48,7 @@ def there(tmp_path: Path) -> Path:
 
 
 def seen(root: Path) -> list[Entry]:
-    """All that must be alike; a folder's time and mode are nobody's business."""
+    """Return everything that must match; times and modes of folders do not matter."""
     return [
         one._replace(mtime_ns=0, mode=0) if one.kind != FILE else one
         for one in entries(str(root))
@@ -57,7 +57,7 @@ def seen(root: Path) -> list[Entry]:
 
 
 def content(root: Path) -> dict[str, bytes | str]:
-    """All that crosses to a host: contents, links and who may execute; no empty folders, no times."""
+    """Return everything sent to a host: contents, links, and executable bits; no empty folders or times."""
     return {
         one.path: one.target or (root / one.path).read_bytes() + bytes([one.mode >> 6 & 1])
         for one in entries(str(root))
@@ -66,7 +66,7 @@ def content(root: Path) -> dict[str, bytes | str]:
 
 
 def put(session: Session, local: Path, remote: str) -> bool:
-    """Send a folder as a backup is sent; tell whether anything crossed."""
+    """Send a folder as a backup is sent; return whether anything was sent."""
     return not push(session, read_folder(local), remote, mutable=True).reused
 
 
@@ -150,7 +150,7 @@ def test_too_deep_folders_are_not_treated_as_a_lie_of_the_host(
 def test_a_log_that_grows_during_a_pull_arrives_as_last_listed(
     session: Session, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A live run is pulled: nothing is torn, and nothing is refused for having grown."""
+    """Pulling a live run tears no file, and refuses none because it has grown."""
     ask, log = session.submit, there / "step 1" / "part1"
     rounds: list[bool] = []
 
@@ -167,7 +167,7 @@ def test_a_log_that_grows_during_a_pull_arrives_as_last_listed(
     assert (tmp_path / "results" / "step 1" / "part1").read_bytes() + b"one more line" == log.read_bytes()
     assert rounds == [False, True]
     assert came.files == len(part.entries)
-    assert not pull.choose(session, str(there), [], [str(there)])[0].entries  # as old as what was sent
+    assert not pull.choose(session, str(there), [], [str(there)])[0].entries  # with the time of the sent file
 
 
 @pytest.mark.parametrize("way", ["out", "in"])
@@ -195,7 +195,7 @@ def test_the_chief_s_backup_is_copied_to_the_others(
     again = carry(known, "chief", remote, copy, {"same": "other"}, going_on=known)
     assert [one.reused for one in again.sent.values()] == [True]
 
-    del known["chief"]  # lost: what was carried before is still here
+    del known["chief"]  # lost: the earlier copy is still here
     shutil.rmtree(tmp_path / "other")
     after = carry(known, "chief", remote, copy, going_on=known)
     assert (after.origin, after.giver) == (BackupOrigin.COPY, "")
@@ -253,7 +253,7 @@ def test_nothing_changes_if_the_newest_backup_is_unavailable(
     carried = carry(known, "chief", remote, copy, going_on=known)
     assert (carried.origin, carried.sent, list(carried.failed)) == (BackupOrigin.NOWHERE, {}, ["chief"])
     assert (tmp_path / "other" / "newer").exists()
-    # One that was replaced, and came back in that state, is as good as lost.
+    # A host that was replaced, and returned in that state, counts as lost.
     carried = carry(known, "chief", remote, copy, going_on=["other"])
     assert (carried.origin, list(carried.sent), carried.failed) == (BackupOrigin.COPY, ["other"], {})
     assert content(tmp_path / "other") == content(copy) == before
@@ -262,7 +262,7 @@ def test_nothing_changes_if_the_newest_backup_is_unavailable(
 def test_a_backup_removed_by_a_host_is_not_restored_from_elsewhere(
     sessions: Callable[[int], Session], there: Path, tmp_path: Path
 ) -> None:
-    """Keras removes a backup at the end of training; the others' copies would bring another step back."""
+    """Keras removes a backup at the end of training; copies on other hosts would restore an old step."""
     known = {name: sessions(number % 2) for number, name in enumerate(("chief", "other", "own", "ill"))}
     remote = {"chief": str(there)} | {name: str(tmp_path / name) for name in ("other", "own", "ill")}
     copy, removed = tmp_path / "run" / "backup", tmp_path / "run" / "backup.removed"
@@ -274,7 +274,7 @@ def test_a_backup_removed_by_a_host_is_not_restored_from_elsewhere(
     os.mkfifo(tmp_path / "ill")
     carried = carry(known, "chief", remote, copy, going_on=known)
     assert (carried.origin, list(carried.failed)) == (BackupOrigin.REMOVED, ["ill"])
-    assert seen(copy) == before  # what is still out there has to be known
+    assert seen(copy) == before  # the remaining copies must be known
 
     (tmp_path / "ill").unlink()
     (tmp_path / "kept").rename(tmp_path / "ill")
@@ -287,7 +287,7 @@ def test_a_backup_removed_by_a_host_is_not_restored_from_elsewhere(
     assert carry(known, "chief", remote, copy, going_on=known).origin is BackupOrigin.NOWHERE
 
 
-# --- Folders of this machine arrive as they are, in pieces and by rsync; only what is not there is sent ---
+# --- Local folders arrive unchanged, in pieces and by rsync; only missing parts are sent ---
 
 
 @pytest.fixture
@@ -320,7 +320,7 @@ def arrived(workdir: str, tree: Contents) -> bool:
 
 @pytest.fixture(params=["pieces", "rsync"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Trees are not held as they were read, and what the host has a version of goes by one way."""
+    """Keep no trees in memory, and send files the host has a version of in one way only."""
     if request.param == "rsync":
         request.getfixturevalue("usable_rsync")
     monkeypatch.setattr("orchestrator.sync.contents._KEPT", 0)
@@ -329,7 +329,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def edit(root: Path) -> Contents:
-    """Write a few bytes more to one file, and a new one."""
+    """Append a few bytes to one file, and create another."""
     with (root / "package 1" / "module1.py").open("ab") as file:
         file.write(b"more")
     (root / "new").write_text("new")
@@ -376,7 +376,7 @@ def test_a_file_that_changes_while_being_sent_is_one_clear_error(
         send(session, tree, workdir)
     assert not isinstance(caught.value, HostError), way
     assert caught.value.paths == ("package 1/module1.py",)
-    send(session, again := read_tree(root), workdir)  # and the session lives
+    send(session, again := read_tree(root), workdir)  # and the session stays alive
     assert arrived(workdir, again)
 
 
@@ -428,14 +428,14 @@ MESSAGE = 200_000  # bytes of content in one
 
 
 class CutError(Exception):
-    """The controller is gone at this moment."""
+    """The controller disappears at this moment."""
 
 
 @pytest.mark.parametrize("kind", ["code", "backup", "pull", "fetch"])
 def test_an_interrupted_transfer_resumes_and_sends_nothing_twice(
     session: Session, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut after each of some messages: the next one completes, and what had arrived does not cross again."""
+    """Cut after each of some messages: the next transfer completes, and resends nothing that had arrived."""
     monkeypatch.setattr(sends, "_MESSAGE", MESSAGE)
     monkeypatch.setattr("orchestrator.sync.files.CHUNK", MESSAGE)
     source = tmp_path / "source"
@@ -454,7 +454,7 @@ def test_an_interrupted_transfer_resumes_and_sends_nothing_twice(
         if isinstance(request, wire.StorePut | wire.FilesGet):
             crossed[0] += 1
             if crossed[0] == cut:
-                concurrent.futures.wait(sent, 60)  # otherwise the load decides how many arrive
+                concurrent.futures.wait(sent, 60)  # otherwise the number that arrive depends on the load
                 raise CutError
         if isinstance(request, wire.StorePut):
             crossed[1] += len(payload)
@@ -490,15 +490,15 @@ def test_an_interrupted_transfer_resumes_and_sends_nothing_twice(
         assert everything(target) == everything(source)
         assert hidden(target.parent) == []
         assert not [name for name in hidden(target) if "incoming" in name]
-        assert crossed[1] <= contents.size + 5 * MESSAGE, point  # those that were on their way
+        assert crossed[1] <= contents.size + 5 * MESSAGE, point  # those in transit
 
 
 def test_messages_in_flight_fill_the_channel_s_window() -> None:
-    """On a line of 60 ms, pull was half as fast when a message became a quarter as large."""
+    """With 60 ms latency, pull was half as fast once messages became a quarter as large."""
     assert min(sends._AHEAD * sends._MESSAGE, files._AHEAD * CHUNK) >= connect._WINDOW
 
 
-# --- Event files come as they grow ---
+# --- Event files are copied as they grow ---
 
 EVENTS = "events.out.tfevents.1.gpu-01"
 
@@ -506,7 +506,7 @@ EVENTS = "events.out.tfevents.1.gpu-01"
 def test_growing_remote_files_grow_locally(session: Session, tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     mirror = EventMirror(here, str(there))
-    mirror.catch_up(session)  # the folder is not made yet
+    mirror.catch_up(session)  # the folder does not exist yet
     for name in ("worker/train", "worker/validation", "no events"):
         (there / name).mkdir(parents=True)
     (there / "worker/train" / EVENTS).write_bytes(os.urandom((5 << 20) + 17))  # in pieces

@@ -1,4 +1,4 @@
-"""Which files belong to a tree, with git and without."""
+"""The files that belong to a tree, with git and without."""
 
 import hashlib
 import os
@@ -35,7 +35,7 @@ def paths(tree: Contents) -> list[str]:
 def test_a_file_that_grows_while_it_is_read_has_one_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log beside the code had two for its 8 bytes, and every host refused the manifest."""
+    """A log next to the code used to get two for its 8 bytes, so that every host refused the manifest."""
     log = tmp_path / "run.log"
     log.write_text("a line\n\n")
     real = hashlib.sha256
@@ -124,7 +124,7 @@ def test_an_unreadable_file_is_an_error(root: Path, monkeypatch: pytest.MonkeyPa
     original = Path.open
 
     def refuse(self: Path, *args: object, **more: object) -> object:
-        if self.name == "secret.py":  # root may read everything
+        if self.name == "secret.py":  # root can read everything
             raise PermissionError(13, "Permission denied")
         return original(self, *args, **more)  # type: ignore[call-overload]
 
@@ -146,7 +146,7 @@ def test_an_unreadable_file_is_an_error_before_a_run_waits_for_its_hosts(
 
 
 def test_an_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one of this machine, when the marks of an environment are looked for in it."""
+    """Not an error of this machine, although the search for an environment's files hits it first."""
     write(tmp_path, "a.py", "private/b")
 
     def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,7 +204,7 @@ def test_tracked_files_that_are_ignored_or_deleted(repository: Path) -> None:
 def test_git_settings_in_the_environment_apply(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container sets safe.directory there; a hook's GIT_DIR names another repository."""
+    """A container sets safe.directory there; a hook's GIT_DIR names a different repository."""
     write(repository, "a.py", "a.tmp")
     (tmp_path / "ignored").write_text("*.tmp\n")
     given = {"COUNT": "1", "KEY_0": "core.excludesFile", "VALUE_0": str(tmp_path / "ignored")}
@@ -271,7 +271,7 @@ def test_changes_since_the_tree_was_read(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "edited").write_text("CONTENT OF EDITED"[: len("content of edited")])
     (tmp_path / "removed").unlink()
     (tmp_path / "new-mode").chmod(0o755)
-    write(tmp_path, "added")  # not part of the tree: no reason to stop
+    write(tmp_path, "added")  # not part of the tree, so no reason to fail
     assert tree.changed() == ["edited", "removed"]
 
 
@@ -282,7 +282,7 @@ def test_changes_since_the_tree_was_read(tmp_path: Path, monkeypatch: pytest.Mon
 def test_oversized_trees_are_refused_before_they_are_read(
     root: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, int], most: int, what: str
 ) -> None:
-    """A sparse file of 50 GB was read for minutes, 200,000 files were listed to the last."""
+    """A sparse file of 50 GB used to be read for minutes, and 200,000 files were listed completely."""
     monkeypatch.setattr(listing, "MOST_FILES", most)
     write(root, "train.py")
     for path, length in made.items():

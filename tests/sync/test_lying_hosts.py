@@ -1,4 +1,4 @@
-"""A host that lies gets one error: nothing of ours is read, moved, changed or made, the target included."""
+"""A lying host causes one error: none of our files is read, moved, changed, or created."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ LISTINGS: dict[str, object] = {
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """What is the user's own; whatever the host says, it is as it was at the end."""
+    """The user's own files, which must be unchanged at the end whatever the host sends."""
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh" / "id").write_text("key")
@@ -48,7 +48,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def all_of(root: Path) -> list[object]:
-    """Every name, with all that can change about it."""
+    """Return every path with everything that can change about it."""
     found: list[object] = []
     for place in sorted(root.rglob("*")):
         now = place.lstat()
@@ -124,8 +124,8 @@ def test_two_paths_are_put_in_place_only_once_both_have_arrived(home: Path) -> N
 
 
 def test_a_transfer_larger_than_the_disk_is_not_started(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor what would leave it with next to nothing: other things on this machine write, too."""
-    found = shutil.disk_usage(home)._replace(free=1 << 30)  # the real one changes at any time
+    """Nor a transfer that would nearly fill it: other programs on this machine also write."""
+    found = shutil.disk_usage(home)._replace(free=1 << 30)  # the real value changes at any time
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: found)
     liar = Liar([file("a", (1 << 30) - (256 << 20))])
     with pytest.raises(ClusterError, match="no disk space for"):
@@ -139,7 +139,7 @@ def test_a_folder_replaced_by_a_link_between_pulls_is_not_followed(home: Path) -
     first = Liar([link("d", "e"), folder("e"), file("e/x")], {"e/x": b"x"})
     pull.take(*parts_of(first), to, "run", lambda _: None)
     remove(str(to / "e"))
-    (to / "e").symlink_to(home / ".ssh")  # the worst that can be there: the person's own link
+    (to / "e").symlink_to(home / ".ssh")  # the worst case: the user's own link
     second = Liar([folder("d"), file("d/authorized_keys")], {"d/authorized_keys": b"x"})
     pull.take(*parts_of(second), to, "run", lambda _: None)
     assert os.listdir(home / ".ssh") == ["id"]
@@ -158,7 +158,7 @@ def test_a_folder_replaced_by_a_link_between_backups_is_not_followed(home: Path)
     os.utime(home / ".ssh" / "id", ns=(stamp["mtime_ns"], stamp["mtime_ns"]))
     (home / ".ssh" / "id").chmod(0o644)
     fetch(Liar(rows, {"d/id": b"two"}).session, "/there", copy)
-    assert (copy / "d" / "id").read_text() == "two"  # and not the key, which looks alike
+    assert (copy / "d" / "id").read_text() == "two"  # and not the key, which looks similar
     assert (home / ".ssh" / "id").read_text() == "key"
 
 
@@ -203,11 +203,11 @@ def parts_of(liar: Liar) -> tuple[Conversation, list[Part]]:
 def test_the_pull_record_is_not_written_through_a_link_from_the_host(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host can guess the number of our process, and send links under all names that it may lead to."""
+    """A host can guess our pid, and send links under all temporary names that it implies."""
     monkeypatch.setattr(secrets, "token_hex", lambda _: "0" * 16)
     names = [f"{RECORD}.{suffix}" for suffix in (os.getpid(), "0" * 16)]
     liar = Liar([*(link(name, "mine") for name in names), file("new")], {"new": b"x"})
-    with contextlib.suppress(ClusterError):  # as if it had guessed that, too
+    with contextlib.suppress(ClusterError):  # as if it had guessed that too
         into_pull(liar, home)
     assert (home / "target" / "mine").read_text() == "mine"
 
@@ -233,7 +233,7 @@ def test_something_else_in_place_of_our_folder_is_not_filled(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["a.tfevents", "link/a.tfevents", "link.tfevents"])
 def test_nothing_is_written_through_a_link(name: str, tmp_path: Path) -> None:
-    """Nobody but us makes anything there; if somebody did, it would lead nowhere."""
+    """Only we create files there; a link created by anyone else is not followed."""
     here, outside = tmp_path / "here", tmp_path / "outside"
     here.mkdir()
     outside.mkdir()

@@ -1,4 +1,4 @@
-"""What stays at home: secrets, keys whatever their name, environments, and our own state."""
+"""Files that are never sent: secrets, keys of any name, environments, and our own state."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ SENT = [
 
 @pytest.fixture(params=["plain", "untracked", "tracked"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A folder with one of everything, whatever git says of it."""
+    """A folder with one file of each kind, whatever git ignores."""
     root = tmp_path / "project"
     root.mkdir()
     write(root, *SECRETS, *ENVIRONMENTS, *CACHES, *SENT)

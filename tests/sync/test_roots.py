@@ -1,4 +1,4 @@
-"""Which folder is the code, and which never is."""
+"""The folder that counts as the code, and folders that never do."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_a_named_folder_is_the_root(home: Path) -> None:
 
 
 def test_a_repository_git_cannot_open_is_not_a_plain_folder(tmp_path: Path) -> None:
-    """What it leaves out, data and secrets, would be sent."""
+    """Ignored data and secrets would be sent."""
     project = tmp_path / "pro ject"
     (project / "sub").mkdir(parents=True)
     (project / ".git").write_text("gitdir: /nowhere\n")

@@ -1,4 +1,4 @@
-"""Code as a launch reads it."""
+"""Code trees as a launch reads them."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
