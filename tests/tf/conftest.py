@@ -1,4 +1,4 @@
-"""What the tests of training share: data to train on, and desks with hosts that have TensorFlow."""
+"""Shared parts of the training tests: data, and desks with hosts that have TensorFlow."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Real training processes for tests: started together with a TF_CONFIG each, and never left behind."""
+"""Real training processes for tests, each started with a TF_CONFIG, and none left behind."""
 
 import contextlib
 import fcntl
@@ -21,12 +21,12 @@ from tests.tf.zygote import ENVIRONMENT, PROGRAM
 from tests.training import training_python
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 150.0  # of one gang; the machine may be busy
+PATIENCE = 150.0  # for one gang; the machine may be busy
 
 
 @functools.cache
 def nursery() -> Nursery:
-    """The one of this process: it has 400 MB, and it is made when the first task is asked for."""
+    """Return this process's nursery: it uses 400 MB, and is created for the first task."""
     return Nursery(training_python(), PROGRAM, {**os.environ, **ENVIRONMENT})
 
 
@@ -81,12 +81,12 @@ class Trainee:
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            self.process.send_signal(signal.SIGKILL)  # just forked, it has no group of its own yet
+            self.process.send_signal(signal.SIGKILL)  # just forked, without its own process group yet
         self.process.wait()
 
 
 class Gang:
-    """The tasks of one cluster. Leaving the `with` kills what is still alive."""
+    """The tasks of one cluster. Leaving the `with` kills those still alive."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Gang:
         per_task: Callable[[str], Sequence[str]] = lambda _task: (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """`jobs` counts the tasks by kind (none: one process alone); `start` names those to start (all)."""
+        """`jobs` has the number of tasks by kind (none: one process); `start` names those to start (all)."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._argv = [training_python(), *args]
@@ -139,12 +139,12 @@ class Gang:
             trainee.kill()
 
     def until(self, what: str, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
-        """Wait for a condition while the tasks run; fails with their output when it does not come."""
+        """Wait for a condition while the tasks run; fail with their output if it is never met."""
         if not poll(condition, patience):
             raise AssertionError(f"not within {patience:g} s: {what}\n{self.tails()}")
 
     def wait(self, *names: str, patience: float = PATIENCE) -> dict[str, int]:
-        """The exit codes of these tasks (all), once they have ended."""
+        """Wait for these tasks (all), and return their exit codes."""
         asked = [self.tasks[name] for name in names] or list(self.tasks.values())
         self.until(
             f"the end of {[task.name for task in asked]}",
@@ -154,10 +154,10 @@ class Gang:
         return {task.name: task.process.wait() for task in asked}
 
     def finish(self, *names: str) -> list[dict[str, Any]]:
-        """The results of these tasks (all), which must end with status 0."""
+        """Wait for these tasks (all), which must end with status 0, and return their results."""
         codes = self.wait(*names)
         assert set(codes.values()) == {0}, f"{codes}\n{self.tails()}"
-        # They leave together: none sees the cluster break.
+        # They are killed together: none sees the cluster break.
         assert not any("Abort" in self.tasks[name].text for name in codes), self.tails()
         return [self.tasks[name].result for name in codes]
 
@@ -174,7 +174,7 @@ def words(line: str) -> list[str]:
 
 
 def called(folder: Path, module: str, *args: str) -> str:
-    """What a module of ours prints in the Python that trains; it must end with status 0."""
+    """Run one of our modules with the training Python; return its output; it must end with status 0."""
     argv = [training_python(), "-m", module, *args]
     asked = Trainee(module, argv, {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}, folder)
     assert asked.process.wait() == 0, asked.text
@@ -182,7 +182,7 @@ def called(folder: Path, module: str, *args: str) -> str:
 
 
 def compare(one: Path, other: Path) -> dict[str, Any]:
-    """How far the newest checkpoints of two folders are apart; see weights.py."""
+    """Return the difference between the newest checkpoints of two folders; see weights.py."""
     said = called(other.parent, "tests.tf.weights", str(one), str(other))
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
@@ -190,7 +190,7 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def once(factory: pytest.TempPathFactory, name: str) -> Iterator[Path]:
-    """Give a folder that the workers of a session share: the first one fills it, the others wait."""
+    """Return a folder that a session's workers share: the first one fills it while the others wait."""
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
     folder = factory.getbasetemp().parent / f"{name}-{session}"
     folder.mkdir(exist_ok=True)

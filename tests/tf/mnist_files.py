@@ -1,4 +1,4 @@
-"""The four original files of MNIST, smaller and of random numbers; and a server that has them."""
+"""Smaller versions of MNIST's four files with random numbers, and a server for them."""
 
 import functools
 import gzip
@@ -24,7 +24,7 @@ def make(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Served:
-    """A server of this machine that has the files; it gives none before it is told to."""
+    """A local server for the files, which serves none until it is released."""
 
     url: str
     fetched: list[str]  # so far
@@ -43,7 +43,7 @@ def served(folder: Path) -> Iterator[Served]:
             super().do_GET()
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Log nothing."""
 
     handler = functools.partial(Handler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -1,5 +1,5 @@
-"""Run by the training Python: writes scikit-learn's digits in the form that the tests read:
-`mnist/` is a prepared set of tensorflow-datasets by that name.
+"""Run by the training Python: writes scikit-learn's digits in the format that the tests read:
+`mnist/` is a prepared data set of tensorflow-datasets with that name.
 """
 
 import sys

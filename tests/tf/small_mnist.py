@@ -1,8 +1,8 @@
-"""Run by the training Python in place of our programs: the real MNIST set, with the files of `mnist_files`.
+"""Run by the training Python in place of our programs: the MNIST data set with the files of `mnist_files`.
 
     python -m tests.tf.small_mnist FILES URL OPTION ...
 
-Tells tensorflow-datasets the files' sizes and checksums, and that they lie at URL; then runs worker_entry.
+Gives tensorflow-datasets the sizes, checksums, and URL of the files, then runs worker_entry.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Data that are not there: they are fetched, or it is one error."""
+"""Missing data is fetched, or causes one error."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_missing_data_is_one_error_with_suggestions(tmp_path: Path, options: str
 
 
 def test_missing_data_is_fetched_once_per_disk_before_training(tmp_path: Path) -> None:
-    """From a server of this machine, with tensorflow-datasets' own code; two tasks share the disk."""
+    """From a local server, with tensorflow-datasets' own code; two tasks share the disk."""
     files = tmp_path / "files"
     mnist_files.make(files)
     asked = ["--data-dir", str(tmp_path / "data"), "--validate"]
@@ -52,11 +52,11 @@ def test_missing_data_is_fetched_once_per_disk_before_training(tmp_path: Path) -
     assert other["step"] == "waits for another process that is downloading it to this disk"
 
 
-# --- A set that was sent ---
+# --- A data set that was sent ---
 
 LIMIT = 240.0
 
-# As people write it: nothing in it knows of orchestrate.
+# A typical script, without any reference to orchestrate.
 SCRIPT = """
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -83,7 +83,7 @@ def test_an_unchanged_script_trains_on_a_sent_data_set(desk: Desk, prepared: Pat
     viewer = desk.launch("--", script, XDG_CACHE_HOME=cache).ended(limit=LIMIT)
     assert viewer.stdout.count("TRAINED on 1437 examples in 1 files") == 2, viewer.stdout
 
-    # The program that comes along finds it too, and nothing is sent again.
+    # The bundled program also finds it, and nothing is sent again.
     again = desk.launch("--json", "--", "--epochs", "1", "--batch-size", "32", XDG_CACHE_HOME=cache).ended(
         limit=LIMIT
     )

@@ -1,6 +1,6 @@
 """Every synchronous strategy, in both loops, trains the model that one process trains.
 
-Same global batch, seed and data; the bound is that of sums in another order.
+Same global batch, seed, and data; the tolerance allows for sums in a different order.
 """
 
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from tests.tf.gang import Gang, compare, once, words, worker_entry
 
-TOLERANCE = 1e-5  # of weights near 0.1 that moved by up to 0.2; seen: 3e-6
+TOLERANCE = 1e-5  # for weights near 0.1 that moved by up to 0.2; observed: 3e-6
 SAME = words("--dataset digits --learning-rate 0.1 --epochs 2 --steps-per-epoch 5")
 
 CASES: dict[str, tuple[dict[str, int], str]] = {
@@ -51,7 +51,7 @@ def test_the_weights_equal_those_of_one_process(tmp_path_factory: pytest.TempPat
     assert len({result["digest"] for result in results}) == 1, "the tasks hold different weights"
     for result in results:
         assert result["steps"] == 10
-        # The loss that a task prints is that of all tasks together.
+        # The loss that a task prints is that of the whole cluster.
         assert result["test_accuracy"] == pytest.approx(reference["test_accuracy"], abs=1e-6)
     custom = "custom" in case
     if not custom:

@@ -1,4 +1,4 @@
-"""The examples run as they are, knowing nothing of us; and they stay short."""
+"""The examples run unchanged, do not refer to us, and stay short."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.ssh.runs.desk import Desk
 from tests.tf.gang import PATIENCE, ROOT, Gang
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))  # tests/frameworks runs those of PyTorch and JAX
-# What `orchestrate` sets for a script that is brought to it.
+# Variables that `orchestrate` sets for a user's script.
 GIVEN = {"TF_USE_LEGACY_KERAS": "1", "grpc_proxy": ""}
 
 
@@ -42,7 +42,7 @@ def test_the_mirrored_example_on_one_machine(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_parameter_servers_run_unchanged_under_launch(three: Desk) -> None:
-    """Workers and ps never end by themselves; when the chief is done, stopping them is success."""
+    """Workers and ps never end by themselves; once the chief is done, stopping them is a success."""
     three.give_roles("chief", "worker", "ps")
     three.launch("--", three.example("parameter_server.py")).ended(limit=PATIENCE)
     (chief,) = (three.run_folder() / "logs" / "1").glob("chief-0.log")

@@ -1,4 +1,4 @@
-"""The same training by a launch, as pods and under mpirun: the tasks end with the same weights."""
+"""The same training by a launch, as pods, and under mpirun ends with the same weights."""
 
 import base64
 import os
@@ -29,7 +29,7 @@ def digests(text: str) -> list[str]:
 
 
 def launched(desk: Desk) -> str:
-    """The weights of a launch."""
+    """Launch, and return the weights."""
     program = (desk.project / desk.example("fit.py")).read_text()
     viewer = desk.launch("--", desk.script("fit.py", short(program))).ended(limit=PATIENCE)
     found = digests(viewer.stdout)
@@ -46,7 +46,7 @@ def exported(desk: Desk) -> list[dict[str, Any]]:
 
 
 class Kubelet:
-    """Starts the pods of a Job as a kubelet would; all on this machine, so each name gets a port instead."""
+    """Starts a Job's pods like a kubelet, but all on this machine, so that each name becomes a port."""
 
     def __init__(self, folder: Path, config_map: dict[str, Any], job: dict[str, Any]) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Kubelet:
         self.ports = free_ports(self.count)
 
     def volume(self, mount: dict[str, Any], pod: Path) -> Path:
-        """Make the volume of a mount; all files of a ConfigMap lie behind one link."""
+        """Create the volume of a mount; all files of a ConfigMap are behind one link."""
         volume = next(one for one in self.pod["volumes"] if one["name"] == mount["name"])
         folder = pod / str(volume["name"])
         (folder / "..1").mkdir(parents=True)

@@ -1,10 +1,10 @@
-"""A real gang that waits in a collective for one task that sleeps: the sleeper is named."""
+"""Real tasks that wait in a collective for one that sleeps: the sleeper is named."""
 
 import json
 
 from tests.ssh.runs.desk import Desk, until
 
-LIMIT = 150.0  # seconds; three tasks share what cores there are
+LIMIT = 150.0  # seconds; three tasks share the available cores
 
 SLEEPER = """
 import json, os, time
@@ -45,7 +45,7 @@ def test_a_sleeping_task_that_blocks_a_collective_is_named(three: Desk) -> None:
     def found() -> bool:
         asked = three.start("stacks", "--json").ended()
         said = json.loads(asked.stdout)["found"]
-        print(said)  # what a failure is read by
+        print(said)  # for reading a failure
         return bool(said == expected)
 
     until("all have come to where they stay", found)

@@ -1,4 +1,4 @@
-"""The whole of `launch` with real training, on real SSH servers."""
+"""A complete `launch` with real training on real SSH servers."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk
 from tests.tf.gang import words
 
-LIMIT = 150.0  # seconds; four tasks share what cores there are
+LIMIT = 150.0  # seconds; four tasks share the available cores
 
 
 def results(desk: Desk) -> list[dict[str, Any]]:
@@ -28,15 +28,15 @@ def test_the_tutorials_parameters_with_all_phases(desk: Desk) -> None:
     assert len(found) == 2
     assert len({result["digest"] for result in found}) == 1
     assert {result["steps"] for result in found} == {15}
-    # What is shown while it trains is the loss of the global batch (2.3 for a guess), not a sum of tasks.
+    # The displayed loss is that of the global batch (2.3 for guessing), not a sum over tasks.
     losses = [event["loss"] for event in desk.named("TaskProgressed") if event["loss"] is not None]
-    assert losses  # other events hold what Keras prints beside it
+    assert losses  # other events hold the rest of Keras' output
     assert all(1.5 < loss < 3.0 for loss in losses)
     desk.logs_are_identical(desk.run_id())
     validated = desk.named("HostValidated")
     assert {event["host"] for event in validated} == {host.name for host in desk.cluster.hosts}
     assert all(event["steps_per_second"] > 0 and event["dataset"] for event in validated)
-    pairs = desk.named("PairReported")  # for the report; on the terminal each host says who reaches it
+    pairs = desk.named("PairReported")  # for the report; the terminal shows reachability per host
     assert [pair["tcp"] for pair in pairs] == [True] * 4
     reached = [event for event in desk.named("CheckReported") if event["check"] == "reach"]
     assert {event["level"] for event in reached} == {"ok"}
@@ -46,7 +46,7 @@ def test_the_tutorials_parameters_with_all_phases(desk: Desk) -> None:
 
 
 def test_the_death_of_one_task_ends_an_unchanged_tutorial_script(desk: Desk) -> None:
-    """It knows nothing of us; a peer that dies must not leave the others waiting."""
+    """The script does not refer to us; the death of a peer must not leave the others waiting."""
     text = (desk.project / desk.example("fit.py")).read_text()
     assert "orchestrat" not in text.replace("orchestrate launch", "")
     desk.script("main.py", re.sub(r"epochs=\d+", "epochs=100_000", text))
@@ -58,7 +58,7 @@ def test_the_death_of_one_task_ends_an_unchanged_tutorial_script(desk: Desk) -> 
     (ended,) = desk.named("RunEnded")
     assert ended["cause_task"] == "worker/1"
     assert "SIGKILL" in ended["cause"]
-    # failure_grace is 2 s; TensorFlow itself bears a peer's silence for 8 to 10.
+    # failure_grace is 2 s; TensorFlow itself tolerates a silent peer for 8 to 10 s.
     assert desk.ended_after("worker/1", run) < 8.0
     desk.nothing_is_left(run)
 

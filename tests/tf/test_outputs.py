@@ -1,4 +1,4 @@
-"""What `fit` leaves behind with a chief and a worker: each file once, all the same model."""
+"""Files written by `fit` with a chief and a worker: each once, all with the same model."""
 
 from pathlib import Path
 
@@ -28,6 +28,6 @@ def test_each_file_is_written_once_by_one_task(tmp_path: Path) -> None:
     assert len(list(board.rglob("events.out.tfevents.*"))) == 1
     assert not list(tmp_path.rglob("workertemp_*"))
     assert (exported / "saved_model.pb").is_file()
-    # Checkpoints are each task's own, so that any machine may be lost.
+    # Each task has its own checkpoints, so that any machine may be lost.
     assert sorted(path.name for path in checkpoints.iterdir()) == ["chief-0", "worker-0"]
     assert len(list((checkpoints / "chief-0").glob("step-*.index"))) == 2

@@ -1,4 +1,4 @@
-"""Chief, workers and ps: both loops, a worker replaced in mid-run, a stop and a restart, and a good end."""
+"""Chief, workers, and ps: both loops, a worker replaced during the run, a stop, a restart, and success."""
 
 import re
 import signal
@@ -40,8 +40,8 @@ def test_fit_survives_losing_one_worker_and_all_of_them(tmp_path: Path) -> None:
         chief = second["chief/0"]
         found = re.search(r"continues at step (\d+)", chief.text)
         assert found
-        # The steps since the last save are done again, and no more.
-        assert int(found[1]) >= at_least - 10 + 1  # killed in a save, it goes on from the one before
+        # Only the steps since the last save are repeated.
+        assert int(found[1]) >= at_least - 10 + 1  # killed during a save, it resumes from the previous one
         assert chief.result["steps"] == epochs * 23
         assert chief.result["test_accuracy"] > 0.8
         assert (tmp_path / "exported" / "saved_model.pb").is_file()
@@ -54,12 +54,12 @@ def test_the_coordinator_loop_stops_resumes_and_ends_all_tasks(tmp_path: Path) -
         first.until("the first step", lambda: chief.step > 0)
         for task in first.tasks.values():
             task.signal(signal.SIGTERM)
-        # The ps tasks hold the weights: they must not obey before the chief has saved them.
+        # The ps tasks hold the weights, so they must not stop before the chief has saved them.
         assert first.wait() == {"chief/0": SAVED, **dict.fromkeys(SERVERS, 0)}, first.tails()
         found = re.search(r"saved at step (\d+)", chief.text)
         assert found
         step = int(found[1])
-    epochs = step // 23 + 8  # it was stopped at once: enough to learn something
+    epochs = step // 23 + 8  # it was stopped early: enough to learn something
     with Gang(tmp_path / "second", [*training, "--epochs", str(epochs)], jobs=CLUSTER) as gang:
         assert set(gang.wait().values()) == {0}, gang.tails()
         assert f"continues at step {step + 1}" in gang["chief/0"].text

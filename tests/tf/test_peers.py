@@ -1,4 +1,4 @@
-"""Programs of TensorFlow whose tasks train separate models, connected or not."""
+"""TensorFlow programs whose tasks train separate models, connected or not."""
 
 import pytest
 
@@ -30,7 +30,7 @@ for epoch in range(8):
     time.sleep(0.5)
 """
 SEVERAL, ONE = "strategy = tf.distribute.{}()".format, "tf.name_scope('x')"
-# How a program begins, where its model is made, and whether the tasks are connected, where they train apart.
+# Start of a program, the scope of its model, and whether its separately training tasks are connected.
 PROGRAMS: dict[str, tuple[str, str, bool | None]] = {
     "in the scope": (SEVERAL("MultiWorkerMirroredStrategy"), "strategy.scope()", None),
     "outside the scope": (SEVERAL("MultiWorkerMirroredStrategy"), ONE, True),
@@ -43,7 +43,7 @@ PROGRAMS: dict[str, tuple[str, str, bool | None]] = {
     ),
     "DTensor without its variables": (DTENSOR, "", False),
 }
-# tests/scripts has programs in the scope, which are not reported.
+# tests/scripts has programs that use the scope, which are not reported.
 IN_THE_SUITE = ("outside the scope",)
 
 

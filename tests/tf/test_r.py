@@ -1,4 +1,4 @@
-"""R through reticulate: alone, two R tasks, and R beside Python, which must hold the same weights."""
+"""R through reticulate: one task, two R tasks, and R with Python, which must end with equal weights."""
 
 import os
 import re
@@ -31,14 +31,14 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def ended_with(text: str) -> dict[str, tuple[str, float]]:
-    """The weights' digest and the accuracy that each task printed."""
+    """Return the weights' digest and the accuracy printed by each task."""
     found = re.findall(r"(\w+/\d): weights (\w{16}), accuracy (0\.\d+)$", text, re.MULTILINE)
     return {task: (digest, float(accuracy)) for task, digest, accuracy in found}
 
 
 @pytest.mark.soak
 def test_two_r_tasks_share_a_data_set_of_one_file(desk: Desk, prepared: Path) -> None:
-    """One file for two tasks is what the R tutorial fails on ("error when consuming dataset")."""
+    """The R tutorial fails with one file for two tasks ("error when consuming dataset")."""
     viewer = desk.start(
         "launch", "--hosts", str(desk.hosts), "--no-validate", "--", "mnist.R", str(prepared)
     ).ended(limit=LIMIT)
@@ -46,12 +46,12 @@ def test_two_r_tasks_share_a_data_set_of_one_file(desk: Desk, prepared: Path) ->
     assert set(found) == {"worker/0", "worker/1"}
     assert len({digest for digest, _ in found.values()}) == 1
     checks = {(check["check"], check["level"], check["found"]) for check in desk.named("CheckReported")}
-    assert ("r", "ok") in {(check, level) for check, level, _ in checks}, checks  # numpy fits, too
+    assert ("r", "ok") in {(check, level) for check, level, _ in checks}, checks  # numpy is compatible too
 
 
 @pytest.mark.soak
 def test_an_r_task_and_a_python_task_train_one_model(desk: Desk) -> None:
-    """Each in an environment of its own: numpy 1 for R, numpy 2 for Python."""
+    """Each in its own environment: numpy 1 for R, numpy 2 for Python."""
     r, python = desk.cluster.hosts
     head, first, second = desk.hosts.read_text().split("[[host]]")
     second = second.replace(r_python(), training_python())

@@ -1,4 +1,4 @@
-"""A training that is interrupted, loses a machine, and ends as if nothing had happened."""
+"""Training that is interrupted, loses a machine, and ends as if nothing had happened."""
 
 import os
 import random
@@ -23,7 +23,7 @@ FAST = {"pauses": [0.05], "host_return": 1.0}
 
 @pytest.fixture
 def desk(three: Desk) -> Desk:
-    """Two hosts that train, and a spare one; no folder is shared."""
+    """Two training hosts and a spare, without shared folders."""
     hosts = [replace(host, spare=number == 2) for number, host in enumerate(three.cluster.hosts)]
     three.write_hosts(hosts, job="[job]\nhost_timeout = 2\n")
     return three
@@ -34,7 +34,7 @@ def results(desk: Desk, run: str) -> list[dict[str, Any]]:
 
 
 def saved(desk: Desk, run: str, number: int, slug: str) -> int:
-    """The newest step that a task has saved."""
+    """Return the newest step saved by a task."""
     folder = desk.node_work(desk.cluster.hosts[number], run) / "checkpoints" / slug
     found = [re.fullmatch(r"step-(\d+)\.index", path.name) for path in folder.glob("*.index")]
     return max((int(match[1]) for match in found if match), default=0)
@@ -42,7 +42,7 @@ def saved(desk: Desk, run: str, number: int, slug: str) -> int:
 
 @pytest.mark.soak
 def test_interrupted_and_uninterrupted_training_end_with_equal_weights(desk: Desk, tmp_path: Path) -> None:
-    """A task is killed, then the first machine is lost: the spare gets the checkpoint from the other one."""
+    """A task is killed, then the first machine is lost: the spare gets the other machine's checkpoint."""
     with Gang(tmp_path / "undisturbed", worker_entry(*TRAINING), jobs={"worker": 2}) as whole:
         (expected,) = {result["digest"] for result in whole.finish()}
 
@@ -74,7 +74,7 @@ def _first_step(desk: Desk, run: str, attempt: str) -> int:
     return int(found[1]) if found else 1
 
 
-# --- `launch --continue` after Keras' BackupAndRestore: at the epoch where it was stopped ---
+# --- `launch --continue` after Keras' BackupAndRestore: at the epoch of the stop ---
 
 FIT = """
 import time
@@ -100,7 +100,7 @@ model.fit(
 
 
 def epochs(desk: Desk, run: str) -> dict[str, list[tuple[int, int]]]:
-    """The epochs that each task has begun, with the optimizer's step."""
+    """Return the epochs started by each task, with the optimizer's step."""
     return {
         path.stem: [(int(a), int(b)) for a, b in re.findall(r"epoch (\d+) step (\d+)", path.read_text())]
         for path in (desk.run_folder(run) / "logs").rglob("*.log")

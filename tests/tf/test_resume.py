@@ -1,4 +1,4 @@
-"""A training that was stopped or killed goes on as if nothing had happened: no step more, no bit else."""
+"""Stopped or killed training resumes as if nothing had happened: no extra step, bit-identical results."""
 
 import re
 import shutil
@@ -32,7 +32,7 @@ def gang(
 
 @dataclass(frozen=True)
 class Uninterrupted:
-    """Two tasks that did all steps at once."""
+    """Two tasks that ran all steps without interruption."""
 
     digest: str
     checkpoints: Path
@@ -96,7 +96,7 @@ def test_training_resumes_from_the_other_task_s_copy_after_losing_the_leader_s_m
         assert len(at) == 1
         assert at.pop() % 5 == 1, "not after a multiple of --save-every"
         assert [(one["steps"], one["digest"]) for one in results] == uninterrupted.ends
-    # All is done: a third start trains nothing and says the same.
+    # Everything is done: a third start trains nothing and reports the same.
     with gang(tmp_path / "third", own, jobs=TWO) as third:
         results = third.finish()
         assert [(one["steps"], one["digest"]) for one in results] == uninterrupted.ends
@@ -105,13 +105,13 @@ def test_training_resumes_from_the_other_task_s_copy_after_losing_the_leader_s_m
 
 @pytest.mark.soak
 def test_a_single_task_survives_kill_and_term(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
-    """The first is killed between or in two of its saves, the second told to stop, the third ends."""
+    """The first start is killed during or between saves, the second is stopped, and the third finishes."""
 
     def folder(_task: str) -> Path:
         return tmp_path / "checkpoints"
 
     options = words("--strategy mirrored --devices cpu:0,cpu:1 --loop custom --save-every 1")
-    half = words("--epochs 2")  # however late the kill comes, there is something left to do
+    half = words("--epochs 2")  # however late the kill arrives, some steps remain
     with gang(tmp_path / "first", folder, *options, *half, jobs={}) as first:
         kept = folder("") / "worker-0"
         first.until("a checkpoint", (kept / "checkpoint").exists)

@@ -1,4 +1,4 @@
-"""A task that waits with TensorFlow imported has not touched CUDA; it becomes the task that trains."""
+"""A standby that has imported TensorFlow has not touched CUDA, and becomes the training task."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""One task alone: in the check of a node, with the job's data, and in a cluster that cannot form."""
+"""A single task: in a node's validation, with the job's data, and in a cluster that cannot form."""
 
 import time
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_validation_trains_alone_with_the_job_s_data(tmp_path: Path) -> None:
 
 
 def test_a_host_is_validated_once_per_framework(desk: Desk) -> None:
-    """Whatever Keras they want, and on however many hosts; one of no framework is not."""
+    """Whatever Keras they need, on any number of hosts; a program without a framework is not validated."""
     first, second = (host.name for host in desk.cluster.hosts)
     keras = "if False:\n    import keras, tensorflow\n    keras.ops.abs(0)"
     programs = {
@@ -41,7 +41,7 @@ def test_a_host_is_validated_once_per_framework(desk: Desk) -> None:
         desk.script(name, text)
 
     def launched(*words: str) -> tuple[set[str], set[str]]:
-        """The hosts that trained alone, and those that had before."""
+        """Launch; return the validated hosts, and those with an earlier validation."""
         options = ("--hosts", str(desk.hosts), "--skip-preflight")
         desk.start("launch", *options, *words).ended(limit=LIMIT)
         stood = (host for event in desk.named("ValidationStood") for host in event["hosts"])
@@ -65,4 +65,4 @@ def test_a_cluster_that_does_not_form_ends_in_time(tmp_path: Path, started: str)
     with Gang(tmp_path, IMPATIENT, jobs=THREE, start=[started]) as gang:
         at = time.monotonic()
         assert gang.wait() == {started: 1}
-        assert time.monotonic() - at < 3 + 15 + 30  # the time-out, what comes after it, a busy machine
+        assert time.monotonic() - at < 3 + 15 + 30  # the timeout, the cleanup, and a busy machine

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 def variables(folder: str) -> dict[str, Any]:
-    """Weights and optimizer of the newest checkpoint in any task's folder."""
+    """Return weights and optimizer state of the newest checkpoint in any task's folder."""
     found = [tf.train.latest_checkpoint(str(sub)) for sub in Path(folder).glob("*/")]
     newest = max(filter(None, found), key=lambda path: int(path.rpartition("-")[2]))
     reader = tf.train.load_checkpoint(newest)

@@ -1,7 +1,7 @@
-"""The process that has imported TensorFlow, and what becomes of those that tests/command.py forks from it.
+"""A process that has imported TensorFlow, from which tests/command.py forks the training tasks.
 
-An import of TensorFlow takes three seconds of a core, and the tests start more than a hundred tasks. What is
-forked is a process of its own in a session of its own. Imported by the Python that trains, too.
+Importing TensorFlow takes three seconds of CPU time, and the tests start more than a hundred tasks. Each task
+is a separate process in its own session. This module is also imported by the training Python.
 """
 
 import os
@@ -16,7 +16,7 @@ PROGRAM = "from tests.tf.zygote import serve; serve()"
 
 
 def serve() -> None:
-    """Fork for each request, and be the process that `python -m MODULE ARGS` would have been there."""
+    """Fork for each request, and act as `python -m MODULE ARGS` in the child."""
     import numpy as np
     import tensorflow as tf
 
