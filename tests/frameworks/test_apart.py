@@ -1,4 +1,4 @@
-"""Programs as people copy them to several hosts, each of which then trains alone."""
+"""Programs that users copy to several hosts, where each then trains separately."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""PyTorch, JAX and Keras 3 on several tasks: equal weights, killed and continued; who raises first."""
+"""PyTorch, JAX, and Keras 3 on several tasks: equal weights, kills and restarts, and the first failure."""
 
 import os
 import re
@@ -18,7 +18,7 @@ EXAMPLES = [
 
 
 def weights(desk: Desk, attempt: str) -> list[str]:
-    """The digest that each task prints at its end, by rank."""
+    """Return the digest that each task prints at its end, by rank."""
     logs = [path.read_text() for path in sorted((desk.run_folder() / "logs" / attempt).glob("worker-?.log"))]
     ends = [re.search(rf"rank (\d) of {len(logs)}: weights (\w{{16}})$", log, re.MULTILINE) for log in logs]
     assert [match and match[1] for match in ends] == [str(rank) for rank in range(len(logs))], logs
@@ -62,7 +62,7 @@ def test_a_killed_training_continues_and_all_tasks_end_with_equal_weights(
     assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
     assert "worker/2 on rehearsal-03 was killed by SIGKILL" in viewer.stderr, viewer.stderr
     (found,) = set(weights(desk, "2"))
-    if example == "jax_mnist.py":  # DistributedDataParallel, for one, sums in another order in its first step
+    if example == "jax_mnist.py":  # DistributedDataParallel sums in a different order in its first step
         assert found == expected
     again = (desk.run_folder() / "logs" / "2" / "worker-1.log").read_text()
     assert not re.search(r"[Ee]poch 1\b", again)
@@ -95,7 +95,7 @@ for step in range(10**6):
     [
         ("torch_desk", TORCH, 2, ("--",)),
         pytest.param("torch_desk", TORCH, 1, ("--", "torchrun"), marks=pytest.mark.soak),
-        ("jax_desk", JAX, 0, ("--",)),  # its process is the coordinator of all; tests/slurm has another one
+        ("jax_desk", JAX, 0, ("--",)),  # its process is the coordinator; tests/slurm covers another one
     ],
     ids=["torch", "torchrun", "jax"],
 )

@@ -1,4 +1,4 @@
-"""Launchers, trainers and contracts, each with a program as its documentation writes it, on two hosts."""
+"""Launchers, trainers, and contracts, each with a program from its documentation, on two hosts."""
 
 import re
 
@@ -22,7 +22,7 @@ del model, optimizer
 gc.collect()  # otherwise gloo's threads abort Python's exit in one of six runs on a busy machine
 dist.destroy_process_group()
 """
-# Python's exit, which gloo's threads may abort, is left out for those that cannot free what these hold.
+# Programs that cannot release gloo's threads skip Python's exit, which these may abort.
 END = """
 import os
 os._exit(0)
@@ -144,7 +144,7 @@ jax.distributed.initialize(
 total = multihost_utils.process_allgather(jnp.ones(1) * (jax.process_index() + 1)).sum()
 print(f"rank {jax.process_index()} of {jax.process_count()}: {float(total):.6f}", flush=True)
 """
-# Of every rank: one that goes on is restarted while its peer may already call the address that it had before
+# From every rank: a surviving rank is restarted while its peer may already connect to its old address
 # ("connectFullMesh failed").
 HICCUP = """
 import os
