@@ -1,7 +1,7 @@
-"""Machines that share nothing but a switch: network namespaces, each with an interface and an agent.
+"""Machines that share only a switch: network namespaces, each with an interface and an agent.
 
-Real packets, real filters, real addresses, and four of them in a quarter of a second. What needs more than a
-network (another disk, another user, sshd) is a matter of `tests/cluster`.
+Packets, filters, and addresses are real, and four machines start in a quarter of a second. Faults that need
+more than a network (another disk, another user, sshd) belong in `tests/cluster`.
 """
 
 import os
@@ -26,7 +26,7 @@ from tests.unit import plans
 
 NAMES = ("h1", "h2", "h3", "h4")
 PORT = 2222
-PATIENCE = 0.8  # seconds for a connection; the kernel of a healthy neighbour answers in one millisecond
+PATIENCE = 0.8  # seconds for a connection; a healthy neighbor's kernel responds within a millisecond
 _WRAPPER = """#!/bin/sh
 # The login of {name}: whatever a row wants of it first, then its network.
 cd {folder}
@@ -39,14 +39,14 @@ MOUNT= TMPFS= OPTIONS=size=150m
     nsenter --net=/run/netns/{space} '{python}' "$@"
 exec nsenter --net=/run/netns/{space} '{python}' "$@"
 """
-# The Python that trains: of a virtual environment, as pip may install into it, with packages of its own.
+# The training Python: a virtual environment, so that pip may install into it, with its own packages.
 _TRAINS = """#!/bin/sh
 PYTHONPATH={folder}/{name}.site exec '{folder}/venv/bin/python' "$@"
 """
 
 
 def missing() -> str:
-    """Why there can be no such machines here, "" when there can."""
+    """Return why such machines cannot be created here, "" if they can."""
     if os.getuid() != 0:
         return "network namespaces need root"
     for program in ("ip", "iptables", "nsenter"):
@@ -58,7 +58,7 @@ def missing() -> str:
 
 
 class Ground:
-    """Four machines on a switch, 10.77.0.1 to 10.77.0.4, and a gateway that is none of them."""
+    """Four machines on a switch, 10.77.0.1 to 10.77.0.4, and a separate gateway."""
 
     gateway = "10.77.0.254"
 
@@ -106,7 +106,7 @@ class Ground:
         """Run a script in which `on h1 COMMAND` runs on a machine."""
         on = (
             f"on() {{ space={self._mark}-$1; shift; "
-            # Some iptables have one lock for all networks of a machine: another worker's tests use them too.
+            # Some iptables versions have one lock for all networks of a machine, which other workers use too.
             '[ "$1" != iptables ] || { shift; set -- iptables -w "$@"; }; '
             'nsenter --net=/run/netns/$space "$@"; }\n'
         )
@@ -114,7 +114,7 @@ class Ground:
         assert done.returncode == 0, f"{script}\n{done.stderr}"
 
     def reset(self) -> None:
-        """As good as new."""
+        """Undo all faults."""
         lines = []
         for number, name in enumerate(NAMES, 1):
             script = f"""
@@ -143,12 +143,12 @@ class Ground:
         return replace(made, **changes)
 
     def login(self, name: str, script: str) -> None:
-        """What the login of a machine does before anything else."""
+        """Set commands that a machine's login runs first."""
         (self.folder / f"{name}.login").write_text(script + "\n")
         self.disconnect()
 
     def disconnect_changed(self, hosts: Sequence[Host]) -> None:
-        """An entry that has another agent than before needs a new connection."""
+        """Disconnect hosts whose changed entry needs a different agent."""
         sessions = self._fleet.sessions if self._fleet is not None else {}
         known = {name: session.host for name, session in sessions.items()}
         if any(host.name in known and known[host.name].agent_python != host.agent_python for host in hosts):

@@ -1,4 +1,4 @@
-"""Faults: how each is made, and what preflight must find. Nothing else may be found."""
+"""Faults: how each is caused, and what preflight must report, without reporting anything else."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -118,8 +118,8 @@ OWN_NAMES = (
     Row("the same names, and TensorFlow, which has no gloo", SECOND, logins=DEBIAN),
 )
 
-# What trains, in small: packages of the right names, versions and mistakes. The real one is imported by the
-# row of `tests/cluster`, and by every launch.
+# A small training setup: packages with the right names, versions, and defects. The real one is imported by
+# the row of `tests/cluster`, and by every launch.
 SITES = """
 package() { mkdir -p $1 $2-$3.dist-info; echo "__version__ = '$3'" >$1/__init__.py; }
 for name in h1 h2 h3 h4; do

@@ -1,4 +1,4 @@
-"""Every fault is found, and nothing else is."""
+"""Every fault is reported, and nothing else is."""
 
 import contextlib
 import subprocess
@@ -27,7 +27,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 
 
 def said(checks: list[CheckReported]) -> list[tuple[str, str, str, str]]:
-    """(hosts, check, found, why and hint), alike ones together."""
+    """Return (hosts, check, found, why and hint), with equal ones merged."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for check in checks:
         groups.setdefault((check.check, check.found, f"{check.why} | {check.hint}"), []).append(check.host)
@@ -36,7 +36,7 @@ def said(checks: list[CheckReported]) -> list[tuple[str, str, str, str]]:
 
 @contextlib.contextmanager
 def made(ground: Ground, row: Row) -> Iterator[None]:
-    """The fault, for as long as the block runs."""
+    """Cause the fault while the block runs."""
     ground.reset()
     for name in NAMES:
         script = row.logins.get(name, row.logins.get("*"))
@@ -84,7 +84,7 @@ def test_preflight_reports_the_fault_and_nothing_else(ground: Ground, row: Row) 
         found = ground.preflight(hosts, trains=row.trains, framework=row.framework)
     assert not found.failed
     wrong = [check for check in found.checks if check.level in (Level.WARN, Level.FAIL)]
-    # A job that needs no framework is not told that there is none.
+    # A job that needs no framework gets no report of a missing one.
     got = said([check for check in wrong if row.trains or check.check != row.framework.value])
     wanted = sorted(row.wanted)
     assert len(got) == len(wanted), got
