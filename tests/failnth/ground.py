@@ -1,9 +1,8 @@
-"""Verbs of which one call of the C library fails, and what must hold afterwards: see scripts/fail-nth.
+"""Verbs in which one call of the C library fails, and the invariants afterwards: see scripts/fail-nth.
 
-A shim that is preloaded (shim.c) counts the calls of one process and fails those of an order, which a file
-holds that both map. The command and its keeper are forked from a process that has the shim loaded; an agent
-gets it by a wrapper in the place of its Python. Nothing that is executed has it: neither `ssh`, rsync and
-git, nor the tasks.
+A preloaded shim (shim.c) counts the calls of one process, and fails those specified in a file that both map.
+The command and its keeper are forked from a process that has loaded the shim; an agent gets it from a wrapper
+that replaces its Python. Executed programs do not have it: neither `ssh`, rsync, and git, nor the tasks.
 """
 
 import atexit
@@ -37,7 +36,7 @@ from tests.ssh.runs.desk import Desk
 from tests.wheels import wheel
 
 SHIM = Path(__file__).with_name("shim.c")
-LIMIT = 60.0  # seconds for one command; a bound on what must happen, never a wait
+LIMIT = 60.0  # seconds for one command; an upper bound, never a fixed wait
 KINDS = (
     "open",
     "write",
@@ -54,13 +53,13 @@ KINDS = (
 )
 _DEPTHS = 8
 _HEAD = struct.Struct("7i")
-_SEEN = struct.Struct(f"{_DEPTHS * len(KINDS)}i")  # as the shim counts
+_SEEN = struct.Struct(f"{_DEPTHS * len(KINDS)}i")  # in the shim's order
 _TEXTS = struct.Struct("100s400s")
 _SIZE = _HEAD.size + _SEEN.size + _TEXTS.size
 _NEVER, _HIGH = -1, 500
 _WHILE = 15  # calls; a keeper tries again each second, or every five
 
-# What fails there in earnest: a full disk, a limit of descriptors, processes or memory, a broken disk, a cut.
+# Real failures: a full disk, limits of descriptors, processes, or memory, a broken disk, a lost connection.
 ERRORS = {
     "open": (errno.EMFILE, errno.ENOSPC, errno.EIO),
     "write": (errno.ENOSPC, errno.EIO),
@@ -87,7 +86,7 @@ _PROGRAM = (
 class Failure:
     """The calls that fail: the n-th of a kind in one of the processes, or from the n-th on for a while.
 
-    Not for good: a keeper waits for room, and its run continues then.
+    Not forever: a keeper waits for space, and then its run continues.
     """
 
     kind: str
@@ -95,7 +94,7 @@ class Failure:
     nth: int
     role: str
     on: bool = False
-    at: str = ""  # only calls about a path with this in it count
+    at: str = ""  # only calls with a path that contains this count
 
     def __str__(self) -> str:
         which = f"{self.nth}th {self.kind} {self.at}".rstrip() + (" and later ones" if self.on else "")
@@ -118,18 +117,18 @@ def _nursery() -> command.Nursery:
 
 
 def become() -> None:
-    """Count from now on, in a command that was just forked."""
+    """Start counting in a command that was just forked."""
     sys.path[:] = filter(None, sys.path)  # of `python -c`: the project's folder
     if order := os.environ.pop("FAILNTH", ""):
         with Path(os.environ.pop("FAILNTH_TRACE")).open("a") as file:
-            # A number that no file of a keeper gets, which closes this one.
+            # A descriptor that no file of a keeper gets, since a keeper closes this one.
             trace = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _HIGH)
         faulthandler.register(signal.SIGUSR2, trace, all_threads=False)
         vars(ctypes)["CDLL"](None).failnth_arm(order.encode())
 
 
 class Order:
-    """The file that the shim maps, too."""
+    """The file that the shim also maps."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(_SIZE))
@@ -140,7 +139,7 @@ class Order:
         self.give(None)
 
     def give(self, failure: Failure | None, *, trace: bool = False) -> None:
-        """What is to fail from now on; count anew."""
+        """Set the calls that fail from now on, and reset the counters."""
         self._map[:] = bytes(_SIZE)
         self._calls.write_bytes(b"")
         if failure is None:
@@ -162,7 +161,7 @@ class Order:
         return str(where.rstrip(b"\0").decode(errors="replace"))
 
     def seen(self, role: str) -> dict[str, list[str]]:
-        """Return what each call of that process was about, by kind, in their order; where none fails."""
+        """Return the subjects of that process's calls, in order by kind, when none fails."""
         found: dict[str, list[str]] = {kind: [] for kind in KINDS}
         for line in self._calls.read_text(errors="replace").splitlines():
             depth, kind, what = line.split(" ", 2)
@@ -182,7 +181,7 @@ class Outcome:
 
 
 class Ground:
-    """Two hosts behind real sshd's, a controller, and one order for each of the two sides."""
+    """Two hosts behind real SSH servers, a controller, and an order for each of the two sides."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
@@ -210,10 +209,10 @@ class Ground:
         (self.data / "file").write_bytes(bytes(range(256)) * 400)
         self.away, self.wheels = folder / "away", folder / "wheels"
         self.wheels.mkdir()
-        self.run = self.over = ""  # the run that the case is about, and one that has ended
+        self.run = self.over = ""  # the run of the case, and a finished one
 
     def call(self, *words: str, failure: Failure | None = None) -> Outcome:
-        """One command to its end; `AWAY`, `DATA` and `RUN` stand for the case's."""
+        """Run one command to its end, replacing `AWAY`, `DATA`, and `RUN` by the case's values."""
         order = self.there if failure is not None and failure.role in THERE else self.here
         for one in (self.here, self.there):
             one.give(failure if one is order else None, trace=one is self.here)
@@ -240,7 +239,7 @@ class Ground:
         except subprocess.TimeoutExpired:
             status = None
             with contextlib.suppress(ProcessLookupError):
-                os.kill(forked.pid, signal.SIGUSR2)  # its trace says where it waits
+                os.kill(forked.pid, signal.SIGUSR2)  # its trace shows where it waits
                 time.sleep(0.2)
             forked.kill()
             forked.wait()
@@ -253,7 +252,7 @@ class Ground:
         )
 
     def clear(self) -> None:
-        """Undo what was done."""
+        """Undo the effects of the last case."""
         self.cluster.known_hosts.write_bytes(self.known)
         (self.desk.project / "made.toml").unlink(missing_ok=True)
         for path in self.runs():
@@ -261,7 +260,7 @@ class Ground:
                 shutil.rmtree(path)
 
     def rest(self) -> str:
-        """Wait until no keeper and nothing of ours is alive; what is still there after the limit."""
+        """Wait until no keeper and no process of ours is alive; return those still alive at the limit."""
 
         def busy() -> list[str]:
             kept = [path.name for path in self.runs() if holder(path / "keeper.lock")]
@@ -278,18 +277,18 @@ class Ground:
 
 @dataclass(frozen=True)
 class Verb:
-    """A command, what comes before it, and what has to hold once it has ended well."""
+    """A command, its preparation, and its exit statuses of success."""
 
     name: str
     words: str
     before: Callable[[Ground], None] = lambda _: None
     good: tuple[int, ...] = (0,)
     most: int = 1  # errors
-    lives: bool = False  # what it is about has tasks, which an undisturbed `stop` then has to end
+    lives: bool = False  # its run has tasks, which an undisturbed `stop` must then end
 
 
 def _run(ground: Ground, *options: str, script: str = "short.py") -> None:
-    """The run that the case is about, launched without any failure."""
+    """Launch the run of the case without any failure."""
     before = set(ground.runs())
     outcome = ground.call("launch", "--skip-preflight", "--no-validate", *options, "--", script)
     assert outcome.status == 0, outcome
@@ -298,7 +297,7 @@ def _run(ground: Ground, *options: str, script: str = "short.py") -> None:
 
 
 def _changed(ground: Ground) -> None:
-    """Have something to send: what a node has is sent once."""
+    """Change code and data, since files that a node has are not sent again."""
     ground.desk.script("short.py", f"print('one line', flush=True)  # {time.time_ns()}\n")
     (ground.data / "file").write_bytes(os.urandom(100_000))
 
@@ -354,7 +353,7 @@ Seen = dict[str, dict[str, list[str]]]
 
 
 def counts(ground: Ground, verb: Verb) -> Seen:
-    """What the calls of each kind of each process are about, where none fails."""
+    """Return the subjects of each process's calls by kind, when none fails."""
     verb.before(ground)
     outcome = ground.call(*verb.words.split())
     assert outcome.status in verb.good, outcome
@@ -370,7 +369,7 @@ _NAME = re.compile(r"[0-9a-f]{8,}|\d+-\d+-\w{4}|worker_entry/.*|\d+")
 
 
 def cases(seen: Seen, most: int) -> Iterator[Failure]:
-    """Each call of each process with each error, once and for good; `most` of those about one thing."""
+    """Yield each call of each process with each error, once and lasting; `most` per subject."""
     for role, kinds in seen.items():
         for kind, calls in kinds.items():
             about: dict[str, list[int]] = {}
@@ -385,7 +384,7 @@ def cases(seen: Seen, most: int) -> Iterator[Failure]:
 
 
 def play(ground: Ground, verb: Verb, failure: Failure) -> tuple[Outcome, str]:
-    """Call a verb with a failure; what was wrong then, "" for nothing."""
+    """Call a verb with a failure; return its outcome and the problem, "" for none."""
     verb.before(ground)
     known = set(ground.runs())
     outcome = ground.call(*verb.words.split(), failure=failure)
@@ -403,8 +402,8 @@ def _wrong(ground: Ground, verb: Verb, failure: Failure, outcome: Outcome, known
     heads = [line for line in err.splitlines() + outcome.out.splitlines() if _HEAD_OF.match(line)]
     errors = sum(line.startswith("error:") for line in heads)
     full = failure.kind == "write" and failure.on
-    mute = full or outcome.where.endswith("/desk/err")  # what it could say is what failed
-    most = verb.most + failure.on  # each host may meet a limit in another place
+    mute = full or outcome.where.endswith("/desk/err")  # reporting the error is what failed
+    most = verb.most + failure.on  # each host may reach a limit in a different place
     if errors > most or (status not in verb.good and not heads and not mute):
         yield f"{errors} errors"
     if verb.lives:

@@ -1,4 +1,4 @@
-"""One call fails in each verb: a sample of scripts/fail-nth, and what it has found."""
+"""One call fails in each verb: a sample of scripts/fail-nth, and its earlier findings."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ import pytest
 from orchestrator.rehearsal import Cluster
 from tests.failnth.ground import VERBS, Failure, Ground, Verb, cases, counts, play
 
-_SAMPLE = 150  # of the cases of a verb, one is played
+_SAMPLE = 150  # one in this many cases of a verb is played
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
         yield Ground(cluster, tmp_path_factory.mktemp("failnth"))
 
 
-# Verb, failure, and the statuses that it may end with.
+# Verb, failure, and the exit status.
 FOUND = (
     ("runs", Failure("open", errno.EMFILE, 1, "command", at="/dev/null"), 5),
     ("runs", Failure("open", errno.EMFILE, 1, "command", at="/orchestrate/runs"), 5),
@@ -48,7 +48,7 @@ def test_earlier_findings_stay_fixed(ground: Ground, verb: str, failure: Failure
     assert outcome.status == status
 
 
-# A case of `setup` makes an environment.
+# Each case of `setup` creates an environment.
 @pytest.mark.parametrize("verb", [one for one in VERBS if one.name != "setup"], ids=lambda one: one.name)
 def test_a_sample_of_cases(ground: Ground, verb: Verb) -> None:
     chosen = list(cases(counts(ground, verb), 2))
