@@ -1,4 +1,4 @@
-"""A controller with a home worth robbing, an honest host and one that lies, both on this machine."""
+"""A controller with valuable files in its home, an honest host, and a lying one, all on this machine."""
 
 import hashlib
 import json
@@ -29,21 +29,21 @@ SHORT = "echo hi; mkdir -p kept/deep; echo x > kept/deep/out; ln -s out kept/dee
 LONG = "mkdir -p kept; echo y > kept/out; echo up; exec sleep 3600"
 
 Snapshot = Mapping[str, str]
-PACKAGES = "numpy==1.26.4\n"  # of the liar's environment, which is never made
+PACKAGES = "numpy==1.26.4\n"  # of the liar's environment, which is never created
 
 
 @dataclass(frozen=True)
 class Played:
-    """A verb that was called while a host lied."""
+    """The result of a verb that was called while a host lied."""
 
     called: Called
-    said: str  # all that a person may read of it: the terminal and debug.log
-    about: tuple[str, ...]  # the runs of which nothing may be left
-    strange: list[str]  # what it made in an empty state folder, and is no run
+    said: str  # everything a user may read: the terminal and debug.log
+    about: tuple[str, ...]  # the runs of which nothing may remain
+    strange: list[str]  # what it created in an empty state folder other than runs
 
 
 class Ground:
-    """`living`: a run whose tasks live on both hosts, kept by its keeper; `over`: one that has ended."""
+    """`living`: a run with a keeper and live tasks on both hosts; `over`: a finished run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Ground:
         (self.project / "hosts.toml").write_text(self._inventory(ports[:2]))
         (self.project / "others.toml").write_text(self._inventory(ports[2:]))
         (self.project / "train.py").write_text("print('hi')\n")
-        with (self.project / "holes.bin").open("wb") as file:  # rsync carries such a one
+        with (self.project / "holes.bin").open("wb") as file:  # rsync would copy it
             file.truncate(1 << 20)
         self._keep_lock(ports[2:])
         self._serial = 0
@@ -79,13 +79,13 @@ class Ground:
         return self.state / "orchestrate" / "runs" / run
 
     def wait_until_told(self, run: str) -> None:
-        """Until both tasks are at their long sleep, and their keeper has said that they live."""
+        """Wait until both tasks are in their long sleep, and their keeper has reported them as alive."""
         events = self.folder_of(run) / "events.jsonl"
 
         def told() -> bool:
             whole, _, _ = events.read_bytes().rpartition(b"\n")  # its keeper may be writing a line
             started = sum(json.loads(line)["event"] == "TaskStarted" for line in whole.splitlines())
-            # On their way there they fork.
+            # Before that they fork.
             asleep = [cmdline(pid).startswith(b"sleep\0") for pid in self.tasks(run)]
             return started == 2 and asleep == [True, True]
 
@@ -103,7 +103,7 @@ class Ground:
         return job + "".join(hosts)
 
     def _keep_lock(self, ports: list[int]) -> None:
-        """An inventory where the liar's environment is to be made, and its packages: no index is asked."""
+        """Write an inventory with an environment for the liar, and its packages: no index is queried."""
         own = f'python = "{sys.executable}"\n'
         good, _, liar = self._inventory(ports).rpartition(own)
         text = f'{good}{liar}[env]\npackages = ["numpy"]\nindex = "http://127.0.0.1:9/simple"\n'
@@ -132,24 +132,24 @@ class Ground:
         return (runs_in(state) - before).pop()
 
     def tasks(self, run: str) -> list[int]:
-        """The processes that bear the run's cookie."""
+        """Return the processes with the run's cookie."""
         return sorted(bearers(run))
 
     def holds_ports(self) -> bool:
-        """Whether an agent or a task holds a port that the next launch wants: an agent ends after its run."""
+        """Return whether an agent or task holds a port of the next launch: an agent ends after its run."""
         states = [Paths(f"{self.folder}/{name}/state") for name in ("good", "liar")]
         return any(is_taken(state.lease(port)) for port in self._others for state in states)
 
     @contextmanager
     def elsewhere(self) -> Iterator[Path]:
-        """A state folder with nothing in it: another machine of the user's."""
+        """Return an empty state folder, as on another machine of the user."""
         self._serial += 1
         state = self.home / f"state-{self._serial}"
         yield state
         shutil.rmtree(state, ignore_errors=True)
 
     def snapshot(self) -> Snapshot:
-        """Everything of the controller that no lie may change: names, kinds, modes and contents."""
+        """Return everything of the controller that no lie may change: names, kinds, modes, and contents."""
         found: dict[str, str] = {}
         for top, folders, files in os.walk(self.home):
             if Path(top).name in RUN_FOLDERS:
@@ -165,7 +165,7 @@ class Ground:
 
 
 RUN_FOLDERS = ("runs",)
-OUTPUTS = ("out", "err", "fresh")  # what the verbs print, and what makes the code another one each time
+OUTPUTS = ("out", "err", "fresh")  # output of the verbs, and the file that changes the code each time
 
 
 def runs_in(state: Path) -> set[str]:
@@ -185,7 +185,7 @@ def _print(path: Path) -> str:
 
 @contextmanager
 def on_the_ground(folder: Path) -> Iterator[Ground]:
-    """A ground in a folder, with its home as ours."""
+    """Create a ground in a folder, and use its home as ours."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HOME", str(folder / "home"))
         environment.delenv("XDG_CONFIG_HOME", raising=False)

@@ -1,7 +1,7 @@
-"""A program in the place of a host's Python: the real agent runs behind it, and what that says is changed.
+"""A program that replaces a host's Python: it runs the real agent and changes its messages.
 
-What it changes is Python text in a file beside the program, which a test writes before a verb is called and
-removes behind it: without the file it is an honest host.
+The changes are Python code in a file next to the program, which a test writes before it calls a verb and
+removes afterwards: without the file the host is honest.
 """
 
 import sys
@@ -139,7 +139,7 @@ finally:
 
 
 class Middle:
-    """The program of one host, and what it lies."""
+    """The program of one host, and its lies."""
 
     def __init__(self, path: Path, canary: Path) -> None:
         self.path = path
@@ -151,9 +151,9 @@ class Middle:
         path.chmod(0o755)
 
     def lie(self, code: str) -> None:
-        """From now on: whoever starts the program gets this; `code` sees each frame of the agent.
+        """Set the lie for later starts of the program; `code` runs for each frame of the agent.
 
-        It may change `header`, `result` and `payload` (None for `header`: nothing is sent), and `say` more.
+        It may change `header`, `result`, and `payload` (None for `header`: nothing is sent), and `say` more.
         """
         self._lie.write_text(code)
 

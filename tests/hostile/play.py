@@ -1,4 +1,4 @@
-"""Calls a verb while a host lies, and looks at what became of the controller and the other hosts."""
+"""Calls a verb while a host lies, and checks the controller and the other hosts afterwards."""
 
 import os
 import re
@@ -13,9 +13,9 @@ from tests.hostile.row import Row, Verb
 
 _FAST = ("--skip-preflight", "--no-validate")
 _FAILS_ONCE = (
-    "mkdir -p kept; case $PWD in *liar*) echo other; esac > kept/out; "  # so that there is something to carry
+    "mkdir -p kept; case $PWD in *liar*) echo other; esac > kept/out; "  # so that there is something to copy
     "test -e second || { touch second; "
-    # Both have come so far before one fails: who is stopped before that would fail in the second attempt.
+    # Both get this far before one fails: a task stopped earlier would fail in the second attempt.
     "both=../../../../../*/work/runs/$ORCHESTRATE_RUN/work/second; "
     "until [ $(ls $both | wc -l) = 2 ]; do sleep 0.02; done; exit 7; }"
 )
@@ -23,7 +23,7 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u20
 
 
 def play(ground: Ground, row: Row) -> Played:
-    """Call the row's verb; whatever it starts has ended, or `wrong` finds it."""
+    """Call the row's verb; anything it starts must end, or `wrong` reports it."""
     with ground.elsewhere() as away:
         run = ground.launch("others.toml", ground.state, LONG, "--detach") if row.verb is Verb.STOP else ""
         if run:
@@ -31,7 +31,7 @@ def play(ground: Ground, row: Row) -> Played:
             verbs.kill_keeper(ground.folder_of(run))
         state = away if row.verb in _AWAY else ground.state
         before = runs_in(state)
-        # Else there is nothing to send; and not so small that it goes along with a question.
+        # Otherwise there is nothing to send; too large to be sent along with a request.
         (ground.project / "fresh").write_text(row.id * (100_000 // len(row.id)))
         ground.liar.lie(row.lie)
         try:
@@ -67,7 +67,7 @@ def _words(ground: Ground, verb: Verb, run: str) -> Sequence[str]:
         case Verb.PULL:
             return (verb, "--all", "--to", "pulled", ground.over, "kept")
         case Verb.PUSH:
-            (ground.data / "train").write_bytes(os.urandom(5 << 20))  # two pieces: one for each host
+            (ground.data / "train").write_bytes(os.urandom(5 << 20))  # two pieces, one per host
             return (verb, *others, str(ground.data))
         case Verb.SETUP:
             return (verb, "--hosts", "env.toml")
@@ -86,7 +86,7 @@ def _words(ground: Ground, verb: Verb, run: str) -> Sequence[str]:
 
 
 def wrong(ground: Ground, row: Row, played: Played) -> str:
-    """What is not as it has to be; "" for nothing."""
+    """Return what is not as it must be; "" if everything is."""
     shutil.rmtree(ground.project / "pulled", ignore_errors=True)
     after = ground.snapshot()
     changed = {name for name in {*after, *ground.before} if after.get(name) != ground.before.get(name)}
@@ -113,15 +113,15 @@ def wrong(ground: Ground, row: Row, played: Played) -> str:
 
 
 def _fitting(row: Row, errors: int, warnings: int) -> bool:
-    """One error, or what a verb that goes on without the host says; a restart says it at each try."""
+    """Check for one error, or the message of a verb that continues without the host; restarts repeat it."""
     most = 3 if row.verb is Verb.RESTART else 1
-    if row.verb in (Verb.EXEC, Verb.CLEAN) and row.status == 1:  # what was found, and no error of ours
+    if row.verb in (Verb.EXEC, Verb.CLEAN) and row.status == 1:  # a finding, not an error of ours
         return errors <= most
     return errors <= most and (row.status == 0 or errors + warnings > 0)
 
 
 def _advised(lines: Sequence[str]) -> bool:
-    """Whether a command that only a host can have named stands bare behind `try:`."""
+    """Return whether a command from a host appears unquoted after `try:`."""
     ours = False
     for line in lines:
         ours = line.startswith("  try:") or (ours and line.startswith("      "))
@@ -146,7 +146,7 @@ def _nothing_lives(ground: Ground, run: str) -> bool:
 
 
 def _strange(state: Path) -> list[str]:
-    """What is in a state folder that was empty, and is no run's folder."""
+    """Return the contents of a formerly empty state folder other than run folders."""
     names = [str(path.relative_to(state)) for path in state.glob("*")]
     names += [str(path.relative_to(state)) for path in state.glob("*/*")]
     names += [str(path.relative_to(state)) for path in state.glob("*/runs/*")]

@@ -1,11 +1,11 @@
-"""A host that lies about data, listings, files and its environment; at worst it spoils its own."""
+"""A host that lies about data, listings, files, and its environment; at worst it damages its own."""
 
 from collections.abc import Iterator
 
 from tests.hostile.row import PROTOCOL, Row, Verb, when
 from tests.sync.liar import file, folder, link, listing
 
-_COMES_AND_GOES = (  # once all of it is there: before that each says truly that pieces are missing
+_COMES_AND_GOES = (  # once everything has arrived: before that, hosts truthfully report missing pieces
     "if result['idle']:\n"
     "    kept['n'] = 3 - kept.get('n', 1)\n"
     "    result.update(bits=str(kept['n']), idle=False)"  # 2, 1, 2, 1
@@ -32,7 +32,7 @@ def rows() -> Iterator[Row]:
 
 
 def _pulled() -> Iterator[Row]:
-    """In the place of what the liar has below `kept`: a folder, a file and a link."""
+    """Replace the liar's files below `kept` by a folder, a file, and a link."""
     for name, what, status, words in (
         ("a listing that is no JSON", "b'\\xff[['", 3, "liar"),
         ("a name that leads out", listing([folder("a"), file("a/../../owned")]), 3, "liar"),
@@ -40,7 +40,7 @@ def _pulled() -> Iterator[Row]:
     ):  # fmt: skip
         shown = what if isinstance(what, str) else repr(what)
         yield Row(f"{name} (files_list)", Verb.PULL, when("files_list", f"payload = {shown}"), status, words)
-    # Of a listing that is good: a file of one byte and a folder.
+    # Parts of a valid listing: a file of one byte and a folder.
     good = listing([folder("kept"), file("kept/a"), folder("kept/d")])
     answered = "header.update(ok=True)\nheader.pop('error', None)\nresult = {'gone': []}\nheader['result'] = result\n"
     for name, what, words in (
@@ -52,7 +52,7 @@ def _pulled() -> Iterator[Row]:
 
 
 def _environments() -> Iterator[Row]:
-    """What a host says of itself decides which packages this machine gets for it."""
+    """A host's facts determine which packages this machine downloads for it."""
     for name, op, what, status, words in (
         ("a machine for a shell", "env_look", "result['machine'] = 'x86_64; touch ' + CANARY", 3, PROTOCOL),
         ("a version for a shell", "env_find", "result['version'] = '3.11.2; touch ' + CANARY", 3, PROTOCOL),

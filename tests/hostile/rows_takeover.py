@@ -1,4 +1,4 @@
-"""Plans of runs that a host has made up or changed, told to a controller that knows no run at all."""
+"""Invented or modified plans from a host, sent to a controller that has no runs."""
 
 import itertools
 import textwrap
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from tests.hostile.row import Row, Verb, when
 
-_SERIAL = itertools.count(1)  # a node that was asked to keep a run knows it from then on
+_SERIAL = itertools.count(1)  # a node that was asked to keep a run has it from then on
 
-# A run of its own: the living one's plan with another id, which only the liar tells of, and without a seal.
+# An invented run: the living one's plan with a different ID, unsealed, and reported only by the liar.
 _PLAN = """
 run = next(one for one in result['runs'] if one['plan'] and any(task['alive'] for task in one['tasks']))
 plan, seal = unpacked(run['plan']), ''
@@ -25,7 +25,7 @@ result['runs'].append(run)
 def _made_up(verb: Verb, name: str, change: str, status: int, words: str) -> Row:
     run = f"20991231-235959-{next(_SERIAL):04}"
     lie = _PLAN.replace("CHANGE", change).replace("MADE UP", run)
-    lie = "if ask['run'] is None:\n" + textwrap.indent(lie, "    ")  # what the liar knows, and not of one run
+    lie = "if ask['run'] is None:\n" + textwrap.indent(lie, "    ")  # a request for all runs, not for one
     return Row(name, verb, when("states", lie), status, words, run)
 
 
@@ -53,7 +53,7 @@ def rows() -> Iterator[Row]:
         yield _made_up(away, name, change, status, words)
     change = f"plan['run'] = run['run'] = {'../../../x' + chr(27)!r}"
     yield _made_up(away, "a run that leads out", change, 2, _UNKNOWN)
-    # Of the living run, which bears our seal: what the liar makes of it does not count beside the other's word.
+    # The living run, which is sealed: the liar's version does not count against the other host's.
     changed = (
         "for run in result['runs']:\n"
         "    plan, (_, _, seal) = unpacked(run['plan']), run['plan'].partition(' ')\n"

