@@ -19,17 +19,17 @@ from tests.processes import holder
 
 ROOT = Path(__file__).parents[2]
 
-# A host that hangs is given up after 20 s, and waited for at the end for 30 s: most rounds have less time.
+# A hanging host is given up after 20 s, and awaited for 30 s at the end: most rounds have less time.
 IMPATIENT = {"silence": 3.0, "beat": 0.5, "stop_unreachable": 4.0, "stop_impatient": 3.0, "host_return": 6.0}
 
 
 @dataclass
 class Controller:
-    """Runs `orchestrate` in a project's folder with a state folder of its own."""
+    """Runs `orchestrate` in a project's folder with its own state folder."""
 
     folder: Path
     timings: Mapping[str, float] = field(default_factory=dict)
-    clocked: bool = False  # its processes have a clock of their own, which `jump` sets
+    clocked: bool = False  # its processes have their own clock, which `jump` sets
     _count: int = 0
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -42,7 +42,7 @@ class Controller:
         return self.folder / "state"
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """`orchestrate words...`; what it prints goes to `said(process)`."""
+        """Start `orchestrate words...`; its output is available from `said(process)`."""
         self._count += 1
         kept = {
             k: v for k, v in os.environ.items() if k not in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
@@ -67,7 +67,7 @@ class Controller:
         return process
 
     def jump(self, seconds: int) -> None:
-        """Set the wall clock of all that was started here forward, or back."""
+        """Set the wall clock of everything started here forward or back."""
         new = self.folder / "clock.new"
         new.write_text(str(seconds))
         new.replace(self.folder / "clock")
@@ -91,7 +91,7 @@ class Controller:
         return self.state / "orchestrate" / "runs"
 
     def newest(self) -> str:
-        """The id of the newest run; "" while there is none."""
+        """Return the id of the newest run; "" if there is none."""
         if not self.runs.is_dir():
             return ""
         return max((path.name for path in self.runs.iterdir() if (path / "plan.json").exists()), default="")
@@ -100,19 +100,19 @@ class Controller:
         return self.runs / run
 
     def events(self, run: str) -> list[dict[str, Any]]:
-        """What a viewer gets to see."""
+        """Return the events as a viewer reads them."""
         return [json.loads(encode(one)) for one in events_of(RunFolder(self.runs, RunId(run)))]
 
     def ended(self, run: str) -> bool:
         return any(event["event"] == "RunEnded" for event in self.events(run))
 
     def keeper(self, run: str) -> int:
-        """The pid of the process that holds the run's lock; 0 when there is none."""
+        """Return the pid of the process that holds the run's lock; 0 if there is none."""
         launchers = (process.pid for process in self._started)
         return holder(self.run_folder(run) / "keeper.lock", *launchers)
 
     def close(self) -> None:
-        """Kill what a failed round may have left."""
+        """Kill processes that a failed round may have left."""
         for process in self._started:
             if process.poll() is None:
                 process.kill()

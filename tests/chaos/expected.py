@@ -1,6 +1,6 @@
-"""How a run must end after a fault: the table that the rounds are judged by. Pure.
+"""The correct ends of a run after each fault, as a table for judging rounds. Pure.
 
-Where a race decides, several ends are right; each is as narrow as it can be. {task} and {host} are the
+Where a race decides, several ends are correct; each is as narrow as possible. {task} and {host} are the
 victim's, {peer} is the other task of a pair.
 """
 
@@ -20,8 +20,8 @@ ANY = "any"  # task
 class Ending:
     status: int
     outcome: str
-    cause: str = ""  # a regular expression that matches from the cause's beginning
-    task: str = ""  # to blame
+    cause: str = ""  # a regular expression for the start of the cause
+    task: str = ""  # the one to blame
     kind: str = ""
 
     def __str__(self) -> str:
@@ -37,20 +37,20 @@ def failed(cause: str, task: str = "{task}", kind: str = "") -> Ending:
 
 
 def by(what: str, kind: str) -> Ending:
-    """The victim, and what became of it."""
+    """Return an end with the victim as its cause."""
     return failed(r"{task} on {host} " + what, kind=kind)
 
 
-# Before its tasks ran: 3 while nothing of it can be on a node, 1 after.
+# Before its tasks ran: 3 while no part of it can be on a node, 1 after.
 NEVER = (Ending(3, "cluster", "(connect|preflight|stage): {host}"), Ending(1, "cluster", "launch: {host}"))
-# A new keeper cannot go on with what was never started.
+# A new keeper cannot continue a run that never started.
 KEEPERLESS = Ending(1, "cluster", "launch: its keeper was gone before ")
 
-# The same with a local training between them, in which a host is waited for that may come back.
+# The same with a local validation in between, which waits for a host that may return.
 UNTRIED = Ending(1, "cluster", "(validate|launch): {host}")
 CHECKED = (Ending(3, "cluster", "(connect|preflight|stage): {host}"), UNTRIED)
 
-# Whether the others or the controller notice first.
+# Depends on whether the other tasks or the controller notice first.
 HOST_LOST = failed(r"{host}: the host stopped answering at .*, and {task} is lost with it$", kind="host-lost")
 FALLS_SILENT = by(r"stopped answering, according to worker/\d+ on node\d", kind="peer")
 
@@ -61,7 +61,7 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     "task-hang": (STOPPED,),
     "folder-gone": (by("is lost.*: its folder on this machine was removed", "lost"),),
     "task-exit": (by(r"exited with 1 after .*: ValueError: told to fail$", "exception"),),
-    # Until the memory of its first victim is counted as free the kernel may take another: the supervisor.
+    # Until its first victim's memory is freed, the kernel may also kill the supervisor.
     "oom": (by("ran out of memory(?: after .*)?: the kernel killed (?:it|a process)", "out-of-memory"),),
     "supervisor-kill": (by("is lost.*: its supervisor was killed by signal 9", "lost"),),
     "guard-kill": (OK,),
@@ -77,7 +77,7 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     "slow": (OK,),
     "lossy": (OK,),
     "pair-cut": (OK,),
-    # Each side says that the other fell silent; the tasks beside them, that both did.
+    # Each side reports that the other fell silent; the remaining tasks report both.
     "pair-cut-long": (
         FALLS_SILENT,
         failed(r"{peer} on .* stopped answering, according to", "{peer}", "peer"),
@@ -114,9 +114,9 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     "sync-full": (OK,),
 }
 
-# What may come of a fault that strikes before the tasks run; it may also meet them when they do.
+# Results of a fault before the tasks run; it may also strike them once they do.
 EARLY: dict[str, tuple[Ending, ...]] = {
-    "guard-kill": NEVER[1:],  # in the milliseconds before its supervisor has answered
+    "guard-kill": NEVER[1:],  # in the milliseconds before its supervisor has replied
     "agent-kill": NEVER,
     "sshd-kill": NEVER,
     "keeper-kill": (KEEPERLESS,),
@@ -133,7 +133,7 @@ EARLY: dict[str, tuple[Ending, ...]] = {
     "sync-full": CHECKED,
 }
 
-# The same, of one that strikes in the local training or later.
+# The same for a fault in the local validation or later.
 VALIDATING: dict[str, tuple[Ending, ...]] = {
     "check-sshd": (),
     "check-stop": (UNTRIED,),
@@ -142,8 +142,8 @@ VALIDATING: dict[str, tuple[Ending, ...]] = {
 
 
 def endings(round_: Round, *, struck: bool) -> tuple[Ending, ...]:
-    """The ends that are right for a round."""
-    if not struck:  # the run was over before there was anything to strike at
+    """Return the correct ends of a round."""
+    if not struck:  # the run ended before the fault had a target
         return (OK,)
     if round_.restarts and round_.fault != "too-few":
         return (OK,)
@@ -155,7 +155,7 @@ def endings(round_: Round, *, struck: bool) -> tuple[Ending, ...]:
 
 
 def replaced(round_: Round, *, struck: bool) -> tuple[tuple[str, str], ...]:
-    """(host, by) of every host that has to be replaced, "" where the run goes on without it."""
+    """Return (host, by) of every host that must be replaced, "" if the run continues without it."""
     if not struck or not round_.restarts:
         return ()
     lost = round_.hosts[round_.victim]
@@ -165,7 +165,7 @@ def replaced(round_: Round, *, struck: bool) -> tuple[tuple[str, str], ...]:
 
 
 def fits(ending: Ending, round_: Round, ended: Mapping[str, Any]) -> bool:
-    """Whether a run ended that way, by its RunEnded."""
+    """Return whether a run's RunEnded matches this end."""
 
     def filled(text: str) -> str:
         for name, value in (

@@ -1,8 +1,8 @@
-"""What can be done to a run: each fault strikes once and can be healed, whatever became of it.
+"""Faults of a run: each strikes once and can be healed, whatever happened since.
 
     with faults.TaskKilled(scene).struck(): ...
 
-`strike` returns whether there was anything to strike at; `heal` may be called at any time, and twice.
+`strike` returns whether there was a target; `heal` may be called at any time, even twice.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from tests.chaos.machine import Machine, Process, fill
 
 STUB_EATS = signal.SIGUSR1
 STUB_RAISES = signal.SIGUSR2
-_ROOM = 24 << 20  # bytes of memory that a container has left when its limit is lowered
+_ROOM = 24 << 20  # bytes of free memory in a container once its limit is lowered
 _LIMIT = "4g"  # as in docker-compose.yml
-_FIND = 5.0  # seconds in which what shall be struck must be there
+_FIND = 5.0  # seconds within which the target must appear
 
 
 @dataclass
 class Scene:
-    """Who is there when a fault strikes."""
+    """The machines and the run at the time of a fault."""
 
     run: str
     controller: Controller
@@ -44,7 +44,7 @@ class Scene:
 
 @dataclass
 class Fault:
-    """Does nothing, which is what a run must survive first of all."""
+    """Does nothing, which every run must survive."""
 
     scene: Scene
 
@@ -66,7 +66,7 @@ class Fault:
 
 
 class TaskKilled(Fault):
-    """A signal to processes of the victim, as soon as there are some, unless the run is over before."""
+    """Sends a signal to processes of the victim as soon as they exist, unless the run ends first."""
 
     number: ClassVar[int] = signal.SIGKILL
 
@@ -86,7 +86,7 @@ class TaskKilled(Fault):
 
 
 class TaskStopped(TaskKilled):
-    """It hangs: alive, and silent."""
+    """The task hangs: alive, but silent."""
 
     number = signal.SIGSTOP
 
@@ -111,14 +111,14 @@ class AgentKilled(TaskKilled):
 
 
 class SshdKilled(TaskKilled):
-    """The listener and all sessions; the machine starts another one a second later."""
+    """Kills the listener and all sessions; the machine restarts sshd a second later."""
 
     def processes(self) -> list[Process]:
         return self.scene.victim.sshds()
 
 
 class OutOfMemory(TaskKilled):
-    """The task wants more memory than its machine has."""
+    """The task allocates more memory than its machine has."""
 
     number = STUB_EATS
 
@@ -134,7 +134,7 @@ class OutOfMemory(TaskKilled):
 
 
 def _memory(machine: Machine) -> int:
-    """Bytes that a container uses, by cgroup v1 or v2."""
+    """Return the bytes of memory that a container uses, by cgroup v1 or v2."""
     for line in (machine.inside("/proc/1/cgroup")).read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "memory":
@@ -150,7 +150,7 @@ def _number(path: str) -> int:
 
 
 class FolderRemoved(Fault):
-    """Somebody makes room in the node's state folder, while the task runs."""
+    """Someone deletes the run from the node's state folder while the task runs."""
 
     def strike(self) -> bool:
         victim = self.scene.victim
@@ -208,7 +208,7 @@ class Restarted(Fault):
 
 @dataclass
 class Rules(Fault):
-    """iptables rules in machines' networks, each removed by the heal."""
+    """Adds iptables rules in machines' networks; `heal` removes each."""
 
     _set: list[tuple[Machine, tuple[str, ...]]] = field(default_factory=list)
 
@@ -219,13 +219,13 @@ class Rules(Fault):
     def heal(self) -> None:
         while self._set:
             machine, words = self._set.pop()
-            if machine.init:  # a container that was started again has a new network
+            if machine.init:  # a restarted container has a new network
                 with contextlib.suppress(RuntimeError):
                     machine.in_network("iptables", "-w", "-D", *words)
 
 
 class LinkCut(Rules):
-    """Nothing comes in and nothing goes out."""
+    """No packet gets in or out."""
 
     def strike(self) -> bool:
         self.rule(self.scene.victim, "INPUT", "!", "-i", "lo", "-j", "DROP")
@@ -244,7 +244,7 @@ class Lossy(Rules):
 
 
 class PairCut(Rules):
-    """The victim does not hear its peer; the peer hears the victim."""
+    """Packets of its peer do not reach the victim; the victim's reach the peer."""
 
     def strike(self) -> bool:
         self.rule(self.scene.victim, "INPUT", "-s", self.scene.peer.node.address, "-j", "DROP")
@@ -252,7 +252,7 @@ class PairCut(Rules):
 
 
 class Split(Rules):
-    """Two halves that both live, and both hear the keeper."""
+    """Splits the cluster into halves that are both alive and connected to the keeper."""
 
     def strike(self) -> bool:
         machines = list(self.scene.machines.values())
@@ -265,7 +265,7 @@ class Split(Rules):
 
 
 class KeeperCut(Rules):
-    """The controller's own link: no node hears it, nor the bastion."""
+    """Cuts the controller's own link to all nodes and the bastion."""
 
     def strike(self) -> bool:
         for machine in (*self.scene.machines.values(), self.scene.bastion):
@@ -313,7 +313,7 @@ class ControllerDiskFull(Fault):
 
 
 class ClockJumped(Fault):
-    """The wall clock of the controller, an hour forward or back; the one that only counts goes on."""
+    """Sets the controller's wall clock an hour forward or back; its monotonic clock is unaffected."""
 
     def strike(self) -> bool:
         back = int(self.scene.victim.name[-1]) % 2
@@ -321,7 +321,7 @@ class ClockJumped(Fault):
         return True
 
 
-# --- people ---
+# --- users ---
 
 
 @dataclass
@@ -344,11 +344,11 @@ class KillAsked(StopAsked):
     words = ("stop", "--now")
 
 
-# --- a host that is lost for good, with what the run may do about it ---
+# --- a permanently lost host, and the run's options ---
 
 
 class SpareGone(Stopped):
-    """Power off, of the spare as well."""
+    """Powers off the victim and the spare."""
 
     def strike(self) -> bool:
         assert self.scene.spare is not None
@@ -361,11 +361,11 @@ class SpareGone(Stopped):
         super().heal()
 
 
-# --- while the hosts are examined ---
+# --- during preflight ---
 
 
 class CheckViewerKilled(Fault):
-    """Whoever wants to know how it went on has to ask: `orchestrate tail`."""
+    """Kills the viewer: `orchestrate tail` then shows the rest."""
 
     def strike(self) -> bool:
         scene = self.scene
@@ -381,17 +381,17 @@ class CheckViewerKilled(Fault):
 
 
 class CheckBothKilled(CheckViewerKilled):
-    """The machine that launched went down, and came back."""
+    """Kills viewer and keeper, as when the launching machine reboots."""
 
     def between(self) -> None:
         KeeperKilled(self.scene).strike()
 
 
-# A fault's name says how a round uses it, too: tests/chaos/rounds.py.
+# A fault's name also determines how a round uses it: tests/chaos/rounds.py.
 BY_NAME: dict[str, type[Fault]] = {
     "task-kill": TaskKilled,
     "task-stop": TaskStopped,
-    "task-hang": TaskStopped,  # where no peer looks for heartbeats: the whole gang hangs with it
+    "task-hang": TaskStopped,  # without heartbeats: all tasks hang with it
     "task-exit": TaskRaises,
     "oom": OutOfMemory,
     "supervisor-kill": SupervisorKilled,
@@ -422,12 +422,12 @@ BY_NAME: dict[str, type[Fault]] = {
     "spare-stop": Stopped,
     "spare-cut": LinkCut,
     "spare-gone": SpareGone,
-    "spare-back": Paused,  # frozen until the spare trains; then it is back, with its old tasks
-    "spare-rejoin": LinkCut,  # its old tasks have gone on meanwhile, alone
+    "spare-back": Paused,  # frozen until the spare trains; then it returns with its old tasks
+    "spare-rejoin": LinkCut,  # its old tasks have continued alone meanwhile
     "fewer-stop": Stopped,
     "fewer-cut": LinkCut,
-    "too-few": Stopped,  # the run may go on with fewer hosts, but not with so few
-    "spare-away": Fault,  # power off before the launch; the round sees to that
+    "too-few": Stopped,  # the run may continue with fewer hosts, but not with so few
+    "spare-away": Fault,  # powered off before the launch, by the round
     "fewer-away": Fault,
     "check-none": Fault,
     "check-sshd": SshdKilled,
@@ -436,5 +436,5 @@ BY_NAME: dict[str, type[Fault]] = {
     "check-keeper": KeeperKilled,
     "check-viewer": CheckViewerKilled,
     "check-both": CheckBothKilled,
-    "sync-full": NodeDiskFull,  # the disk of the code, too
+    "sync-full": NodeDiskFull,  # the disk with the code, too
 }

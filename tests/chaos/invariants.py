@@ -1,4 +1,4 @@
-"""What must hold after every run, whatever was done to it; each returns what is wrong, one line each."""
+"""Invariants after every run, whatever the fault; each returns its violations, one per line."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from tests.chaos.controller import Controller
 from tests.chaos.machine import Machine, Process
 
 Event = dict[str, Any]
-PATIENCE = 10.0  # seconds that agents and guards have to leave
+PATIENCE = 10.0  # seconds within which agents and guards must exit
 
 
 def check(
@@ -21,7 +21,7 @@ def check(
     cut: float = 0.0,
     forgot: str = "",
 ) -> list[str]:
-    """All of it; `killed` says that a keeper was, which may leave phases open, `cut` how long a link was.
+    """Check all invariants; after a `killed` keeper phases may stay open; `cut` is how long a link was cut.
 
     `forgot` is a machine whose folder of the run was removed.
     """
@@ -34,7 +34,7 @@ def check(
         *nothing_is_left(
             machines, lambda machine: [*machine.left_of(run), *machine.agents()], PATIENCE + cut
         ),
-        # Nor anything else that was started through a login: an rsync, a Python that was asked its version.
+        # Nor any other process started by a login: an rsync, or a Python queried for its version.
         *nothing_is_left(machines, Machine.of_the_user, PATIENCE),
         *logs_are_the_same(
             run, events, controller, {name: one for name, one in machines.items() if name != forgot}, proven
@@ -46,7 +46,7 @@ def check(
 
 
 def durations_are_true(events: Sequence[Mapping[str, Any]], most: float) -> list[str]:
-    """None is below zero, and none is longer than the whole round, whatever the clock on the wall said."""
+    """No duration is negative or longer than the whole round, whatever the wall clock showed."""
     moments = [event["at"] for event in events]
     if max(moments) - min(moments) < most:
         return ["the clock on the wall did not jump"]
@@ -60,7 +60,7 @@ def durations_are_true(events: Sequence[Mapping[str, Any]], most: float) -> list
 def nothing_is_left(
     machines: Mapping[str, Machine], look: Callable[[Machine], list[Process]], patience: float
 ) -> list[str]:
-    """No process of the run on any node, and no agent of whoever looked after it."""
+    """No process of the run is on any node, and no agent of its keepers and viewers."""
     deadline = time.monotonic() + patience
     wrong = []
     for name, machine in machines.items():
@@ -71,13 +71,13 @@ def nothing_is_left(
 
 
 def hosts_were_replaced(events: list[Event], right: tuple[tuple[str, str], ...]) -> list[str]:
-    """As the fault calls for, and where it calls for none, none."""
+    """Hosts were replaced exactly as the fault requires."""
     told = tuple((event["host"], event["by"]) for event in events if event["event"] == "HostReplaced")
     return [] if told == right else [f"replaced were {told}; right is {right}"]
 
 
 def _tasks(events: list[Event]) -> dict[str, str]:
-    """Task -> host, as planned last."""
+    """Return task -> host from the latest plan."""
     planned = [event for event in events if event["event"] in ("RunPlanned", "AttemptPlanned")]
     return dict(planned[-1]["tasks"]) if planned else {}
 
@@ -93,7 +93,7 @@ def logs_are_the_same(
     machines: Mapping[str, Machine],
     proven: Mapping[str, Machine],
 ) -> list[str]:
-    """Byte by byte; of a host that did not answer in the end, a prefix."""
+    """Logs match byte by byte; for a host that was unreachable at the end, a prefix suffices."""
     attempt = _last_attempt(events)
     if not attempt:
         return []
@@ -124,7 +124,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def events_fit_the_nodes(run: str, events: list[Event], proven: Mapping[str, Machine]) -> list[str]:
-    """Every end that was told is the one that the node has written, where the node answers."""
+    """Every reported end matches the node's record if the node responds."""
     attempt = _last_attempt(events)
     exits = {e["task"]: e for e in events if e["event"] == "TaskExited" and str(e["attempt"]) == attempt}
     wrong = []
@@ -149,7 +149,7 @@ def _end(told: Event) -> tuple[int | None, int | None, bool]:
 
 
 def events_are_a_story(events: list[Event], *, killed: bool) -> list[str]:
-    """Ends come after beginnings, once, and the run's own end is the last word."""
+    """Ends follow starts, once each, and the run's own end comes last."""
     wrong = []
     names = [event["event"] for event in events]
     adopted = names.count("RunAdopted")
@@ -185,7 +185,7 @@ def events_are_a_story(events: list[Event], *, killed: bool) -> list[str]:
 
 
 def _steps_are_those_asked_for(events: list[Event]) -> list[str]:
-    """However often it was interrupted: a training that succeeded did what its command says."""
+    """Successful training ran the requested steps, however often it was interrupted."""
     command: list[str] = next((event["command"] for event in events if event["event"] == "RunPlanned"), [])
     if events[-1].get("outcome") != "succeeded" or "train.py" not in command:
         return []
@@ -195,7 +195,7 @@ def _steps_are_those_asked_for(events: list[Event]) -> list[str]:
         for event in events
         if event["event"] == "TaskReported" and event["kind"] == "result"
     }
-    # A disk without room for the log has none for the report.
+    # A disk without space for the log has none for the report.
     short = {event["task"] for event in events if event["event"] == "LogGap" and event["where"] == "node"}
     return [
         f"{task} did {done.get(task)} of {steps} steps"
@@ -207,7 +207,7 @@ def _steps_are_those_asked_for(events: list[Event]) -> list[str]:
 def no_bug_was_met(
     run: str, controller: Controller, machines: Mapping[str, Machine], events: list[Event]
 ) -> list[str]:
-    """No traceback of ours, here or there."""
+    """Neither controller nor nodes printed a traceback of ours."""
     wrong = []
     debug = (controller.run_folder(run) / "debug.log").read_text(errors="replace")
     if "Traceback" in debug:

@@ -1,4 +1,4 @@
-"""One node of the container cluster, seen and touched from outside: nothing of ours runs in it.
+"""One node of the container cluster, inspected and modified from outside: no helper runs in it.
 
 Needs root on the Docker host: its processes are found in the host's /proc, its network is entered with
 nsenter.
@@ -15,11 +15,11 @@ from orchestrator.node.serve.bootstrap import COMMAND_CODE
 from tests.cluster.machines import Node
 from tests.processes import cookies, opened, pids
 
-SMALL = "/small"  # a disk that is soon full
+SMALL = "/small"  # a small disk
 _FILLER = "filler"
 _FIRST_USER = 1000  # uid
 
-_SSH, _LISTEN = ":0016", "0A"  # as /proc/net/tcp writes port 22, and the state of a socket
+_SSH, _LISTEN = ":0016", "0A"  # port 22 and the state of a socket in /proc/net/tcp
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Process:
     ppid: int
     name: str
     argv: tuple[bytes, ...]
-    cookie: str  # ORCHESTRATE_TASK, "" for what is none of a task
+    cookie: str  # ORCHESTRATE_TASK, "" for processes of no task
     uid: int
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Process:
 
     @property
     def is_ours(self) -> bool:
-        """Agent, guard or supervisor: they are forks of what the agent's command line says."""
+        """Return whether it is an agent, guard, or supervisor, which share the agent's command line."""
         return COMMAND_CODE.encode() in self.argv
 
     @property
@@ -48,7 +48,7 @@ class Process:
 @dataclass(frozen=True)
 class Machine:
     node: Node
-    state: str  # where our state is on it
+    state: str  # the location of our state on it
 
     @property
     def name(self) -> str:
@@ -62,11 +62,11 @@ class Machine:
 
     @property
     def init(self) -> int:
-        """Its pid 1, as the host numbers it; 0 when it does not run."""
+        """Return the host's pid of its pid 1; 0 if it is not running."""
         return int(self.docker("inspect", "--format", "{{.State.Pid}}"))
 
     def start(self) -> None:
-        """Make it run again, whatever was done to it."""
+        """Start it again, whatever was done to it."""
         status = self.docker("inspect", "--format", "{{.State.Status}}")
         if status == "paused":
             self.docker("unpause")
@@ -74,13 +74,13 @@ class Machine:
             self.docker("start")
 
     def answers(self) -> bool:
-        """Whether its sshd listens, one that was killed having been started again."""
+        """Return whether its sshd listens, after restarting one that was killed."""
         tables = (Path(f"/proc/{self.init}/net/{name}").read_text() for name in ("tcp", "tcp6"))
         rows = (row.split() for table in tables for row in table.splitlines()[1:])
         return any(row[1].endswith(_SSH) and row[3] == _LISTEN for row in rows)
 
     def in_network(self, *argv: str) -> None:
-        """Run a program of the host in the machine's network."""
+        """Run a program of the Docker host in the machine's network."""
         command = ["nsenter", "--target", str(self.init), "--net", *argv]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
         if done.returncode:
@@ -89,7 +89,7 @@ class Machine:
     # --- its processes ---
 
     def processes(self) -> list[Process]:
-        """All that is alive in it."""
+        """Return all live processes in it."""
         init = self.init
         if not init:
             return []
@@ -106,12 +106,12 @@ class Machine:
         return [one for one in self.processes() if one.name == "orch-guard" and _holds(one, run)]
 
     def tasks(self, run: str) -> list[Process]:
-        """The processes that the supervisors started, once they are the program."""
+        """Return the processes started by supervisors, once they have executed the program."""
         ours = {one.pid for one in self.supervisors(run)}
         return [one for one in self.processes() if one.ppid in ours and one.cookie and not one.is_ours]
 
     def left_of(self, run: str) -> list[Process]:
-        """Whatever of a run is alive: bears its cookie, or has a file of it open."""
+        """Return live processes of a run, which have its cookie or one of its files open."""
         return [
             one
             for one in self.processes()
@@ -119,7 +119,7 @@ class Machine:
         ]
 
     def of_the_user(self) -> list[Process]:
-        """What its logins have started, but for sshd's own: it may wait for a lost network."""
+        """Return processes started by its logins, except sshd's own, which may wait for a lost network."""
         return [one for one in self.processes() if one.uid >= _FIRST_USER and not one.name.startswith("sshd")]
 
     def sshds(self) -> list[Process]:
@@ -128,14 +128,14 @@ class Machine:
     # --- its files ---
 
     def inside(self, path: str) -> Path:
-        """A path of the machine, as the host can open it."""
+        """Return a path of the machine as the Docker host can open it."""
         return Path(f"/proc/{self.init}/root{path}")
 
     def task_folder(self, run: str, attempt: str, task: str) -> Path:
         return self.inside(f"{self.state}/runs/{run}/attempts/{attempt}/{task.replace('/', '-')}")
 
     def facts(self, run: str, attempt: str, task: str) -> dict[str, Any] | None:
-        """A task's state.json; None where the node knows nothing of it."""
+        """Return a task's state.json; None if the node has none."""
         try:
             found: dict[str, Any] = json.loads(
                 (self.task_folder(run, attempt, task) / "state.json").read_bytes()
@@ -145,20 +145,20 @@ class Machine:
         return found
 
     def fill(self) -> None:
-        """Leave no room on the small disk."""
+        """Fill the small disk."""
         fill(self.inside(SMALL))
 
     def empty(self) -> None:
         (self.inside(SMALL) / _FILLER).unlink(missing_ok=True)
 
     def wipe(self) -> None:
-        """A small disk as new: what runs left on it is not needed any more."""
+        """Empty the small disk: leftovers of runs are no longer needed."""
         folder = self.inside(SMALL)
         subprocess.run(["find", str(folder), "-mindepth", "1", "-delete"], check=True, timeout=60)
 
 
 def fill(folder: Path) -> None:
-    """Write a file until there is no room, not even for a byte."""
+    """Write a file until not even one more byte fits."""
     fd = os.open(folder / _FILLER, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         for size in (1 << 16, 1 << 12, 1):
@@ -172,7 +172,7 @@ def fill(folder: Path) -> None:
 
 
 def _look(pid: int, space: str) -> Process | None:
-    """A process, if it is alive and in that pid namespace."""
+    """Return a process if it is alive and in that pid namespace."""
     try:
         if os.readlink(f"/proc/{pid}/ns/pid") != space:
             return None
@@ -189,5 +189,5 @@ def _look(pid: int, space: str) -> Process | None:
 
 
 def _holds(process: Process, run: str) -> bool:
-    """Whether it has a file of the run open."""
+    """Return whether it has a file of the run open."""
     return any(f"/runs/{run}/" in link for link in opened(process.pid))

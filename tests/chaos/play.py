@@ -1,4 +1,4 @@
-"""One round: launch, strike, heal, wait for the end, and look at everything."""
+"""One round: launch, strike, heal, wait for the end, and check everything."""
 
 import os
 import re
@@ -20,12 +20,12 @@ from tests.cluster.machines import Cluster, Node
 
 T = TypeVar("T")
 
-LIMIT = 150.0  # seconds for anything to happen: a run that is not over then hangs
-_REAL = 3  # times as long where TensorFlow trains: 4,000 steps were seen to take 160 s on a busy machine
+LIMIT = 150.0  # seconds for any step: a run that is not over by then hangs
+_REAL = 3  # factor for TensorFlow: 4,000 steps have taken 160 s on a busy machine
 _STUB = Path(__file__).parent / "stub_trainer.py"
-_HOST_TIMEOUT = 4  # seconds, for a host that nothing can stand in for
-_LOCAL_STEPS = 100  # of a validation: 2 s, longer than any fault in it comes late
-_BALLAST = 1 << 20  # bytes of code: its sync takes a while, and does not fit beside much else
+_HOST_TIMEOUT = 4  # seconds, for a host without a replacement
+_LOCAL_STEPS = 100  # of a validation: 2 s, longer than the delay of any fault in it
+_BALLAST = 1 << 20  # bytes of code: its sync takes a while and fills most of the disk
 _DISK = 6 << 20  # bytes of the disk for the runs' folders
 
 
@@ -34,17 +34,17 @@ class Result:
     round: Round
     run: str
     struck: bool
-    ended: str  # status, outcome and cause, for the table
+    ended: str  # status, outcome, and cause, for the table
     seconds: float
     wrong: tuple[str, ...]
 
 
 class StuckError(Exception):
-    """Something did not happen in its time."""
+    """An expected event did not happen in time."""
 
 
 def play(round_: Round, cluster: Cluster, folder: Path) -> Result:
-    """Play one round; its folder is removed when nothing was wrong."""
+    """Play one round; remove its folder if nothing was wrong."""
     began = time.monotonic()
     names = (*round_.hosts, round_.spare) if round_.spare else round_.hosts
     machines = {name: _machine(cluster.node(name), round_) for name in names}
@@ -52,10 +52,10 @@ def play(round_: Round, cluster: Cluster, folder: Path) -> Result:
         try:
             run, struck, wrong, ended = _play(round_, cluster, controller, machines)
         except (StuckError, subprocess.CalledProcessError) as stuck:
-            # A busy machine's Docker may fail to freeze a container: a round that failed, not the end of all.
+            # Docker on a busy machine may fail to freeze a container: the round fails, but others continue.
             said = f"{stuck} {getattr(stuck, 'stderr', '')}".rstrip()
             run, struck, wrong, ended = controller.newest(), True, [said], "stuck"
-            controller.start("stop", "--now", run).wait(LIMIT)  # the next round shall not suffer
+            controller.start("stop", "--now", run).wait(LIMIT)  # keeps the next round unaffected
         finally:
             for machine in machines.values():
                 machine.start()
@@ -120,7 +120,7 @@ def _play(
     began = time.monotonic()
     with fault.struck() as struck:
         _until_healed(round_, scene)
-    # What was sent meanwhile (that a connection is closed, say) comes when TCP tries again: it waits twice
+    # Data sent meanwhile (the close of a connection, for example) arrives when TCP retries: it waits twice
     # as long each time, so at most as long again as the cut was.
     cut = time.monotonic() - began if isinstance(fault, LinkCut) else 0.0
     viewer = scene.viewer
@@ -161,7 +161,7 @@ def _launch(round_: Round, cluster: Cluster, controller: Controller, victim: Mac
         _set(path, victim.name, f'workdir = "{SMALL}/work"')
         (controller.project / "ballast").write_bytes(os.urandom(_BALLAST))
     words = ["--hosts", str(path)]
-    if not round_.examined or victim.state.startswith(SMALL):  # so small a disk is refused
+    if not round_.examined or victim.state.startswith(SMALL):  # such a small disk is refused
         words.append("--skip-preflight")
     if not round_.examined:
         words.append("--no-validate")
@@ -182,7 +182,7 @@ def _set(path: Path, host: str, line: str) -> None:
 
 
 def _reach(round_: Round, scene: Scene) -> None:
-    """Wait for the round's moment, or for the run's end."""
+    """Wait for the round's moment or for the run's end."""
     task = f"worker/{round_.victim}"
 
     def come() -> bool:
@@ -206,7 +206,7 @@ def _reach(round_: Round, scene: Scene) -> None:
 
 
 def _attempt_steps(scene: Scene) -> bool:
-    """Whether a later attempt has made a step."""
+    """Return whether a later attempt has made a step."""
     events = scene.controller.events(scene.run)
     begun = next((n for n, event in enumerate(events) if event["event"] == "AttemptPlanned"), len(events))
     return any(event["event"] == "TaskProgressed" for event in events[begun:])
@@ -222,7 +222,7 @@ def _until_healed(round_: Round, scene: Scene) -> None:
     if round_.fault in expected.LATE:
         _wait("the spare trains", lambda: _attempt_steps(scene) or viewer.poll() is not None)
         return
-    if round_.fault == "task-hang":  # nobody notices; a user does
+    if round_.fault == "task-hang":  # only a user notices
         time.sleep(1.0)
         if viewer.poll() is None:
             viewer.send_signal(2)
@@ -269,12 +269,12 @@ def _asked(fault: StopAsked, controller: Controller) -> list[str]:
 
 
 def _finish(controller: Controller, run: str) -> list[str]:
-    """What the run's last words ask for: when the host answers again, `orchestrate stop`."""
+    """Follow the run's last message: `orchestrate stop` once the host responds again."""
     deadline = time.monotonic() + LIMIT
     while True:
         stop = controller.start("stop", run)
         status = stop.wait(LIMIT)
-        if status != 3 or time.monotonic() > deadline:  # 3: it does not answer yet
+        if status != 3 or time.monotonic() > deadline:  # 3: it does not respond yet
             return (
                 []
                 if status in (0, 1)
@@ -283,7 +283,7 @@ def _finish(controller: Controller, run: str) -> list[str]:
 
 
 def _keep(controller: Controller, machines: dict[str, Machine], run: str) -> None:
-    """What the nodes know of a round that failed, beside what the controller knows."""
+    """Save the nodes' records of a failed round next to the controller's."""
     for name, machine in machines.items():
         source = machine.inside(f"{machine.state}/runs/{run}")
         if run and source.is_dir():

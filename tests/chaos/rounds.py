@@ -1,4 +1,4 @@
-"""What happens in a round, decided by its seed alone. Pure."""
+"""The contents of a round, determined by its seed alone. Pure."""
 
 import random
 from collections.abc import Sequence
@@ -9,31 +9,31 @@ EVENTS = ("connect", "stage", "launch", "start", "train")  # when a fault strike
 
 _EARLY = ("connect", "preflight", "stage", "validate", "launch")
 _TASK = ("start", "train")
-_LOST = ("launch", "start", "train", "train")  # when a later attempt can do without the host
+_LOST = ("launch", "start", "train", "train")  # when a later attempt no longer needs the host
 _AWAY = ("away",)  # before the launch
 _CHECKS = ("preflight", "validate")
 _ENDLESS = 1_000_000  # steps
 _SURVIVES = 150
-_LONG = 700  # it goes on for a while after whoever was lost is back
+_LONG = 700  # it continues for a while after the lost host has returned
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How a fault is used: when, for how long, and what the training is like."""
+    """The use of a fault: its moment, its duration, and the training."""
 
     moments: tuple[str, ...] = (*EVENTS, "train", "train", "train")
     seconds: tuple[float, float] | None = None  # until it is healed; None: the run's end heals it
-    early: tuple[float, float] | None = None  # the same before the training, where less is survived
-    steps: int = _ENDLESS  # of a training that ends by itself: far more than the fault takes
-    early_steps: int = _ENDLESS  # the same, where a fault before the training may be survived
-    heartbeat: float = 30.0  # seconds a task's silence is borne by its peers
-    patient: bool = False  # the real times of waiting for a host
+    early: tuple[float, float] | None = None  # the same before the training, when fewer faults are survived
+    steps: int = _ENDLESS  # of training that ends by itself: far longer than the fault
+    early_steps: int = _ENDLESS  # the same, if a fault before the training may be survived
+    heartbeat: float = 30.0  # seconds for which peers tolerate a silent task
+    patient: bool = False  # the real timeouts of waiting for a host
     on_tensorflow: bool = False
-    restarts: bool = False  # some rounds allow them, and then it is survived
-    always: bool = False  # every round allows them
-    spare: bool = False  # a host more, without a task
-    fewer: int | None = None  # hosts that the run may go on without (--min-hosts); None: it is not said
-    examined: float = 0.0  # how many of the rounds have a preflight and a local validation
+    restarts: bool = False  # allowed in some rounds, which then survive
+    always: bool = False  # allowed in every round
+    spare: bool = False  # an additional host without a task
+    fewer: int | None = None  # hosts that the run can continue without (--min-hosts); None: not set
+    examined: float = 0.0  # fraction of rounds with preflight and local validation
     later: float = 0.4  # seconds after the moment, at most
 
 
@@ -60,7 +60,7 @@ KINDS = {
     "pair-cut": Kind(seconds=(0.5, 3.0), steps=_SURVIVES),
     "pair-cut-long": Kind(heartbeat=2.0),
     "split": Kind(seconds=(0.5, 3.0), steps=_SURVIVES),
-    "split-long": Kind(_TASK, heartbeat=5.0),  # the rules of all machines take their time
+    "split-long": Kind(_TASK, heartbeat=5.0),  # rules for all machines take a while
     "keeper-cut": Kind(seconds=(0.5, 6.0), early=(0.3, 1.5), steps=_SURVIVES),
     "disk-full": Kind(moments=("stage", "launch", "start", "train", "train"), steps=_SURVIVES),
     "controller-full": Kind(seconds=(0.5, 4.0), steps=_SURVIVES),
@@ -95,19 +95,19 @@ class Round:
     fault: str
     trainer: str  # "stub" or "tensorflow"
     hosts: tuple[str, ...]
-    victim: int  # task index, and the place of its host among `hosts`
+    victim: int  # task index, and the index of its host in `hosts`
     peer: int
     moment: str
-    step: int  # of the training, at which it strikes
+    step: int  # of the training, at which the fault strikes
     later: float  # seconds after the moment
     seconds: float | None  # until it is healed
     steps: int
     heartbeat: float
     patient: bool
-    restarts: int  # that are allowed
+    restarts: int  # restarts allowed
     spare: str = ""
-    least: int | None = None  # hosts, to go on with fewer
-    examined: bool = False  # with a preflight and a local validation
+    least: int | None = None  # hosts, to continue with fewer
+    examined: bool = False  # with preflight and local validation
 
     @property
     def early(self) -> bool:
@@ -127,9 +127,9 @@ class Round:
 
 
 def plan(seed: int, faults: Sequence[str], tensorflow: int = 6) -> Round:
-    """The round of a seed: the faults in turn, everything else by chance.
+    """Return the round of a seed: faults in turn, everything else at random.
 
-    One in `tensorflow` trains with TensorFlow, where the fault's meaning is the same for it.
+    One in `tensorflow` rounds trains with TensorFlow, if the fault has the same effect there.
     """
     chance = random.Random(seed)
     fault = faults[seed % len(faults)]
@@ -158,7 +158,7 @@ def plan(seed: int, faults: Sequence[str], tensorflow: int = 6) -> Round:
         heartbeat=kind.heartbeat,
         patient=kind.patient or chance.random() < 0.06,
     )
-    # Drawn last, and not asked of the others: their rounds stay as they are.
+    # Drawn last and only for these faults, so that the rounds of others do not change.
     return replace(
         drawn,
         spare=chance.choice([node for node in NODES if node not in hosts]) if kind.spare else "",

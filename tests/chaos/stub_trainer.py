@@ -3,12 +3,12 @@
     stub_trainer.py --steps N [--step-seconds S] [--heartbeat S] [--checkpoint-dir DIR]
 
 Reads TF_CONFIG (without one it trains alone), binds its port, meets its peers, and then makes steps in
-which all wait for all. Once they have met it swallows TERM. A peer whose socket closes ends it with
+which all wait for all. Once they have met it ignores TERM. A peer whose socket closes ends it with
 UnavailableError; one that is silent for longer than the heartbeat does too, and with `--heartbeat 0` it
-waits for ever. SIGUSR1: it eats memory. SIGUSR2: it raises.
+waits forever. SIGUSR1: it eats memory. SIGUSR2: it raises.
 
-With a folder for checkpoints each task saves every tenth step, and all begin again after the last step that
-all of them have. Progress goes to ORCHESTRATE_REPORT as worker_entry's does. Standard library only.
+With a checkpoint folder each task saves every tenth step, and all resume after the last step that all of them
+have. Progress goes to ORCHESTRATE_REPORT as worker_entry's does. Standard library only.
 """
 
 from __future__ import annotations

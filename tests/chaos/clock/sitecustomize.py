@@ -1,6 +1,6 @@
-"""On the path of a Python, gives it a wall clock of its own: that of the machine, and the seconds in a file.
+"""Gives a Python with this on its path its own wall clock: the machine's, plus the seconds in a file.
 
-The machine's own cannot be set for one program alone, and libfaketime makes Python's `sleep` fail.
+The machine's clock cannot be set for one program only, and libfaketime makes Python's `sleep` fail.
 """
 
 from __future__ import annotations
