@@ -1,6 +1,6 @@
-"""Machines that have sshd and Python and nothing else, in a network that no packet leaves.
+"""Machines with only sshd and Python, in an isolated network.
 
-What a person with new machines has; for `test_bare.py` and `benchmarks/bare`.
+They resemble a user's new machines; for `test_bare.py` and `benchmarks/bare`.
 """
 
 import contextlib
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_UP = 60.0  # seconds until all of them answer
+_UP = 60.0  # seconds until all of them respond
 _KEY = "id_ed25519"
 
 
 @dataclass(frozen=True)
 class Bare:
-    """Containers named like their project, and the folder of a user who may log in to them."""
+    """Containers named after their project, and the folder of a user who can log in to them."""
 
     project: str
     image: str
@@ -36,11 +36,11 @@ class Bare:
         return docker("inspect", "--format", form, self.container(name))
 
     def said(self, name: str, *command: str, user: str = "train") -> str:
-        """What a command in the container prints; it must succeed."""
+        """Run a command in the container; return its output; it must succeed."""
         return docker("exec", "--user", user, self.container(name), *command)
 
     def start(self, name: str, *options: str) -> None:
-        """A machine as it comes: without a route out, and with no server of names.
+        """Start a new machine, without a route out and without a name server.
 
         Homes are volumes: a container's own root may be a FUSE file system.
         """
@@ -49,17 +49,17 @@ class Bare:
         where = ("--network", self.network, "--dns", "127.0.0.1")
         it = ("--init", "--volume", "/var/tmp", "--volume", "/home", "--env", f"AUTHORIZED_KEY={key}")
         docker("run", "--detach", *of_whom, *where, *it, *options, self.image)
-        # Docker's own resolver answers nothing for ten seconds; this one refuses at once.
+        # Docker's own resolver would take ten seconds to fail; this one refuses at once.
         self.said(name, "sh", "-c", "echo nameserver 127.0.0.1 >/etc/resolv.conf", user="root")
 
     def replace(self, name: str, *options: str) -> None:
-        """Another machine under the same name and, as far as ssh_config says, at its address."""
+        """Replace a machine with another one of the same name and, in ssh_config, the same address."""
         docker("rm", "--force", "--volumes", self.container(name))
         self.start(name, *options)
         self.write_ssh_config()
 
     def write_ssh_config(self) -> None:
-        """What a person has; keys of hosts are not known yet."""
+        """Write the user's ssh_config; host keys are not known yet."""
         self.ssh_config.write_text(
             "".join(
                 f"Host {name}\n    HostName {self.address(name)}\n    User train\n"
@@ -71,19 +71,19 @@ class Bare:
         )
 
     def sent_by_us(self) -> int:
-        """Bytes that this machine has sent to them; what they send to each other is not counted there."""
+        """Return the bytes sent from this machine to them, not counting traffic among them."""
         bridge = docker("network", "inspect", "--format", "{{.Id}}", self.network)[:12]
         return int(Path(f"/sys/class/net/br-{bridge}/statistics/tx_bytes").read_text())
 
     def processor_seconds(self) -> float:
-        """Return for how long processors have worked in the containers since each was started."""
+        """Return the CPU seconds used by each container since its start."""
         code = "print(open('/sys/fs/cgroup/cpuacct/cpuacct.usage').read())"
         newer = "print(open('/sys/fs/cgroup/cpu.stat').readline().split()[1] + '000')"
         both = f"try: {code}\nexcept OSError: {newer}"
         return sum(int(self.said(name, "python3", "-c", both)) for name in self.names) / 1e9
 
     def wait(self) -> None:
-        """Until sshd of each has a key, which is when it starts; ssh itself would note the key."""
+        """Wait until every sshd has a host key, that is, starts; ssh itself would record the key."""
         deadline = time.monotonic() + _UP
         for name in self.names:
             while True:
@@ -99,7 +99,7 @@ class Bare:
 def bare_machines(
     project: str, image: str, folder: Path, names: Sequence[str], options: Sequence[str] = ()
 ) -> Iterator[Bare]:
-    """Bring them up, and remove them with their network and disks."""
+    """Start the machines, and finally remove them with their network and disks."""
     remove(project)
     made = Bare(project, image, folder, project, tuple(names))
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def bare_machines(
 
 
 def remove(project: str) -> None:
-    """What a run has left; nothing of other projects."""
+    """Remove leftovers of this project, but not of others."""
     ours = ("--filter", f"label={_label(project)}")
     if containers := docker("ps", "--all", "--quiet", *ours).split():
         docker("rm", "--force", "--volumes", *containers)

@@ -1,4 +1,4 @@
-"""The container cluster for these tests: brought up once, by the script that people use, and removed."""
+"""The container cluster for these tests: started once, by the script that users run, and removed."""
 
 import os
 import shutil
@@ -14,11 +14,11 @@ from tests.exclusive import exclusive
 from tests.processes import called
 
 ROOT = Path(__file__).parents[2]
-UP_SECONDS = 60  # the promise of scripts/cluster once its image is there
+UP_SECONDS = 60  # promised by scripts/cluster once its image exists
 
 
 def missing_docker() -> str:
-    """Why there can be no cluster here, "" when there can."""
+    """Return why no cluster can be created here, "" if one can."""
     if shutil.which("docker") is None:
         return "there is no docker"
     answer = called(["docker", "info"], timeout=30)
@@ -44,7 +44,7 @@ def skip_without_docker() -> None:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     skip_without_docker()
     folder = tmp_path_factory.mktemp("cluster")
-    # One name per clone and worker: what a killed run left behind is found and removed by the next one.
+    # One name per clone and worker, so that the next run finds and removes leftovers of a killed one.
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     project = "-".join(filter(None, ("orchestrate-test", f"{zlib.crc32(bytes(ROOT)):08x}", worker)))
     environment = {"ORCHESTRATE_CLUSTER": project, "ORCHESTRATE_CLUSTER_DIR": str(folder)}
@@ -52,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster_script("image", environment, 500)
         cluster_script("down", environment, 60)
         try:
-            with exclusive("clusters"):  # two at once would look for a free network in the same place
+            with exclusive("clusters"):  # two at once would choose the same free network
                 cluster_script("up", environment, UP_SECONDS)
             yield described(folder, project)
         finally:

@@ -1,4 +1,4 @@
-"""The container cluster as tests see it: its folder and its machines."""
+"""The container cluster for tests: its folder and its machines."""
 
 import subprocess
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What `scripts/cluster up` left: its folder, six machines and a bastion."""
+    """The result of `scripts/cluster up`: its folder, six machines, and a bastion."""
 
     folder: Path
     nodes: tuple[Node, ...]
@@ -37,7 +37,7 @@ class Cluster:
         return next(node for node in (*self.nodes, self.bastion) if node.name == name)
 
     def hosts_file(self, path: Path, names: Sequence[str], more: str = "") -> Path:
-        """A hosts.toml of some of the nodes; `more` comes behind the [defaults]."""
+        """Write a hosts.toml with some of the nodes; `more` follows the [defaults]."""
         head, *entries = self.hosts.read_text().split("[[host]]\n")
         by_name = {entry.split('"')[1]: entry for entry in entries}
         path.write_text(
@@ -50,18 +50,18 @@ class Cluster:
         argv = ["ssh", "-F", self.ssh_config.name, "-o", "BatchMode=yes", *options, node, command]
         folder = (
             self.ssh_config.parent
-        )  # ProxyJump hands the path of -F on without quotes: no blank may be in it
+        )  # ProxyJump passes on the path of -F unquoted, so it must not contain spaces
         return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60, cwd=folder)
 
     def said(self, node: str, command: str) -> str:
-        """What `command` printed there; it must succeed."""
+        """Run `command` there; return its output; it must succeed."""
         done = self.ssh(node, command)
         assert done.returncode == 0, f"{node}: {command}: {done.stderr}"
         return done.stdout
 
 
 def described(folder: Path, project: str) -> Cluster:
-    """Read the machines back from what OpenSSH and Docker say about them."""
+    """Read the machines back from the output of OpenSSH and Docker."""
     *nodes, bastion = [_node(folder, project, name) for name in (*NODES, "bastion")]
     return Cluster(folder, tuple(nodes), bastion)
 

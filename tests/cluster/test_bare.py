@@ -1,4 +1,4 @@
-"""From machines with sshd and Python alone, in a closed network, to a run in an environment with data."""
+"""From machines with only sshd and Python, in a closed network, to a run in an environment with data."""
 
 import os
 import re
@@ -20,10 +20,10 @@ from tests.wheels import wheel
 Type = Callable[..., str]
 
 NAMES = ("node1", "node2", "node3")
-LARGE = 12_000_000  # bytes of a wheel, and of the data: enough to be handed on in pieces
-SCRIPT = ("sh", "-c", "python use.py")  # a Python script would have to find TensorFlow
+LARGE = 12_000_000  # bytes of a wheel, and of the data: enough to be passed on in pieces
+SCRIPT = ("sh", "-c", "python use.py")  # a Python script would require TensorFlow
 SMALL_DISK = ("--tmpfs", "/small:size=90m,mode=1777")
-# Imported before an environment counts as made: on node2 that does not end, the first time.
+# Imported before an environment is accepted: on node2 the first import never ends.
 HANGS = """
 import os, signal, socket
 if socket.gethostname() == "node2" and not os.path.exists("/tmp/half-way"):
@@ -53,7 +53,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
 
 @pytest.fixture(scope="module")
 def project(machines: Bare) -> Path:
-    """The folder of a person with a script, data, and a package index that this machine alone reaches."""
+    """A user's folder with a script, data, and a package index that only this machine can reach."""
     folder = machines.folder / "project"
     folder.mkdir()
     (folder / "use.py").write_text(USE)
@@ -66,7 +66,7 @@ def project(machines: Bare) -> Path:
 
 @pytest.fixture(scope="module")
 def orchestrate(machines: Bare, project: Path) -> Type:
-    """The command; what it prints, when it succeeds."""
+    """Run the command, which must succeed, and return its output."""
     url = (machines.folder / "wheels").as_uri()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
     environment = {
@@ -120,7 +120,7 @@ def test_three_commands_are_enough_to_train(machines: Bare, project: Path, orche
 
 
 def test_a_replaced_machine_is_brought_up_to_date(machines: Bare, orchestrate: Type) -> None:
-    """It shows another host key, which only a person may accept."""
+    """It presents a different host key, which only a user may accept."""
     machines.replace("node3")
     machines.wait()
     said = orchestrate("launch", "--no-validate", "--", *SCRIPT, status=3)
@@ -162,7 +162,7 @@ def test_setup_reports_one_error_per_failing_host_and_completes_the_others(
 
 
 def _die_half_way(machines: Bare, name: str) -> None:
-    """Its power goes while it imports what was installed."""
+    """It loses power while it imports the installed packages."""
     deadline = time.monotonic() + 120
     while machines.said(name, "sh", "-c", "ls /tmp/half-way 2>/dev/null || true") == "":
         assert time.monotonic() < deadline, "it has not come so far"

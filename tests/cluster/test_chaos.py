@@ -1,4 +1,4 @@
-"""A few rounds of scripts/chaos, one of each sort, and what holds of all rounds."""
+"""A few rounds of scripts/chaos, one of each kind, and properties of all rounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.chaos.rounds import KINDS, plan
 if TYPE_CHECKING:
     from tests.cluster.machines import Cluster
 
-# What needs machines, networks or kernels of its own; tests/ssh has one each of the others.
+# Faults that need separate machines, networks, or kernels; tests/ssh has one of each other kind.
 ROUNDS = (
     ("oom", 1),
     ("folder-gone", 1),

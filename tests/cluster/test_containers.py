@@ -1,4 +1,4 @@
-"""Runs in containers of real engines on hosts behind real sshd's: their life, their ends, their images."""
+"""Runs in containers of real engines on hosts behind real SSH servers: start, end, and images."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ WAITING = (
 
 @pytest.fixture(scope="module")
 def image() -> str:
-    """An image with python3 and nothing of orchestrate."""
+    """An image with python3 and no part of orchestrate."""
     skip_without_docker()
     with exclusive("container-image"):
         script = ROOT / "scripts" / "cluster"
@@ -34,7 +34,7 @@ def image() -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def limits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Settings of podman, which asks for more files than a root without all capabilities may have."""
+    """Settings of podman, whose default file limit exceeds that of a root without all capabilities."""
     file = tmp_path_factory.mktemp("podman") / "containers.conf"
     file.write_text('[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n')
     with pytest.MonkeyPatch.context() as patch:
@@ -72,7 +72,7 @@ def ask(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def containers(engine: str, run: str) -> list[str]:
-    """The names of a run's containers, whatever their state is."""
+    """Return the names of a run's containers in any state."""
     form = ("--format", "{{.Names}}", "--filter", f"label=orchestrate.run={run}")
     return sorted(ask(engine, "ps", "--all", *form).stdout.split())
 
@@ -142,7 +142,7 @@ def test_exec_runs_inside_or_outside_and_a_missing_image_is_reported(desk: Desk,
 
 
 def test_setup_copies_a_locally_built_image(desk: Desk, engine: str, image: str) -> None:
-    """One host has podman for an engine, the other docker; the image was built on this machine."""
+    """One host uses podman, the other docker; the image was built on this machine."""
     if shutil.which("podman") is None:
         pytest.skip("there is no podman")
     name, other = f"orchestrate-{engine}-{os.getpid()}:1", "podman" if engine == "docker" else "docker"

@@ -1,4 +1,4 @@
-"""preflight, launch and tail on machines with addresses, homes and shells of their own."""
+"""preflight, launch, and tail on machines with their own addresses, homes, and shells."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 Orchestrate = Callable[..., subprocess.CompletedProcess[str]]
 
-# A shared home, a shell of its own, and one that only a jump host reaches: each trains.
+# With a shared home, a different shell, or behind a jump host: each machine trains.
 TRAINING = ("node1", "node2", "node3", "node5")
 TASKS = ("worker/0 node1", "worker/1 node2", "worker/2 node3", "worker/3 node5")
 
 
 @pytest.fixture(scope="module")
 def orchestrate(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Orchestrate:
-    """The command as a user types it, in a project of their own, with runs kept apart from theirs."""
+    """Run the command as a user types it, in a separate project and with separate state."""
     home = tmp_path_factory.mktemp("controller")
     project = home / "my project"
     project.mkdir()
@@ -73,7 +73,7 @@ def test_the_main_job(orchestrate: Orchestrate, cluster: Cluster, tmp_path: Path
 
 
 def test_only_through_the_bastion(orchestrate: Orchestrate, cluster: Cluster, tmp_path: Path) -> None:
-    """Two machines that cannot be reached from here talk to each other, and to us through the jump host."""
+    """Two machines unreachable from here connect to each other, and to us through the jump host."""
     hosts = cluster.hosts_file(tmp_path / "hosts.toml", BEHIND_BASTION)
     say = "import json, os; print(json.loads(os.environ['TF_CONFIG'])['cluster']['worker'])"
     done = orchestrate("launch", "--no-validate", "--", "python3", "-c", say, hosts=hosts)
@@ -92,7 +92,7 @@ def test_nothing_is_left_on_the_machines(orchestrate: Orchestrate, cluster: Clus
     for node in cluster.nodes:
         mine = _processes(cluster, node)
         assert not [line for line in mine if "sleep" in line]
-        # Agents and guards go when the keeper has, which the viewer does not wait for.
+        # Agents and guards exit after the keeper, which the viewer does not wait for.
         while [line for line in mine if "orchestrate_node" in line or "eval(" in line]:
             assert time.monotonic() < deadline, mine
             mine = _processes(cluster, node)
