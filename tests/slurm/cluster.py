@@ -1,4 +1,4 @@
-"""Four nodes of a real Slurm on this machine, as tests see them."""
+"""Four nodes of a real Slurm on this machine, for tests."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.polling import poll
 from tests.processes import cmdline, environ, pids
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 90.0  # seconds; a bound on what must happen, never a wait
+LIMIT = 90.0  # seconds; an upper bound, never a fixed wait
 
 
 @dataclass
 class Slurm:
-    """What `scripts/slurm up` left, and a user who has a project and a home of their own there."""
+    """The result of `scripts/slurm up`, and a user with a project and a home folder there."""
 
     conf: Path
     folder: Path
@@ -48,7 +48,7 @@ class Slurm:
             "HOME": str(self.folder / "home"),  # on every node: ~/orchestrate is in it
             "XDG_STATE_HOME": str(self.folder / "state"),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
-            # Above the 20 s between two words of a keeper.
+            # More than the 20 s between two messages of a keeper.
             VARIABLE: json.dumps({"least_fence": 25.0}),
         }
         orchestrate = self.folder / "orchestrate"
@@ -57,7 +57,7 @@ class Slurm:
         orchestrate.chmod(0o755)
 
     def run(self, *words: str, status: int | None = 0, **environ: str) -> str:
-        """Return what a command of the login node prints on both streams; it must end with `status`."""
+        """Run a command on the login node; return its stdout and stderr; it must end with `status`."""
         done = subprocess.run(
             words,
             check=False,
@@ -73,7 +73,7 @@ class Slurm:
         return done.stdout
 
     def start(self, *words: str, **environ: str) -> subprocess.Popen[bytes]:
-        """Start a command of the login node in a session of its own; what it prints goes to `out`."""
+        """Start a command on the login node in its own session, with output to `out`."""
         with (self.folder / "out").open("ab") as out:
             return subprocess.Popen(
                 words,
@@ -102,7 +102,7 @@ class Slurm:
         return Job(self, number)
 
     def allocate(self, *options: str) -> Job:
-        """Have nodes whoever lives: `salloc --no-shell`."""
+        """Hold nodes independently of any process: `salloc --no-shell`."""
         told = self.run("salloc", "--no-shell", *options)
         (number,) = re.findall(r"Granted job allocation (\d+)", told)
         self._jobs.append(number)
@@ -122,7 +122,7 @@ class Slurm:
         return sorted((self.folder / "state" / "orchestrate" / "runs").glob("2*"))
 
     def ended(self) -> dict[str, Any]:
-        """Return how the newest run ended, once it has."""
+        """Wait for the newest run to end, and return its RunEnded."""
 
         def find() -> Any:
             return next((one for one in self.events() if one["event"] == "RunEnded"), None)
@@ -137,7 +137,7 @@ class Slurm:
         return [json.loads(line) for line in lines if line]
 
     def alive(self, variable: str = "") -> dict[int, str]:
-        """The processes that bear a task's cookie, and perhaps a variable, on any node."""
+        """Return the processes with a task's cookie, and optionally a variable, on any node."""
         marks = [f"\0ORCHESTRATE_TASK={run.name}/" for run in self.runs()]
         return {
             pid: command
@@ -160,7 +160,7 @@ class Job:
         self.slurm.until(f"{text!r} in\n{self.output}", lambda: text in self.output)
 
     def wait(self, limit: float = LIMIT) -> str:
-        """Return what the batch file printed, once the job is over."""
+        """Wait for the job, and return the output of its batch file."""
         self.slurm.until(
             "the job is over", lambda: not self.slurm.run("squeue", "-hj", self.number, status=None), limit
         )

@@ -1,4 +1,4 @@
-"""Slurm for these tests: brought up once, by the script that people use, and removed."""
+"""Slurm for these tests: started once, by the script that users run, and removed."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from tests.slurm.cluster import ROOT, Slurm
 
 
 def missing() -> str:
-    """Why there can be no Slurm here, "" when there can."""
+    """Return why Slurm cannot run here, "" if it can."""
     if os.geteuid() != 0:
         return "slurmd and namespaces need root"
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -25,7 +25,7 @@ def missing() -> str:
 
 @pytest.fixture(scope="session")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Four idle nodes; the path of their slurm.conf."""
+    """Start four idle nodes; return the path of their slurm.conf."""
     if why := missing():
         if os.environ.get("CI"):
             pytest.fail(f"Slurm is part of CI: {why}")
@@ -34,7 +34,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     environment = {**os.environ, "ORCHESTRATE_SLURM_DIR": str(folder)}
     script = [str(ROOT / "scripts" / "slurm")]
     try:
-        with exclusive("slurm"):  # two at once would look for a free network in the same place
+        with exclusive("slurm"):  # two at once would choose the same free network
             done = called([*script, "up"], env=environment, timeout=90)
         assert done.returncode == 0, done.stderr
         yield folder / "slurm.conf"

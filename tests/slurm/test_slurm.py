@@ -1,4 +1,4 @@
-"""Runs in jobs of a real Slurm: their start, and each way in which Slurm ends them."""
+"""Runs in jobs of a real Slurm: their start, and each way that Slurm ends them."""
 
 import os
 import re
@@ -32,7 +32,7 @@ for step in range(int(sys.argv[1])):
     print("step", step, flush=True)
     time.sleep(0.2)
 """
-# What the second task does in its second attempt, before the first one saves.
+# The second task's action in its second attempt, before the first one saves.
 RAISE = r"""\1if (rank, __import__("os").environ["ORCHESTRATE_ATTEMPT"]) == (1, "2"):
 \1    raise ValueError("record 17 has no label")
 \g<0>"""
@@ -40,7 +40,7 @@ RAISE = r"""\1if (rank, __import__("os").environ["ORCHESTRATE_ATTEMPT"]) == (1, 
 
 @pytest.fixture
 def count(slurm: Slurm) -> str:
-    """A program that needs nothing: it counts, and saves at TERM."""
+    """A program without dependencies that counts, and saves on TERM."""
     return slurm.script("count.py", COUNT)
 
 
@@ -162,7 +162,7 @@ def test_a_run_continues_on_the_remaining_nodes(
 
 
 def test_the_signal_before_a_time_limit_stops_the_run_cleanly(slurm: Slurm, count: str) -> None:
-    """As `--signal=B:USR1@60` sends it; scripts/soak-slurm waits for a true time limit."""
+    """As `--signal=B:USR1@60` sends it; scripts/soak-slurm waits for a real time limit."""
     job = slurm.submit("-N2 --time=10", *FAST, "--", count, "900")
     job.prints("step 3")
     slurm.run("scancel", "--batch", "--signal=USR1", job.number)

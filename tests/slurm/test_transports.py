@@ -43,7 +43,7 @@ def test_killing_srun_ends_a_reading_remote_process(link: Link) -> None:  # noqa
     far = ("sh", "-c", "read -r line # 7654")
     channel = link.open(far)
     assert poll(lambda: is_there(*far), 10)
-    # Its shepherd, a second srun, then ends the step; who kills both leaves that to the agent's lifeline.
+    # Its second srun process then ends the step; if both are killed, the agent's lifeline does.
     os.kill(channel._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
     assert channel.recv(20) == b""
     assert poll(lambda: not is_there(*far), 10)
