@@ -1,6 +1,6 @@
-"""Programs as people write them: how each is launched, and the loss that it must reach.
+"""Programs as users write them: how each is launched, and the loss that it must reach.
 
-An exact loss is that of one process with the same global batch, run by hand.
+An exact loss was measured with one process and the same global batch, run by hand.
 """
 
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ class Launched:
     loss: float | None = None  # exactly
     below: float = 1.0
     job: str = ""
-    says: str = ""  # in what is shown
-    folder: str = ""  # of the project, in which it is launched
-    env: tuple[str, ...] = ()  # NAME=VALUE; {shared} is a folder that all hosts see
+    says: str = ""  # in the output
+    folder: str = ""  # of the project, where it is launched
+    env: tuple[str, ...] = ()  # NAME=VALUE; {shared} is a folder on all hosts
 
     @property
     def trainers(self) -> int:
-        """How many tasks print a final loss."""
+        """Return the number of tasks that print a final loss."""
         return 1 if "ps" in self.roles else sum(role == "worker" for role in self.roles)
 
 
 ALL = {
-    # Keras, under each of its names
+    # Keras, by each of its names
     "import keras": Launched(_FOUR, ("import_keras.py",), LOSS, says="repaired for several tasks"),
     "a module that imports keras": Launched(_TWO, ("lib_keras.py",), LOSS, says="repaired for several tasks"),
     "tf_keras by name": Launched(_TWO, ("tf_keras_itself.py",), LOSS),
@@ -71,7 +71,7 @@ ALL = {
     "words": Launched(_TWO, ("text.py",), 0.098474),
     "images": Launched(_TWO, ("images.py",), below=0.05),
     "mixed precision": Launched(_TWO, ("mixed.py",), below=0.6),
-    # What they write
+    # Output files
     "callbacks and .keras of Keras 3": Launched(_TWO, ("callbacks_keras3.py",), LOSS),
     "five formats": Launched(_TWO, ("formats.py",), LOSS),
     # Other tasks
@@ -82,6 +82,6 @@ ALL = {
     "an evaluator": Launched(("worker", "evaluator"), ("sidecar.py",), LOSS, env=_FOLDER),
 }
 
-# What the suite launches: what reaches another part of ours each. The others are more of the same kinds
+# Launched by the suite: each reaches a different part of our code. The others are more of the same kinds
 # (scripts/soak-programs).
 IN_THE_SUITE = frozenset(("a module that imports keras",))

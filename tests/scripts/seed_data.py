@@ -1,4 +1,4 @@
-"""Make small sets in place of what the tutorials download; run by the training Python with a folder.
+"""Create small data sets that replace the tutorials' downloads; run by the training Python with a folder.
 
 `tfds/mnist` and the smaller `few/mnist` are as tensorflow-datasets prepares it, in one file;
 `keras/datasets/fashion-mnist` is as Keras does.
@@ -18,7 +18,7 @@ FILES = {"train": "train", "test": "t10k"}
 
 
 def part(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Make images that show their label as the row of a bright line."""
+    """Create images that show their label as the row of a bright line."""
     labels = (np.arange(count) * 7 % 10).astype("uint8")
     images = np.zeros((count, 28, 28, 1), "uint8")
     images[np.arange(count), labels * 2 + 4] = 255

@@ -1,7 +1,7 @@
-"""What people's failures are called, and what is advised: the exact header and hint of each.
+"""Verdicts of typical failures: the exact header and hint of each.
 
-The texts beside the programs are what they printed under TensorFlow 2.21; `verdicts.toml` is what we make of
-them. Some are run again, so that the texts stay true.
+The texts next to the programs are their output under TensorFlow 2.21; `verdicts.toml` has our verdicts. Some
+programs are run again, so that the texts stay true.
 """
 
 import tomllib
@@ -33,7 +33,7 @@ def verdict(text: str) -> dict[str, str]:
 
 
 def verdict_of_several(name: str, told: dict[str, Any]) -> dict[str, str]:
-    """`tasks` are in the order in which they ended, each on a host of its own; the last may have no words."""
+    """`tasks` are in order of their ends, each on its own host; the last may have no output."""
 
     def hear(task: str, _attempt: str) -> Statement:
         path = HERE / "two" / f"{name}.{task.replace('/', '-')}.txt"
@@ -67,7 +67,7 @@ def test_a_failure_gets_its_exact_header_and_hint(name: str) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_the_programs_still_fail_this_way(tmp_path: Path) -> None:
-    """All of them, in processes forked from one that has imported TensorFlow."""
+    """Run all of them in processes forked from one that has imported TensorFlow."""
     environ = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": "/usr/bin:/bin"}
     done = called([training_python(), HERE / "programs.py", tmp_path], env=environ)
     assert done.returncode == 0, done.stderr[-2000:]

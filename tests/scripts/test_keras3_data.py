@@ -1,4 +1,4 @@
-"""What `fit` of Keras 3 makes of each kind of data on two tasks is what it makes of it in one process."""
+"""`fit` of Keras 3 on two tasks gives the same result as in one process for each kind of data."""
 
 import os
 import re
@@ -19,7 +19,7 @@ PATIENCE = 280.0
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_two_tasks_train_like_one_process(tmp_path: Path) -> None:
-    """No batch is lost, and no array of the program is written to."""
+    """No batch is lost, and no array of the program is modified."""
     alone = subprocess.Popen(
         [training_python(), PROGRAM],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},

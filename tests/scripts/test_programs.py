@@ -1,4 +1,4 @@
-"""Programs as people write them, launched unchanged, with the losses that they must reach."""
+"""Programs as users write them, launched unchanged, with the losses that they must reach."""
 
 import re
 import shutil
@@ -79,7 +79,7 @@ def test_diverged_training_is_not_a_plain_success(desk: Desk) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_path_shared_by_hosts_is_reported(machines: Cluster, tmp_path: Path) -> None:
-    """Which hosts share their folder is known once they are asked; the program only looks like one."""
+    """Shared folders are detected only by querying the hosts; this program only imitates training."""
     desk = Desk(machines, tmp_path)
     desk.script(
         "train.py",

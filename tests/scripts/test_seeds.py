@@ -1,7 +1,7 @@
-"""The tutorials that people begin with train as they are typed there, launched on one host and on several.
+"""Popular tutorials train exactly as published, on one host and on several.
 
-What they would download is made. `custom_loop.py` has a name that TensorFlow has removed: the verdict says
-what it is called today, and with that name it trains.
+Their downloads are replaced. `custom_loop.py` uses a name that TensorFlow has removed: the verdict gives the
+current name, and with it the program trains.
 """
 
 import re
@@ -32,7 +32,7 @@ def load_digits(return_X_y):
     images[np.arange(1797), labels * 6] = 16
     return images, labels
 """
-# The program, the hosts, and how often each task must say so at least: an epoch, a score.
+# The program, the hosts, and the minimum number of epochs or scores that each task must print.
 ALL = [
     (name, many, pattern)
     for name, pattern in (
@@ -46,7 +46,7 @@ ALL = [
     for many in (1, 2, 4)
     if many != 2 or name == "workers"
 ]
-IN_THE_SUITE = [("workers", 2)]  # the multi-worker tutorial itself, with one file for all
+IN_THE_SUITE = [("workers", 2)]  # the original multi-worker tutorial, with one file for all
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def launch(desk: Desk, data: Path, text: str, many: int) -> tuple[int, str]:
     sets = "few" if "epochs=12" in text else "tfds"
     desk.write_hosts(desk.cluster.hosts[:many])
     desk.script("program.py", text)
-    (desk.project / "sklearn").mkdir(exist_ok=True)  # it is large, and the tutorial takes its digits only
+    (desk.project / "sklearn").mkdir(exist_ok=True)  # it is large, and the tutorial uses only its digits
     desk.script("sklearn/__init__.py", "")
     desk.script("sklearn/datasets.py", DIGITS)
     env = (f"--env=TFDS_DATA_DIR={data / sets}", f"--env=KERAS_HOME={data / 'keras'}")
