@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# What the scripts share: sourced, never run.
+# Shared functions of the scripts: sourced, never run.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
-# Environments and images that every clone of the same user may share; on a local disk, since a
-# lock is held in it and the training environment is 1.4 GB of small files.
+# Environments and images shared by all clones of a user; on a local disk, since it contains a
+# lock and the training environment is 1.4 GB of small files.
 envs=${ORCHESTRATE_ENVS:-/var/tmp/orchestrate-envs-$(id -u)}
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
@@ -18,17 +18,17 @@ fail() {
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# The first 12 digits of a hash of stdin, by the one program that is there everywhere.
+# The first 12 digits of a hash of stdin, computed by a program that exists everywhere.
 digest() { git hash-object --stdin | cut -c1-12; }
 
 make_envs_folder() {
     (umask 022 && mkdir -p "$envs") || fail 3 "cannot make $envs" "" "set ORCHESTRATE_ENVS to a folder of yours on a local disk"
-    # The default name can be guessed, and whoever owns the folder decides what we run.
+    # The default name can be guessed, and the folder's owner controls what we run.
     [[ -O $envs && ! -L $envs ]] ||
         fail 3 "$envs is not yours" "it belongs to another user or is a link" "set ORCHESTRATE_ENVS to a folder of yours on a local disk"
 }
 
-# One set-up at a time, over all clones of a user: `locked NAME COMMAND...` runs COMMAND in this shell.
+# One setup at a time across all clones of a user: `locked NAME COMMAND...` runs COMMAND in this shell.
 locked() {
     local name=$1
     shift
@@ -40,19 +40,19 @@ locked() {
     local lock
     exec {lock}>"$envs/$name.lock"
     if ! flock --nonblock "$lock"; then
-        say "waiting for another set-up on this machine ($envs/$name.lock)"
+        say "waiting for another setup on this machine ($envs/$name.lock)"
         flock "$lock"
     fi
-    # Not inherited: a daemon that COMMAND leaves behind must not keep the lock.
+    # Not inherited: a daemon started by COMMAND must not keep the lock.
     "$@" {lock}>&-
     exec {lock}>&-
 }
 
-# Pythons that uv downloads where the system has none that TensorFlow supports (Ubuntu 26.04 has 3.14).
+# Pythons that uv downloads if the system has none that TensorFlow supports (Ubuntu 26.04 has 3.14).
 pythons=$envs/pythons
 
-# The first Python of at least 3.11, and below LIMIT where one is given. The system's own comes first:
-# what is made from it outlives the tools that bring a Python of their own.
+# The first Python of at least 3.11, and below LIMIT if given. The system's own comes first:
+# environments built from it outlive tools that bring their own Python.
 base_python() {
     local candidate limit=${1:-9.9}
     for candidate in /usr/bin/python3 python3 python3.1{4,3,2,1} "$pythons"/*/bin/python3; do
@@ -67,7 +67,7 @@ base_python() {
 # TensorFlow supports no newer Python yet.
 worker_base() { base_python 3.14; }
 
-# What containers that mount the training environment are made from: it has the same Python.
+# The base image of containers that mount the training environment: it has the same Python.
 base_image() {
     case $("$(worker_base)" --version 2>/dev/null) in # before set-up there may be none
         *' 3.11'*) echo debian:bookworm-slim ;;
@@ -76,8 +76,8 @@ base_image() {
     esac
 }
 
-# The training environment, named after all that goes into it. Made from the system's Python, it also
-# runs in containers that have one of the same version at the same path.
+# The training environment, named after a hash of its contents. Built from the system's Python, it also
+# runs in containers with the same version at the same path.
 worker_env() {
     {
         "$(worker_base)" --version
@@ -95,8 +95,8 @@ r_missing() {
     fi
 }
 
-# Debian's reticulate 1.28 supports neither numpy 2 nor a Python above 3.11: an environment of its own.
-# From 1.38 on it can use the one of all others.
+# Debian's reticulate 1.28 supports neither numpy 2 nor a Python above 3.11: a separate environment.
+# From 1.38 on it can use the common one.
 r_is_old() { Rscript -e 'quit(status = packageVersion("reticulate") >= "1.38")' >/dev/null 2>&1; }
 
 r_base() { base_python 3.12; }
@@ -112,7 +112,7 @@ r_env() {
     } | digest | sed "s|^|$envs/r-|"
 }
 
-# JAX with Keras 3, and PyTorch: beside an environment that has TensorFlow, for programs that have none.
+# JAX with Keras 3, and PyTorch: separate from the TensorFlow environment, for programs without TensorFlow.
 framework_env() {
     {
         "$(worker_base)" --version
@@ -124,5 +124,5 @@ framework_python() { printf '%s/bin/python\n' "$(framework_env "$1")"; }
 
 r_python() { printf '%s/bin/python\n' "$(r_env)"; }
 
-# What pytest must not inherit: both variables change what the tests look at.
+# Variables that pytest must not inherit, since they change the tested behavior.
 clean_environment() { unset PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE; }
