@@ -15,7 +15,7 @@ BATCH_PER_TASK = 64
 
 
 def digits(global_batch: int) -> tf.data.Dataset:
-    """Real handwritten digits, grown to MNIST's shape; the seed gives every task one order."""
+    """Real handwritten digits, enlarged to MNIST's shape; the seed gives every task the same order."""
     table = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",")
     images, labels = table[:, :-1], table[:, -1]
     images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
@@ -45,7 +45,7 @@ def build_and_compile() -> tf.keras.Model:
 
 
 def main() -> None:
-    # The strategy comes first: it starts this task's server, which nothing of TensorFlow may precede.
+    # The strategy comes first: it starts this task's server, which must precede all other TensorFlow calls.
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
         model = build_and_compile()

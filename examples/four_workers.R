@@ -1,4 +1,4 @@
-# The multi-worker tutorial in R: as many workers as TF_CONFIG names, 64 examples a step for each.
+# The multi-worker tutorial in R: as many workers as TF_CONFIG names, 64 examples per step for each.
 #
 # orchestrate launch -- examples/four_workers.R     on four hosts, or on four tasks of one (tasks = 4)
 

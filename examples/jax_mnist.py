@@ -1,4 +1,4 @@
-"""Data parallelism of JAX, on as many processes as there are tasks; it continues from its checkpoint.
+"""Data parallelism with JAX, one process per task; it continues from its checkpoint.
 
 orchestrate launch -- examples/jax_mnist.py
 """
@@ -41,7 +41,7 @@ def train_step(params: dict[str, jax.Array], *batch: jax.Array) -> tuple[jax.Arr
     return loss, jax.tree.map(lambda value, slope: value - 0.3 * slope, params, slopes)
 
 
-# The first process reads what it saved, wherever it is now, and tells the others.
+# The first process reads its checkpoint, on whichever host it is now, and sends it to the others.
 draw = np.random.default_rng(42).normal
 state = {"hidden": draw(0, 0.1, (64, 128)), "bias": np.zeros(128), "out": draw(0, 0.1, (128, 10))}
 state = {"epoch": 0, "params": {name: value.astype("float32") for name, value in state.items()}}

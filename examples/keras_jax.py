@@ -1,4 +1,4 @@
-"""The model of fit.py in Keras 3 on JAX, a process for each task; it continues from its checkpoint.
+"""The model of fit.py in Keras 3 on JAX, one process per task; it continues from its checkpoint.
 
 orchestrate launch -- examples/keras_jax.py
 """
@@ -39,7 +39,7 @@ optimizer = keras.optimizers.Adam(1e-3)
 optimizer.build(model.trainable_variables)
 model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
 
-# The first process reads what it saved, wherever it is now, and tells the others.
+# The first process reads its checkpoint, on whichever host it is now, and sends it to the others.
 variables = [*model.variables, *optimizer.variables]
 state = {str(place): np.asarray(one.value) for place, one in enumerate(variables)} | {"epoch": 0}
 if rank == 0 and CHECKPOINT.exists():

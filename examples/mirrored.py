@@ -1,4 +1,4 @@
-"""One process, all GPUs of its machine; without GPUs, two logical CPU devices to see it work.
+"""One process on all GPUs of its machine, or on two logical CPU devices to try it without GPUs.
 
 python examples/mirrored.py
 """
@@ -12,7 +12,7 @@ BATCH_PER_DEVICE = 64
 
 
 def devices() -> list[str]:
-    """Every GPU; else the CPU as two."""
+    """Every GPU, or the CPU as two devices."""
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         return [f"gpu:{i}" for i in range(len(gpus))]

@@ -1,12 +1,12 @@
 # The tutorial of fit.py in R: the same network, the same steps, the same weights in the end.
 #
-# orchestrate launch -- examples/mnist.R              scikit-learn's digits, grown to MNIST's shape
-# orchestrate launch -- examples/mnist.R DATA_DIR     MNIST as tensorflow-datasets has prepared it there
+# orchestrate launch -- examples/mnist.R              scikit-learn's digits, enlarged to MNIST's shape
+# orchestrate launch -- examples/mnist.R DATA_DIR     MNIST as prepared there by tensorflow-datasets
 
 library(reticulate)
 library(jsonlite)
 
-# Nothing is converted on its way to R and back: tensors and arrays stay Python's.
+# Nothing is converted between R and Python: tensors and arrays stay Python objects.
 tf <- import("tensorflow", convert = FALSE)
 np <- import("numpy", convert = FALSE)
 layers <- tf$keras$layers
@@ -45,7 +45,7 @@ build_and_compile <- function() {
   model
 }
 
-# The strategy comes first: it starts this task's server, which nothing of TensorFlow may precede.
+# The strategy comes first: it starts this task's server, which must precede all other TensorFlow calls.
 strategy <- tf$distribute$MultiWorkerMirroredStrategy()
 with(strategy$scope(), model <- build_and_compile())
 global_batch <- BATCH_PER_TASK * py_to_r(strategy$num_replicas_in_sync)
@@ -53,7 +53,7 @@ global_batch <- BATCH_PER_TASK * py_to_r(strategy$num_replicas_in_sync)
 data_dir <- commandArgs(trailingOnly = TRUE)
 data <- if (length(data_dir)) mnist(data_dir[1]) else digits()
 data <- data$shuffle(10000L, seed = 42L)$`repeat`()$batch(global_batch, drop_remainder = TRUE)
-# By data: MNIST is one file, of which by file all tasks but one would get nothing.
+# Sharded by data: MNIST is one file, so sharding by file would leave all tasks but one without data.
 options <- tf$data$Options()
 options$experimental_distribute$auto_shard_policy <- tf$data$experimental$AutoShardPolicy$DATA
 history <- model$fit(data$with_options(options), epochs = 3L, steps_per_epoch = 20L, verbose = 2L)

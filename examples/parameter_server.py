@@ -18,7 +18,7 @@ def batches() -> tf.data.Dataset:
 
 
 def serve(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> None:
-    """A worker or ps only answers; it never ends by itself: `orchestrate` stops it after the chief."""
+    """A worker or ps only serves requests, without end: `orchestrate` stops it after the chief."""
     server = tf.distribute.Server(
         resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
     )

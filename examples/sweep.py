@@ -3,7 +3,7 @@
 python examples/sweep.py gpu-01 gpu-02 gpu-03 gpu-04 -- train.py --learning-rate
 python examples/sweep.py 'gpu-[01-02]' 'gpu-[03-04]' -- train.py --learning-rate
 
-Run it where you would call `orchestrate launch`. The second line trains each trial on two machines.
+Run it where you would run `orchestrate launch`. The second command trains each trial on two machines.
 """
 
 import queue
@@ -30,7 +30,7 @@ def train(command: list[str], rate: float, hosts: str) -> Trial:
         run = orchestrator.launch(words, only=hosts, name=f"rate {rate}", wait=True)  # others may use them
         outcome = run.wait().outcome
         return Trial(rate, hosts, outcome, run.metrics().get("loss", float("inf")), run)
-    except orchestrator.OrchestrateError as error:  # the other trials go on
+    except orchestrator.OrchestrateError as error:  # the other trials continue
         return Trial(rate, hosts, error.what, float("inf"), None)
 
 

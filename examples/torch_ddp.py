@@ -31,11 +31,11 @@ table = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",", dty
 images = torch.tensor(table[:, :-1]).reshape(-1, 1, 8, 8).to(device) / 16
 labels = torch.tensor(table[:, -1]).long().to(device)
 
-torch.manual_seed(42)  # the same start, also on one task
+torch.manual_seed(42)  # the same initial weights, also with one task
 model = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1152, 10)).to(device)
 optimizer = torch.optim.Adam(model.parameters(), 1e-3)
 
-# The first task reads what it saved, wherever it is now, and tells the others.
+# The first task reads its checkpoint, on whichever host it is now, and sends it to the others.
 saved = [torch.load(CHECKPOINT, map_location="cpu") if rank == 0 and CHECKPOINT.exists() else None]
 dist.broadcast_object_list(saved)
 done = 0
@@ -62,7 +62,7 @@ for epoch in range(done + 1, epochs + 1):
 
 weights = b"".join(value.cpu().numpy().tobytes() for value in model.state_dict().values())
 print(f"rank {rank} of {size}: weights {hashlib.sha256(weights).hexdigest()[:16]}")
-# What gloo's threads hold must be gone before Python exits: otherwise PyTorch may abort the process.
+# Objects used by gloo's threads must be freed before Python exits: otherwise PyTorch may abort the process.
 del model, optimizer
 gc.collect()
 dist.destroy_process_group()
