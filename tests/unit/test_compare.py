@@ -130,10 +130,10 @@ def test_the_comparison_fits_one_screen_or_is_complete_json(capsys: pytest.Captu
         assert "" not in lines  # both runs are in one block
         assert max(map(len, lines)) <= width
     assert main(["runs", "--json", "--diff", A, B]) == ExitStatus.OK
-    told = json.loads(capsys.readouterr().out)
-    assert (told["a"], told["b"]) == (A, B)
-    assert {"area": "outcome", "what": "kind", "a": "", "b": "nan"} in told["differences"]
-    assert len([one for one in told["differences"] if one["area"] in ("code", "files")]) == 103
+    output = json.loads(capsys.readouterr().out)
+    assert (output["a"], output["b"]) == (A, B)
+    assert {"area": "outcome", "what": "kind", "a": "", "b": "nan"} in output["differences"]
+    assert len([one for one in output["differences"] if one["area"] in ("code", "files")]) == 103
     assert main(["runs", "--diff", A, "cccc"]) == ExitStatus.USAGE
     RunFolder(runs_root(), A).plan.write_text("{}")
     assert main(["runs", "--diff", A, B]) == ExitStatus.USAGE

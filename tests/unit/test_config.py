@@ -121,10 +121,10 @@ def test_host_entries_are_read() -> None:
         text += f"{given.strip()}\n"
         for host in hosts(given):
             usual = msgspec.structs.asdict(Host(host.name, "", ""))
-            said = [
+            fields = [
                 f"{key} {value}" for key, value in msgspec.structs.asdict(host).items() if value != usual[key]
             ]
-            text += f"  {host.name}: {', '.join(said)}\n"
+            text += f"  {host.name}: {', '.join(fields)}\n"
     matches_golden("config/hosts.txt", text)
 
 

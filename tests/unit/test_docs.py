@@ -75,10 +75,10 @@ def test_every_key_is_documented_with_its_default(title: str, keys: dict[str, ob
     for field in fields(kind):
         if field.name == "job":  # of Slurm, not a key
             continue
-        said = table[field.name][2]
-        written = said.startswith("`") and said not in ("`{}`", "`[]`", '`"/var/tmp/orchestrate-<uid>"`')
+        cell = table[field.name][2]
+        written = cell.startswith("`") and cell not in ("`{}`", "`[]`", '`"/var/tmp/orchestrate-<uid>"`')
         if written and field.name != "ssh_config":
-            assert json.loads(said.strip("`")) == field.default, field.name
+            assert json.loads(cell.strip("`")) == field.default, field.name
 
 
 def test_every_other_key_and_role_is_on_the_inventory_page() -> None:
@@ -132,7 +132,7 @@ def test_every_event_failure_and_check_is_in_its_table() -> None:
 
 def test_every_explained_message_exists_in_the_code() -> None:
     sources = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "orchestrator").rglob("*.py"))
-    said = re.sub(r'"\s*f?"', "", sources)
+    joined = re.sub(r'"\s*f?"', "", sources)
     text = page("troubleshooting")
     explained = first_codes(section(text, "Reaching a host")) + first_codes(
         section(text, "Before the tasks start")
@@ -140,7 +140,7 @@ def test_every_explained_message_exists_in_the_code() -> None:
     assert len(explained) > 15
     for message in explained:
         for part in re.split(r"\.\.\.|\b2222\b|\bNAME\b|'?\S*train\S*|\bnfs\b|\bpython3\b", message):
-            assert part.strip() in said, message
+            assert part.strip() in joined, message
 
 
 # --- links ---

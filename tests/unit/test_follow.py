@@ -222,8 +222,8 @@ def test_a_non_numeric_result_is_ignored(value: object) -> None:
 
 def test_an_error_of_worker_entry_is_reported_for_its_host(tmp_path: Path) -> None:
     known = {"message": "no data", "why": "no network", "hint": "do this"}
-    told = TaskReported("worker/0", Last.ERROR, known)
-    error = _failed(tmp_path / "log", "a", end(1), told, 900.0)
+    report = TaskReported("worker/0", Last.ERROR, known)
+    error = _failed(tmp_path / "log", "a", end(1), report, 900.0)
     assert (error.what, error.hint) == ("cannot train: no data", "")
     assert error.why == "no network\nits task advises: do this"
     (tmp_path / "log").write_text("the output until the machine restarted\n")

@@ -314,8 +314,8 @@ def test_a_finished_main_thread_is_the_suspect() -> None:
     hook = "/var/lib/state/site/784d6821/sitecustomize.py:113 in shut_down"
     leaving = standing("worker/1", "/usr/lib/python3.11/threading.py:1583 in _shutdown", hook, before=(FEED,))
     finding = stacks.find([standing("worker/0", "train.py:9 in <module>"), leaving], Completion.ALL)
-    said = "worker/1 on h hangs with its main thread ended, and others alive at train.py:4 in feed"
-    assert stacks.sentence(finding, hang=True) == said
+    message = "worker/1 on h hangs with its main thread ended, and others alive at train.py:4 in feed"
+    assert stacks.sentence(finding, hang=True) == message
 
 
 # --- Tasks that trained separately: when that is certain ---

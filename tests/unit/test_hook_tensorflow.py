@@ -151,9 +151,9 @@ def test_a_package_built_on_keras_3_makes_it_tf_keras(
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
     monkeypatch.setenv("ORCHESTRATE_KERAS_OF", modules)
     hook.choose_keras()
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert ("TF_USE_LEGACY_KERAS" not in os.environ) == bool(built_on)
-    assert f"since {built_on} is built on it" in said if built_on else not said
+    assert f"since {built_on} is built on it" in output if built_on else not output
 
 
 # --- Workers wait until their leader listens ---

@@ -46,12 +46,12 @@ def tell(folder: Path, argv: tuple[str, ...]) -> list[str]:
 def test_the_result_is_json_on_stdin_and_never_an_argument(tmp_path: Path) -> None:
     code = "import sys; open(sys.argv[1], 'w').write(repr(sys.argv[2:]) + '\\n' + sys.stdin.read())"
     assert tell(tmp_path, (sys.executable, "-c", code, str(tmp_path / "told"), "$HOME")) == []
-    argv, told = (tmp_path / "told").read_text().splitlines()
+    argv, result = (tmp_path / "told").read_text().splitlines()
     assert argv == "['$HOME']"
-    said = json.loads(told)
-    assert (said["event"], said["outcome"], said["status"]) == ("RunEnded", "failed", 1)
-    assert (said["cause"], said["hosts"], len(said["last_lines"])) == (WORDS, ["gpu-01"], 20_000)
-    assert "\x1b" not in told
+    fields = json.loads(result)
+    assert (fields["event"], fields["outcome"], fields["status"]) == ("RunEnded", "failed", 1)
+    assert (fields["cause"], fields["hosts"], len(fields["last_lines"])) == (WORDS, ["gpu-01"], 20_000)
+    assert "\x1b" not in result
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_the_result_is_json_on_stdin_and_never_an_argument(tmp_path: Path) -> No
     ],
 )
 def test_failures_of_notify_become_notes(argv: tuple[str, ...], note: str, tmp_path: Path) -> None:
-    said = tell(tmp_path, argv)
-    assert said == ([f"the run's end was not reported: the command of --notify {note}"] if note else [])
+    notes = tell(tmp_path, argv)
+    assert notes == ([f"the run's end was not reported: the command of --notify {note}"] if note else [])
 
 
 def test_the_notify_command_is_checked_before_anything_is_sent(tmp_path: Path) -> None:

@@ -222,8 +222,8 @@ def test_the_last_line_of_a_run_suggests_the_next_command(name: str, host: str, 
     planned = ev.RunPlanned("r1", name, "ann@laptop", ("t.py",), (("worker/0", host),), (), "/runs/r1")
     ended = ev.RunEnded("r1", ev.Outcome.SUCCEEDED, 0, 1.0, "", "", (), "/runs/r1")
     story: list[Event] = [planned, ev.TaskStarted("worker/0", host, "1", 1), ended]
-    said = summary(replay([Stamped(1.0, event) for event in story]))[-1]
-    assert said.removesuffix(" the tasks wrote") == f"more: {last}"
+    message = summary(replay([Stamped(1.0, event) for event in story]))[-1]
+    assert message.removesuffix(" the tasks wrote") == f"more: {last}"
 
 
 # --- Equal lines of several tasks are folded into one ---
@@ -344,10 +344,10 @@ def test_lines_below_an_info_message_are_hidden_with_it() -> None:
         "/job:worker/replica:0/task:2",
     )
     unhealthy = f"E{STAMP}coordination_service.cc:9] The following tasks are unhealthy:"
-    said = (line(0, stragglers), line(1, unhealthy), line(0, peer), line(1, peer), line(0, "data ready"))
+    lines = (line(0, stragglers), line(1, unhealthy), line(0, peer), line(1, peer), line(0, "data ready"))
     shown = [("worker/1", unhealthy), ("worker/1", peer), ("worker/0", "data ready"), ("worker/0", peer)]
     folding = started(2)
-    assert [*feed(folding, *said, line(0, peer)), *words(folding.flush())] == shown
+    assert [*feed(folding, *lines, line(0, peer)), *words(folding.flush())] == shown
 
 
 def test_warnings_that_differ_only_in_timestamps_are_folded() -> None:

@@ -90,13 +90,13 @@ def refused(host: str) -> HostError:
 def test_errors_have_three_parts_and_equal_failures_share_one() -> None:
     printed = "it printed:\n\x1b[2JWelcome\n\n  to gpu\x07\n"
     locked = HostError("gpu-10", "refused the login", kind="auth", why="the account is locked", hint="")
-    told = (
+    reports = (
         UsageError("hosts.toml is empty", why="no [[host]]", hint="see hosts.example.toml"),
         ClusterError("nothing answers", why=printed),
         SeveralErrors([refused("gpu-02"), locked, refused("gpu-03"), refused("gpu-04")]),
         *(SeveralErrors(HostError(host, what, kind="") for host in ("a", "b")) for what in OF_HOSTS),
     )
-    matches_golden("render/errors.txt", "".join("\n".join(errors.lines(one)) + "\n" for one in told))
+    matches_golden("render/errors.txt", "".join("\n".join(errors.lines(one)) + "\n" for one in reports))
 
 
 def plan(run: str = "tidy-otter", command: tuple[str, ...] = ("train.py",)) -> RunPlan:
@@ -234,8 +234,8 @@ def test_a_thousand_hosts_fit_on_the_screen() -> None:
     rows = machines_table(machines, json=False, now=1.0, width=None, height=23)
     assert [row.split()[0] for row in rows] == ["host", "gpu-0000", "gpu-[0001-0999]"]
     assert "worker/[1-999]" in rows[2]
-    told = (HostError(host.name, "fails", kind="x", why=f"reason {n}") for n, host in enumerate(hosts))
-    blocks = errors.lines(SeveralErrors(told))
+    failures = (HostError(host.name, "fails", kind="x", why=f"reason {n}") for n, host in enumerate(hosts))
+    blocks = errors.lines(SeveralErrors(failures))
     assert len(blocks) == 21
     assert blocks[-1].startswith("and others on gpu-[0010-0999]")
 

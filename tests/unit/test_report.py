@@ -337,8 +337,8 @@ def test_numbers_are_read_at_any_chunk_boundary(what: str, piece: int, tmp_path:
 
 def test_accuracy_is_placed_at_the_last_reported_step() -> None:
     reported = [Point(10.0, 100, {"loss": 0.5}), Point(20.0, 200, {"loss": 0.4})]
-    said = [Point(at, 3, {"loss": 9.9, "accuracy": value}) for at, value in ((15.0, 0.8), (30.0, 0.9))]
-    found = [(point.step, point.values) for point in joined(reported, said)]
+    points = [Point(at, 3, {"loss": 9.9, "accuracy": value}) for at, value in ((15.0, 0.8), (30.0, 0.9))]
+    found = [(point.step, point.values) for point in joined(reported, points)]
     assert found == [
         (100, {"loss": 0.5}),
         (100, {"accuracy": 0.8}),

@@ -119,9 +119,9 @@ def test_srun_gets_no_arguments_it_could_take_for_options(monkeypatch: pytest.Mo
 
 def test_error_output_of_srun_becomes_the_host_s_error() -> None:
     host = Host("n1", "n1", "n1", via=Way.SRUN, job="7")
-    said = slurm.explain(host, b"srun: warning: x\nsrun: error: Slurm job 7 has expired\n")
-    assert isinstance(said, HostError)
-    assert said.why == "Slurm job 7 has expired"
+    error = slurm.explain(host, b"srun: warning: x\nsrun: error: Slurm job 7 has expired\n")
+    assert isinstance(error, HostError)
+    assert error.why == "Slurm job 7 has expired"
     assert slurm.explain(host, b"the program's own words") is None
 
 

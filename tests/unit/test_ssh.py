@@ -268,6 +268,6 @@ def test_a_silent_address_is_not_taken_for_a_lossy_link() -> None:
         target = Target("gpu-02", "127.0.0.1", port, "train")
         with pytest.raises(TimeoutError) as caught:
             _tcp(target, Deadline(0.2))
-    told = explain(caught.value, "gpu-02", target)
-    assert (told.kind, "MTU" in told.hint, "the machine is on" in told.hint) == ("timeout", False, True)
+    error = explain(caught.value, "gpu-02", target)
+    assert (error.kind, "MTU" in error.hint, "the machine is on" in error.hint) == ("timeout", False, True)
     assert "MTU" in explain(TimeoutError("timed out"), "gpu-02", target).hint

@@ -331,9 +331,9 @@ def test_listed_runs(words: str, shown: list[int], hidden: str, capsys: pytest.C
         started = [] if outcome is ev.Outcome.CLUSTER else [STARTED]
         emit(folder, *started, *([replace(ENDED, outcome=outcome)] if number != 22 else []))
     assert main(["runs", *words.split()]) == ExitStatus.OK
-    told = capsys.readouterr()
-    assert [int(number) for number in re.findall(r"20261121-(\d{6})-abcd", told.out)] == list(shown)
-    assert told.err == (f"not shown: {hidden}; `orchestrate runs --all` lists all\n" if hidden else "")
+    output = capsys.readouterr()
+    assert [int(number) for number in re.findall(r"20261121-(\d{6})-abcd", output.out)] == list(shown)
+    assert output.err == (f"not shown: {hidden}; `orchestrate runs --all` lists all\n" if hidden else "")
 
 
 def test_only_one_of_two_launches_gets_the_same_id(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def shown(name: str, verdict: Verdict) -> str:
     lines = verdict.last_lines
     assert len(lines) <= 42
     some = lines if len(lines) <= 5 else (*lines[:2], "...", *lines[-2:])
-    said = [f"{verdict.kind.value or 'none'}: {verdict.cause}", *(f"  | {line}" for line in some)]
+    rows = [f"{verdict.kind.value or 'none'}: {verdict.cause}", *(f"  | {line}" for line in some)]
     why, hint = verdict.why.replace("\n", " / "), verdict.hint
     said += [f"  {head} {text}" for head, text in (("why:", why), ("try:", hint)) if text]
     return "\n".join([f"--- {name}: {verdict.cause_task or 'nobody'}", *said, ""])
@@ -263,7 +263,7 @@ def test_an_exception_before_a_hang_is_named() -> None:
     for name, (odd, lines) in HANGS.items():
         said = f"no output for 9 s: {f'{odd} hangs' if odd else 'no task differs from the others'}"
         ends = [end(1, 0, signal=15, stopped=True), end(2, 0, lines, signal=15, stopped=True)]
-        hang = Verdict(FailureKind.HANG, odd, "gpu-03" if odd else "", said)
+        hang = Verdict(FailureKind.HANG, odd, "gpu-03" if odd else "", cause)
         text += shown(name, of_hang(hang, [exited for exited, _ in ends], hear(ends)))
     matches_golden("verdict/hangs.txt", text)
 

@@ -150,7 +150,7 @@ def test_a_path_in_a_command_is_quoted() -> None:
                 if isinstance(value, ast.Constant):
                     inside ^= str(value.value).count("`") % 2 == 1
                     continue
-                said = ast.unparse(value)
-                if inside and _FOLDER_OR_FILE.search(said) and "shlex" not in said and "quoted" not in said:
-                    unquoted.append(f"{source.relative_to(ROOT)}:{node.lineno}: {said}")
+                code = ast.unparse(value)
+                if inside and _FOLDER_OR_FILE.search(code) and "shlex" not in code and "quoted" not in code:
+                    unquoted.append(f"{source.relative_to(ROOT)}:{node.lineno}: {code}")
     assert not unquoted
