@@ -97,11 +97,11 @@ def test_a_lying_host_adds_nothing_to_the_file(cluster: Cluster, tmp_path: Path)
     (home / "python3").chmod(0o755)
     (home / ".bashrc").write_text(f"PATH={home}:$PATH\n")
     done = init(cluster, tmp_path / "project", "gpu-[01-02]", "--no-preflight")
-    said, written = done.stdout + done.stderr, (tmp_path / "project" / "hosts.toml").read_text()
-    assert done.returncode == 0, said
-    assert "9 x " in said  # it was queried, and lied
-    assert not UNSAFE.search(said + written)
-    assert not [line for line in said.splitlines() if line.startswith(("error:", "Traceback"))]
+    output, written = done.stdout + done.stderr, (tmp_path / "project" / "hosts.toml").read_text()
+    assert done.returncode == 0, output
+    assert "9 x " in output  # it was queried, and lied
+    assert not UNSAFE.search(output + written)
+    assert not [line for line in output.splitlines() if line.startswith(("error:", "Traceback"))]
     assert not canary.exists()
     hosts = load(tmp_path / "project" / "hosts.toml").hosts
     assert [(host.name, host.address) for host in hosts] == [

@@ -382,8 +382,8 @@ class Desk:
 
     def is_traceback_free(self, run: str) -> None:
         path = self.run_folder(run) / "debug.log"
-        said = path.read_text(errors="replace") if path.exists() else ""
-        assert "Traceback" not in said, said
+        log = path.read_text(errors="replace") if path.exists() else ""
+        assert "Traceback" not in log, log
 
     def kill_sshd(self, server: SshServer) -> None:
         """Kill one host's sshd with all sessions, and wait until they are gone and the port is free."""

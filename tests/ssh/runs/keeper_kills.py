@@ -141,12 +141,12 @@ class Soak:
         status = desk.start("status", run, "--json")
         assert status.wait() == ExitStatus.OK, status.stderr
         after = _tasks_alive(desk, run)
-        told = {
+        exits = {
             ("validate" if task["attempt"] is None else str(task["attempt"]), task["task"])
             for task in json.loads(status.stdout)["tasks"]
             if task["state"] in {"starting", "running", "stopping"}
         }
-        hidden = (before & after) - told
+        hidden = (before & after) - exits
         assert not hidden, f"alive, and not in status: {hidden}: {status.stdout}"
         return len(desk.task_pids(run))
 
@@ -226,10 +226,10 @@ class Soak:
             theirs = desk.node_log(host, run, slug)
             ours = desk.run_folder(run) / "logs" / "1" / f"{slug}.log"
             have = ours.read_bytes() if ours.exists() else b""
-            said = theirs.read_bytes() if theirs.exists() else b""
-            assert said.startswith(have), f"{slug}: the log is not the node's"
+            output = theirs.read_bytes() if theirs.exists() else b""
+            assert output.startswith(have), f"{slug}: the log is not the node's"
             if ended["outcome"] == "succeeded":
-                assert have == said, f"{slug}: {len(have)} of {len(said)} bytes"
+                assert have == output, f"{slug}: {len(have)} of {len(output)} bytes"
                 assert have.endswith(b"done\n"), have[-100:]
         if kill.way.startswith("stop"):
             assert ended["outcome"] in {"stopped", "cluster"}, ended

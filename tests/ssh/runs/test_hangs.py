@@ -172,12 +172,12 @@ def test_an_exception_that_leaves_its_task_alive_is_the_root_cause(desk: Desk, h
     (ended,) = desk.named("RunEnded")
     host = desk.cluster.hosts[1].name
     if how == "feeder":
-        said = "its thread feeder ended with ValueError: row 5 has no label (t.py, line 13)"
-        assert said in ended["cause"]
+        cause = "its thread feeder ended with ValueError: row 5 has no label (t.py, line 13)"
+        assert cause in ended["cause"]
     else:
-        said = f"worker/1 on {host} raised RuntimeError: worker 1 lost its data, and"
+        cause = f"worker/1 on {host} raised RuntimeError: worker 1 lost its data, and"
         kept = {"thread": "thread", "child": "process"}[how]
-        assert ended["cause"] == f"{said} {kept} keeper kept it from ending"
+        assert ended["cause"] == f"{cause} {kept} keeper kept it from ending"
         assert ended["why"] == "raised at t.py, line 25"
         assert "stopping the tasks: worker/1 has failed, but does not end" in viewer.stderr
     assert ended["cause_task"] == "worker/1"

@@ -157,8 +157,8 @@ def test_a_second_stop_and_a_stop_of_a_finished_run(desk: Desk) -> None:
     assert "unknown" not in status.stdout
     gone.rename(desk.cluster.ssh_config)
     assert "has already ended" in again.stderr
-    told = desk.start("stop", run, "--json").ended()
-    assert json.loads(told.stdout) == desk.named("RunEnded", run)[-1]
+    stopped = desk.start("stop", run, "--json").ended()
+    assert json.loads(stopped.stdout) == desk.named("RunEnded", run)[-1]
     assert len(desk.named("RunEnded", run)) == 1
 
 

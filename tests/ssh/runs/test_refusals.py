@@ -108,13 +108,13 @@ def are_refused(desk: Desk, *says: str) -> None:
     launch = desk.launch()
     for viewer in (preflight, launch):
         assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
-        said = viewer.stdout + viewer.stderr
+        output = viewer.stdout + viewer.stderr
         for text in says:
-            assert text in said, said
-        assert said.count("error:") == 1, said
-        assert "try:" in said
-        assert "Traceback" not in said
-        assert " bug" not in said
+            assert text in output, output
+        assert output.count("error:") == 1, output
+        assert "try:" in output
+        assert "Traceback" not in output
+        assert " bug" not in output
     (ended,) = desk.named("RunEnded")
     assert ended["outcome"] == "cluster"
     desk.is_traceback_free(desk.run_id())

@@ -241,8 +241,8 @@ def fail(step):
             == 3
         ),
     )
-    said = [log(desk, run, 2, f"worker-{n}").splitlines()[1] for n in range(3)]
-    assert said == ["backup 5"] * 3
+    backups = [log(desk, run, 2, f"worker-{n}").splitlines()[1] for n in range(3)]
+    assert backups == ["backup 5"] * 3
     assert f"backup (1 B) was copied from {names[0]} to" in viewer.stderr
     # Now the host with the newest one is lost: the earlier copy is used, and that is reported.
     desk.start_sshd(desk.cluster.servers[1])
