@@ -201,11 +201,11 @@ def whole(world: World) -> None:
     for key, count in starts.items():
         if count > 1:
             world.problem(f"{key} was started {count} times")
-        told = exits.get(key, [])
-        known = [one for one in told if not one.lost]
-        if len(known) > 1 or len(told) > world.history.keepers:
-            world.problem(f"{key} ended {len(told)} times: {told}")
-        if not told and ends and world.history.keepers == 1:
+        reported = exits.get(key, [])
+        known = [one for one in reported if not one.lost]
+        if len(known) > 1 or len(reported) > world.history.keepers:
+            world.problem(f"{key} ended {len(reported)} times: {reported}")
+        if not reported and ends and world.history.keepers == 1:
             world.problem(f"{key} was started, and its end was never told")
         found = world.nodes[where[key]].runs.get(world.plan.run, {}).get(key)
         if found is None:
@@ -256,8 +256,8 @@ def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
         patience = (min(5.0, world.plan.grace) if kills else world.plan.grace) + 5.0
     first = ends[0][0] if ends else None
     if world.history.keepers == 1 and (first is None or first - asked > patience):
-        told = any(isinstance(one.event, StopRequested) for _, _, one in world.history.events)
-        world.problem(f"a stop was requested at {asked:.1f} and the run ended at {first} (told: {told})")
+        recorded = any(isinstance(one.event, StopRequested) for _, _, one in world.history.events)
+        world.problem(f"a stop was requested at {asked:.1f} and the run ended at {first} (told: {recorded})")
     # A stop that one keeper has recorded is carried out by the next one.
     told_at = [at for _, at, one in world.history.events if _is_stop_of_user(one.event)][:1]
     told_at += [at for _, at, one in world.history.events if isinstance(one.event, RunAdopted)] * len(told_at)

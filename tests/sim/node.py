@@ -232,10 +232,10 @@ class _Tail:
         return [*before, *(one for one in self.task.times if start < one[0] < end)][:2000]
 
     def _state(self) -> frames.Frame:
-        told, self._untold = self._untold, None
-        assert told is not None
-        self.over = state.is_final(told)
-        return self._frame("state", state=told), b""
+        message, self._untold = self._untold, None
+        assert message is not None
+        self.over = state.is_final(message)
+        return self._frame("state", state=message), b""
 
     def _frame(self, kind: str, **more: Any) -> dict[str, Any]:
         task = self.task

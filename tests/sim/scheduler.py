@@ -104,8 +104,8 @@ class Scheduler:
                 pass
             except BaseException as error:  # reported as the history's failure
                 if not thread.doomed:
-                    told = "".join(traceback.format_exception(error)[-3:])
-                    self.failures.append(f"thread {name}: {told}")
+                    trace = "".join(traceback.format_exception(error)[-3:])
+                    self.failures.append(f"thread {name}: {trace}")
             finally:
                 thread.over = True
                 self._driver.release()

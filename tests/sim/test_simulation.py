@@ -79,8 +79,8 @@ def test_combined_faults_keep_every_invariant(faults: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_injected_into_the_keeper_is_detected(bug: str) -> None:
-    with injected(bug) as said:
-        assert any(said in problem for seed in range(1000) for problem in play(seed).problems)
+    with injected(bug) as expected:
+        assert any(expected in problem for seed in range(1000) for problem in play(seed).problems)
 
 
 def test_there_are_thirty_fault_points() -> None:
