@@ -46,11 +46,11 @@ class Node:
         if not claim:
             return tasks._already(folder)
         try:
-            heard = tasks.begin(self.paths, folder, full, claim, leases)
+            started = tasks.begin(self.paths, folder, full, claim, leases)
         finally:
             for fd in claim:
                 os.close(fd)
-        with open(heard, "rb") as answer:  # noqa: PTH123 - a descriptor
+        with open(started, "rb") as answer:  # noqa: PTH123 - a descriptor
             return tasks.result(folder, answer.read())
 
     def python(self, program: str, *arguments: str, **spec: Any) -> dict[str, Any]:

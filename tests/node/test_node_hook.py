@@ -104,8 +104,8 @@ def test_nonfatal_exceptions_are_not_reported(node: Node, tmp_path: Path, text: 
 @pytest.mark.parametrize("several", [True, False])
 def test_jax_waiting_for_other_tasks_is_reported(node: Node, tmp_path: Path, several: bool) -> None:
     records = run(node, tmp_path, JAX_WAITS.replace("CLIENT", str(several)).replace("=False", "=None"))
-    said = "the program has finished, and waits up to 5 min for tasks that still run"
-    assert records == ([{"kind": "data", "name": "JAX", "step": said}] if several else [])
+    message = "the program has finished, and waits up to 5 min for tasks that still run"
+    assert records == ([{"kind": "data", "name": "JAX", "step": message}] if several else [])
 
 
 def test_the_report_is_off_with_the_other_hooks(node: Node, tmp_path: Path) -> None:
