@@ -39,8 +39,8 @@ def run(folder: Path, words: list[str], at: str) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
 def test_an_interrupt_during_any_import_prints_no_traceback(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(_PRESS)
-    said = run(tmp_path, words, "").stderr.splitlines()
-    names = [line.split()[1] for line in said if line.startswith("IMPORT ")]
+    errors = run(tmp_path, words, "").stderr.splitlines()
+    names = [line.split()[1] for line in errors if line.startswith("IMPORT ")]
     names = names[names.index("orchestrator.cli") :]  # before that, Python itself is starting
     for name in names[:: max(1, len(names) // 6)]:
         done = run(tmp_path, words, name)

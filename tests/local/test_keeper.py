@@ -51,7 +51,7 @@ def run(tmp_path: Path) -> Iterator[tuple[Run, Heard]]:
 
 
 def test_unreadable_events_produce_one_note_and_one_end(run: tuple[Run, Heard]) -> None:
-    kept, heard = run
+    kept, events = run
     kept.folder.events.unlink(missing_ok=True)
     kept.folder.events.mkdir()
 
@@ -64,9 +64,9 @@ def test_unreadable_events_produce_one_note_and_one_end(run: tuple[Run, Heard]) 
     finally:
         os.close(control)
     assert status is ExitStatus.RUN_FAILED
-    (ended,) = [event for event in heard if isinstance(event, RunEnded)]
+    (ended,) = [event for event in events if isinstance(event, RunEnded)]
     assert (ended.cause, ended.hint, ended.unproven) == ("launch: here is lost", "look at it", ())
-    (note,) = [event.text for event in heard if isinstance(event, Noted)]
+    (note,) = [event.text for event in events if isinstance(event, Noted)]
     assert "the tasks' last output stays on their hosts: the events of run r1 cannot be read" in note
 
 
@@ -81,13 +81,13 @@ def no_room_for_a_thread() -> Iterator[None]:
 
 
 def test_a_lost_host_is_retried_once_a_thread_can_be_created(run: tuple[Run, Heard]) -> None:
-    kept, heard = run
+    kept, events = run
     with no_room_for_a_thread():
         recovery.lose(kept, "here", "its agent was killed")
         recovery.gather(kept, 0.0)
     assert kept.since_lost.keys() == {"here"}
     deadline = time.monotonic() + 60
-    while not any(isinstance(event, HostRecovered) for event in heard):
+    while not any(isinstance(event, HostRecovered) for event in events):
         assert time.monotonic() < deadline
         recovery.gather(kept, 1.0)
     assert kept.names == ["here"]
@@ -119,7 +119,7 @@ def starts_a_thread(_: Run) -> RunEnded:
 def test_a_keeper_out_of_threads_or_memory_reports_it(
     run: tuple[Run, Heard], work: Callable[[Run], RunEnded], cause: str
 ) -> None:
-    kept, heard = run
+    kept, events = run
     kept.started = False
     control = kept.folder.open_control()
     try:
@@ -128,13 +128,13 @@ def test_a_keeper_out_of_threads_or_memory_reports_it(
         assert status is ExitStatus.HERE
     finally:
         os.close(control)
-    (ended,) = [event for event in heard if isinstance(event, RunEnded)]
+    (ended,) = [event for event in events if isinstance(event, RunEnded)]
     assert cause in ended.cause
 
 
 def test_a_keeper_gives_up_a_run_that_another_keeper_has_taken_over(run: tuple[Run, Heard]) -> None:
     """After a long disconnection the tasks belong to the other keeper, which alone may end them."""
-    kept, heard = run
+    kept, events = run
     control = kept.folder.open_control()
     keeping = keeper._Keeper(kept, control)
     with closing(Fleet(Connectors(), lambda _: None)) as other:
@@ -145,9 +145,9 @@ def test_a_keeper_gives_up_a_run_that_another_keeper_has_taken_over(run: tuple[R
         finally:
             os.close(control)
     assert status is ExitStatus.CLUSTER
-    assert isinstance(heard[-1], RunLeft)
-    assert "its keeper is eve, elsewhere, as here reports" in heard[-1].why
-    assert not any(isinstance(event, StopRequested | RunEnded) for event in heard)
+    assert isinstance(events[-1], RunLeft)
+    assert "its keeper is eve, elsewhere, as here reports" in events[-1].why
+    assert not any(isinstance(event, StopRequested | RunEnded) for event in events)
 
 
 def test_our_own_lingering_agent_is_not_mistaken_for_another_keeper(run: tuple[Run, Heard]) -> None:

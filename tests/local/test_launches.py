@@ -155,6 +155,6 @@ def test_a_refused_launch_is_not_the_newest_run(tmp_path: Path) -> None:
         with socket.create_server(("", port)):
             refused = call((*launch, "refused", *command), tmp_path, tmp_path / "state")
         assert refused.status == 3, refused.err
-        told = call(("tail",), tmp_path, tmp_path / "elsewhere")
-        assert told.status == 0, told.err
-        assert "trained" in told.out
+        listing = call(("tail",), tmp_path, tmp_path / "elsewhere")
+        assert listing.status == 0, listing.err
+        assert "trained" in listing.out

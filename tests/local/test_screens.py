@@ -199,9 +199,9 @@ def test_nothing_is_drawn_without_a_capable_terminal(house: House, open_screen: 
     for number, command in enumerate((f"{tail} 2>&1 | tee out", f"CI=1 TERM=dumb {tail} 2>&1 | tee out")):
         screen.run(f"{command}; echo end {number}")
         screen.shows(f"end {number} $")
-        said = (house.project / "out").read_text()
-        assert "Epoch 1/3" in said
-        assert "\x1b[" not in said
+        output = (house.project / "out").read_text()
+        assert "Epoch 1/3" in output
+        assert "\x1b[" not in output
     screen.run("TERM=dumb orchestrate tail -n 5")
     screen.shows("| Epoch 1/3")
     screen.press("C-c")
