@@ -88,18 +88,18 @@ def orchestrate(machines: Bare, project: Path) -> Type:
         ) as process:
             try:
                 meanwhile()
-                said, _ = process.communicate(timeout=200)
+                output, _ = process.communicate(timeout=200)
             finally:
                 process.kill()
-        assert process.returncode == status, said
-        return said
+        assert process.returncode == status, output
+        return output
 
     return run
 
 
 def test_three_commands_are_enough_to_train(machines: Bare, project: Path, orchestrate: Type) -> None:
-    said = orchestrate("init", *NAMES, "--ssh-config", str(machines.ssh_config), "--yes")
-    assert "next: orchestrate setup" in said
+    output = orchestrate("init", *NAMES, "--ssh-config", str(machines.ssh_config), "--yes")
+    assert "next: orchestrate setup" in output
     hosts = project / "hosts.toml"
     text = hosts.read_text()
     assert all(f'address = "{machines.address(name)}"' in text for name in NAMES)
@@ -107,14 +107,14 @@ def test_three_commands_are_enough_to_train(machines: Bare, project: Path, orche
     hosts.write_text(text.replace("[env]\n", packages, 1))
 
     before = machines.sent_by_us()
-    said = orchestrate("setup")
-    assert "3 hosts ready with the environment" in said
+    output = orchestrate("setup")
+    assert "3 hosts ready with the environment" in output
     assert machines.sent_by_us() - before < 1.5 * (LARGE + _size_of_uv()), "each piece leaves once"
 
     before = machines.sent_by_us()
-    said = orchestrate("launch", "--no-validate", "--", *SCRIPT)
-    answers = re.findall(r"answer 42 (\w+) \S+/envs/(\w+)$", said, re.MULTILINE)
-    assert len(answers) == len(NAMES), said
+    output = orchestrate("launch", "--no-validate", "--", *SCRIPT)
+    answers = re.findall(r"answer 42 (\w+) \S+/envs/(\w+)$", output, re.MULTILINE)
+    assert len(answers) == len(NAMES), output
     assert len(set(answers)) == 1
     assert machines.sent_by_us() - before < 1.5 * LARGE, "the others got theirs from a host"
 
@@ -123,18 +123,18 @@ def test_a_replaced_machine_is_brought_up_to_date(machines: Bare, orchestrate: T
     """It presents a different host key, which only a user may accept."""
     machines.replace("node3")
     machines.wait()
-    said = orchestrate("launch", "--no-validate", "--", *SCRIPT, status=3)
-    assert "node3" in said
-    assert "ssh-keygen -R" in said
+    output = orchestrate("launch", "--no-validate", "--", *SCRIPT, status=3)
+    assert "node3" in output
+    assert "ssh-keygen -R" in output
     known = str(machines.folder / "known_hosts")
     subprocess.run(["ssh-keygen", "-q", "-R", machines.address("node3"), "-f", known], check=True)
     login = ["ssh", "-F", str(machines.ssh_config), "-o", "StrictHostKeyChecking=accept-new", "node3", "true"]
     subprocess.run(login, check=True, capture_output=True)
     before = machines.sent_by_us()
-    said = orchestrate("launch", "--no-validate", "--", *SCRIPT)
+    output = orchestrate("launch", "--no-validate", "--", *SCRIPT)
     assert machines.sent_by_us() - before < LARGE / 2, "uv, wheels and data came from the others"
-    assert len(re.findall("environment made in", said)) == 1, said
-    assert said.count("answer 42") == len(NAMES), said
+    assert len(re.findall("environment made in", output)) == 1, output
+    assert output.count("answer 42") == len(NAMES), output
 
 
 def test_setup_reports_one_error_per_failing_host_and_completes_the_others(
@@ -145,7 +145,7 @@ def test_setup_reports_one_error_per_failing_host_and_completes_the_others(
     text = hosts.read_text().replace('["small"]', '["small", "numpy"]')
     hosts.write_text(text.replace('name = "node1"', 'name = "node1"\nworkdir = "/small/work"'))
     before = machines.sent_by_us()
-    said = orchestrate("setup", status=3, meanwhile=lambda: _die_half_way(machines, "node2"))
+    output = orchestrate("setup", status=3, meanwhile=lambda: _die_half_way(machines, "node2"))
     assert machines.sent_by_us() - before < LARGE / 2, "of the wheels only the one that is new, and its piece"
     assert "node3: environment created in" in said
     errors = re.findall(r"^error: (node\d)", said, re.MULTILINE)
@@ -156,8 +156,8 @@ def test_setup_reports_one_error_per_failing_host_and_completes_the_others(
     docker("start", machines.container("node2"))
     machines.wait()
     hosts.write_text(text)
-    said = orchestrate("setup")
-    assert "3 hosts ready with the environment" in said
+    output = orchestrate("setup")
+    assert "3 hosts ready with the environment" in output
     assert ".making" not in machines.said("node2", "ls", "-A", "/home/train/orchestrate/envs")
 
 
