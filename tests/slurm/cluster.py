@@ -103,8 +103,8 @@ class Slurm:
 
     def allocate(self, *options: str) -> Job:
         """Hold nodes independently of any process: `salloc --no-shell`."""
-        told = self.run("salloc", "--no-shell", *options)
-        (number,) = re.findall(r"Granted job allocation (\d+)", told)
+        output = self.run("salloc", "--no-shell", *options)
+        (number,) = re.findall(r"Granted job allocation (\d+)", output)
         self._jobs.append(number)
         return Job(self, number)
 

@@ -117,8 +117,8 @@ def test_tasks_do_not_inherit_the_step_and_the_login_node_sees_the_run(slurm: Sl
     run = slurm.runs()[-1].name
     assert "succeeded" in slurm.run("orchestrate", "status", run)
     assert slurm.run("orchestrate", "tail", run, "-n", "all", "--no-follow").count("| step 2") == 4
-    told = slurm.run("orchestrate", "exec", "--hosts", "slurm", "--", "true", status=ExitStatus.USAGE)
-    assert "SLURM_JOB_ID is not set" in told
+    output = slurm.run("orchestrate", "exec", "--hosts", "slurm", "--", "true", status=ExitStatus.USAGE)
+    assert "SLURM_JOB_ID is not set" in output
 
 
 def test_gpus_of_the_job_are_divided_among_its_tasks(slurm: Slurm, count: str) -> None:
@@ -193,8 +193,8 @@ def test_two_runs_in_one_allocation_outlive_their_terminals(slurm: Slurm, count:
         viewer.wait()
     ports = set()
     for run in slurm.runs():
-        told = slurm.run("orchestrate", "tail", run.name, "-n", "all")
-        assert told.count("| step 24") == 2, told
+        output = slurm.run("orchestrate", "tail", run.name, "-n", "all")
+        assert output.count("| step 24") == 2, output
         ports |= set(re.findall(r'"port": (\d+)', (run / "plan.json").read_text()))
     assert len(ports) == 2
     slurm.run("scancel", job.number)
