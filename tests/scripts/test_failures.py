@@ -50,8 +50,8 @@ def verdict_of_several(name: str, told: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", sorted(SEVERAL))
 def test_the_task_at_fault_is_named_among_several(name: str) -> None:
-    told = SEVERAL[name]
-    assert verdict_of_several(name, told) == {"cause": told["cause"], "hint": told["hint"]}
+    expected = SEVERAL[name]
+    assert verdict_of_several(name, expected) == {"cause": expected["cause"], "hint": expected["hint"]}
 
 
 def test_there_are_enough_failures() -> None:

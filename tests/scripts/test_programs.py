@@ -73,8 +73,8 @@ def test_a_program_is_launched_unchanged(desk: Desk, one: Launched) -> None:
 @pytest.mark.soak
 def test_diverged_training_is_not_a_plain_success(desk: Desk) -> None:
     viewer = desk.launch("--", "diverges.py").ended(limit=PATIENCE)
-    said = viewer.stdout + viewer.stderr
-    assert "succeeded, with a loss that is not finite," in said
+    output = viewer.stdout + viewer.stderr
+    assert "succeeded, with a loss that is not finite," in output
 
 
 @pytest.mark.timeout(300)
