@@ -72,8 +72,8 @@ def nothing_is_left(
 
 def hosts_were_replaced(events: list[Event], right: tuple[tuple[str, str], ...]) -> list[str]:
     """Hosts were replaced exactly as the fault requires."""
-    told = tuple((event["host"], event["by"]) for event in events if event["event"] == "HostReplaced")
-    return [] if told == right else [f"replaced were {told}; right is {right}"]
+    replacements = tuple((event["host"], event["by"]) for event in events if event["event"] == "HostReplaced")
+    return [] if replacements == right else [f"replaced were {replacements}; right is {right}"]
 
 
 def _tasks(events: list[Event]) -> dict[str, str]:
@@ -131,16 +131,16 @@ def events_fit_the_nodes(run: str, events: list[Event], proven: Mapping[str, Mac
     for task, host in _tasks(events).items():
         if host not in proven or not attempt:
             continue
-        facts, told = proven[host].facts(run, attempt, task), exits.get(task)
+        facts, reported = proven[host].facts(run, attempt, task), exits.get(task)
         if facts is None:
-            if told is not None and not told["lost"]:
-                wrong.append(f"{task}: told {_end(told)}, and {host} knows nothing of it")
+            if reported is not None and not reported["lost"]:
+                wrong.append(f"{task}: told {_end(reported)}, and {host} knows nothing of it")
             continue
         if facts["state"] not in ("exited", "lost", "unstarted"):
             wrong.append(f"{task}: the run is over, and {host} says {facts['state']}")
         there = (facts["exit_code"], facts["exit_signal"], facts["state"] != "exited")
-        if told is not None and _end(told) != there:
-            wrong.append(f"{task}: told {_end(told)}, and {host} says {there}: {told['lost']}")
+        if reported is not None and _end(reported) != there:
+            wrong.append(f"{task}: told {_end(reported)}, and {host} says {there}: {reported['lost']}")
     return wrong
 
 

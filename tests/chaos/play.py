@@ -53,8 +53,8 @@ def play(round_: Round, cluster: Cluster, folder: Path) -> Result:
             run, struck, wrong, ended = _play(round_, cluster, controller, machines)
         except (StuckError, subprocess.CalledProcessError) as stuck:
             # Docker on a busy machine may fail to freeze a container: the round fails, but others continue.
-            said = f"{stuck} {getattr(stuck, 'stderr', '')}".rstrip()
-            run, struck, wrong, ended = controller.newest(), True, [said], "stuck"
+            problem = f"{stuck} {getattr(stuck, 'stderr', '')}".rstrip()
+            run, struck, wrong, ended = controller.newest(), True, [problem], "stuck"
             controller.start("stop", "--now", run).wait(LIMIT)  # keeps the next round unaffected
         finally:
             for machine in machines.values():

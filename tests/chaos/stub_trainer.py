@@ -101,23 +101,23 @@ class Gang:
                 continue
             connection.settimeout(self._heartbeat or None)
             try:
-                said = self._greeting(connection)
+                greeting = self._greeting(connection)
             except OSError:
                 connection.close()
                 continue
-            self._know(said)
-            self._peers[said["task"]] = connection
-            self.begin = min(self.begin, said["step"])
+            self._know(greeting)
+            self._peers[greeting["task"]] = connection
+            self.begin = min(self.begin, greeting["step"])
             connection.sendall(hello)
         for peer in known:
             self._peers[peer].settimeout(self._heartbeat or None)
             try:
-                said = self._greeting(self._peers[peer])
+                greeting = self._greeting(self._peers[peer])
             except TimeoutError:
                 raise silent(peer) from None
             except OSError:
                 raise closed(peer) from None
-            self.begin = min(self.begin, said["step"])
+            self.begin = min(self.begin, greeting["step"])
         now = time.monotonic()
         for peer, connection in self._peers.items():
             connection.setblocking(False)
@@ -128,8 +128,8 @@ class Gang:
         self._strangers: list[socket.socket] = []
 
     def _words(self, step: int) -> bytes:
-        said = {"task": self._me, "step": step, "attempt": ATTEMPT}
-        return json.dumps(said).encode() + b"\n"
+        greeting = {"task": self._me, "step": step, "attempt": ATTEMPT}
+        return json.dumps(greeting).encode() + b"\n"
 
     @staticmethod
     def _know(said: dict[str, Any]) -> None:
