@@ -183,8 +183,8 @@ def called(folder: Path, module: str, *args: str) -> str:
 
 def compare(one: Path, other: Path) -> dict[str, Any]:
     """Return the difference between the newest checkpoints of two folders; see weights.py."""
-    said = called(other.parent, "tests.tf.weights", str(one), str(other))
-    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    output = called(other.parent, "tests.tf.weights", str(one), str(other))
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
     return found
 
 

@@ -44,9 +44,9 @@ def test_a_sleeping_task_that_blocks_a_collective_is_named(three: Desk) -> None:
 
     def found() -> bool:
         asked = three.start("stacks", "--json").ended()
-        said = json.loads(asked.stdout)["found"]
-        print(said)  # for reading a failure
-        return bool(said == expected)
+        hang = json.loads(asked.stdout)["found"]
+        print(hang)  # for reading a failure
+        return bool(hang == expected)
 
     until("all have come to where they stay", found)
     three.start("stop", "--now").ended()
