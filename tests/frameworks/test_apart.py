@@ -84,6 +84,6 @@ def test_separate_training_on_each_host_is_reported(name: str, request: pytest.F
     desk: Desk = request.getfixturevalue(fixture)
     desk.write_hosts(desk.cluster.hosts[:2], job="[defaults]\ndevices = []\n")
     viewer = desk.launch(*command, desk.script("train.py", program)).ended()
-    assert [told["connected"] for told in desk.named("PeersReported")] == [False], viewer.stdout
+    assert [event["connected"] for event in desk.named("PeersReported")] == [False], viewer.stdout
     (ended,) = desk.named("RunEnded")
     assert "worker/[0-1] run separately" in "".join(ended.get("warnings", []))
