@@ -42,10 +42,10 @@ def play(ground: Ground, row: Row) -> Played:
         for one in made:
             verbs.wait_for_keeper(state / "orchestrate" / "runs" / one)
         logs = [state / "orchestrate" / "runs" / one / "debug.log" for one in made]
-        said = [called.out, called.err, *(log.read_text() for log in logs if log.exists())]
+        output = [called.out, called.err, *(log.read_text() for log in logs if log.exists())]
         strange = _strange(away) if away.exists() else []
         about = (run,) if run else tuple(made - {ground.living})
-        return Played(called, "\n".join(said), about, strange)
+        return Played(called, "\n".join(output), about, strange)
 
 
 _AWAY = (Verb.STOP, *(verb for verb in Verb if verb.startswith("away_")))

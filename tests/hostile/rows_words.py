@@ -72,8 +72,8 @@ def rows() -> Iterator[Row]:
         ("a folder for a shell", "'incoming': '/x; touch ' + CANARY + ' $(touch ' + CANARY + ')', 'base': '/y'", 3, "liar"),
         ("a base for a shell", "'incoming': '/x', 'base': '/x\\n`touch ' + CANARY + '`'", 3, "liar"),
     ):  # fmt: skip
-        told = f"result = {{'present': False, 'path': '/p', **{{{begun}}}}}"
-        yield Row(f"{name} (store_begin)", Verb.LAUNCH, send + when("store_begin", told), status, words)
+        lie = f"result = {{'present': False, 'path': '/p', **{{{begun}}}}}"
+        yield Row(f"{name} (store_begin)", Verb.LAUNCH, send + when("store_begin", lie), status, words)
     yield from _advice()
 
 
