@@ -94,8 +94,8 @@ class Wrong:
     called: Called | None = None
 
     def __str__(self) -> str:
-        said = f"\n{self.called.out[-600:]}\n{self.called.err[-1500:]}" if self.called else ""
-        return f"seed {self.seed}: {self.damage}: orchestrate {self.words}: {self.what}{said}"
+        output = f"\n{self.called.out[-600:]}\n{self.called.err[-1500:]}" if self.called else ""
+        return f"seed {self.seed}: {self.damage}: orchestrate {self.words}: {self.what}{output}"
 
 
 def play(ground: Ground, seed: int, calls: int) -> Iterator[Wrong | None]:
@@ -115,8 +115,8 @@ def play(ground: Ground, seed: int, calls: int) -> Iterator[Wrong | None]:
             what = wrong_with(called)
             yield Wrong(seed, damage, verb, what, called) if what else None
             wait_for_keeper(folder)
-        said = ground.about_other(state)
-        what = "" if said == ground.said else f"said of the other run:\n{said}\ninstead of\n{ground.said}"
+        output = ground.about_other(state)
+        what = "" if output == ground.said else f"said of the other run:\n{output}\ninstead of\n{ground.said}"
         yield Wrong(seed, damage, "(the other run)", what) if what else None
     finally:
         shutil.rmtree(away, ignore_errors=True)
