@@ -133,7 +133,7 @@ def test_a_replaced_machine_is_brought_up_to_date(machines: Bare, orchestrate: T
     before = machines.sent_by_us()
     output = orchestrate("launch", "--no-validate", "--", *SCRIPT)
     assert machines.sent_by_us() - before < LARGE / 2, "uv, wheels and data came from the others"
-    assert len(re.findall("environment made in", output)) == 1, output
+    assert len(re.findall("environment created in", output)) == 1, output
     assert output.count("answer 42") == len(NAMES), output
 
 
@@ -147,11 +147,11 @@ def test_setup_reports_one_error_per_failing_host_and_completes_the_others(
     before = machines.sent_by_us()
     output = orchestrate("setup", status=3, meanwhile=lambda: _die_half_way(machines, "node2"))
     assert machines.sent_by_us() - before < LARGE / 2, "of the wheels only the one that is new, and its piece"
-    assert "node3: environment created in" in said
-    errors = re.findall(r"^error: (node\d)", said, re.MULTILINE)
-    assert sorted(errors) == ["node1", "node2"], said
-    assert "error: node1 reports: lacks disk space" in said
-    assert "error: node2 was lost" in said
+    assert "node3: environment created in" in output
+    errors = re.findall(r"^error: (node\d)", output, re.MULTILINE)
+    assert sorted(errors) == ["node1", "node2"], output
+    assert "error: node1 reports: lacks disk space" in output
+    assert "error: node2 was lost" in output
 
     docker("start", machines.container("node2"))
     machines.wait()

@@ -216,8 +216,8 @@ def shown(name: str, verdict: Verdict) -> str:
     some = lines if len(lines) <= 5 else (*lines[:2], "...", *lines[-2:])
     rows = [f"{verdict.kind.value or 'none'}: {verdict.cause}", *(f"  | {line}" for line in some)]
     why, hint = verdict.why.replace("\n", " / "), verdict.hint
-    said += [f"  {head} {text}" for head, text in (("why:", why), ("try:", hint)) if text]
-    return "\n".join([f"--- {name}: {verdict.cause_task or 'nobody'}", *said, ""])
+    rows += [f"  {head} {text}" for head, text in (("why:", why), ("try:", hint)) if text]
+    return "\n".join([f"--- {name}: {verdict.cause_task or 'nobody'}", *rows, ""])
 
 
 def test_the_root_cause_is_named() -> None:
@@ -261,7 +261,7 @@ HANGS: dict[str, tuple[str, Lines]] = {
 def test_an_exception_before_a_hang_is_named() -> None:
     text = ""
     for name, (odd, lines) in HANGS.items():
-        said = f"no output for 9 s: {f'{odd} hangs' if odd else 'no task differs from the others'}"
+        cause = f"no output for 9 s: {f'{odd} hangs' if odd else 'no task differs from the others'}"
         ends = [end(1, 0, signal=15, stopped=True), end(2, 0, lines, signal=15, stopped=True)]
         hang = Verdict(FailureKind.HANG, odd, "gpu-03" if odd else "", cause)
         text += shown(name, of_hang(hang, [exited for exited, _ in ends], hear(ends)))
