@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.base import procs
+from orchestrator.node.task import seat
 from tests.node.harness import guard_of, interpreters, names_in, supervisor_of, until
 from tests.node.lab import Lab, gone
 
@@ -229,8 +230,23 @@ def test_a_standby_is_kept_warm_for_the_next_launch_until_its_deadline(ahead: Ah
     until(lambda: ahead.folders == [], what="its time is over")
 
 
-def test_changed_arguments_replace_the_warm_standby(ahead: Ahead) -> None:
-    """The standby of another program stays."""
+def test_the_free_memory_is_that_of_the_tightest_control_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    above = "/sys/fs/cgroup/user.slice/user-7.slice"
+    files = {
+        "/proc/meminfo": "MemTotal: 10 kB\nMemAvailable: 9 kB\nHugePages_Total: 0\n",
+        "/proc/self/cgroup": "1:cpu:/\n0::/user.slice/user-7.slice/session-3.scope\n",
+    }
+    monkeypatch.setattr(procs, "text", lambda path: files.get(path, ""))
+    assert seat.memory() == (10240, 9216)
+    files |= {f"{above}/session-3.scope/memory.max": "max\n", f"{above}/memory.max": "6000\n"}
+    files |= {f"{above}/memory.current": "5500\n", f"{above}/memory.stat": "anon 4000\ninactive_file 1500\n"}
+    assert seat.memory() == (6000, 2000)
+    files |= {f"{above}/session-3.scope/memory.max": "5000\n"}
+    assert seat.memory() == (5000, 2000)
+
+
+def test_a_change_of_the_arguments_replaces_what_is_kept_warm(ahead: Ahead) -> None:
+    """What another program has kept stays."""
 
     def keep(*argv: str) -> list[str]:
         spec = {**ahead.spec, "argv": [sys.executable, *argv]}

@@ -64,16 +64,26 @@ def near(folder: str) -> Iterator[str]:
 
 
 def memory() -> tuple[int, int]:
-    """Return the memory of this machine or container, and how much of it is free, in bytes."""
-    rows = (line.split() for line in procs.text("/proc/meminfo").splitlines())
-    fields = {row[0]: int(row[1]) << 10 for row in rows if len(row) > 1}
-    total, free = fields.get("MemTotal:", 1), fields.get("MemAvailable:", 0)
+    """Return the memory that this process may use, and how much of it is free, in bytes.
+
+    Besides the machine, its control groups limit it: a container's, or the slice of a user's logins.
+    """
+    fields = _fields("/proc/meminfo")
+    total, free = fields.get("MemTotal:", 1) << 10, fields.get("MemAvailable:", 0) << 10
     group = procs.text("/proc/self/cgroup").rpartition("::")[2].strip()
-    limit = procs.text("/sys/fs/cgroup%s/memory.max" % group).strip()
-    if limit.isdigit() and int(limit) < total:
-        used = procs.text("/sys/fs/cgroup%s/memory.current" % group).strip()
-        total, free = int(limit), min(free, int(limit) - int(used or 0))
+    while group:
+        folder = "/sys/fs/cgroup%s/memory." % group
+        limit, used = (procs.text(folder + name).strip() for name in ("max", "current"))
+        if limit.isdigit():
+            cached = _fields(folder + "stat").get("inactive_file", 0)
+            total, free = min(total, int(limit)), min(free, int(limit) - int(used or 0) + cached)
+        group = group.rpartition("/")[0]
     return total, free
+
+
+def _fields(path: str) -> dict[str, int]:
+    rows = (line.split() for line in procs.text(path).splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1}
 
 
 def free() -> float:
