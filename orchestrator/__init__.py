@@ -1,7 +1,5 @@
 """SSH-based cluster orchestrator for distributed training: TensorFlow, PyTorch and JAX."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"

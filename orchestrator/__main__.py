@@ -1,7 +1,5 @@
 """The entry point of `orchestrate` and of `python -m orchestrator`."""
 
-from __future__ import annotations
-
 import signal
 
 # Until `run` handles Ctrl-C it ends the process silently; during imports it would print a traceback.

@@ -1,7 +1,5 @@
 """The seam for time: clocks, randomness, threads, and every wait. The simulator replaces it."""
 
-from __future__ import annotations
-
 import errno
 import queue
 import random

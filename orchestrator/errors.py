@@ -8,8 +8,6 @@ OrchestrateError      4  a bug
     RunError          1  the run failed
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterable, Iterator

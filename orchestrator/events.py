@@ -3,8 +3,6 @@
 Every consumer matches on the class and ends with `assert_never`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum

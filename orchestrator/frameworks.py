@@ -3,8 +3,6 @@
 A new one is a name in model.py, a section here, and a row in the table.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import TypeVar

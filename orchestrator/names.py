@@ -1,7 +1,5 @@
 """Names from outside as types that can only be names: none leads out of a folder."""
 
-from __future__ import annotations
-
 import re
 from typing import ClassVar, Self
 

@@ -1,7 +1,5 @@
 """Near misses: terms of other tools, and the search for the closest valid word. Pure."""
 
-from __future__ import annotations
-
 import difflib
 import fnmatch
 from collections.abc import Iterable, Mapping

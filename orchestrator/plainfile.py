@@ -4,8 +4,6 @@ By the time we open one of our files it can be a FIFO, a folder, a device or a l
 OSError whose `strerror` is a sentence for users.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -3,8 +3,6 @@
 Each program leads a process group that ends with the call, and with our process.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

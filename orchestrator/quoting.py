@@ -1,7 +1,5 @@
 """Quoting for shells and TOML by each language's own library; the only place that quotes."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 

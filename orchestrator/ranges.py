@@ -1,7 +1,5 @@
 """Compact host names: `gpu-[01-03,7]` stands for gpu-01, gpu-02, gpu-03 and gpu-7. Also grouping by key."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

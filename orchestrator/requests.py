@@ -1,7 +1,5 @@
 """Requests to the verbs as frozen, typed values, with every default. No I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 

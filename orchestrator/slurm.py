@@ -1,7 +1,5 @@
 """Slurm from inside a job: its nodes, a client that reaches one, and how a job ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

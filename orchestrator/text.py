@@ -1,7 +1,5 @@
 """Making external text harmless for a terminal, and formatting numbers. Pure, except for a lock."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

@@ -1,7 +1,5 @@
 """The controller's timeouts: one value that is passed down."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import msgspec

@@ -1,7 +1,5 @@
 """The seam to whatever carries bytes to a host: one connection with byte channels on it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Work that a Ctrl-C cannot interrupt halfway: it happens completely, or not at all."""
 
-from __future__ import annotations
-
 import _thread
 import threading
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A check is a row of the table: its name, a program that every host runs for it, 
 `host.py` has those of one machine, `cluster.py` those of all machines and their pairs.
 """
 
-from __future__ import annotations
-
 from orchestrator.checks import cluster, host
 from orchestrator.checks.host import MACHINE, described
 from orchestrator.checks.report import MODULES, PACKAGES, Check, Evidence, HostReport, Needs

@@ -1,7 +1,5 @@
 """Checks that compare machines, as rows: what must be equal, and what must differ. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Health of the GPUs that tasks may use, before a run and after it failed. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Checks of a single machine, as rows. Pure."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterator

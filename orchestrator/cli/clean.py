@@ -1,7 +1,5 @@
 """`orchestrate clean`: kill leftover processes of ended runs on the hosts, and remove old files."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -4,8 +4,6 @@ A shell runs `orchestrate` itself for an answer, with _ARGCOMPLETE set. A Tab re
 prints nothing: what cannot be read is not offered.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

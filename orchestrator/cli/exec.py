@@ -1,7 +1,5 @@
 """`orchestrate exec`: one command on all hosts, without a run; equal answers are shown once."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

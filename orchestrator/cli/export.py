@@ -1,7 +1,5 @@
 """`orchestrate export`: the same run as files for an engine that starts tasks itself."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

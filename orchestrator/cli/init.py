@@ -1,7 +1,5 @@
 """`orchestrate init`: examine hosts, and write a hosts.toml for them."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """`orchestrate launch`: plan a run, hand it to a keeper, watch it."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -3,8 +3,6 @@
 What is not needed to handle a Ctrl-C is imported later: during this file's import nothing would handle it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """`orchestrate preflight`: can this cluster train? If not: what is wrong, where, and the fix."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import shlex

@@ -1,7 +1,5 @@
 """`orchestrate pull`: copy what a run's training wrote from its hosts into a local folder."""
 
-from __future__ import annotations
-
 import argparse
 
 from orchestrator.cli.args import options

@@ -1,7 +1,5 @@
 """`orchestrate push`: bring the data of [data], or a folder or file, to every host that lacks it."""
 
-from __future__ import annotations
-
 import argparse
 
 from orchestrator.cli.args import options

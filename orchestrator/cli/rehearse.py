@@ -1,7 +1,5 @@
 """`orchestrate rehearse`: the same preflight and launch, against private SSH servers on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

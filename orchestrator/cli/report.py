@@ -1,7 +1,5 @@
 """`orchestrate report`: a run as one page of HTML, or several in the same charts."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`orchestrate runs`: the runs that this machine knows, the newest at the bottom."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from fnmatch import fnmatchcase

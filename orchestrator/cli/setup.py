@@ -1,7 +1,5 @@
 """`orchestrate setup`: create the [env] environment, or fetch the container image, on every host."""
 
-from __future__ import annotations
-
 import argparse
 
 from orchestrator.cli.args import options

@@ -1,7 +1,5 @@
 """`orchestrate stacks`: where the tasks of a run are now, whichever machine keeps it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

@@ -1,7 +1,5 @@
 """`orchestrate status`: the nodes' reports on a run's tasks, whichever machine keeps it."""
 
-from __future__ import annotations
-
 import argparse
 import time
 

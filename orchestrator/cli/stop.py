@@ -1,7 +1,5 @@
 """`orchestrate stop`: ask the run's keeper, or become it, and watch until nothing remains."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -1,7 +1,5 @@
 """`orchestrate tail`: any run, live or past; takes over one whose keeper is gone."""
 
-from __future__ import annotations
-
 import argparse
 
 from orchestrator.cli.args import options

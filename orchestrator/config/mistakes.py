@@ -3,8 +3,6 @@
 TOML's parser does not keep the lines of tables and keys, which messages need: `locate` finds them again.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

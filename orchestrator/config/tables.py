@@ -1,7 +1,5 @@
 """The keys of each table with their readers, and how a table is read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

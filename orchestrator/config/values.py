@@ -1,7 +1,5 @@
 """Readers of single values: TOML value -> stored value, or Wrong."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Ends of tasks as text, and when one ends the other tasks or the run. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from enum import Enum, auto
 

@@ -4,8 +4,6 @@ Based on the output of TensorFlow 2.21 when a task is killed, raises, freezes, o
 One failing task makes its peers fail with messages about *it*: those are consequences.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Rules for last output: the kind of failure it shows, and a fix. They are in `rules.toml`. Pure."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A task's own report has more, such as groups of exceptions; this is for tasks that could not report.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The root cause: which task failed first, and why. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """From the [env] table to a lock: every package with its version, one for all hosts."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

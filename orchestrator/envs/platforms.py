@@ -1,7 +1,5 @@
 """Platforms of hosts: which wheels run there, and for which versions of Python a lock has them all."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence

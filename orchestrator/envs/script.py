@@ -1,7 +1,5 @@
 """From a script's header (PEP 723, `# /// script`) to an [env] table."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib

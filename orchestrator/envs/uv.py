@@ -1,7 +1,5 @@
 """This installation's uv, which resolves packages here, and downloads Pythons for hosts without one."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Wheels for hosts without access to a package index: downloaded once per platform by pip, and stored."""
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import os

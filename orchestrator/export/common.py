@@ -1,7 +1,5 @@
 """Parts of a plan that every engine needs: values shared by all tasks, the environment, a name."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

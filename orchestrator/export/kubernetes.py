@@ -3,8 +3,6 @@
 A task is a pod. Its working folder is its own: a copy of the code, on the claim if there is one.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence

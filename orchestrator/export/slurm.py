@@ -1,7 +1,5 @@
 """The batch file of a run for Slurm: `orchestrate launch` in the job, or srun and orchestrate_rank.py."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ The first half of our agent (`node/serve/container.py`) starts the container, un
 becomes the engine's `exec` of the command line that was to be opened.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import threading

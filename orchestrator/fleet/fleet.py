@@ -1,7 +1,5 @@
 """All sessions of a run: opened in parallel, asked together, each reply kept with its host."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """Errors of a conversation with an agent: no agent, lost, silent, not our protocol."""
 
-from __future__ import annotations
-
 import re
 
 from orchestrator.errors import FOREIGN, HostError, Trouble

@@ -1,7 +1,5 @@
 """Taking over a run whose keeper is gone: from its folder, or from the nodes alone."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 from msgspec.structs import replace
 

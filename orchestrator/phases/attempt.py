@@ -1,7 +1,5 @@
 """One attempt from its first task to its last: followed, and stopped by its rules or by a user."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """One command on many hosts: started on each as it connects, with its output and end as they arrive."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Opening the sessions, becoming the run's keeper on every node, and leasing its ports."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial

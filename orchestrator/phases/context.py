@@ -1,7 +1,5 @@
 """The state that the phases of one run share."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import math

@@ -6,8 +6,6 @@ delivers nothing asks the one before, and finally this machine. What has arrived
 interrupted.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Sequence

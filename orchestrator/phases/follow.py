@@ -1,7 +1,5 @@
 """Following the tasks of one attempt: bytes to disk first, ends as facts, lost hosts until they are back."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import re

@@ -1,7 +1,5 @@
 """Hanging tasks: suspecting them, taking their stacks, and reacting."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future

@@ -3,8 +3,6 @@
 Viewers send requests through a FIFO in the run's folder, which a separate thread reads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Starting all tasks, or none, once every host is ready; and starting them ahead, to wait for that."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future

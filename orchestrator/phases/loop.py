@@ -4,8 +4,6 @@ A message is an item, which the current phase takes, or a call, which the keeper
 next wait, whatever it waits for.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 import queue

@@ -1,7 +1,5 @@
 """Can this cluster train? Checks every host by itself, then every pair of hosts in both directions."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence

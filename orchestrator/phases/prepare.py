@@ -4,8 +4,6 @@ A spare takes the place of a host that cannot be reached. Before another attempt
 of the last one remains: no process, no port.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import secrets
 import time

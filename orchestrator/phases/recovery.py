@@ -1,7 +1,5 @@
 """Lost hosts: retried until they are back, whatever the run does meanwhile."""
 
-from __future__ import annotations
-
 import queue
 import time
 from collections.abc import Callable

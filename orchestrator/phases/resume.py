@@ -1,7 +1,5 @@
 """`launch --continue`: a run starts in the working folders of an earlier one, which must fit its tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

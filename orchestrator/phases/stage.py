@@ -1,7 +1,5 @@
 """Bringing the code to every host: one immutable tree per digest, one work folder per run."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections.abc import Collection, Iterable, Mapping

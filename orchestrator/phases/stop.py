@@ -1,7 +1,5 @@
 """Ending a run's tasks: request it, wait, and verify that nothing remains."""
 
-from __future__ import annotations
-
 from orchestrator import wire
 from orchestrator.events import Noted, StopBy, StopRequested
 from orchestrator.fleet import Session

@@ -1,7 +1,5 @@
 """Examining machines that are not in an inventory yet: addresses, GPUs, and a Python that can train."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Local validation on every node: the same model on one host, without TF_CONFIG."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a launch runs where: its command, that of each host, and the argv of a task. Pure."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import PurePath

@@ -4,8 +4,6 @@ Secrets only pass through `values_here`: a plan contains their names. The node a
 (PATH, VIRTUAL_ENV, the locale, ORCHESTRATE_*).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """A plan as text for users: the output of `launch --dry-run`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator import ranges

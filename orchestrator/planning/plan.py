@@ -1,7 +1,5 @@
 """From inventory to plan: which task runs where, with which command, port and environment."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

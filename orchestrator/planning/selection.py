@@ -1,7 +1,5 @@
 """Selecting the hosts of a launch, and tasks of a run, by name. Pure."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@ A plan stored on a node is untrusted input. It is ours if it bears our seal and 
 contradicts it; any other plan serves to inspect the run and to end it, and nothing is started from it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 

@@ -4,8 +4,6 @@ The imports happen in the program's order, with the variables that it sets to li
 Nothing is imported ahead of a statement that could observe the difference.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -16,8 +16,6 @@ written for it, and its `fit` works on several tasks; that of Keras 3 is repaire
 (node/hook/site_frameworks.py).
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ A finding is a warning and stops nothing. Uncertain cases are not reported: no p
 have a false one. To add one, write a rule below: its code, its text and its position are all in here.
 """
 
-from __future__ import annotations
-
 import ast
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """The parts of a command: its script, its module, and the programs that a shell runs for it. Pure."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable

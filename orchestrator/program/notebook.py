@@ -1,7 +1,5 @@
 """A notebook as a script: its code cells, without what only IPython understands. Pure."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping

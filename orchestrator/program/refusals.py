@@ -3,8 +3,6 @@
 A check that cannot be certain stays silent: hosts may have what this machine lacks.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A Python program and the modules next to it that it imports, as syntax trees. Pure."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -1,7 +1,5 @@
 """`Cluster`: N hosts on this machine, reached through real sshd's, without a trace afterwards."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

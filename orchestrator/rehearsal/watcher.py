@@ -9,8 +9,6 @@ normally; without that line everything with the folder in its environment, such 
 stdout: "ready".
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Renderers: they consume events and own the terminal. The choice between them is made here."""
 
-from __future__ import annotations
-
 import os
 from typing import TextIO
 

@@ -1,7 +1,5 @@
 """The tasks of a run as a table that fits the screen, and the lower part of a live display. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The report of `clean`, as lines or as JSON. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

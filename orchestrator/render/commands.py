@@ -1,7 +1,5 @@
 """Answers of many hosts to one command: equal answers once, long ones as they arrive. Pure."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The block in which users read an error: error, why, try. Pure except for `report`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """Text that many hosts share, shown once. Pure."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import Counter

@@ -5,8 +5,6 @@ is held only briefly, and not at all once every task has printed it. 3. Everythi
 TensorFlow's informational output; `flush` at the end leaves nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable

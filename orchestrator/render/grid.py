@@ -1,7 +1,5 @@
 """Tables and lines that fit a terminal, broken between words. Pure."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Collection, Sequence

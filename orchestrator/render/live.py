@@ -5,8 +5,6 @@ blocks the viewer but not the run: the log reader skips what the display will ne
 is data: it bypasses rich's markup and emoji codes, and is reduced to `text.harmless`.
 """
 
-from __future__ import annotations
-
 import io
 from typing import TextIO, TypeAlias, cast
 

@@ -6,8 +6,6 @@ dropped: a slow reader slows down the display, which does not affect the run. No
 users who count or compare lines expect those of each task.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import TextIO

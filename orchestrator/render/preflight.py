@@ -1,7 +1,5 @@
 """Results of preflight: a table of hosts, a line about their pairs, and a block for each problem. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import itemgetter
 

@@ -1,7 +1,5 @@
 """Progress on a terminal: a bar for a transfer or a host, a line for a wait; nothing elsewhere."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Questions to the user at the terminal."""
 
-from __future__ import annotations
-
 import getpass
 import signal
 import sys

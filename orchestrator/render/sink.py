@@ -1,7 +1,5 @@
 """Where a renderer writes: a stream that may be a closed pipe, a closed terminal or non-blocking."""
 
-from __future__ import annotations
-
 import errno
 import os
 import select

@@ -1,7 +1,5 @@
 """The end of a run: each task's end, the root cause with its last lines, where the logs are. Pure."""
 
-from __future__ import annotations
-
 import re
 
 from orchestrator import ranges

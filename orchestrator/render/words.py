@@ -1,7 +1,5 @@
 """Whole lines for each event, without colour. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import assert_never
 

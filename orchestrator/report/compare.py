@@ -1,7 +1,5 @@
 """Two runs side by side: what differs in outcome, options, code, data, packages, hosts and environment."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

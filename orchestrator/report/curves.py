@@ -1,7 +1,5 @@
 """Loss, accuracy and pace of tasks: points from what they reported and printed, and charts of these."""
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """A page that is served while its run goes on: to browsers of this machine that have its address."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """A run as one page of HTML: no script, nothing from elsewhere, and every text of a task as text."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Mapping

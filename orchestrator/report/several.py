@@ -1,7 +1,5 @@
 """Several runs as one page: a line of each in every chart, their parameters, and what else differs."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The story of a run: its plan, view and events, and the numbers in its logs."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -9,8 +9,6 @@ The lines are those of `Progbar` in Keras 2 (tf_keras) and Keras 3, with verbose
 An epoch of verbose=1 is one line that is drawn again and again behind `\r` and `\b`; it ends with the epoch.
 """
 
-from __future__ import annotations
-
 import math
 import re
 

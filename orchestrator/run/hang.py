@@ -1,7 +1,5 @@
 """Signs of trouble in running tasks: hangs, and tasks that train separately. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 from msgspec import Struct

@@ -5,8 +5,6 @@ UTF-8 is replaced, and no control character except colors reaches the terminal (
 longer than CAP bytes is cut for display and marked; the file keeps every byte.
 """
 
-from __future__ import annotations
-
 import codecs
 from bisect import bisect_right
 from collections.abc import Iterable

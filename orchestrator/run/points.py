@@ -1,7 +1,5 @@
 """Metrics that tasks report or print, thinned out as they arrive. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from msgspec import Struct

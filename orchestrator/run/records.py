@@ -1,7 +1,5 @@
 """Records of a task, as a node sends them: the lines of its report, and its final state. Pure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from itertools import islice

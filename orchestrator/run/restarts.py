@@ -1,7 +1,5 @@
 """Rules after a failed attempt: whether another one follows, when, and on which hosts. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 A node sends text in faulthandler's format: innermost frame first, a process's main thread last.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

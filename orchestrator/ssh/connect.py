@@ -1,7 +1,5 @@
 """Opening links with fabric and paramiko: with deadlines, and through bastions that hosts share."""
 
-from __future__ import annotations
-
 import contextlib
 import encodings.idna  # noqa: F401 - if its file cannot be opened once, no name resolves any more
 import errno

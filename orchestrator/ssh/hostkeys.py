@@ -4,8 +4,6 @@ paramiko's loader fails completely on one line with a marker; it asks our policy
 own store stays empty. Files with markers (@revoked, @cert-authority) or patterns are left to OpenSSH.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

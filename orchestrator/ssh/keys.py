@@ -1,7 +1,5 @@
 """Keys from files and agents, loaded once for all connections; their passphrases; logging in with them."""
 
-from __future__ import annotations
-
 import base64
 import os
 import shlex

@@ -4,8 +4,6 @@ Nothing asks questions during the fan-out (`BatchMode`). OpenSSH's questions are
 connection in the foreground of the terminal, which the fan-out then uses.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Events: stamped once, whichever thread emits them, passed to each subscriber in order, and stored."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

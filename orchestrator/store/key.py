@@ -5,8 +5,6 @@ of hosts, as one base64 word, followed by a seal over its JSON. The seal proves 
 wrote it.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """Runs that this machine knows, by name, and what else it keeps between commands."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

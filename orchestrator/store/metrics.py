@@ -1,7 +1,5 @@
 """The file of `--metrics`: a run's figures in Prometheus' format, for node_exporter."""
 
-from __future__ import annotations
-
 import errno
 import math
 import threading

@@ -1,7 +1,5 @@
 """The controller's copy of a task's files: byte-identical prefixes, whose sizes are the resume positions."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """The file of a run's points: written by its keeper, read by viewers while it grows."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

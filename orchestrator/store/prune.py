@@ -1,7 +1,5 @@
 """Removing the folders of old runs on the controller, except those that are or may be alive."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

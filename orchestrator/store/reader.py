@@ -7,8 +7,6 @@ The contract of `RunReader.poll`:
 3. A display that cannot keep up loses lines only with `drop_behind`, and then receives a LogGap.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 import os

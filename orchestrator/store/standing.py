@@ -1,7 +1,5 @@
 """The state of a run, stored next to its events: no verb reads a whole history to learn a run's state."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from zlib import crc32

@@ -5,8 +5,6 @@ wrote it is lost and no other host shares its disk. A host that already has the 
 or unchanged, is skipped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum

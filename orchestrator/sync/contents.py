@@ -1,7 +1,5 @@
 """Code, data, wheels and backups on this machine, as they were when they were read, and their manifests."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib

@@ -1,7 +1,5 @@
 """Requests to one agent during a transfer: pipelined, and rate-limited."""
 
-from __future__ import annotations
-
 import datetime as dt
 import threading
 import time

@@ -5,8 +5,6 @@ which stays after an interruption so that the next transfer resumes there. Hosts
 kind, size and link of a listing is validated once, in `admit`, and nothing else of it is used.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -5,8 +5,6 @@ updated. Anything else that exists and differs belongs to the user, and the pull
 anything.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import hashlib

@@ -3,8 +3,6 @@
 Everything goes through descriptors that rsync and the bridge inherit, so a killed process leaves no files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """One folder on its way to one host: started from what the host has, filled, and renamed."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

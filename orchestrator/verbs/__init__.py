@@ -1,7 +1,5 @@
 """The verbs: from a request to its result and events, without a terminal."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """`clean`: kill leftover processes of ended runs on the hosts, and remove old files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """`exec`: one command on all hosts, without a run, and the answer of each."""
 
-from __future__ import annotations
-
 import time
 
 from msgspec import Struct, field

@@ -1,7 +1,5 @@
 """`export`: a launch as files for an engine that starts tasks itself."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

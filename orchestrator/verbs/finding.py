@@ -1,7 +1,5 @@
 """Finding the run that a user means: here, or on the nodes of an inventory."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """`init`: examine hosts, and write a hosts.toml for them; or use what was discovered for one launch."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

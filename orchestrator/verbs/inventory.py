@@ -1,7 +1,5 @@
 """The inventory of a command line: a file, one in a parent folder, or the hosts named by `--hosts`."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """`launch`: from a request to a plan, its folder and its keeper."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """`preflight`: examine the hosts of an inventory as if each had a task."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from orchestrator.events import Phase, Stepped

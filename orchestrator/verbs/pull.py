@@ -1,7 +1,5 @@
 """`pull`: copy what a run's training wrote from its hosts into a local folder."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

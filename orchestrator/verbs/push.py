@@ -1,7 +1,5 @@
 """`push`: bring the data of [data], or a folder or file, to every host that lacks it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A keeper's Python, started before its errand is known, because its imports take as long as planning."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

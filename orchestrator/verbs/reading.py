@@ -3,8 +3,6 @@
 A launch that cannot work is refused as soon as its files show it: before its packages are resolved.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Sequence

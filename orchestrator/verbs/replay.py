@@ -1,7 +1,5 @@
 """`launch --replay`: a run once more, with its code, packages, data and command, on today's hosts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Sequence

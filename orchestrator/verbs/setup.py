@@ -1,7 +1,5 @@
 """`setup`: create the [env] environment, or fetch the container image, on every host."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 

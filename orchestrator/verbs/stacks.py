@@ -1,7 +1,5 @@
 """`stacks`: where the tasks of a run are now, whichever machine keeps it."""
 
-from __future__ import annotations
-
 from orchestrator import wire
 from orchestrator.clock import SYSTEM
 from orchestrator.errors import SeveralErrors, UsageError

@@ -1,7 +1,5 @@
 """`status`: the nodes' reports on a run's tasks, whichever machine keeps it, and who uses the machines."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """`stop`: ask the run's keeper, or become it."""
 
-from __future__ import annotations
-
 import shlex
 import time
 

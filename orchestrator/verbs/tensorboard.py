@@ -1,7 +1,5 @@
 """`tensorboard`: what a run's tasks write for TensorBoard, live in a local browser."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

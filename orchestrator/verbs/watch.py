@@ -1,7 +1,5 @@
 """Events of a run as they are written, and a new keeper for one that vanished."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Messages about a machine: an agent's greeting, facts for preflight, ports, environments, and `exec`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Literal

@@ -4,8 +4,6 @@ A reply is untrusted. One that does not fit its type is rejected as a whole; onl
 instead: made printable and cut to length.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

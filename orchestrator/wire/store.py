@@ -4,8 +4,6 @@ The `path` of the store is where a folder is created: `<workdir>/trees/<digest>`
 or one that tasks write (`mutable`), which is replaced as a whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """Messages about a run's tasks on a node: start, follow, inspect, stop, and what remains of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TypeAlias

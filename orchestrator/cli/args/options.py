@@ -1,7 +1,5 @@
 """Options that several verbs share, and readers of values. Imports little."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The grammar of the command line. Imports nothing slow: --help must be instant."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import shlex

@@ -4,8 +4,6 @@ Its output comes through the run's folder, as always, and is shown unchanged: a 
 as it could over ssh. Keyboard input goes through its keeper.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

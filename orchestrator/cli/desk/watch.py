@@ -1,7 +1,5 @@
 """Watching a run: read its folder, let the renderer draw, turn the user's signals into requests."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import math
