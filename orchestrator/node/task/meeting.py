@@ -144,7 +144,7 @@ def _ignored(site: bytes) -> bool:
                 if entry.startswith(b"PYTHONPATH=")
                 for path in entry[11:].split(b":")
             ]
-            isolated = re.match(r"-\w*[EI]", "".join(procs.own_argv(process.pid)[1:2]))
+            isolated = re.match(r"-\w*[EIS]", "".join(procs.own_argv(process.pid)[1:2]))
             uses.add(site in paths and not isolated)
     return uses == {False}
 
