@@ -85,7 +85,7 @@ def conversation(folder: Path) -> tuple[dict[str, Any], list[Said]]:
         asker = Asker(lab)
         for story in STORIES:
             story(asker)
-        return asker.agent.hello, list(asker.said)
+        return asker.agent.hello, list(asker.messages)
     finally:
         lab.close()
 
@@ -131,12 +131,12 @@ class _Tape:
         pass
 
 
-def play(dice: random.Random, hello: dict[str, Any], said: Sequence[Said]) -> str:
+def play(dice: random.Random, hello: dict[str, Any], messages: Sequence[Said]) -> str:
     """Play one mutated conversation; return how it ended. Raise any error that is not our own."""
     sessions.log = Strict("strict")
     news: list[TaskNews | Lost] = []
     session: Any = Session(host("gpu-1"), _Tape(b"", dice), news.append)  # type: ignore[arg-type]
-    some = dice.choices(said, k=dice.randrange(1, 4))
+    some = dice.choices(messages, k=dice.randrange(1, 4))
     asked: list[Future[Any]] = []
     for number, one in enumerate(some, 1):
         asked.append(Future())

@@ -82,7 +82,7 @@ class Controller:
             "ORCHESTRATE_CHAOS_CLOCK": str(self.folder / "clock"),
         }
 
-    def said(self, process: subprocess.Popen[bytes]) -> str:
+    def text(self, process: subprocess.Popen[bytes]) -> str:
         number = self._started.index(process) + 1
         return (self.folder / f"said-{number}").read_text(errors="replace")
 

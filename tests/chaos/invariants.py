@@ -134,18 +134,18 @@ def events_fit_the_nodes(run: str, events: list[Event], proven: Mapping[str, Mac
         facts, reported = proven[host].facts(run, attempt, task), exits.get(task)
         if facts is None:
             if reported is not None and not reported["lost"]:
-                wrong.append(f"{task}: told {_end(reported)}, and {host} knows nothing of it")
+                wrong.append(f"{task}: reported as {_end(reported)}, but {host} has no record of it")
             continue
         if facts["state"] not in ("exited", "lost", "unstarted"):
             wrong.append(f"{task}: the run is over, and {host} says {facts['state']}")
         there = (facts["exit_code"], facts["exit_signal"], facts["state"] != "exited")
         if reported is not None and _end(reported) != there:
-            wrong.append(f"{task}: told {_end(reported)}, and {host} says {there}: {reported['lost']}")
+            wrong.append(f"{task}: reported as {_end(reported)}, but {host} has {there}: {reported['lost']}")
     return wrong
 
 
-def _end(told: Event) -> tuple[int | None, int | None, bool]:
-    return told["code"], told["signal"], bool(told["lost"])
+def _end(exit_event: Event) -> tuple[int | None, int | None, bool]:
+    return exit_event["code"], exit_event["signal"], bool(exit_event["lost"])
 
 
 def events_are_a_story(events: list[Event], *, killed: bool) -> list[str]:

@@ -111,7 +111,7 @@ def _play(
     viewer = controller.start("launch", *_launch(round_, cluster, controller, victim))
     run = _wait("there is a run", controller.newest, lambda: viewer.poll() is not None)
     if not run:
-        return "", False, [f"no run: {controller.said(viewer)}"], "-"
+        return "", False, [f"no run: {controller.text(viewer)}"], "-"
     spare = machines.get(round_.spare)
     scene = Scene(run, controller, machines, _machine(cluster.bastion, round_), victim, peer, viewer, spare)
     fault = BY_NAME[round_.fault](scene)
@@ -128,7 +128,7 @@ def _play(
     _wait("the viewer ends", lambda: viewer.poll() is not None, limit=limit)
     asked = [] if not isinstance(fault, StopAsked) else _asked(fault, controller)
     first = _end(controller, run)
-    wrong = [*asked, *_judged(round_, first, viewer.returncode, controller.said(viewer), struck=struck)]
+    wrong = [*asked, *_judged(round_, first, viewer.returncode, controller.text(viewer), struck=struck)]
     for machine in machines.values():
         machine.start()
         _wait(f"sshd of {machine.name} listens", machine.answers)
@@ -140,7 +140,7 @@ def _play(
     if round_.fault == "clock-jump" and struck:
         wrong += invariants.durations_are_true(controller.events(run), time.monotonic() - launched)
     wrong += invariants.hosts_were_replaced(controller.events(run), expected.replaced(round_, struck=struck))
-    if re.search("^Traceback", controller.said(viewer), re.MULTILINE):
+    if re.search("^Traceback", controller.text(viewer), re.MULTILINE):
         wrong.append("the viewer printed a traceback")
     return run, struck, wrong, f"{first.get('status')} {first.get('outcome')} {first.get('cause')}"
 
@@ -265,7 +265,7 @@ def _judged(round_: Round, ended: dict[str, Any], status: int, said: str, *, str
 def _asked(fault: StopAsked, controller: Controller) -> list[str]:
     if fault.asked is None or fault.asked.returncode == 0:
         return []
-    return [f"`orchestrate stop` ended with {fault.asked.returncode}: {controller.said(fault.asked)[-300:]}"]
+    return [f"`orchestrate stop` ended with {fault.asked.returncode}: {controller.text(fault.asked)[-300:]}"]
 
 
 def _finish(controller: Controller, run: str) -> list[str]:
@@ -278,7 +278,7 @@ def _finish(controller: Controller, run: str) -> list[str]:
             return (
                 []
                 if status in (0, 1)
-                else [f"stop of what was unproven ended with {status}: {controller.said(stop)[-300:]}"]
+                else [f"stop of what was unproven ended with {status}: {controller.text(stop)[-300:]}"]
             )
 
 

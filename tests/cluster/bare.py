@@ -35,7 +35,7 @@ class Bare:
         form = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
         return docker("inspect", "--format", form, self.container(name))
 
-    def said(self, name: str, *command: str, user: str = "train") -> str:
+    def output_of(self, name: str, *command: str, user: str = "train") -> str:
         """Run a command in the container; return its output; it must succeed."""
         return docker("exec", "--user", user, self.container(name), *command)
 
@@ -50,7 +50,7 @@ class Bare:
         it = ("--init", "--volume", "/var/tmp", "--volume", "/home", "--env", f"AUTHORIZED_KEY={key}")
         docker("run", "--detach", *of_whom, *where, *it, *options, self.image)
         # Docker's own resolver would take ten seconds to fail; this one refuses at once.
-        self.said(name, "sh", "-c", "echo nameserver 127.0.0.1 >/etc/resolv.conf", user="root")
+        self.output_of(name, "sh", "-c", "echo nameserver 127.0.0.1 >/etc/resolv.conf", user="root")
 
     def replace(self, name: str, *options: str) -> None:
         """Replace a machine with another one of the same name and, in ssh_config, the same address."""
@@ -80,7 +80,7 @@ class Bare:
         code = "print(open('/sys/fs/cgroup/cpuacct/cpuacct.usage').read())"
         newer = "print(open('/sys/fs/cgroup/cpu.stat').readline().split()[1] + '000')"
         both = f"try: {code}\nexcept OSError: {newer}"
-        return sum(int(self.said(name, "python3", "-c", both)) for name in self.names) / 1e9
+        return sum(int(self.output_of(name, "python3", "-c", both)) for name in self.names) / 1e9
 
     def wait(self) -> None:
         """Wait until every sshd has a host key, that is, starts; ssh itself would record the key."""
@@ -89,7 +89,7 @@ class Bare:
             while True:
                 with contextlib.suppress(subprocess.CalledProcessError):
                     code = "import socket; print(socket.create_connection(('127.0.0.1', 22)).recv(4))"
-                    if "SSH-" in self.said(name, "python3", "-c", code):
+                    if "SSH-" in self.output_of(name, "python3", "-c", code):
                         break
                 assert time.monotonic() < deadline, f"{name} does not answer"
                 time.sleep(0.1)

@@ -53,7 +53,7 @@ class Cluster:
         )  # ProxyJump passes on the path of -F unquoted, so it must not contain spaces
         return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60, cwd=folder)
 
-    def said(self, node: str, command: str) -> str:
+    def output_of(self, node: str, command: str) -> str:
         """Run `command` there; return its output; it must succeed."""
         done = self.ssh(node, command)
         assert done.returncode == 0, f"{node}: {command}: {done.stderr}"

@@ -158,13 +158,13 @@ def test_setup_reports_one_error_per_failing_host_and_completes_the_others(
     hosts.write_text(text)
     output = orchestrate("setup")
     assert "3 hosts ready with the environment" in output
-    assert ".making" not in machines.said("node2", "ls", "-A", "/home/train/orchestrate/envs")
+    assert ".making" not in machines.output_of("node2", "ls", "-A", "/home/train/orchestrate/envs")
 
 
 def _die_half_way(machines: Bare, name: str) -> None:
     """It loses power while it imports the installed packages."""
     deadline = time.monotonic() + 120
-    while machines.said(name, "sh", "-c", "ls /tmp/half-way 2>/dev/null || true") == "":
+    while machines.output_of(name, "sh", "-c", "ls /tmp/half-way 2>/dev/null || true") == "":
         assert time.monotonic() < deadline, "it has not come so far"
         time.sleep(0.1)
     docker("kill", machines.container(name))

@@ -99,4 +99,4 @@ def test_nothing_is_left_on_the_machines(orchestrate: Orchestrate, cluster: Clus
 
 
 def _processes(cluster: Cluster, node: Node) -> list[str]:
-    return cluster.said(node.name, f"ps -u {node.user} -o args=").splitlines()
+    return cluster.output_of(node.name, f"ps -u {node.user} -o args=").splitlines()

@@ -26,7 +26,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
         yield made
 
 
-def said(checks: list[CheckReported]) -> list[tuple[str, str, str, str]]:
+def reported(checks: list[CheckReported]) -> list[tuple[str, str, str, str]]:
     """Return (hosts, check, found, why and hint), with equal ones merged."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for check in checks:
@@ -85,7 +85,7 @@ def test_preflight_reports_the_fault_and_nothing_else(ground: Ground, row: Row) 
     assert not found.failed
     wrong = [check for check in found.checks if check.level in (Level.WARN, Level.FAIL)]
     # A job that needs no framework gets no report of a missing one.
-    got = said([check for check in wrong if row.trains or check.check != row.framework.value])
+    got = reported([check for check in wrong if row.trains or check.check != row.framework.value])
     wanted = sorted(row.wanted)
     assert len(got) == len(wanted), got
     for one, (hosts_, check, part, other) in zip(got, wanted, strict=True):

@@ -37,7 +37,7 @@ class Played:
     """The result of a verb that was called while a host lied."""
 
     called: Called
-    said: str  # everything a user may read: the terminal and debug.log
+    text: str  # everything a user may read: the terminal and debug.log
     about: tuple[str, ...]  # the runs of which nothing may remain
     strange: list[str]  # what it created in an empty state folder other than runs
 
@@ -82,14 +82,14 @@ class Ground:
         """Wait until both tasks are in their long sleep, and their keeper has reported them as alive."""
         events = self.folder_of(run) / "events.jsonl"
 
-        def told() -> bool:
+        def reported() -> bool:
             whole, _, _ = events.read_bytes().rpartition(b"\n")  # its keeper may be writing a line
             started = sum(json.loads(line)["event"] == "TaskStarted" for line in whole.splitlines())
             # Before that they fork.
             asleep = [cmdline(pid).startswith(b"sleep\0") for pid in self.tasks(run)]
             return started == 2 and asleep == [True, True]
 
-        verbs.until("both tasks are told of", told)
+        verbs.until("both tasks are reported", reported)
 
     def _inventory(self, ports: list[int]) -> str:
         pythons = {"good": sys.executable, "liar": str(self.liar.path)}

@@ -99,17 +99,17 @@ def wrong(ground: Ground, row: Row, played: Played) -> str:
         "something of a node was run on the controller": ground.canary.exists(),
         f"made {played.strange}": played.strange,
         f"ended with {called.status}, not {row.status}": called.status != row.status,
-        "a bug": "a bug in orchestrate" in played.said,
-        "a traceback": "Traceback" in played.said,
+        "a bug": "a bug in orchestrate" in played.text,
+        "a traceback": "Traceback" in played.text,
         "unsafe text": any(map(_UNSAFE.search, lines)),
         "a host's word as our advice": _advised(lines),
         f"{len(errors)} errors": not _fitting(row, len(errors), len(warned)),
-        f"does not say {row.words!r}": row.words not in played.said,
+        f"does not say {row.words!r}": row.words not in played.text,
         "tasks of another run ended": ground.tasks(ground.living) != ground.bystanders,
         "something of the run lives": not _ended(ground, played),
     }
     found = [what for what, is_so in checks.items() if is_so]
-    return "; ".join(found) + f"\n{played.said[-4000:]}" if found else ""
+    return "; ".join(found) + f"\n{played.text[-4000:]}" if found else ""
 
 
 def _fitting(row: Row, errors: int, warnings: int) -> bool:

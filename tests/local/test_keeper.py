@@ -40,14 +40,14 @@ def run(tmp_path: Path) -> Iterator[tuple[Run, Heard]]:
     folder = RunFolder(tmp_path / "runs", RunId("r1"))
     plan = plans.make(host, command=("true",))
     folder.create(plan)
-    heard: Heard = []
+    events: Heard = []
     loop = Loop()
-    emit = Bus(lambda stamped: heard.append(stamped.event)).emit
+    emit = Bus(lambda stamped: events.append(stamped.event)).emit
     with closing(Fleet(Connectors(), loop.put)) as fleet:
         assert fleet.connect([host]) == {}
         made = Run(folder, plan, emit, fleet, loop, "me", None, started=True)
         assert launch.start(made, "1", plan.tasks, {"here": str(tmp_path)}) == {}
-        yield made, heard
+        yield made, events
 
 
 def test_unreadable_events_produce_one_note_and_one_end(run: tuple[Run, Heard]) -> None:

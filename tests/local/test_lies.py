@@ -70,7 +70,7 @@ def session(
         one.close()
 
 
-def told(error: HostError, why: str) -> None:
+def check_error(error: HostError, why: str) -> None:
     """Check for a single error that names the problem, short and printable."""
     assert (error.host, error.kind, error.what) == ("gpu-1", "protocol", "does not speak our protocol")
     assert why in error.why
@@ -88,7 +88,7 @@ def test_a_false_hello(session: Callable[[str], Session], lie: str, why: str) ->
 
     with pytest.raises(HostError) as caught:
         converse()
-    told(caught.value, why)
+    check_error(caught.value, why)
     assert not one.alive
 
 
@@ -101,7 +101,7 @@ def test_a_false_report_about_a_task(
     one.request(wire.Follow(run="r", attempt="1", tasks=[wire.From("worker/0", 0, 0)]))
     lost = sink.get(timeout=10.0)
     assert isinstance(lost, Lost)
-    told(lost.error, why)
+    check_error(lost.error, why)
 
 
 def test_an_unfinished_frame_is_not_a_sign_of_life(
@@ -142,7 +142,7 @@ def test_a_reply_is_no_larger_than_its_request_allows(
     one.start(10.0)
     with pytest.raises(HostError) as caught:
         one.request(wire.WorkMake(workdir="/w", run="r", digest="ab", also=[]))
-    told(caught.value, why)
+    check_error(caught.value, why)
 
 
 def test_an_unread_flood_waits_on_its_node(

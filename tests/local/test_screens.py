@@ -234,12 +234,12 @@ def test_silent_tasks_are_reported_and_deaf_ones_killed(house: House, open_scree
     timings = "ORCHESTRATE_TIMINGS='{\"quiet\":1}'"
     screen.run(f"{timings} orchestrate {launch(house, 'deaf', '--other-ports --task worker/1')}")
 
-    def said(lines: list[str]) -> list[str]:
+    def labels(lines: list[str]) -> list[str]:
         return [line[:18] for line in lines if " | " in line and line[0] != " "]
 
     # A second without output may pass before the first line arrives.
-    lines = screen.wait(lambda lines: is_on(lines, "no output from any task for") and len(said(lines)) >= 3)
-    assert said(lines) == ["worker/1 gpu-02 | "] * 3
+    lines = screen.wait(lambda lines: is_on(lines, "no output from any task for") and len(labels(lines)) >= 3)
+    assert labels(lines) == ["worker/1 gpu-02 | "] * 3
     screen.press("C-c")
     screen.wait(lambda lines: any("KILL in" in line for line in board(lines)))
     screen.press("C-c")

@@ -25,7 +25,7 @@ class AgentError(Exception):
         self.hint = error["hint"]
 
 
-class Silence(Exception):  # noqa: N818 - what is heard, not what is wrong
+class Silence(Exception):  # noqa: N818 - a result rather than an error
     """The agent ended, or did not send the expected message; carries what it did send."""
 
 
@@ -158,7 +158,7 @@ class AgentClient:
             while view:
                 view = view[self._stdin.write(view) or 0 :]
         except BrokenPipeError:
-            raise Silence("the agent ended before it was told all") from None
+            raise Silence("the agent ended before it received everything") from None
 
     def _skip_noise(self) -> None:
         while frames.MARKER not in self.noise:

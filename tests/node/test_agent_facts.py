@@ -160,12 +160,12 @@ def test_r_is_found_as_in_the_job(lab: Lab) -> None:
     rscript.write_text('#!/bin/sh\nprintf "%s%s%s" "$3" "$R_SAYS" "$3"\n')
     rscript.chmod(0o755)
 
-    def said(answer: str) -> dict[str, Any]:
+    def read(answer: str) -> dict[str, Any]:
         setup = f"echo hello; export R_SAYS='{answer}' PATH={shlex.quote(str(rscript.parent))}:$PATH"
         return dict(facts(lab, r=True, setup=setup)["r"])
 
-    assert said("4.2.2 1.28 -") == {"version": "4.2.2", "reticulate": "1.28", "jsonlite": None, "error": ""}
-    assert said("4.2.2 - 1.8.4") == {"version": "4.2.2", "reticulate": None, "jsonlite": "1.8.4", "error": ""}
+    assert read("4.2.2 1.28 -") == {"version": "4.2.2", "reticulate": "1.28", "jsonlite": None, "error": ""}
+    assert read("4.2.2 - 1.8.4") == {"version": "4.2.2", "reticulate": None, "jsonlite": "1.8.4", "error": ""}
 
 
 # There is no GPU here: a fake program replaces the driver's.

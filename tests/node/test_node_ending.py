@@ -329,7 +329,7 @@ def test_the_log_resumes_with_a_reported_gap_once_there_is_space(small: Node) ->
     until(lambda: small.log() == b"first\n")
     fill(ballast)
     (small.folder / "one").write_text("\n")
-    until(lambda: small.state_of()["gaps"], what="the gap is said")
+    until(lambda: small.state_of()["gaps"], what="the gap is reported")
     ballast.unlink()
     wait = time.monotonic() + 0.25  # the log checks for space at most every 0.2 s
     until(lambda: time.monotonic() > wait)

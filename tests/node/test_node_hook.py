@@ -218,7 +218,7 @@ print("grpc_proxy" in os.environ)
 PLACE = {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}
 
 
-def said(node: Node, folder: Path, clusters: str, program: str, **spec: Any) -> list[bytes]:
+def out(node: Node, folder: Path, clusters: str, program: str, **spec: Any) -> list[bytes]:
     package = folder / "jax" / "_src"
     package.mkdir(parents=True)
     for path in (folder / "jax" / "__init__.py", package / "__init__.py"):
@@ -232,9 +232,9 @@ def said(node: Node, folder: Path, clusters: str, program: str, **spec: Any) -> 
 
 @pytest.mark.parametrize("proxy", [{}, {"HTTPS_PROXY": "http://cache:3128"}], ids=["", "proxy"])
 def test_jax_gets_its_place_in_the_cluster(node: Node, tmp_path: Path, proxy: dict[str, str]) -> None:
-    lines = said(node, tmp_path, CLUSTERS, PROGRAM, env={**PLACE, **proxy})
+    lines = out(node, tmp_path, CLUSTERS, PROGRAM, env={**PLACE, **proxy})
     assert lines == [b"orchestrate True 1", b"a:1 4 3", str(bool(proxy)).encode()]
 
 
 def test_an_unsupported_jax_is_left_alone(node: Node, tmp_path: Path) -> None:
-    assert said(node, tmp_path, "x = 1\n", "import jax._src.clusters as c; print(c.x)", env=PLACE) == [b"1"]
+    assert out(node, tmp_path, "x = 1\n", "import jax._src.clusters as c; print(c.x)", env=PLACE) == [b"1"]

@@ -68,7 +68,7 @@ class Asker:
         self.agent: AgentClient = lab.agent()
         self.asked: set[str] = set()
         self.unread: set[str] = set()
-        self.said: list[Said] = []
+        self.messages: list[Said] = []
 
     def __call__(self, request: wire.Request[R], payload: bytes = b"") -> R:
         number = self.agent.send(request.OP, payload, **msgspec.to_builtins(request))
@@ -77,7 +77,7 @@ class Asker:
         reply = wire.answer(request, raw, data)
         self.unread |= {f"{request.OP}{place}" for place in unread(raw, reply)}
         self.asked.add(request.OP)
-        self.said.append(Said(request, {"id": number, "ok": True, "result": raw}, data))
+        self.messages.append(Said(request, {"id": number, "ok": True, "result": raw}, data))
         if isinstance(request, wire.Follow) and request.tasks[0].task == "worker/0":
             self._follow = request
         return reply
@@ -119,7 +119,7 @@ class Asker:
         self.agent.until(come)
         for (raw, _), one in zip(self.agent.stream, read, strict=True):
             self.unread |= {f"news{place}" for place in unread(raw, one)}
-        self.said += [Said(self._follow, dict(header), payload) for header, payload in self.agent.stream]
+        self.messages += [Said(self._follow, dict(header), payload) for header, payload in self.agent.stream]
         return next(one for one in reversed(read) if isinstance(one, kind))
 
 

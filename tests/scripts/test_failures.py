@@ -32,7 +32,7 @@ def verdict(text: str) -> dict[str, str]:
     }
 
 
-def verdict_of_several(name: str, told: dict[str, Any]) -> dict[str, str]:
+def verdict_of_several(name: str, row: dict[str, Any]) -> dict[str, str]:
     """`tasks` are in order of their ends, each on its own host; the last may have no output."""
 
     def hear(task: str, _attempt: str) -> Statement:
@@ -42,7 +42,7 @@ def verdict_of_several(name: str, told: dict[str, Any]) -> dict[str, str]:
 
     exits = [
         TaskExited(task, f"node{place}", "1", 1, None, "", 0.0, 9.0 + place, stopped=False)
-        for place, task in enumerate(told["tasks"], start=1)
+        for place, task in enumerate(row["tasks"], start=1)
     ]
     found = judge(exits, hear)
     return {"cause": found.cause, "hint": found.hint}

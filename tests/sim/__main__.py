@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many histories")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the next ones count up")
     parser.add_argument("--fault", action="append", default=[], choices=FAULTS, help="only this one")
-    parser.add_argument("--events", action="store_true", help="print what the keeper told")
+    parser.add_argument("--events", action="store_true", help="print the events of the keeper")
     parser.add_argument("--log", action="store_true", help="and what it logged")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes")
     return parser

@@ -61,7 +61,7 @@ def write(home: Path, shell: str, file: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("shell", "said", "advice"),
+    ("shell", "message", "advice"),
     [
         ("/usr/sbin/nologin", "the account's shell does not allow this command; ", "`chsh -s /bin/bash`"),
         ("/bin/rbash", "the account's shell does not allow this command; ", "`chsh -s /bin/bash`"),
@@ -69,10 +69,10 @@ def write(home: Path, shell: str, file: str) -> str:
         ("echo Password change required but no TTY available.;", "its password", "asks for a new one"),
     ],
 )
-def test_an_account_that_allows_no_commands_is_named(shell: str, said: str, advice: str) -> None:
+def test_an_account_without_a_usable_shell_is_reported(shell: str, message: str, advice: str) -> None:
     with Cluster(1, options={"ForceCommand": f'{shell} -c "$SSH_ORIGINAL_COMMAND"'}) as cluster:
         why, hint = answer(cluster.hosts[0], 60)
-    assert said in why
+    assert message in why
     assert advice in hint
     assert (GUARD in hint) == (shell == "/bin/false")  # which a startup file may resemble
 

@@ -83,7 +83,7 @@ def test_ignored_files_are_sent_when_named(tmp_path: Path) -> None:
     assert paths(read_tree(tmp_path)) == [".env", ".gitignore", ".orchestrateignore", "a.py", "data/x/y.csv"]
 
 
-def test_an_unmatched_pattern_does_not_include_secrets(tmp_path: Path) -> None:
+def test_wildcard_patterns_do_not_include_secrets(tmp_path: Path) -> None:
     write(tmp_path, "a.py", "b.csv", ".env")
     (tmp_path / ".orchestrateignore").write_text("*.csv\n!*\n!*.*\n")
     assert ".env" not in paths(read_tree(tmp_path))

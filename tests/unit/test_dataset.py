@@ -82,7 +82,7 @@ def test_a_file_changed_while_being_sent_is_named_in_the_error(folder: Path) -> 
     assert caught.value.why == "No such file or directory"
 
 
-def test_valid_links_are_followed(folder: Path, tmp_path: Path) -> None:
+def test_links_are_followed_if_they_resolve(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "big disk"
     other.mkdir()
     (other / "c").write_text("far away")

@@ -113,14 +113,14 @@ PLANS: dict[str, Callable[[], RunPlan]] = {
 
 
 def test_the_environment_of_each_task() -> None:
-    def told(plan: RunPlan) -> Iterator[str]:
+    def described(plan: RunPlan) -> Iterator[str]:
         for task in plan.tasks:
             yield f"{task.id} on {task.host}:"
             yield from (f"    {name}={value}" for name, value in task.env.items())
         yield from plan.notes
         yield f"complete with {plan.completion.value}: {plan.cluster}"
 
-    text = [line for name, plan in PLANS.items() for line in (f"--- {name}", *told(plan()))]
+    text = [line for name, plan in PLANS.items() for line in (f"--- {name}", *described(plan()))]
     matches_golden("environment/tasks.txt", "\n".join([*text, ""]))
 
 
@@ -143,7 +143,7 @@ NOT_NOTED = ("hostname", "look.py", "bash look.sh", "python -m pytest", "make da
 
 
 @pytest.mark.parametrize("command", [*NOTED, *NOT_NOTED])
-def test_the_keras_backend_is_noted_where_a_program_names_keras(
+def test_keras_is_noted_where_a_program_uses_it(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, text in FILES.items():

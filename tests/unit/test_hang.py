@@ -62,7 +62,7 @@ STORIES: list[tuple[str, list[Said], float, str]] = [
 
 @pytest.mark.parametrize(("name", "story", "now", "verdict"), STORIES, ids=[story[0] for story in STORIES])
 def test_hang_stories(name: str, story: list[Said], now: float, verdict: str) -> None:
-    assert after(*sorted(story, key=lambda said: said[0]), now=now) == verdict, name
+    assert after(*sorted(story, key=lambda entry: entry[0]), now=now) == verdict, name
 
 
 def test_silence_before_a_reconnect_does_not_count() -> None:
@@ -263,7 +263,7 @@ def test_a_task_that_just_ended_has_no_stack() -> None:
 
 
 def test_a_host_cannot_report_stacks_of_another_host_s_tasks(tmp_path: Path) -> None:
-    def told(*tasks: tuple[str, str]) -> wire.StacksOf:
+    def reply(*tasks: tuple[str, str]) -> wire.StacksOf:
         return wire.StacksOf(
             tuple(wire.TaskStacks(attempt, task, (process(),), 0) for task, attempt in tasks)
         )
@@ -271,7 +271,7 @@ def test_a_host_cannot_report_stacks_of_another_host_s_tasks(tmp_path: Path) -> 
     folder = RunFolder(tmp_path, RunId("r1"))
     folder.path.mkdir()
     lies = [("worker/1", "1"), ("worker/0", "99"), ("worker/7", "1")]
-    answers = {"a": told(("worker/0", "1"), *lies), "b": told(("worker/1", "1"))}
+    answers = {"a": reply(("worker/0", "1"), *lies), "b": reply(("worker/1", "1"))}
     taken = keep(folder, make(host("a"), host("b")), answers, {}, {}, hang=False, at=1.0)
     assert [(one.task, one.attempt, name) for name, one in taken.tasks] == [
         ("worker/0", "1", "a"),

@@ -136,7 +136,7 @@ PACKAGES = {
         ("either,of_tf,broken,not_installed", ""),
     ],
 )
-def test_a_package_built_on_keras_3_makes_it_tf_keras(
+def test_tf_keras_is_keras_3_for_packages_built_on_it(
     modules: str,
     built_on: str,
     tmp_path: Path,

@@ -31,16 +31,16 @@ ENDED = RunEnded(
 
 def tell(folder: Path, argv: tuple[str, ...]) -> list[str]:
     """Run a notify command, and return the resulting notes."""
-    heard: list[Stamped] = []
+    events: list[Stamped] = []
     loop = Loop()
     plan = plans.make(plans.host("gpu-01"))
     kept = RunFolder(folder / "runs", RunId("r1"))
     kept.create(plan)
     request = LaunchRequest(inventory=Inventory(plan.hosts, Job(), "hosts.toml"), notify=shlex.join(argv))
     kept.write_request(request)
-    run = Run(kept, plan, Bus(heard.append).emit, Fleet(Connectors(), loop.put), loop, "me", None)
+    run = Run(kept, plan, Bus(events.append).emit, Fleet(Connectors(), loop.put), loop, "me", None)
     notify(run, ENDED, patience=0.5 if "sleep" in argv else 30.0)
-    return [one.event.text for one in heard if isinstance(one.event, Noted)]
+    return [one.event.text for one in events if isinstance(one.event, Noted)]
 
 
 def test_the_result_is_json_on_stdin_and_never_an_argument(tmp_path: Path) -> None:

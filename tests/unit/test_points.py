@@ -127,13 +127,13 @@ def figures(path: Path) -> dict[tuple[str, ...], float]:
 
 def write(path: Path, *events: Event) -> list[Event]:
     """Write the metrics after these events; return the notes."""
-    said: list[Event] = []
+    notes: list[Event] = []
     metrics = MetricsFile(path, [Stamped(100.0, one) for one in HISTORY])
-    metrics.start(said.append)
+    metrics.start(notes.append)
     for event in events:
         metrics(Stamped(101.0, event))
     metrics.finish()
-    return said
+    return notes
 
 
 def test_prometheus_can_read_the_metrics_of_a_run(tmp_path: Path) -> None:

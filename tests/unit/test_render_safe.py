@@ -150,7 +150,7 @@ def printed(*lines: str, json: bool) -> str:
     return stream.getvalue()
 
 
-def test_verbs_print_only_through_the_desk() -> None:
+def test_verbs_never_call_print() -> None:
     folder = Path(orchestrator.cli.__file__).parent
     for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -112,12 +112,12 @@ def test_a_display_that_lags_behind_is_notified_of_skipped_lines(folder: RunFold
 
 def test_nothing_comes_after_the_end() -> None:
     """A host may reply after the run was stopped, on a thread that has not noticed."""
-    told: list[ev.Stamped] = []
-    bus = Bus(told.append)
+    received: list[ev.Stamped] = []
+    bus = Bus(received.append)
     bus.emit(STARTED)
     bus.emit(ENDED)
     bus.emit(EXITED)
-    assert [stamped.event for stamped in told] == [STARTED, ENDED]
+    assert [stamped.event for stamped in received] == [STARTED, ENDED]
 
 
 def test_a_resumed_stream_has_no_duplicates_and_no_gaps(folder: RunFolder) -> None:

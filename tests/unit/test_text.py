@@ -113,7 +113,7 @@ def test_json_is_equivalent_and_printable(text: str) -> None:
         ("gpu-1", "", "gpu-1"),
     ],
 )
-def test_ipv6_endpoints_have_brackets(host: str, port: int | str | None, shown: str) -> None:
+def test_ipv6_endpoints_with_a_port_have_brackets(host: str, port: int | str | None, shown: str) -> None:
     assert endpoint(host, port) == shown
 
 

@@ -358,6 +358,6 @@ COMPLAINTS = [
 ]
 
 
-@pytest.mark.parametrize(("lines", "said"), COMPLAINTS)
-def test_programs_without_a_traceback_are_quoted_too(lines: Lines, said: str) -> None:
-    assert lastwords.complaint((*TRAINING, *lines)) == said
+@pytest.mark.parametrize(("lines", "quoted"), COMPLAINTS)
+def test_programs_without_a_traceback_are_quoted_too(lines: Lines, quoted: str) -> None:
+    assert lastwords.complaint((*TRAINING, *lines)) == quoted

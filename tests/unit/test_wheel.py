@@ -104,10 +104,10 @@ def test_the_wheel_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
     def orchestrate(*words: str) -> str:
         """Return the output of the installed command."""
         command = [str(empty / "bin" / "orchestrate"), *words]
-        said: str = subprocess.check_output(
+        output: str = subprocess.check_output(
             command, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=environ, timeout=60
         )
-        return said
+        return output
 
     assert "launch" in orchestrate("--help")
     assert orchestrate("init", "--example") == (ROOT / "hosts.example.toml").read_text(encoding="utf-8")

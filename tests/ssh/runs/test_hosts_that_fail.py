@@ -59,7 +59,7 @@ def test_with_all_hosts_lost_a_stop_ends_in_time_and_reports_what_is_unknown(des
     until("both families are up", lambda: desk.families_are_up(run, 2))
     for server in desk.cluster.servers:
         desk.kill_sshd(server)
-    until("the losses are told", lambda: len(desk.named("HostLost", run)) == 2)
+    until("the losses are reported", lambda: len(desk.named("HostLost", run)) == 2)
     viewer.signal(signal.SIGINT)
     assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
     (ended,) = desk.named("RunEnded", run)
@@ -88,7 +88,7 @@ def test_a_host_that_returns_for_the_final_check_is_stopped_too(desk: Desk) -> N
     viewer, run = desk.begin("--", "sh", "-c", code, str(mark))
     until("the family is up", lambda: desk.families_are_up(run, 1))
     desk.kill_sshd(desk.cluster.servers[1])
-    until("the loss is told", lambda: desk.named("HostLost", run))
+    until("the loss is reported", lambda: desk.named("HostLost", run))
     mark.touch()
     until("it is given up", lambda: len(desk.named("TaskExited", run)) == 2)
     assert desk.task_pids(run)

@@ -151,11 +151,11 @@ def states_of(
             assert process.stdin is not None
             assert process.stdout is not None
             nodes.append((process.stdin, process.stdout))
-        for _, said in nodes:
-            assert said.readline() == "up\n"
+        for _, output in nodes:
+            assert output.readline() == "up\n"
         for ask, _ in nodes:
             ask.write("look\n")
-        return [said.readline().strip() for _, said in nodes]
+        return [output.readline().strip() for _, output in nodes]
 
 
 def test_unconnected_tasks_are_reported_once(desk: Desk) -> None:
@@ -170,8 +170,8 @@ def test_unconnected_tasks_are_reported_once(desk: Desk) -> None:
     until("another keeper", lambda: desk.named("RunAdopted", run))
     (desk.folder / "enough").touch()
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    (told,) = desk.named("PeersReported", run)
-    assert (told["apart"], told["connected"]) == (["worker/0", "worker/1"], False)
+    (report,) = desk.named("PeersReported", run)
+    assert (report["apart"], report["connected"]) == (["worker/0", "worker/1"], False)
     (ended,) = desk.named("RunEnded", run)
     assert ended["warnings"][0].startswith(WORDS)
 
@@ -203,7 +203,7 @@ def test_tasks_that_connect_late_are_no_longer_reported_as_unconnected(desk: Des
 
 
 @pytest.mark.parametrize("framework", ["none", "tensorflow"])
-def test_programs_without_peers_declare_it_or_do_not_train(desk: Desk, framework: str) -> None:
+def test_programs_that_need_no_peers_get_no_warning(desk: Desk, framework: str) -> None:
     desk.script("t.py", STEPS if framework == "none" else "print('done')")
     desk.write_hosts(desk.cluster.hosts, job=f'[job]\nframework = "{framework}"\n')
     desk.launch("--", "t.py").ended()

@@ -121,9 +121,9 @@ MISTAKES = [
 
 
 def test_mistakes_are_reported_with_the_available_choices(desk: Desk, trained: str) -> None:
-    for words, said in MISTAKES:
+    for words, message in MISTAKES:
         refused = pull(desk, *[word.replace("RUN", trained) for word in words])
         assert refused.process.returncode == ExitStatus.USAGE, refused.stderr
-        assert said.replace("RUN", trained) in refused.stderr
+        assert message.replace("RUN", trained) in refused.stderr
         assert "Traceback" not in refused.stderr
         assert not (desk.project / trained).exists()

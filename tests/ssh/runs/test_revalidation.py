@@ -22,7 +22,7 @@ def validated(
     return [names[int(path.stem.rpartition("-")[2])] for path in logs]
 
 
-def said(desk: Desk) -> Sequence[str]:
+def messages(desk: Desk) -> Sequence[str]:
     return (desk.folder / f"err-{desk._count}").read_text().splitlines()
 
 
@@ -60,7 +60,7 @@ def test_unchanged_hosts_are_not_validated_again(desk: Desk) -> None:
     assert {event["files"] for event in desk.named("TreeSynced")} == {files}  # without worker_entry's
     assert validated(desk) == names, "a command of the user's own was taken as read unasked"
     assert validated(desk, *changed) == []
-    (line,) = [line for line in said(desk) if "ago, unchanged" in line]
+    (line,) = [line for line in messages(desk) if "ago, unchanged" in line]
     assert line.startswith("rehearsal-[01-02]: validated ")
     assert line.endswith(" s ago, unchanged")
     (event,) = desk.named("ValidationStood")
@@ -68,10 +68,10 @@ def test_unchanged_hosts_are_not_validated_again(desk: Desk) -> None:
 
     installed(folders[1])
     assert validated(desk, *changed, skip="") == names[1:]  # preflight has queried the same state
-    assert any(line.startswith(f"{names[0]}: validated ") for line in said(desk))
+    assert any(line.startswith(f"{names[0]}: validated ") for line in messages(desk))
     assert validated(desk, "--validate", "always") == names
     assert validated(desk, "--no-validate") == []
-    assert not any("validated" in line for line in said(desk))
+    assert not any("validated" in line for line in messages(desk))
 
     # A failed validation is not remembered, and invalidates earlier ones.
     (desk.folder / "broken").touch()
