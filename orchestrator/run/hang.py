@@ -94,8 +94,8 @@ _HINT = (
     ' (docs/frameworks.md); tasks that need no others: `framework = "none"`'
 )
 _HINT_UNPATCHED = (
-    "keep the PYTHONPATH that is set, as in `PYTHONPATH=src:$PYTHONPATH`, and start Python without -E, -I, and -S"
-    " (docs/hangs.md): batches may be lost, or counted twice"
+    "keep the PYTHONPATH that is set, as in `PYTHONPATH=src:$PYTHONPATH`, and start Python without -E, -I,"
+    " and -S (docs/hangs.md): batches may be lost, or counted twice"
 )
 _HINT_IDLE = "build and compile the model, its optimizer and metrics within `strategy.scope()`"
 

@@ -11,8 +11,6 @@ With a checkpoint folder each task saves every tenth step, and all resume after 
 have. Progress goes to ORCHESTRATE_REPORT as worker_entry's does. Standard library only.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

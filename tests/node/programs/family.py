@@ -3,8 +3,6 @@
 child, ignores TERM | setsid grandchild | double-forked and ignores TERM | the same without environment
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A bounded fork bomb: every process makes children that make children, in old groups and new ones."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """A process that is never the same for long: fork, let the parent go, in a new session each time."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

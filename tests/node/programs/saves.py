@@ -1,7 +1,5 @@
 """At TERM it saves, in so many seconds, unless it has lost its worker, and exits as it likes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
