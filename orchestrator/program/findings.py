@@ -94,14 +94,11 @@ def find(scene: Scene) -> tuple[Finding, ...]:
     return tuple(each for each in findings if not is_silent(each.code, files[each.path], each.line))
 
 
-def _in_scripts(pattern: re.Pattern[str], scene: Scene) -> Iterator[tuple[SourceFile, re.Match[str]]]:
-    """Yield the first match in the shell script that runs the program."""
-    found = ((script, pattern.search(script.text)) for script in scene.script)
-    return ((script, match) for script, match in found if match)
-
-
-def _line_of(match: re.Match[str]) -> int:
-    return match.string.count("\n", 0, match.start()) + 1
+def _in_scripts(pattern: re.Pattern[str], scene: Scene) -> Iterator[tuple[re.Match[str], str, int]]:
+    """Yield the first match in the shell script that runs the program, its path, and its line."""
+    for script in scene.script:
+        if match := pattern.search(script.text):
+            yield match, script.path, script.text.count("\n", 0, match.start()) + 1
 
 
 def is_silent(code: str, source: SourceFile, line: int) -> bool:
@@ -124,9 +121,8 @@ _SHELL_CONFIG = re.compile(
 
 
 def _config(scene: Scene) -> Iterator[Finding]:
-    for script, match in _in_scripts(_SHELL_CONFIG, scene):
-        what = _REMOVED if match[1] else _REPLACED
-        yield Finding("O101", what, "remove that line", script.path, _line_of(match))
+    for match, path, line in _in_scripts(_SHELL_CONFIG, scene):
+        yield Finding("O101", _REMOVED if match[1] else _REPLACED, "remove that line", path, line)
     for source in scene.sources:
         changes = dict(_changes(source))
         line = next((line for line, is_set in changes.items() if is_set), 0)
@@ -305,8 +301,8 @@ def _meeting(scene: Scene) -> Iterator[Finding]:
     if scene.recipe.standalone or len({task.host for task in scene.tasks}) < 2:
         return
     what = "{} is another machine on each host, so that the tasks never meet"
-    for script, match in _in_scripts(_SHELL_ADDRESS, scene):
-        yield Finding("O109", what.format(match[1]), "remove that setting", script.path, _line_of(match))
+    for match, path, line in _in_scripts(_SHELL_ADDRESS, scene):
+        yield Finding("O109", what.format(match[1]), "remove that setting", path, line)
     argv = tuple(scene.tasks[0].argv)
     # A shell script has options of its own, and torchrun has the ranks.
     is_direct = invocation.PYTHON.match(posixpath.basename(argv[0])) and invocation.program(argv)
