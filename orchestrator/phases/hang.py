@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator import ranges, wire
 from orchestrator.diagnosis.verdict import Verdict
@@ -132,7 +133,7 @@ class Watch:
         suspected.over = True
         return self._judge(suspected, now)
 
-    def _look(self, now: float) -> hang.Hang | None:
+    def _look(self, now: float) -> HangSuspected | None:
         plan, follower = self._run.plan, self._follower
         if plan.terminal is not None:
             return None  # somebody uses a prompt
@@ -157,17 +158,16 @@ class Watch:
             finished, running = (ranges.fold(map(str, tasks)) for tasks in (done, others))
             run.emit(Noted(f"{finished} ended with status 0 {duration(ago)} ago; still running: {running}"))
 
-    def _suspect(self, symptom: hang.Hang, now: float) -> None:
+    def _suspect(self, symptom: HangSuspected, now: float) -> None:
         run = self._run
         only_reports = not run.plan.hang_timeout  # costs nothing, and no action was requested
-        kind = HangKind.QUIET if only_reports else symptom.kind
-        run.emit(HangSuspected(kind, tuple(map(str, symptom.tasks)), symptom.seconds))
+        run.emit(replace(symptom, kind=HangKind.QUIET) if only_reports else symptom)
         request = wire.Stacks(run=run.id, attempt=self._follower.attempt)
         sessions = {} if only_reports else run.fleet.sessions
         answers = {name: session.submit(request) for name, session in sessions.items()}
         what = f"no output for {duration(symptom.seconds)}"
         if symptom.kind is HangKind.LAGGING:
-            what = f"{ranges.fold(map(str, symptom.tasks))} behind the others for {duration(symptom.seconds)}"
+            what = f"{ranges.fold(symptom.tasks)} behind the others for {duration(symptom.seconds)}"
         self._suspicion = _Suspicion(what, now, answers, over=only_reports)
 
     def _judge(self, suspected: _Suspicion, now: float) -> Hung | None:

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator import ranges
-from orchestrator.events import HangKind, PeersReported
+from orchestrator.events import HangKind, HangSuspected, PeersReported
 from orchestrator.model import Completion, Role, TaskId
 from orchestrator.wire import Peers
 
@@ -21,12 +21,6 @@ class Life(Struct, frozen=True):
     stepped: float = 0.0  # when it reported that step
     pause: float | None = None  # the longest time between two of its steps, once there were two
     passed: float | None = None  # since when another one is ahead of it
-
-
-class Hang(Struct, frozen=True):
-    kind: HangKind
-    tasks: tuple[TaskId, ...]
-    seconds: float  # how long so far
 
 
 Lives = dict[TaskId, Life]
@@ -56,7 +50,7 @@ def watched(tasks: Collection[TaskId]) -> set[TaskId]:
 
 def look(
     lives: Mapping[TaskId, Life], patience: float, now: float, *, since: float, completion: Completion
-) -> Hang | None:
+) -> HangSuspected | None:
     """Return the hang that `lives` show at `now`, if any; silence before `since` does not count.
 
     If tasks step together, one cannot be far ahead of another: a task that falls behind, silently and for
@@ -69,9 +63,11 @@ def look(
         behind = {task: _behind(life, patience, now, since) for task, life in lives.items()}
         late = {task: seconds for task, seconds in behind.items() if seconds}
         if late and len(late) < len(lives):
-            return Hang(HangKind.LAGGING, tuple(sorted(late)), max(late.values()))
+            return HangSuspected(HangKind.LAGGING, tuple(map(str, sorted(late))), max(late.values()))
     quiet = now - max(since, *(life.last_output for life in lives.values()))
-    return Hang(HangKind.SILENT, tuple(sorted(lives)), quiet) if quiet >= patience else None
+    if quiet < patience:
+        return None
+    return HangSuspected(HangKind.SILENT, tuple(map(str, sorted(lives))), quiet)
 
 
 def _behind(life: Life, patience: float, now: float, since: float) -> float:
