@@ -203,7 +203,7 @@ class RunHandle(Struct, frozen=True):
     ) -> list[Path]:
         """Fetch files that the tasks wrote; return the folders that received any."""
         given = {"paths": paths, "source": source, "all_hosts": all_hosts, "to": _path(to)}
-        return pull.fetch(self._folder, make(PullRequest, given), _Program())
+        return pull.fetch(self._folder, make(PullRequest, given), _Program(), lambda _: None)
 
     @_worded()
     def stacks(self) -> RunStacks:

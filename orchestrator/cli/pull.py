@@ -1,9 +1,10 @@
 """`orchestrate pull`: copy what a run's training wrote from its hosts into a local folder."""
 
 import argparse
+from pathlib import Path
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.out import say
+from orchestrator.cli.desk.out import bars, say
 from orchestrator.cli.desk.person import Person
 from orchestrator.errors import ExitStatus
 from orchestrator.requests import PullRequest, make
@@ -25,5 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     person = Person()
     folder = find_run(arguments.run, arguments.hosts, person)
-    fetch(folder, make(PullRequest, vars(arguments)), person, lambda to: say(str(to)))
+    filled: list[Path] = []
+    try:
+        with bars(json=False) as emit:
+            fetch(folder, make(PullRequest, vars(arguments)), person, emit, filled.append)
+    finally:
+        say(*map(str, filled))
     return ExitStatus.OK

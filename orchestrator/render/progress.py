@@ -65,17 +65,3 @@ def steps(*, quiet: bool = False) -> Iterator[Callable[[Stepped], None]]:
                 )
 
         yield show
-
-
-@contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar for one host; call the result with each number of bytes that arrived."""
-    done = 0
-    with steps() as show:
-
-        def add(number: int) -> None:
-            nonlocal done
-            done += number
-            show(Stepped(title, "arrives", done, total))
-
-        yield add

@@ -1,8 +1,6 @@
 """The verbs: from a request to its result and events, without a terminal."""
 
-import contextlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from orchestrator.errors import OrchestrateError
 
@@ -19,7 +17,3 @@ class Caller:
     def warn(self, error: OrchestrateError) -> None:
         """Receive an error that does not end the verb."""
         self.tell(f"warning: {error.in_one_line}")
-
-    def progress(self, _title: str, _total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Return a function that is called with each number of bytes that arrived."""
-        return contextlib.nullcontext(lambda _bytes: None)

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from orchestrator import slurm
 from orchestrator.errors import HostError, OrchestrateError, SeveralErrors, Trouble, UsageError
-from orchestrator.events import TaskStarted, TreeSynced
+from orchestrator.events import Stepped, TaskStarted, TreeSynced
 from orchestrator.fleet import Session
 from orchestrator.model import LOCAL
+from orchestrator.phases.context import Emit
 from orchestrator.requests import PullRequest
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import events_of
@@ -29,6 +30,7 @@ def fetch(
     folder: RunFolder,
     request: PullRequest,
     caller: Caller,
+    emit: Emit,
     on_folder: Callable[[Path], None] = lambda _: None,
 ) -> list[Path]:
     """Fetch what a run wrote; return the folders that received files, each also passed to `on_folder`."""
@@ -58,7 +60,7 @@ def fetch(
             if name in fleet.sessions:
                 try:
                     into = to / name if request.all_hosts else to
-                    if _pull(folder, fleet.sessions[name], request, into, caller):
+                    if _pull(folder, fleet.sessions[name], request, into, caller, emit=emit):
                         filled.append(into)
                         on_folder(into)
                 except HostError as error:
@@ -83,7 +85,9 @@ def _conclude(errors: list[HostError], caller: Caller, *, some: bool) -> None:
         raise errors[0] if len(errors) == 1 else SeveralErrors(errors)
 
 
-def _pull(folder: RunFolder, session: Session, request: PullRequest, to: Path, caller: Caller) -> bool:
+def _pull(
+    folder: RunFolder, session: Session, request: PullRequest, to: Path, caller: Caller, *, emit: Emit
+) -> bool:
     """Return False if its tasks wrote nothing."""
     name = session.host.name
     plan = folder.read_plan()
@@ -98,8 +102,15 @@ def _pull(folder: RunFolder, session: Session, request: PullRequest, to: Path, c
     if not total:
         caller.tell(f"{name}: its tasks wrote nothing in {work}; unchanged code is not fetched")
         return False
-    with caller.progress(f"{name}: {folder.run}", sum(part.size for part in parts)) as advance:
-        came = pull.take(session, parts, to, folder.run, advance)
+    done, size_of_all = 0, sum(part.size for part in parts)
+
+    def on_bytes(number: int) -> None:
+        nonlocal done
+        done += number
+        emit(Stepped(name, "arrives", done, size_of_all))
+
+    came = pull.take(session, parts, to, folder.run, on_bytes)
+    emit(Stepped(name, ""))
     here = total - came.files
     same = f", {here} {'was' if here == 1 else 'were'} here already" if here else ""
     caller.tell(f"{name}: {count(came.files, 'file')}, {size(came.bytes)} in {came.seconds:.1f} s{same}")

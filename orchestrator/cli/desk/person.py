@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -62,11 +61,6 @@ class Person(Caller):
         from orchestrator.render.errors import block
 
         tell(*block(error.what, error.why, error.hint, word="warning"))
-
-    def progress(self, title: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        from orchestrator.render.progress import progress
-
-        return progress(title, total)
 
 
 def selection_of(arguments: argparse.Namespace) -> Selection:
