@@ -81,7 +81,7 @@ def test_a_killed_rsync_ends_the_run_and_frees_the_channel(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("words", "what", "more"),
     [
-        (("trainer", "--fast"), " have no program trainer", "the job is `trainer --fast`"),
+        (("trainer", "--fast"), " have no program trainer", "the command is `trainer --fast`"),
         (("python", "/no/train.py", "0 1"), " have no /no/train.py", "try: write train.py if it lies"),
     ],
 )
