@@ -152,7 +152,8 @@ class Watch:
             return
         ago = run.clock.wall() - max(follower.ends[task].ended for task in done)
         quiet = now - max(self._since, *(follower.lives[task].last_output for task in others))
-        contact = wire.Peers.MET in follower.peers.values()  # without it they are independent, as in a sweep
+        # Without contact they are independent, as in a sweep.
+        contact = not {wire.Peers.MET, wire.Peers.UNPATCHED}.isdisjoint(follower.peers.values())
         if contact and min(ago, quiet) >= run.timings.early:
             self._early_noted = True
             finished, running = (ranges.fold(map(str, tasks)) for tasks in (done, others))
