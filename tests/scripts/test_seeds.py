@@ -100,7 +100,7 @@ def test_a_tutorial_trains_as_published(desk: Desk, data: Path, name: str, many:
     if REMOVED in text:
         status, shown = launch(desk, data, text, many)
         assert status == ExitStatus.RUN_FAILED
-        assert f"write `strategy.{TODAY}` for {REMOVED}" in shown, shown
+        assert f"write `strategy.{TODAY}` instead of {REMOVED}" in shown, shown
         text = text.replace(REMOVED, TODAY)
     status, shown = launch(desk, data, text, many)
     assert status == ExitStatus.OK, shown
