@@ -1,4 +1,4 @@
-"""Four hosts whose Python has PyTorch, or JAX and Keras 3."""
+"""Four hosts whose Python has PyTorch, or JAX and Keras 3, or TensorFlow."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.ssh.runs.desk import Desk, desk_with
-from tests.training import jax_python, torch_python
+from tests.training import jax_python, torch_python, training_python
 
 
 @pytest.fixture
@@ -18,6 +18,11 @@ def torch_desk(tmp_path: Path) -> Iterator[Desk]:
 @pytest.fixture
 def jax_desk(tmp_path: Path) -> Iterator[Desk]:
     yield from _desk(tmp_path, jax_python, "an environment with JAX")
+
+
+@pytest.fixture
+def tf_desk(tmp_path: Path) -> Iterator[Desk]:
+    yield from _desk(tmp_path, training_python, "TensorFlow")
 
 
 def _desk(folder: Path, python: Callable[[], str], what: str) -> Iterator[Desk]:
