@@ -305,7 +305,7 @@ def shares_search(text: str) -> bool:
 
 
 def is_standalone(text: str) -> bool:
-    """Return whether torchrun meets on each host in a command or shell script: it hangs with PET_NNODES."""
+    """Return True if torchrun, in a command or script, joins no other host; PET_NNODES would block it."""
     here = r"\s--(?:standalone\b|rdzv[_-]endpoint[=\s]+[\"']?(?:localhost|127\.))"
     lines = re.sub(r"\\\r?\n", " ", text)
     return bool(re.search(rf"(?m)^[^#\n]*\b(?:torchrun|torch\.distributed\.run)\b[^#\n]*{here}", lines))
@@ -333,7 +333,9 @@ def call(rank: int, where: str, job: str, deadline: float) -> list[str]:
                 peer.sendall(f"{job} {rank}\n".encode())
                 return list(map(str, json.loads(read_line(peer, 1 << 20, deadline))))
         time.sleep(0.1)
-    raise ValueError(f"rank {rank} did not meet rank 0 at {where} in time; pass all --meet HOST:PORT")
+    raise ValueError(
+        f"rank {rank} did not meet rank 0 at {where} in time; pass the same --meet HOST:PORT to all"
+    )
 
 
 def answer(size: int, where: str, job: str, deadline: float) -> list[str]:
@@ -368,7 +370,9 @@ def answer(size: int, where: str, job: str, deadline: float) -> list[str]:
             stack.callback(file.unlink)
         while absent := others - calls.keys():
             if time.monotonic() > deadline:
-                raise ValueError(f"ranks {absent} did not reach rank 0; pass all --meet HOST:PORT")
+                raise ValueError(
+                    f"ranks {absent} did not reach rank 0; pass the same --meet HOST:PORT to all"
+                )
             with contextlib.suppress(OSError):  # no connection
                 caller = server.accept()[0]
                 if places.acquire(blocking=False):

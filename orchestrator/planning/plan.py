@@ -37,19 +37,12 @@ from orchestrator.planning.commands import command_of, is_builtin, is_r, resolve
 from orchestrator.planning.selection import stand_by
 from orchestrator.program import ahead
 from orchestrator.program.choices import KerasChoice, choose_framework, choose_keras, reads_config
-from orchestrator.program.findings import Finding, Program, Scene, find
-from orchestrator.program.invocation import shell_code
+from orchestrator.program.findings import Finding, Program, Scene, find, remarks
 from orchestrator.ranges import grouped
 from orchestrator.requests import LaunchRequest
 from orchestrator.text import count, endpoint
 
-# Of torchrun and accelerate; and as a line of a script.
-_NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b(?:[= ]+\d+)?|\bNODE_RANK=\d+")
-_ALIKE = re.compile(r"--[\w-]+[= ]+\d+|NODE_RANK=\d+(?: --[\w-]+)?")  # with others the script chooses
-_SAME = "{} is the same on all hosts: use $NODE_RANK and $NNODES, which are set for each"
-_RUNS = r"\b(?:python[\d.]*|torchrun|accelerate)\b"
-_LEFT = re.compile(rf"(?m)^.*{_RUNS}.*[^&\s]\s*&\s*$(?![\s\S]*(?:{_RUNS}|\bwait\b))")  # the last one
-_WAIT = "the program that the script starts with & is ended when the script ends: add `wait` to it"
+_NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b")  # of torchrun and accelerate
 _STANDALONE = (
     "torchrun --standalone or --rdzv_endpoint=localhost: each host trains separately; without these options,"
     " and --rdzv_backend, they train together"
@@ -246,10 +239,7 @@ def _recipe(
     )
     notes = () if which.keras_3 is None else (which.keras_3,)
     separate = recipe.standalone and len(hosts) > 1
-    shells = [shell_code(program.shell) for program in programs]
-    given = [_NODE_RANK.findall(shell) for shell in shells if len(hosts) > 1]
-    scripts = [_SAME.format(ranks[0]) for ranks in given if _ALIKE.fullmatch(" ".join(ranks))]
-    scripts += [_WAIT] * any(map(_LEFT.search, shells))
+    scripts = remarks(programs, several=len(hosts) > 1)
     installed = [_INSTALLED.format(each.command[0], each.installed) for each in programs if each.installed]
     installed *= not job.setup  # which may install the code that is sent
     return recipe, took, (*notes, *installed, *scripts, *[_SEARCH] * recipe.tuner, *[_STANDALONE] * separate)

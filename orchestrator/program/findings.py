@@ -354,6 +354,24 @@ def _devices(source: SourceFile, call: ast.Call) -> int | None:
     return number if number and number > 0 else None
 
 
+# --- remarks on shell scripts, without a code ---
+
+_NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b(?:[= ]+\d+)?|\bNODE_RANK=\d+")
+_ALIKE = re.compile(r"--[\w-]+[= ]+\d+|NODE_RANK=\d+(?: --[\w-]+)?")  # with others the script chooses
+_SAME = "{} is the same on all hosts: use $NODE_RANK and $NNODES, which are set for each"
+_RUNS = r"\b(?:python[\d.]*|torchrun|accelerate)\b"
+_LEFT = re.compile(rf"(?m)^.*{_RUNS}.*[^&\s]\s*&\s*$(?![\s\S]*(?:{_RUNS}|\bwait\b))")  # the last one
+_WAIT = "the program that the script starts with & is ended when the script ends: add `wait` to it"
+
+
+def remarks(programs: Sequence[Program], *, several: bool) -> list[str]:
+    """Return notes on the programs' shell scripts, which run on one host or on `several`."""
+    shells = [invocation.shell_code(program.shell) for program in programs]
+    given = [_NODE_RANK.findall(shell) for shell in shells if several]
+    same = [_SAME.format(ranks[0]) for ranks in given if _ALIKE.fullmatch(" ".join(ranks))]
+    return same + [_WAIT] * any(map(_LEFT.search, shells))
+
+
 # --- paths ---
 
 MOST_PATHS = 20

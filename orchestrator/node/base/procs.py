@@ -124,7 +124,7 @@ def open_files(pid: int) -> Iterator[tuple[str, str]]:
 
 def marks(pid: int) -> dict[str, str]:
     """Return our variables in a process's environment; none without permission."""
-    entries = environ(pid).split(b"\0") if pid > 1 else []
+    entries = _environ(pid).split(b"\0") if pid > 1 else []
     pairs = (entry.partition(b"=") for entry in entries if entry.startswith(b"ORCHESTRATE_"))
     return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs}
 
@@ -137,7 +137,7 @@ def bearers(cookie_prefix: str) -> list[Process]:
     user's with a copied cookie.
     """
     cookie = f"{COOKIE}={cookie_prefix.rstrip('/')}/".encode()
-    suspects = {pid for pid in pids() if b"\0" + cookie in b"\0" + environ(pid)}
+    suspects = {pid for pid in pids() if b"\0" + cookie in b"\0" + _environ(pid)}
     if not suspects:
         return []  # without the whole table, which costs as much again
     table = scan()
@@ -158,8 +158,12 @@ def is_own(pid: int) -> bool:
     return owner(pid) == os.geteuid()
 
 
-def environ(pid: int) -> bytes:
-    """Return a process's environment as it was at its start; empty without permission."""
+def variable(pid: int, name: bytes) -> bytes:
+    """Return a variable as a process got it at its start; empty without permission."""
+    return (b"\0" + _environ(pid)).partition(b"\0" + name + b"=")[2].partition(b"\0")[0]
+
+
+def _environ(pid: int) -> bytes:
     data = _of(pid, "environ", 1 << 17)  # making room for more takes as long as reading it
     return data if len(data) < 1 << 17 else _of(pid, "environ", 1 << 22)
 

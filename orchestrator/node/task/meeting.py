@@ -137,13 +137,7 @@ def _ignored(site: bytes) -> bool:
     uses = set()
     for process in procs.descendants(os.getpid(), procs.scan()):
         if os.path.basename(lenient.link("/proc/%d/exe" % process.pid)).startswith("python"):
-            entries = procs.environ(process.pid).split(b"\0")
-            paths = [
-                path
-                for entry in entries
-                if entry.startswith(b"PYTHONPATH=")
-                for path in entry[11:].split(b":")
-            ]
+            paths = procs.variable(process.pid, b"PYTHONPATH").split(b":")
             isolated = re.match(r"-\w*[EIS]", "".join(procs.own_argv(process.pid)[1:2]))
             uses.add(site in paths and not isolated)
     return uses == {False}
