@@ -23,7 +23,7 @@ from orchestrator.events import (
 )
 from orchestrator.model import OUTSIDE, FrameworkName
 from orchestrator.model import Role as TaskRole
-from orchestrator.phases import launch, stop
+from orchestrator.phases import launch, recovery, stop
 from orchestrator.phases.adopt import Adopted
 from orchestrator.phases.context import Run, log
 from orchestrator.phases.follow import Follower
@@ -196,13 +196,15 @@ class Attempt:
         run, follower, now = self._run, self._follower, self._run.clock.now()
         if not run.plan.restarts.most:
             return ""  # tasks that cannot be restarted are waited for
-        return restarts.given_up(
-            {name: now - since for name, since in run.lost.items()},
+        lost = {name: now - since for name, since in run.lost.items()}
+        gone = restarts.given_up(
+            lost,
             {follower.placed[task] for task in follower.waiting()},
-            hosts=len(run.hosts),
             silent=now - follower.last_output,
             patience=run.plan.restarts.host_timeout,
         )
+        # If no host answers, this machine's own network may have failed.
+        return gone if len(lost) < len(run.hosts) or (gone and recovery.replaceable(run)) else ""
 
 
 _WRITE_EVERY, _AT_ONCE = 1.0, 0.1  # the latter if a viewer has just requested it

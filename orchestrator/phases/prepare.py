@@ -127,6 +127,8 @@ def fill(
         candidates = restarts.candidates(run.plan, run.fleet.sessions, absent)
         plan, changes = restarts.reseat(run.plan, gone, candidates, attempt, started=run.started)
         joining = [change.by for change in changes if change.by and change.by not in run.fleet.sessions]
+        for name in joining:  # no longer retried
+            run.since_lost.pop(name, None)
         bad = connect.open_sessions(run, list(map(plan.host, joining))) if joining else {}
         for name in bad:  # if any of them is unusable, none stays in the fleet
             run.fleet.let_go(name)

@@ -1,5 +1,6 @@
 """Lost hosts: retried until they are back, whatever the run does meanwhile."""
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable
@@ -8,12 +9,13 @@ from itertools import chain, repeat
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import HostLost, HostRecovered, Loss
+from orchestrator.events import HostConnected, HostLost, HostRecovered, Loss
 from orchestrator.fleet import Lost, Session, problems
 from orchestrator.model import Host
 from orchestrator.phases import connect
 from orchestrator.phases.context import Run, log, unforeseen
 from orchestrator.phases.loop import Reconnected, ViewerRequest
+from orchestrator.run import restarts
 from orchestrator.text import duration
 
 _NEWS = {
@@ -101,9 +103,28 @@ def regain(run: Run, session: Session) -> bool:
         # Replaced meanwhile: what it still runs belongs to an attempt that is over.
         session.submit(wire.Stop(run=run.id, grace=0.0, kill=True, final=False))
     run.fleet.sessions[name] = session
-    run.emit(HostRecovered(name, run.clock.now() - since))
+    seconds = run.clock.now() - since
+    spare = session.host.spare
+    run.emit(HostConnected(name, seconds, session.clock_offset) if spare else HostRecovered(name, seconds))
     connect.keep_again(run, session)
     return True
+
+
+def replaceable(run: Run) -> bool:
+    """Return True if spares that respond can replace all lost hosts; connect to the others meanwhile.
+
+    A response shows that this machine's own network works.
+    """
+    candidates = restarts.candidates(run.plan, run.fleet.sessions)
+    for host in candidates:
+        if host.name not in {*run.fleet.sessions, *run.since_lost}:
+            run.since_lost[host.name] = run.clock.now()
+            run.loop.after(0.0, _Retry(run, host).begin)
+    connected = [host for host in candidates if host.name in run.fleet.sessions]
+    with contextlib.suppress(restarts.NoSeatError):
+        restarts.reseat(run.plan, run.lost, connected, run.plan.attempt)
+        return bool(connected)
+    return False
 
 
 def reason(error: HostError) -> str:

@@ -52,7 +52,9 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
             validated = _validated(view) if event.phase is Phase.VALIDATE else ()
             return [*validated, *_troubles(view, event), f"{event.phase}: {how}{staged}"]
         case ev.HostLost():
-            lines = [f"{event.host}: no response ({event.why}); its tasks may still be running"]
+            tasks = [task for task in view.tasks.values() if task.host == event.host]
+            runs = any(task.started is not None and not task.exited for task in tasks)
+            lines = [f"{event.host}: no response ({event.why})" + "; its tasks may still be running" * runs]
         case ev.HostRecovered():
             lines = [f"{event.host}: back after {duration(event.seconds)}"]
         case ev.Stepped():  # those of hosts are too many for a log; the live display shows them

@@ -193,16 +193,13 @@ def fence(plan: RunPlan, least: float) -> float | None:
     return max(plan.restarts.host_timeout, least) if plan.restarts.most and replaceable else None
 
 
-def given_up(
-    lost: Mapping[str, float], awaited: Collection[str], *, hosts: int, silent: float, patience: float
-) -> str:
+def given_up(lost: Mapping[str, float], awaited: Collection[str], *, silent: float, patience: float) -> str:
     """Return a host with awaited tasks that was lost for more than `patience` seconds; "" for none.
 
-    `lost` has the seconds since each of the `hosts` hosts of the attempt was lost. While any task produces
-    output (`silent` seconds ago), training continues, and only our connection to the host is broken; if all
-    hosts are lost, our own network is down.
+    `lost` has the seconds since each host was lost. While any task produces output (`silent` seconds ago),
+    training continues, and only our connection to the host is broken.
     """
-    if len(lost) == hosts or silent < patience:
+    if silent < patience:
         return ""
     return next((name for name, seconds in lost.items() if name in awaited and seconds > patience), "")
 

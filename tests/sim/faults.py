@@ -113,6 +113,17 @@ def _reboot(world: World) -> None:
     _strikes(name, lambda _, node: node.reboot(seconds))(world)
 
 
+def _outage(world: World) -> None:
+    """Every host with tasks loses its power for good; the spares do not."""
+
+    def strike() -> None:
+        world.hit("outage")
+        for host in world.plan.hosts:
+            world.nodes[host.name].reboot(100_000.0)
+
+    world.after(world.length * 0.5, strike)
+
+
 def _agents_die(_: World, node: Node) -> None:
     for agent in list(node.agents):
         agent.leave()
@@ -298,6 +309,7 @@ FAULTS: dict[str, Fault] = {
     "agent-dies": _strikes("agent-dies", _agents_die),
     "reboot": _reboot,
     "gone-for-good": _strikes("gone-for-good", lambda _, node: node.reboot(100_000.0)),
+    "outage": _outage,
     "node-disk-full": _node_full,
     "controller-disk-full": _controller_full,
     "clock-offset": _clock_offset,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.events import HostReplaced
 from tests.processes import called
 from tests.sim.bugs import BUGS, injected
 from tests.sim.faults import FAULTS
@@ -75,6 +76,16 @@ TOGETHER = (
 @pytest.mark.parametrize("faults", TOGETHER, ids=" and ".join)
 def test_combined_faults_keep_every_invariant(faults: tuple[str, ...]) -> None:
     assert not [problem for seed in range(100) for problem in play(seed, faults).problems]
+
+
+def test_spares_that_respond_replace_all_hosts() -> None:
+    """If no spare responds, this machine's network may have failed, and the run waits."""
+    replaced = {True: 0, False: 0}
+    for seed in range(100):
+        history = play(seed, ("outage",))
+        assert history.problems == []
+        replaced[any(isinstance(one[2].event, HostReplaced) for one in history.events)] += 1
+    assert all(replaced.values())
 
 
 @pytest.mark.parametrize("bug", BUGS)

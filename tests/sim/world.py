@@ -97,8 +97,9 @@ class World:
         self._seen = 0
         own, rare = sorted(name for name in FAULTS if "standby" in name), "keeper-killed-at-a-stop"
         names = self.dice.sample(
-            sorted(FAULTS.keys() - {*own, rare}), self.dice.choice([0, 1, 1, 2, 2, 3, 4])
+            sorted(FAULTS.keys() - {*own, rare, "outage"}), self.dice.choice([0, 1, 1, 2, 2, 3, 4])
         )
+        names += ["outage"] * (random.Random(f"outage {seed}").random() < 0.02)
         names += self.ahead.sample(own, self.ahead.choice([0, 1, 1, 2])) if self.plan.ahead.imports else []
         names += [rare] * (self.watching.random() < 0.05)
         for name in only or names:

@@ -248,7 +248,6 @@ def test_worker_entry_saves_if_restarts_are_possible() -> None:
         ("a", "ab", 10.0, "a"),
         ("a", "b", 10.0, ""),  # its task has ended, so the host is not waited for
         ("ab", "bc", 10.0, "b"),
-        ("abc", "a", 10.0, ""),  # our own network
         ("a", "ab", 1.0, ""),  # another task is still training
         ("", "a", 10.0, ""),
     ],
@@ -257,8 +256,8 @@ def test_only_hosts_with_awaited_tasks_are_given_up(
     lost: str, awaited: str, silent: float, gone: str
 ) -> None:
     since = dict.fromkeys(lost, 10.0)
-    assert restarts.given_up(since, set(awaited), hosts=3, silent=silent, patience=5.0) == gone
-    assert restarts.given_up(since, set(awaited), hosts=3, silent=silent, patience=15.0) == ""
+    assert restarts.given_up(since, set(awaited), silent=silent, patience=5.0) == gone
+    assert restarts.given_up(since, set(awaited), silent=silent, patience=15.0) == ""
 
 
 def test_later_attempts_get_unused_ports() -> None:
