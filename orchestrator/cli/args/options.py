@@ -71,12 +71,14 @@ def launching(parser: argparse.ArgumentParser) -> None:
     text = "keep the program's imports in memory for the next launch, for this long after the run: 10m"
     parser.add_argument("--keep-warm", type=span, metavar="TIME", help=text)
     text = "skip the preflight"
-    parser.add_argument("--skip-preflight", dest="preflight", action="store_const", const=False, help=text)
+    names = "--skip-preflight", "--no-preflight"
+    parser.add_argument(*names, dest="preflight", action="store_const", const=False, help=text)
     text = "run local validation on each host first: always; only if it did not pass within a day or"
     text += " something changed since; or never (default: changed)"
     parser.add_argument("--validate", choices=[choice.value for choice in Revalidate], help=text)
     text = "the same as --validate never"
-    parser.add_argument("--no-validate", dest="validate", action="store_const", const="never", help=text)
+    names = "--no-validate", "--skip-validate"
+    parser.add_argument(*names, dest="validate", action="store_const", const="never", help=text)
     text = "with --max-restarts: if hosts are lost and no spare is left, continue with at least N hosts"
     parser.add_argument("--min-hosts", type=whole(1), metavar="N", help=text)
     text = "with --max-restarts: the last N hosts are spares, which only replace lost hosts"
