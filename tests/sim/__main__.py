@@ -32,7 +32,7 @@ def main() -> int:
                 found = "\n    ".join(history.problems[:_SHOWN])
                 print(f"seed {seed}: {', '.join(history.armed)}\n    {found}", flush=True)
             if arguments.events:
-                _tell(history)
+                _print_events(history)
     seconds = time.monotonic() - began
     width = max(map(len, FAULTS))
     for name in FAULTS:
@@ -47,7 +47,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _tell(history: History) -> None:
+def _print_events(history: History) -> None:
     for keeper, at, stamped in history.events:
         print(f"  {at:10.3f}  keeper {keeper}  {stamped.event}")
     print(f"  digest {history.digest}, struck: {dict(history.hits)}")

@@ -73,7 +73,7 @@ def _no_deadline() -> Any:
 
 # Each bug, and the problem that the checker reports.
 BUGS: dict[str, tuple[Callable[[], Any], str]] = {
-    "a lost end": (_lost_end, "its end was never told"),
+    "a lost end": (_lost_end, "its end was not reported"),
     "a second attempt": (_second_attempt, "two attempts at a time"),
     "a duplicated byte": (_duplicated_byte, "missing or duplicated"),
     "a forgotten stop": (_forgotten_stop, "is alive on"),

@@ -81,34 +81,34 @@ def end(world: World, ended: RunEnded) -> None:
     for task in _tasks(world):
         if task.alive and task.node.name not in ended.unproven:
             world.problem(
-                f"{task.name} of attempt {task.attempt} is alive on {task.node.name}, which is not unproven"
+                f"{task.name} of attempt {task.attempt} is alive on {task.node.name}, not in `unproven`"
             )
         elif task.alive and not _hard(world, task.node.name) and task.node.answers_since(since):
-            world.problem(f"{task.name} is alive on {task.node.name}, which answers")
+            world.problem(f"{task.name} is alive on {task.node.name}, which responds")
     for name in ended.unproven if not {"late-reply", "lost-reply"} & set(world.history.hits) else ():
         lost = sum(one.host == name for one in _events(world, HostLost))
         back = sum(one.host == name for one in _events(world, HostRecovered))
         seconds = 0.5 if back and back == lost else 60.0
         if world.nodes[name].answers_since(world.now - seconds) and not _hard(world, name):
-            world.problem(f"nothing is proven on {name}, which answers")
+            world.problem(f"{name} is in `unproven` although it responds")
     kept = any(one.agent is None for node in world.nodes.values() for one in node.standbys)
     if kept and not world.plan.keep_warm:
-        world.problem("tasks are kept warm, and nobody asked for it")
+        world.problem("standbys remain although the run has no keep_warm")
     history = world.history
     if ended.kind is FailureKind.BUG or ended.status == 4:
         world.problem("a bug ended the run")
     before = [one.event for _, _, one in history.events[:-1] if isinstance(one.event, RunEnded)]
     if before and not before[-1].unproven:
-        world.problem("a second end of the run")
+        world.problem("the run ended twice")
     if before:  # the same end, reported again for the remaining hosts
         if (before[0].outcome, before[0].cause) != (ended.outcome, ended.cause):
-            world.problem(f"it had ended as {before[0].outcome}, and now as {ended.outcome}")
+            world.problem(f"the run ended as {before[0].outcome}, then as {ended.outcome}")
         return
     if ended.attempts > world.plan.restarts.most + 1:
-        world.problem(f"{ended.attempts} attempts, of at most {world.plan.restarts.most + 1}")
+        world.problem(f"{ended.attempts} attempts, more than {world.plan.restarts.most + 1}")
     asked = history.asked
     if ended.outcome is Outcome.STOPPED and asked is None:
-        world.problem("stopped, and nobody asked for it")
+        world.problem("the run was stopped without a request")
     exits = [one for one in _events(world, TaskExited) if one.attempt == str(ended.attempts)]
     essentials = {
         str(name) for name in essential([task.id for task in world.plan.tasks], world.plan.completion)
@@ -122,17 +122,19 @@ def end(world: World, ended: RunEnded) -> None:
             first = min((one.at for _, _, one in history.events if _is_stop_of_user(one.event)), default=0.0)
             done = {one.task for one in exits if one.code == 0 and not one.stopped and one.ended < first}
             if follows and essentials <= done and not any(one.lost for one in exits):
-                world.problem("stopped, and all tasks were done before")
+                world.problem("the run counts as stopped although all tasks had finished")
         case Outcome.FAILED | Outcome.CLUSTER:
             _after_a_stop(world, exits)
             early = ended.cause.startswith(("connect: ", "stage: "))  # phases that a lost host ends
             survived = set() if early or "slow-connect" in history.hits else _SURVIVED
             if not set(history.hits) - _HARMLESS - survived:
-                world.problem(f"failed without a cause: {ended.cause}")
+                world.problem(f"the run failed without a cause: {ended.cause}")
     if ended.cause_task and ended.kind is not FailureKind.HOST_LOST:  # the task may have outlived its host
         known = [task for task in _tasks(world) if task.name == ended.cause_task]
         if known and all(task.state["exit_code"] == 0 and not task.state["gaps"] for task in known):
-            world.problem(f"{ended.cause_task} is blamed, and exited with 0 in every attempt: {ended.cause}")
+            world.problem(
+                f"{ended.cause_task} is the cause, but exited with 0 in every attempt: {ended.cause}"
+            )
 
 
 def _after_a_stop(world: World, exits: list[TaskExited]) -> None:
@@ -144,18 +146,18 @@ def _after_a_stop(world: World, exits: list[TaskExited]) -> None:
     ]
     bad = [one.ended for one in exits if failed(one) and not one.lost]
     if stops and bad and min(bad) > stops[0] and not {"clock-jumps", "slow-host"} & set(world.history.hits):
-        world.problem("failed of what came after a stop")
+        world.problem("the run failed because of what followed a stop")
 
 
 def _succeeded(world: World, ended: RunEnded) -> None:
     last = str(ended.attempts)
     found = {TaskId.parse(task.name): task for task in _tasks(world) if task.attempt == last}
     if not found:
-        world.problem("succeeded, and no task of the last attempt was ever started")
+        world.problem("the run succeeded, but no task of the last attempt was started")
         return
     for name in essential(list(found), world.plan.completion):
         if found[name].state["exit_code"] != 0:
-            world.problem(f"succeeded, and {name} ended as {found[name].state}")
+            world.problem(f"the run succeeded, but {name} ended as {found[name].state}")
     needed = {str(name) for name in essential(list(found), world.plan.completion)}
     events = [(at, stamped.event) for _, at, stamped in world.history.events]
     stops = [at for at, event in events if isinstance(event, StopRequested) and event.by is StopBy.COMPLETION]
@@ -184,9 +186,9 @@ def whole(world: World) -> None:
             case HostRecovered(host=host) | HostConnected(host=host):  # reconnected by a later keeper
                 away.pop(host, None)
             case HostReplaced(host=host) if at - away.get(host, -math.inf) < waits and starts:
-                world.problem(f"{host} is replaced after {at - away[host]:.1f} s")
+                world.problem(f"{host} was replaced after only {at - away[host]:.1f} s")
             case HangSuspected() if any(where[key] in away for key in starts.keys() - exits.keys()):
-                world.problem("a hang is suspected while a host is lost")
+                world.problem("a hang was reported while a host was lost")
             case TaskStarted(task=task, attempt=attempt, host=host, pid=pid):
                 starts[attempt, task] += 1
                 where[attempt, task] = host
@@ -195,7 +197,7 @@ def whole(world: World) -> None:
             case TaskExited(task=task, attempt=attempt):
                 exits.setdefault((attempt, task), []).append(event)
             case AttemptFailed(cause=cause) | RunEnded(cause=cause) if "another keeper" in cause:
-                world.problem(f"there is no other keeper: {cause}")
+                world.problem(f"no other keeper exists: {cause}")
             case LogGap(task=task, where=GapPlace.CONTROLLER | GapPlace.NODE):
                 gaps.add(task)
     for key, count in starts.items():
@@ -206,20 +208,20 @@ def whole(world: World) -> None:
         if len(known) > 1 or len(reported) > world.history.keepers:
             world.problem(f"{key} ended {len(reported)} times: {reported}")
         if not reported and ends and world.history.keepers == 1:
-            world.problem(f"{key} was started, and its end was never told")
+            world.problem(f"{key} was started, but its end was not reported")
         found = world.nodes[where[key]].runs.get(world.plan.run, {}).get(key)
         if found is None:
             if key not in unknown:
-                world.problem(f"{key} was started, and {where[key]} knows nothing of it")
+                world.problem(f"{key} was started, but {where[key]} has no record of it")
             continue
         _bytes(world, found, complete=bool(known) and found.name not in gaps)
         is_so = found.state["exit_code"], found.state["exit_signal"]
         for one in known:
             if found.final and (one.code, one.signal) != is_so:
-                world.problem(f"{key} is told to have ended with {one.code}, {one.signal}: {found.state}")
+                world.problem(f"{key} was reported to end with {one.code}, {one.signal}: {found.state}")
     for key in exits.keys() - starts.keys():
         if not any(one.lost for one in exits[key]):
-            world.problem(f"{key} ended, and its start was never told")
+            world.problem(f"{key} ended, but its start was not reported")
     _stopped(world, ends)
 
 
@@ -227,10 +229,10 @@ def _bytes(world: World, task: Task, *, complete: bool) -> None:
     path = world.folder.log(task.attempt, task.name)
     here = path.read_bytes() if path.exists() else b""
     if bytes(task.log[: len(here)]) != here:
-        world.problem(f"the log of {task.name} is not what its node has: a byte is missing or duplicated")
+        world.problem(f"the log of {task.name} differs from its node's: a byte is missing or duplicated")
     elif complete and len(here) != len(task.log):
         world.problem(
-            f"{len(here)} of {len(task.log)} bytes of the log of {task.name} are here, without a word"
+            f"{len(here)} of {len(task.log)} bytes of the log of {task.name} arrived, without a reported gap"
         )
 
 
@@ -257,13 +259,17 @@ def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
     first = ends[0][0] if ends else None
     if world.history.keepers == 1 and (first is None or first - asked > patience):
         recorded = any(isinstance(one.event, StopRequested) for _, _, one in world.history.events)
-        world.problem(f"a stop was requested at {asked:.1f} and the run ended at {first} (told: {recorded})")
+        world.problem(
+            f"a stop was requested at {asked:.1f}, but the run ended at {first} (recorded: {recorded})"
+        )
     # A stop that one keeper has recorded is carried out by the next one.
-    told_at = [at for _, at, one in world.history.events if _is_stop_of_user(one.event)][:1]
-    told_at += [at for _, at, one in world.history.events if isinstance(one.event, RunAdopted)] * len(told_at)
+    recorded_at = [at for _, at, one in world.history.events if _is_stop_of_user(one.event)][:1]
+    recorded_at += [at for _, at, one in world.history.events if isinstance(one.event, RunAdopted)] * len(
+        recorded_at
+    )
     quiet = not set(world.history.hits) - _HARMLESS - _PROMPT - _KILLED
-    if quiet and told_at and first is not None and first - max(told_at) > world.plan.grace + 5.0:
-        world.problem(f"a stop was told at {told_at[0]:.1f}, and the run ended at {first:.1f}")
+    if quiet and recorded_at and first is not None and first - max(recorded_at) > world.plan.grace + 5.0:
+        world.problem(f"a stop was recorded at {recorded_at[0]:.1f}, but the run ended at {first:.1f}")
     late = (task for task in _tasks(world) if task.began > asked + 90.0)
     later = [task for task in late if task.state["state"] != state.UNSTARTED]
     if later and world.history.keepers == 1:

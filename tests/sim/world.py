@@ -242,7 +242,7 @@ class World:
             plan = self.plan if new else self.folder.read_plan()
             loop = Loop(clock)
             log = EventLog(self.folder, clock)
-            emit = Bus(log, lambda stamped: self._told(number, process, stamped), clock=clock).emit
+            emit = Bus(log, lambda stamped: self._record(number, process, stamped), clock=clock).emit
             fleet = Fleet(Network(self, process), loop.put, timings.DEFAULT, loop)
             run = Run(self.folder, plan, emit, fleet, loop, f"me, keeper {number}", None)
             if new:
@@ -257,7 +257,7 @@ class World:
 
         self.scheduler.start(process, process.name, life)
 
-    def _told(self, number: int, process: Process, stamped: Stamped) -> None:
+    def _record(self, number: int, process: Process, stamped: Stamped) -> None:
         if not process.alive:
             return
         event = stamped.event
