@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
 import traceback
 from collections.abc import MutableMapping, Sequence
+from importlib import metadata
 from typing import NoReturn
 
 from worker_entry import cluster, options
@@ -18,12 +20,19 @@ LONGEST = 4000  # characters of an exception that are reported
 
 def prepare_environment(env: MutableMapping[str, str] = os.environ) -> None:
     """Set what TensorFlow reads during its import; the user's own values always win."""
-    # This program is written for Keras 2: with this, tf.keras is tf_keras.
-    env.setdefault("TF_USE_LEGACY_KERAS", "1")
+    # This program is written for Keras 2: with this, tf.keras is tf_keras. TensorFlow 2.15 needs neither.
+    env.setdefault("TF_USE_LEGACY_KERAS", "0" if _has_only_keras_2() else "1")
     # Three lines of hardware notes per task hide the important lines; errors are still printed.
     env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # gRPC follows http_proxy between our own tasks and then hangs silently.
     env.setdefault("grpc_proxy", "")
+
+
+def _has_only_keras_2() -> bool:
+    has_tf_keras = importlib.util.find_spec("tf_keras") is not None
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return not has_tf_keras and metadata.version("keras").startswith("2.")
+    return False
 
 
 def main(argv: Sequence[str]) -> int:

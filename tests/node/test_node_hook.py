@@ -80,6 +80,17 @@ def test_every_end_is_reported(node: Node, tmp_path: Path, text: str, kind: str,
 
 
 @pytest.mark.parametrize(
+    ("note", "reported"),
+    [("while reading file 7", "while reading file 7"), ("-" * 20 + "\nFor simplicity, JAX has", None)],
+)
+def test_a_note_of_the_program_is_reported(
+    node: Node, tmp_path: Path, note: str, reported: str | None
+) -> None:
+    (error,) = run(node, tmp_path, f"error = ValueError('bad')\nerror.add_note({note!r})\nraise error")
+    assert error.get("note") == reported
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "import sys; sys.exit(3)",

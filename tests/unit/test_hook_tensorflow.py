@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.node.hook import site_frameworks as hook
 from orchestrator.node.hook import site_meeting
+from worker_entry.__main__ import prepare_environment
 
 
 class Strategy:
@@ -156,6 +157,29 @@ def test_tf_keras_is_keras_3_for_packages_built_on_it(
     assert f"since {built_on} is built on it" in output if built_on else not output
 
 
+@pytest.mark.parametrize(
+    ("keras", "has_tf_keras", "removed"),
+    [("2.15.0", False, True), ("2.15.0", True, False), ("3.10.0", False, False)],
+)
+def test_an_environment_with_only_keras_2_needs_no_tf_keras(
+    keras: str, has_tf_keras: bool, removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with TensorFlow 2.15, where tf.keras is Keras 2 and TF_USE_LEGACY_KERAS=1 requires tf_keras."""
+    packages = tmp_path / f"keras-{keras}.dist-info"
+    packages.mkdir()
+    (packages / "METADATA").write_text(f"Metadata-Version: 2.1\nName: keras\nVersion: {keras}\n")
+    if has_tf_keras:
+        (tmp_path / "tf_keras.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    monkeypatch.setenv("ORCHESTRATE_KERAS", "tf_keras,keras")
+    hook.choose_keras()
+    assert ("TF_USE_LEGACY_KERAS" not in os.environ) == removed
+    environ = dict[str, str]()
+    prepare_environment(environ)  # the bundled program decides alike
+    assert (environ["TF_USE_LEGACY_KERAS"] == "0") == removed
+
+
 # --- Workers wait until their leader listens ---
 
 
@@ -229,6 +253,7 @@ def test_a_worker_joins_once_its_leader_listens(
 LEAVING = """
 import atexit, sys, types
 from orchestrator.node.hook import site_meeting
+from worker_entry.__main__ import prepare_environment
 jax = types.SimpleNamespace(shutdown=lambda: print("waits for the others"))
 site_meeting.meet(jax)
 atexit.register(lambda: jax.shutdown())

@@ -98,13 +98,35 @@ def note_reductions(module: "Any") -> None:
 
 
 def choose_keras() -> None:
-    """Make tf.keras Keras 3 if a package that the program imports is built on it: a mix of both fails."""
+    """Remove TF_USE_LEGACY_KERAS where it would break the program.
+
+    TensorFlow 2.15 has Keras 2 without it, and without tf_keras. If a package that the program imports is
+    built on Keras 3, tf.keras has to be that as well: a mix of both fails.
+    """
     names = os.environ.pop("ORCHESTRATE_KERAS_OF", "")
-    for name in names.split(",") if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else ():
+    if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
+        return
+    if "tf_keras" in os.environ.get("ORCHESTRATE_KERAS", "") and _has_only_keras_2():
+        del os.environ["TF_USE_LEGACY_KERAS"]
+        return
+    for name in names.split(","):
         if name and _built_on_keras(name):
             del os.environ["TF_USE_LEGACY_KERAS"]
             _say("tf.keras is Keras 3, since %s is built on it; `legacy_keras` under [job] decides" % name)
             return
+
+
+def _has_only_keras_2() -> bool:
+    import importlib.util
+
+    if importlib.util.find_spec("tf_keras") is not None:
+        return False
+    from importlib import metadata
+
+    try:
+        return metadata.version("keras").startswith("2.")
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def _built_on_keras(name: str) -> bool:

@@ -156,7 +156,7 @@ def _record(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":
     chain: "List[Dict[str, Any]]" = []
     record = {"kind": "error", **_described(kind, value, trace), "chain": chain}
     notes = [note for note in getattr(value, "__notes__", None) or () if isinstance(note, str)]
-    if notes:
+    if notes and not notes[0].startswith("-----"):  # JAX, on how it shortened the traceback
         record["note"] = notes[0][:_PLACE]
     before = {id(value)}
     while len(chain) < _LONGEST_CHAIN:
