@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from orchestrator.diagnosis import rules, tracebacks
 from orchestrator.diagnosis.tracebacks import PrintedException
-from orchestrator.text import cut
+from orchestrator.text import count, cut
 
 LONGEST = 240  # characters of an exception that are repeated on one line
 
@@ -166,7 +166,7 @@ def _bounded(shown: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
     head, tail = shown[: _SHOWN // 3], shown[-(_SHOWN - _SHOWN // 3) :]
     displayed = {tracebacks.bare(line) for line in (*head, *tail)}
     named = tuple(_short(line) for line in needed if line not in displayed)
-    return (*head, f"[{len(shown) - _SHOWN} lines omitted]", *named, *tail)
+    return (*head, f"[{count(len(shown) - _SHOWN, 'line')} omitted]", *named, *tail)
 
 
 def ending(lines: Sequence[str]) -> PrintedException | None:
