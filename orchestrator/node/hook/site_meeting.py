@@ -11,13 +11,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List
 
-_ENDING = 1.0  # seconds that a program has, at most, from sys.exit() to what it registered for its end
+_exits: "List[Any]" = []  # the status of the SystemExit that ended the program
 
 
 def changes() -> "Dict[str, Callable[[Any], None]]":
     made: "Dict[str, Callable[[Any], None]]" = {}
     if "JAX_PROCESS_ID" in os.environ and "ORCHESTRATE_STACKS" in os.environ:  # off together with the stacks
         made.update({"jax._src.clusters": register, "jax._src.distributed": meet})
+        note_exits()
     if os.environ.get("ORCHESTRATE_AUTO_SHARD") and "ORCHESTRATE_REPORT" in os.environ:
         made["tensorflow.python.eager.context"] = await_servers
     return made
@@ -47,40 +48,65 @@ def await_servers(module: "Any") -> None:
     context.enable_collective_ops, context.set_server_def = enable_collective_ops, set_server_def
 
 
+def note_exits() -> None:
+    """Keep the status of the SystemExit that ends the program, whoever raises it.
+
+    Nothing catches that one, so that Python destroys it below all frames, before it calls what was
+    registered for the end.
+    """
+    import atexit
+    import builtins
+    import threading
+
+    main = threading.main_thread()  # another one ends itself alone
+
+    class Exit(SystemExit):
+        def __del__(self) -> None:
+            if threading.current_thread() is main and sys._getframe().f_back is None:  # noqa: SLF001
+                _exits.append(self.code)
+
+    def leave(status: "Any" = None) -> None:
+        raise Exit(*() if status is None else (status,))
+
+    Exit.__name__, Exit.__qualname__, Exit.__module__ = "SystemExit", "SystemExit", "builtins"
+    builtins.SystemExit, sys.exit = Exit, leave  # type: ignore[misc, assignment]
+    atexit.register(end)  # runs last
+
+
+def failure() -> int:
+    """Return the status with which the program ends; 0 while it runs."""
+    status = 1 if hasattr(sys, "last_type") else (_exits or [0])[0]  # set where Python prints an exception
+    return status if isinstance(status, int) else int(status is not None)
+
+
+def end() -> None:
+    """End a failed process of JAX without its coordinator, which would wait for the others, too."""
+    distributed: "Any" = sys.modules.get("jax._src.distributed")
+    if distributed and distributed.global_state.client and failure():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(failure())
+
+
 def meet(distributed: "Any") -> None:
     """Let a process join JAX's cluster once the coordinator listens, and end at once after a failure.
 
     JAX itself retries a refused connection after 1 s, and waits 300 s for peers that are still training.
     """
-    import threading
-    import time
-
-    shutdown, leave = distributed.shutdown, sys.exit
+    shutdown = distributed.shutdown
     runtime: "Any" = getattr(distributed, "_jax", None)
     get_client: "Any" = getattr(runtime, "get_distributed_runtime_client", None)
-    last: "List[Any]" = [0, 0.0]  # the status given to sys.exit(), and when
-
-    def exit_with(status: "Any" = None) -> None:
-        if threading.current_thread() is threading.main_thread():  # another one ends itself alone
-            last[:] = status, time.monotonic()
-        leave(status)
 
     def shut_down() -> None:
-        status = last[0] if time.monotonic() - last[1] < _ENDING else 0  # earlier: the program caught it
-        if hasattr(sys, "last_type"):  # set where Python prints an uncaught exception
-            status = 1
-        if status:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            # The coordinator's own shutdown would wait too.
-            os._exit(status if isinstance(status, int) else 1)
-        shutdown()
+        # With an exception in flight, as in `finally`, the program may fail. JAX repeats the call at its end.
+        if not failure() and sys.exc_info()[0] is None:
+            shutdown()
 
     def get_client_later(address: str, process_id: int, *more: "Any", **named: "Any") -> "Any":
         _await([address] if process_id else [])
         return get_client(address, process_id, *more, **named)
 
-    distributed.shutdown, sys.exit = shut_down, exit_with  # type: ignore[assignment]
+    distributed.shutdown = shut_down
     if get_client:
         runtime.get_distributed_runtime_client = get_client_later
 
