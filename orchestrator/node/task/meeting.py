@@ -104,7 +104,7 @@ class Meeting:
             return False
         before = self.state
         if before == NONE and self._is_connected():
-            self.state = UNPATCHED if self._site and _ignored(self._site) else MET
+            self.state = UNPATCHED if self._site and _ignored(self._site, self._ports) else MET
         if self.state in (MET, IDLE):
             self.state = IDLE if os.path.exists(self._mark) else MET
         cost = time.monotonic() - now
@@ -132,15 +132,19 @@ class Meeting:
         return bool(beside) and not beside.isdisjoint(_sockets(others))
 
 
-def _ignored(site: bytes) -> bool:
-    """Return True if there are Pythons below this process, and none of them uses this folder."""
-    uses = set()
+def _ignored(site: bytes, ports: AbstractSet[str]) -> bool:
+    """Return True if there are Pythons below this process that train, and none of them uses this folder.
+
+    Those at the ports of tasks train; otherwise any may. The program can be a child of another Python.
+    """
+    uses = {}
     for process in procs.descendants(os.getpid(), procs.scan()):
         if os.path.basename(lenient.link("/proc/%d/exe" % process.pid)).startswith("python"):
             paths = procs.variable(process.pid, b"PYTHONPATH").split(b":")
             isolated = re.match(r"-\w*[EIS]", "".join(procs.own_argv(process.pid)[1:2]))
-            uses.add(site in paths and not isolated)
-    return uses == {False}
+            uses[process.pid] = site in paths and not isolated
+    train = [pid for pid in uses for row in tables(pid) if _at(row, ports) and row.inode in _sockets([pid])]
+    return bool(uses) and not any(uses[pid] for pid in train or uses)
 
 
 def far(
@@ -158,7 +162,7 @@ def far(
         local = (row.remote, row.local) in ends or here == there or (_is_loop(here) and _is_loop(there))
         if local or row.state in (*_HALF_OPEN, LISTEN):
             continue
-        if port in served or (row.inode in own and not ports.isdisjoint((port, other))):
+        if port in served or (row.inode in own and _at(row, ports)):
             return True
         unprivileged = min(int(port, 16), int(other, 16)) >= _PRIVILEGED
         if there in addresses and (row.inode in own or unprivileged):
@@ -175,6 +179,10 @@ def near(rows: Iterable[Row], own: AbstractSet[str]) -> set[str]:
 
 def _is_loop(address: str) -> bool:
     return len(address) == 8 and address[-2:] == "7F"
+
+
+def _at(row: Row, ports: AbstractSet[str]) -> bool:
+    return not ports.isdisjoint((row.local[1], row.remote[1]))
 
 
 def _ends(rows: Iterable[Row]) -> set[str]:

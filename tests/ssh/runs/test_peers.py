@@ -110,19 +110,25 @@ def test_a_node_sees_whether_its_task_meets_another(name: str) -> None:
     assert ("none" in states, "met" in states) == (name not in TOGETHER, name not in APART)
 
 
+LAUNCHER = (
+    "import os, subprocess, sys; path = sys.argv[1];"
+    " subprocess.run(sys.argv[2:], env={**os.environ, 'PYTHONPATH': path})"
+)
 PATCHED = {
     "as it was started": ([], "met"),
     "added to": (["env", f"PYTHONPATH=src:{ROOT}"], "met"),
     "replaced": (["env", "PYTHONPATH=src"], "unpatched"),
     "replaced by a script": (["sh", "-c", 'PYTHONPATH=src "$0" "$@"; exit'], "unpatched"),
-    "ignored": (["-E"], "unpatched"),
+    "replaced by a program": ([sys.executable, "-c", LAUNCHER, "src"], "unpatched"),
+    "ignored": (["sh", "-c", 'exec "$0" -E "$@"'], "unpatched"),
+    "ignored by the program's launcher": ([sys.executable, "-I", "-c", LAUNCHER, ROOT], "met"),
 }
 
 
 @pytest.mark.parametrize("name", PATCHED)
 def test_a_node_detects_a_program_that_ignores_the_hook(name: str) -> None:
     words, state = PATCHED[name]
-    python = [sys.executable, *words] if words[:1] == ["-E"] else [*words, sys.executable]
+    python = [*words, sys.executable]
     assert states_of(TOGETHER["by the task's port"], python, ORCHESTRATE_AUTO_SHARD="data") == [state] * 2
 
 
