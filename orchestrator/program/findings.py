@@ -354,7 +354,7 @@ def _devices(source: SourceFile, call: ast.Call) -> int | None:
     return number if number and number > 0 else None
 
 
-# --- remarks on shell scripts, without a code ---
+# --- remarks on commands and shell scripts, without a code ---
 
 _NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b(?:[= ]+\d+)?|\bNODE_RANK=\d+")
 _ALIKE = re.compile(r"--[\w-]+[= ]+\d+|NODE_RANK=\d+(?: --[\w-]+)?")  # with others the script chooses
@@ -362,14 +362,25 @@ _SAME = "{} is the same on all hosts: use $NODE_RANK and $NNODES, which are set 
 _RUNS = r"\b(?:python[\d.]*|torchrun|accelerate)\b"
 _LEFT = re.compile(rf"(?m)^.*{_RUNS}.*[^&\s]\s*&\s*$(?![\s\S]*(?:{_RUNS}|\bwait\b))")  # the last one
 _WAIT = "the program that the script starts with & is ended when the script ends: add `wait` to it"
+# Other launchers, which do not read our variables; deepspeed can be given the rank of its host.
+_LAUNCHER = re.compile(
+    r"(?m)(?:^|[;&|(])\s*(?:\S*/)?(deepspeed(?!.*--node_rank)|horovodrun|mpirun|mpiexec|srun|fabric run"
+    r"|lightning run)\s"
+)
+_OWN = (
+    "{} runs on each host, where it starts processes of its own: the hosts train separately; launch the"
+    " Python script itself (docs/coming-from.md)"
+)
 
 
 def remarks(programs: Sequence[Program], *, several: bool) -> list[str]:
-    """Return notes on the programs' shell scripts, which run on one host or on `several`."""
+    """Return notes on the programs' commands and scripts, which run on one host or on `several`."""
     shells = [invocation.shell_code(program.shell) for program in programs]
+    lines = [f"{' '.join(program.command)}\n{shell}" for program, shell in zip(programs, shells, strict=True)]
+    others = [_OWN.format(match[1]) for match in map(_LAUNCHER.search, lines) if match and several]
     given = [_NODE_RANK.findall(shell) for shell in shells if several]
     same = [_SAME.format(ranks[0]) for ranks in given if _ALIKE.fullmatch(" ".join(ranks))]
-    return same + [_WAIT] * any(map(_LEFT.search, shells))
+    return others + same + [_WAIT] * any(map(_LEFT.search, shells))
 
 
 # --- paths ---

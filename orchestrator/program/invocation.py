@@ -14,8 +14,9 @@ SCRIPTS = (".py", ".R", ".r", *_SHELL)
 # Programs that run the rest of their arguments, as in `conda run -n tf python train.py`.
 _WRAPPERS = re.compile(
     "env|nice|nohup|time|timeout|ionice|stdbuf|numactl|taskset|chrt|setsid|nsys|ncu|py-spy"
+    "|deepspeed|horovodrun|mpirun|mpiexec|srun"
 )
-_RUNNERS = re.compile("conda|mamba|micromamba|poetry|uv|pipenv|pdm|pixi|hatch|rye|coverage")
+_RUNNERS = re.compile("conda|mamba|micromamba|poetry|uv|pipenv|pdm|pixi|hatch|rye|coverage|fabric|lightning")
 _CALLED = re.compile(r"[\w./-]+\.(?:sh|bash)\b")
 _ENTERED = re.compile(r"\b(?:cd|pushd)\s+[\"']?(?:\./)?(\w[\w./-]*)")
 # The rule of a target in a Makefile.

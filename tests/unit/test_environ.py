@@ -299,6 +299,30 @@ def test_a_script_that_does_not_wait_has_a_note(shell: str, leaves: bool) -> Non
 
 
 @pytest.mark.parametrize(
+    ("command", "shell", "launcher"),
+    [
+        ("deepspeed --num_gpus=2 train.py", "", "deepspeed"),
+        ("/opt/bin/mpirun -np 2 python train.py", "", "mpirun"),
+        ("fabric run --devices=2 train.py", "", "fabric run"),
+        ("bash run.sh", "set -e\nhorovodrun -np 2 \\\n  python train.py", "horovodrun"),
+        ("bash run.sh", "cd src && srun python train.py", "srun"),
+        ("bash run.sh", "deepspeed --no_ssh --node_rank=$NODE_RANK train.py", ""),
+        (
+            "bash run.sh",
+            "pip install deepspeed\n# mpirun python train.py\npython train.py --deepspeed ds.json",
+            "",
+        ),
+    ],
+)
+def test_a_launcher_that_starts_its_own_processes_has_a_note(command: str, shell: str, launcher: str) -> None:
+    words = tuple(command.split())
+    for hosts in ((host("a"), host("b")), (host("a"),)):
+        notes = make(*hosts, command=words, shell=shell).notes
+        named = [note.partition(" runs on each host")[0] for note in notes if "coming-from" in note]
+        assert named == [launcher] * (bool(launcher) and len(hosts) > 1)
+
+
+@pytest.mark.parametrize(
     ("command", "shell", "alone"),
     [
         ("torchrun --standalone train.py", "", True),
