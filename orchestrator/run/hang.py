@@ -85,7 +85,7 @@ SHORT = 10.0  # seconds; a shorter run without visible progress was no training
 SETTLED = 3.0  # seconds from the first progress: the nodes check twice a second
 
 _HINT = (
-    "train with `MultiWorkerMirroredStrategy`, or call `init_process_group()` or"
+    "train with `MultiWorkerMirroredStrategy`, or call `init_process_group()` (Lightning: set `num_nodes`) or"
     " `jax.distributed.initialize()`; set `framework` under [job] if it was not detected"
     ' (docs/frameworks.md); tasks that need no others: `framework = "none"`'
 )
