@@ -43,6 +43,7 @@ _NEAR = re.compile(r"tensorflow|tf_|.*keras|worker_entry")  # what is built on T
 _IN_COMMAND = re.compile(r"\b(?:import|from)\s+(\w+)|\s-m\s+(\w+)")  # of `python -c` and `python -m`
 _NEVER = sys.stdlib_module_names | {"tensorflow", "tf_keras", "numpy", "tensorflow_datasets"}
 _MOST = 50  # modules that a task's Python inspects
+_APART = ", with which `fit` trains a model of its own in each task"
 _OFF = "legacy_keras = false under [job] makes it Keras 3"
 
 
@@ -63,9 +64,10 @@ def choose_framework(
         if (module := next(filter(framework.imports.__contains__, modules), ""))
     }
     if "keras" in modules:
-        for name in FRAMEWORKS:
+        for name, framework in FRAMEWORKS.items():
             if backend == name is not FrameworkName.TENSORFLOW:
-                return name, f"{BACKEND} is {backend}"
+                apart = name is FrameworkName.TORCH and not any(map(framework.spreads.search, sources))
+                return name, f"{BACKEND} is {backend}{_APART * apart}"
         shown.setdefault(FrameworkName.TENSORFLOW, "keras")
     trains = [name for name in shown if any(map(FRAMEWORKS[name].spreads.search, sources))]
     names = trains if len(trains) == 1 else [*shown]

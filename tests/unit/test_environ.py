@@ -167,6 +167,7 @@ SHOWN: list[tuple[str, str, str, FrameworkName]] = [
     ("train.py", "import tensorflow, jax\njax.distributed.initialize()", "", JAX),
     ("train.py", "import tensorflow as tf, torch", "", TF),
     ("train.py", 'os.environ["KERAS_BACKEND"] = "torch"\nimport keras', "", TORCH),
+    ("train.py", 'os.environ["KERAS_BACKEND"] = "torch"\nimport keras, torch.distributed', "", TORCH),
     ("train.py", 'os.environ.setdefault("KERAS_BACKEND", "jax")\nimport keras', "", JAX),
     ("train.py", 'import keras\nos.environ["KERAS_BACKEND"] = "torch"', "", TF),
     ("train.py", 'os.environ["KERAS_BACKEND"] = "jax"\nimport keras, tensorflow', "", JAX),
