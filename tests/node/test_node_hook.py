@@ -112,6 +112,19 @@ def test_nonfatal_exceptions_are_not_reported(node: Node, tmp_path: Path, text: 
     assert run(node, tmp_path, text) == []
 
 
+@pytest.mark.parametrize(
+    "start", ["subprocess.run(argv)", "subprocess.run(argv, check=True)", "os.execv(*argv)"]
+)
+def test_the_exception_of_a_script_that_the_program_starts_is_reported(
+    node: Node, tmp_path: Path, start: str
+) -> None:
+    (tmp_path / "script.py").write_text("open('/no/data')")
+    argv = [sys.executable, str(tmp_path / "script.py")]
+    program = f"import os, subprocess\nargv = {argv}\n"
+    errors = run(node, tmp_path, program + start.replace("*argv", "argv[0], argv"))
+    assert [error["message"] for error in errors] == ["[Errno 2] No such file or directory: '/no/data'"]
+
+
 @pytest.mark.parametrize("several", [True, False])
 def test_jax_waiting_for_other_tasks_is_reported(node: Node, tmp_path: Path, several: bool) -> None:
     records = run(node, tmp_path, JAX_WAITS.replace("CLIENT", str(several)).replace("=False", "=None"))

@@ -68,8 +68,8 @@ def install_errors() -> None:
         {"kind": "error", "type", "message", "file", "line", "note", "chain": [{...}]}
 
     `chain` holds the exceptions it was raised from, the nearest first (`how` is "cause" or "context"). The
-    previous hook is called as usual. Only the first Python of a task reports: children that a program starts
-    do not, nor do forks.
+    previous hook is called as usual. The first Python of a task reports, and scripts of the user that it
+    starts; other children do not, nor do forks.
     """
     if "ORCHESTRATE_STACKS" not in os.environ:
         return  # off together with the stacks
@@ -78,20 +78,20 @@ def install_errors() -> None:
     if any(word.endswith(b"/torchrun") or word == b"torch.distributed.run" for word in words):
         return  # its workers report, and the first failed one counts
     pid, path = os.getpid(), os.environ["ORCHESTRATE_REPORT"]
-    if os.environ.setdefault(_SPEAKER, str(pid)) != str(pid):
-        return
+    is_first = os.environ.setdefault(_SPEAKER, str(pid)) == str(pid)
     before = sys.excepthook
 
     def excepthook(kind: "Any", value: "Any", trace: "Any") -> None:
         try:
-            if os.getpid() == pid and not _is_late(path):
+            if os.getpid() == pid and (is_first or _is_script()) and not _is_late(path, kind):
                 _write(path, _record(kind, value, trace))
         except Exception:
             pass  # what Python itself prints is more important
         before(kind, value, trace)
 
     sys.excepthook = excepthook
-    _watch_the_end(pid, path)
+    if is_first:
+        _watch_the_end(pid, path)
 
 
 def _watch_the_end(pid: int, path: str) -> None:
@@ -107,7 +107,7 @@ def _watch_the_end(pid: int, path: str) -> None:
         try:
             value: "Any" = getattr(sys, "last_value", None)  # set where Python prints an uncaught exception
             holders = _holders(threading) if value is not None and os.getpid() == pid else []
-            if holders and not _is_late(path):
+            if holders and not _is_late(path, type(value)):
                 held = ", ".join(holders)[:_PLACE]
                 _write(path, {**_record(type(value), value, value.__traceback__), "held": held})
             if value is None and os.getpid() == pid:
@@ -144,9 +144,16 @@ def _holders(threading: "Any") -> "List[str]":
     return ["%s %s" % (kind, worker.name) for kind, worker in workers if not worker.daemon]
 
 
-def _is_late(path: str) -> bool:
-    """Return True for a worker of torchrun after another one that failed."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ or not os.path.exists(path):
+def _is_script() -> bool:
+    file: "Any" = getattr(sys.modules.get("__main__"), "__file__", None)
+    return bool(file) and not _is_library(os.path.abspath(file))
+
+
+def _is_late(path: str, kind: "Any") -> bool:
+    """Return True after another failure: for a worker of torchrun, and for what started a failed program."""
+    starters = ("CalledProcessError", "ChildFailedError")
+    follows = "TORCHELASTIC_RUN_ID" in os.environ or kind.__name__ in starters
+    if not follows or not os.path.exists(path):
         return False
     with open(path) as file:
         return '"kind": "error"' in file.read()
