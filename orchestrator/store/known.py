@@ -1,5 +1,6 @@
 """Runs that this machine knows, by name, and what else it keeps between commands."""
 
+import calendar
 import contextlib
 import hashlib
 import json
@@ -20,6 +21,7 @@ from orchestrator.store.folder import RunFolder
 from orchestrator.store.standing import in_question
 from orchestrator.text import some
 
+_STAMP = "%Y%m%d-%H%M%S"
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # without similar ones; in ascending order
 _MOST_LOCK = 16 << 20  # bytes of the lock of an environment
 _NAMED = 8  # the newest runs, listed when a name is ambiguous
@@ -43,10 +45,19 @@ def new_run_id(now: float) -> RunId:
 
     In UTC: local time would hide the newest run after a journey west, or when summer time ends.
     """
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+    stamp = time.strftime(_STAMP, time.gmtime(now))
     fraction = divmod(int(now % 1 * len(_LETTERS) ** 2), len(_LETTERS))  # milliseconds of the second
     time_of = "".join(_LETTERS[number] for number in fraction)
     return RunId(f"{stamp}-{time_of}{''.join(secrets.choice(_LETTERS) for _ in range(2))}")
+
+
+def next_run_id(now: float) -> RunId:
+    """Return the ID of a new run of this machine: it sorts last, even after its clock was set back."""
+    last = max((folder.run for folder in run_folders(runs_root())), default="")
+    made = new_run_id(now)
+    with contextlib.suppress(ValueError):  # an id in another form, as another machine's run may have
+        return made if made > last else new_run_id(calendar.timegm(time.strptime(last[:15], _STAMP)) + 1)
+    return made
 
 
 def runs(root: Path | None = None) -> Iterator[RunFolder]:

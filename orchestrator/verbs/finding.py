@@ -59,7 +59,7 @@ def find_run(query: str | None, hosts: str | Inventory | None, caller: Caller) -
     answering = tuple(host.name for host in inventory.hosts if host.name not in silent)
     # Those with our seal come first: a node could report a newer run, to hide ours.
     # A refused launch is selected only by its own name, or if there is no other.
-    newest = max(of_name or matching, key=lambda run: (run.authentic, run.begun, run.plan.created))
+    newest = max(of_name or matching, key=lambda run: (run.authentic, run.begun, run.plan.run))
     plan = adopt(newest, inventory, answering)
     folder = RunFolder(runs_root(), RunId(plan.run))
     unbroken(partial(folder.create, plan))

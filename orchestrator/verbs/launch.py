@@ -19,7 +19,7 @@ from orchestrator.planning.plan import make
 from orchestrator.planning.selection import wanted_tasks
 from orchestrator.program.findings import Finding
 from orchestrator.requests import LaunchRequest
-from orchestrator.store import RunFolder, new_run_id, runs_root
+from orchestrator.store import RunFolder, next_run_id, runs_root
 from orchestrator.store.key import key_path, own_key
 from orchestrator.sync.contents import CodeSource
 from orchestrator.unbroken import unbroken
@@ -83,9 +83,10 @@ def launch(
     passphrases = logins((*planned.hosts, *planned.spares), caller)
 
     def begin() -> RunFolder:
-        plan = planned
-        while not (folder := RunFolder(runs_root(), RunId(plan.run))).claim(plan):
-            plan = replace(plan, run=new_run_id(plan.created))  # another launch has that id
+        while True:
+            plan = replace(planned, run=str(next_run_id(planned.created)))
+            if (folder := RunFolder(runs_root(), RunId(plan.run))).claim(plan):
+                break  # no other launch has that id
         try:
             folder.write_request(replace(made.request, notify=shlex.join(notification), metrics=metrics))
             errand = keeping.Errand(folder, plan, key, passphrases, secrets, made.code, new=True)

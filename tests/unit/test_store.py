@@ -22,7 +22,7 @@ from orchestrator.model import Host, RunPlan
 from orchestrator.names import RunId
 from orchestrator.plainfile import open_plain
 from orchestrator.run.view import replay
-from orchestrator.store import RunFolder, RunReader, find, new_run_id, runs_root
+from orchestrator.store import RunFolder, RunReader, find, new_run_id, next_run_id, runs_root
 from orchestrator.store.bus import Bus, EventLog
 from orchestrator.store.folder import decode_plan, encode_plan
 from orchestrator.store.known import Validations
@@ -438,3 +438,16 @@ def test_run_ids_sort_by_age_in_any_time_zone(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.undo()
         time.tzset()
     assert ids == sorted(ids)
+
+
+def test_a_new_run_is_the_newest_after_the_clock_was_set_back() -> None:
+    clock = [1.8e9, 1.7e9, 1.7e9, 1.6e9, 1.8e9 + 60]
+    ids: list[RunId] = []
+    for now in clock:
+        ids.append(next_run_id(now))
+        made(str(ids[-1]))
+        assert find(None) == RunFolder(runs_root(), ids[-1])
+    assert ids == sorted(ids)
+    assert ids[-1].startswith(new_run_id(clock[-1])[:15])  # it is not ahead for longer than necessary
+    made("zz")  # without a time in its name
+    assert next_run_id(clock[-1]) > ids[-1][:15]
