@@ -272,6 +272,20 @@ def _holder(taken: wire.Busy) -> str:
     return taken.words
 
 
+def _limits(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
+    """Check hard limits of the login that end a task only after hours."""
+    rows = re.findall(
+        r"(?m)^Max (cpu time|file size) +\w+ +(\d{1,18}) ", report.facts.answers.get("limits", "")
+    )
+    limits = {name: int(number) for name, number in rows}
+    if seconds := limits.get("cpu time"):
+        why = "the kernel kills a process that has used it up (`ulimit -t`)"
+        yield Judgement(Level.WARN, f"{duration(seconds)} of processor time", why)
+    if most := limits.get("file size"):
+        why = "a larger checkpoint, package, or log cannot be written (`ulimit -f`)"
+        yield Judgement(Level.WARN, f"files of at most {size(most)}", why)
+
+
 def _linger(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     answers = report.facts.answers.get("linger", "").split("\n")
     consequences = [
@@ -377,6 +391,12 @@ CHECKS = (
         each(_port),
         ask=("cat", "/proc/sys/net/ipv4/ip_local_port_range"),
         fix="set another `task_port` in hosts.toml, or end that process (a run: `orchestrate stop RUN`)",
+    ),
+    Check(
+        "limits",
+        each(_limits),
+        ask=("cat", "/proc/self/limits"),
+        fix="have root raise it for your user in /etc/security/limits.conf there",
     ),
     Check("linger", each(_linger), ask=("sh", "-c", _LINGERS)),
     Check("gpu", each(_gpu)),

@@ -16,7 +16,7 @@ from orchestrator.text import advised, duration, shell_signal, signal_name
 
 Hear: TypeAlias = Callable[[str, str], Statement]  # of (task, attempt)
 
-_INTERRUPT, _ABORT, _KILL = 2, 6, 9
+_INTERRUPT, _ABORT, _KILL, _XCPU = 2, 6, 9, 24
 
 SIGNAL_HINTS = {
     1: "`journalctl` on {host}: SIGHUP comes from a session or terminal that was closed",
@@ -27,6 +27,8 @@ SIGNAL_HINTS = {
     9: "`dmesg -T | grep -i oom` on {host}: SIGKILL is `kill -9` or the kernel's out-of-memory killer",
     11: "set PYTHONFAULTHANDLER=1 under [job.env]: it shows where native code crashed",
     15: "`journalctl` on {host}: a shutdown, a batch system or a person sent TERM",
+    24: "have root raise `ulimit -t` for your user in /etc/security/limits.conf on {host}",
+    25: "have root raise `ulimit -f` for your user in /etc/security/limits.conf on {host}",
 }
 
 _CODE_HINTS = {
@@ -200,6 +202,7 @@ def _verdict(exited: TaskExited, statements: Mapping[str, Statement], alike: Seq
     kind = _kind(exited, statement)
     # The signal of a stop is ours.
     number = 0 if exited.stopped else exited.signal or shell_signal(exited.code)
+    number = _XCPU if number == _KILL and "`ulimit -t`" in exited.note else number
     general = _KIND_HINTS.get(kind) or SIGNAL_HINTS.get(number) or _CODE_HINTS.get(exited.code or 0, "")
     if exited.lost.startswith("its container ended"):
         general = _CONTAINER_HINT

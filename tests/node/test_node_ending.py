@@ -54,6 +54,17 @@ def test_exit_code_and_signal_are_recorded_separately(
     assert found["started_ns"] < found["ended_ns"] < time.time_ns()
 
 
+def test_a_limit_of_processor_time_is_named_as_the_reason_of_a_kill(node: Node) -> None:
+    leader = node.start("sh", "-c", "while :; do :; done")["pid"]
+    for pid in (supervisor_of(leader), leader):  # as a login passes it on
+        resource.prlimit(pid, resource.RLIMIT_CPU, (1, 1))
+    found = node.final()
+    assert (found["exit_signal"], found["message"]) == (
+        9,
+        "it used up its 1 s of processor time (`ulimit -t`)",
+    )
+
+
 def test_a_task_that_ignores_term_is_killed_with_its_children_after_the_grace_period(node: Node) -> None:
     node.python("family.py", "deaf")
     family = identities(node.folder, 5)

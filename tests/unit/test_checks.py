@@ -106,6 +106,11 @@ GPUS = [{"index": i, "name": "A100", "memory": 80 << 30} for i in range(2)]
 STATE_ERROR = {"kind": "state", "what": "the state folder is on NFS", "why": "no locks", "hint": ""}
 LEASE = {"run": "tidy-otter", "task": "worker/0", "owner": "ann@laptop", "since": 1.0}
 SMALL = 4 * 10**9
+LIMITS = """Limit                     Soft Limit           Hard Limit           Units
+Max cpu time              unlimited            {:<20} seconds
+Max file size             4096                 {:<20} bytes
+Max processes             96365                96365                processes
+"""
 NO_HOOK = "CondaError: Run 'conda init' before 'conda activate'"
 DEAD = {"path": None, "version": None, "ok": False, "error": "/x/python: No such file"}
 DF = "Filesystem 1024-blocks Used Available Capacity Mounted\nshm 65536 0 65536 0% /shm"
@@ -153,6 +158,8 @@ ALONE: list[dict[str, Any]] = [
     {"facts__answers__linger": "b true\n"},
     {"facts__answers__linger": "b false\nb true\n"},
     {"facts__answers__linger": "b true\nb true\n"},
+    {"facts__answers__limits": LIMITS.format("unlimited", "1048576000")},
+    {"facts__answers__limits": LIMITS.format("3600", "unlimited")},
     {"host__devices": ("0",)},
     {"host__devices": ("0", "3", "GPU-ab"), "facts__gpus": GPUS},
     {"facts__gpus": GPUS, "host__devices": ("0", "1"), "imported": imports(WELL, gpus=0)},
@@ -185,7 +192,8 @@ FINE: list[dict[str, Any]] = [
     {"host__devices": ("0", "1"), "facts__gpus": GPUS},
     {"facts__addresses": [{"name": "", "ip": ip} for ip in ("172.17.0.4", "2a02::1", "fe80::1%e")]},
     {"host__address": "node-1.example.org"},
-    {"facts__answers": {"linger": "", "shm": "df: no such", "port": "?"}},
+    {"facts__answers": {"linger": "", "shm": "df: no such", "port": "?", "limits": "Max cpu time"}},
+    {"facts__answers__limits": LIMITS.format("unlimited", "unlimited")},
 ]
 
 

@@ -160,6 +160,9 @@ STORIES: dict[str, list[End]] = {
     "two of three failed alike": alike(0, 1),
     # one task
     "a signal, whatever it had raised": [end(2, 0, RAISED, signal=9)],
+    "a limit of processor time": [
+        end(2, 0, signal=9, note="it used up its 3600 s of processor time (`ulimit -t`)")
+    ],
     "a shell's exit status": [end(2, 0, code=137)],
     "an exit status": [end(2, 0, code=3)],
     "resources": [end(2, 0, tail("resources"), code=1)],

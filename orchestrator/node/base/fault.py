@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
+LIMITED = "`ulimit -f` limits the size of files"
+
 
 class NodeError(Exception):
     """An error in three parts (what happened, why, a fix) with a stable `kind` ("state", ...)."""
@@ -20,7 +25,8 @@ class NodeError(Exception):
 
 def reason(error: BaseException) -> str:
     """Return the system's reason, without its number and the path; otherwise its text, or its class."""
-    return str(getattr(error, "strerror", "") or error) or type(error).__name__
+    text = str(getattr(error, "strerror", "") or error) or type(error).__name__
+    return f"{text}: {LIMITED}" if text == os.strerror(errno.EFBIG) else text
 
 
 def exhausted(error: BaseException) -> bool:
@@ -30,12 +36,9 @@ def exhausted(error: BaseException) -> bool:
 
 def unwritable(path: str, error: OSError) -> NodeError:
     """Return the error for a working folder that cannot be written."""
-    return NodeError(
-        "workdir",
-        f"cannot write {path}",
-        reason(error),
-        "make room, or set `workdir` to a folder that this user may write",
-    )
+    hint = "make room, or set `workdir` to a folder that this user may write"
+    hint = "have root raise that limit in /etc/security/limits.conf" if error.errno == errno.EFBIG else hint
+    return NodeError("workdir", f"cannot write {path}", reason(error), hint)
 
 
 def no_process(kind: str, what: str, error: BaseException) -> NodeError:

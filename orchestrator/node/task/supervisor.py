@@ -12,6 +12,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import signal
 import termios
 import time
@@ -356,6 +357,13 @@ class Supervisor:
             number = self._left_behind
             leftover = "process behind, which was" if number == 1 else "processes behind, which were"
             self._reason = f"left {number} {leftover} ended"
+        if facts["exit_signal"] == signal.SIGKILL and unasked:
+            used, limit = (
+                resource.getrusage(resource.RUSAGE_CHILDREN),
+                resource.getrlimit(resource.RLIMIT_CPU)[1],
+            )
+            if 0 <= limit <= used.ru_utime + used.ru_stime + 1.0:  # otherwise SIGKILL has no reason
+                self._reason = f"it used up its {limit} s of processor time (`ulimit -t`)"
         return state.ended(facts, state.EXITED, self._reason)
 
     def _update(self, **facts: Any) -> None:

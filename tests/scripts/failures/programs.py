@@ -277,6 +277,11 @@ thread = threading.Thread(target=feed); thread.start(); thread.join()
 batches.get(timeout=0.1)
 """,
     "disk": "open('/dev/full', 'w', buffering=1).write('x\\n')\n",
+    "file_limit": """
+import resource, tempfile
+resource.setrlimit(resource.RLIMIT_FSIZE, (99_999, 99_999))
+tempfile.TemporaryFile().write(bytes(1_000_000))
+""",
 }
 
 
