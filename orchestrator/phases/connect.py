@@ -195,7 +195,8 @@ def _held(name: str, conflicts: Sequence[wire.Conflict]) -> HostError:
     """Return who holds a host's ports."""
     first, ports = conflicts[0], ", ".join(str(conflict.port) for conflict in conflicts)
     is_run = RunId.PATTERN.fullmatch(first.run or "")  # reported by a node
-    stop = f"`orchestrate stop {first.run}`, or launch" if is_run else "launch"
+    ours = is_run and first.task is not None  # of another user's run, only the ports are visible
+    stop = f"`orchestrate stop {first.run}`, or launch" if ours else "launch"
     who = f"run {first.run} ({first.owner})" if first.run else "another run"
     what = f"already uses task port {ports} for {who}"
     return HostError(name, what, kind="lease", hint=f"{stop} with --wait, or with --other-ports")

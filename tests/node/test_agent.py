@@ -276,7 +276,7 @@ def test_a_checked_port_can_be_bound_without_reuseaddr(lab: Lab) -> None:
 def test_a_lease_ends_with_the_agent_unless_a_task_holds_it(lab: Lab) -> None:
     port, other = free_port(), free_port()
     a = lab.agent()
-    bobs: dict[str, Any] = {"run": "r2", "owner": "bob", "machine": "", "since": 2.0}
+    bobs: dict[str, Any] = {"run": "r2", "owner": "me", "machine": "", "since": 2.0}
     ports = {str(port): "worker/0", str(other): "worker/1"}
     a.request("lease", run=lab.run, owner="me", machine="", since=1.0, ports=ports)
     lab.start(a, "sleep", "1000", port=port)

@@ -187,6 +187,17 @@ def test_another_user_can_neither_read_nor_stop_nor_feed_a_task(lab: Lab) -> Non
     lab.stop(agent, kill=True)
 
 
+def test_a_port_that_another_users_run_has_leased_is_refused(lab: Lab) -> None:
+    port = free_port()
+    asked: dict[str, Any] = {"machine": "", "since": 1.0, "ports": {str(port): "worker/0"}}
+    lab.agent().request("lease", run=lab.run, owner="ada@laptop", **asked)
+    eve = lab.agent(state=lab.folder / "state of eve")  # she cannot see the lease
+    (conflict,) = eve.request("lease", run="hers", owner="eve@desk", **asked)["conflicts"]
+    assert (conflict["port"], conflict["run"], conflict["owner"]) == (port, lab.run, "ada@laptop")
+    asked["ports"] = {str(port + 1): "worker/0"}
+    assert eve.request("lease", run="hers", owner="eve@desk", **asked)["conflicts"] == []
+
+
 # --- copied cookies ---
 
 

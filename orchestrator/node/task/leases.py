@@ -1,7 +1,8 @@
 """The leases of ports, which keep two runs of a user apart, and the queue of a machine that users share.
 
 A lease is a flock on leases/<port>. The agent holds it, and so do the guards of tasks started for that port:
-it lasts as long as the last of them. The text in the file counts only while it is locked.
+it lasts as long as the last of them. The text in the file counts only while it is locked. Other users cannot
+see it: to them, the ports of a run are part of its place in the queue.
 
 A place in the queue is a socket in the abstract namespace, whose name identifies its owner. It needs no
 folder that all users may write to, everybody can read the names in /proc/net/unix, and it vanishes with its
@@ -32,7 +33,14 @@ def lease(agent: Agent, request: Request) -> dict[str, Any]:
     """
     tasks = {int(port): task for port, task in request["ports"].items()}
     taken: list[int] = []
-    conflicts: list[dict[str, Any]] = []
+    mine = _spot(request)._replace(runs=True, low=min(tasks, default=0), high=max(tasks, default=-1))
+    others = [place for place in places() if place.machine == mine.machine and not is_of(place, mine.owner)]
+    conflicts: dict[int, dict[str, Any]] = {
+        port: {"port": port, "run": place.run, "task": None, "owner": place.owner}
+        for port in tasks
+        for place in others
+        if place.low <= port <= place.high
+    }
     for port in tasks:
         if port not in agent.leases:
             fd = os.open(agent.paths.lease(port), os.O_RDWR | os.O_CREAT, 0o600)
@@ -43,14 +51,12 @@ def lease(agent: Agent, request: Request) -> dict[str, Any]:
             holder = _text(fd)
             os.close(fd)
             if holder["run"] != request["run"]:
-                conflicts.append({"port": port, **holder})
+                conflicts[port] = {"port": port, **holder}
     if conflicts:
         for port in taken:
             os.close(agent.leases.pop(port))
-        return {"conflicts": conflicts}
-    held = agent.rooms.get(_ROOM)
-    if held is None or not held[0].runs:  # it has not waited: runs in the queue wait for it
-        stand(agent, _spot(request)._replace(runs=True))
+        return {"conflicts": list(conflicts.values())}
+    stand(agent, mine)  # even if it has not waited: runs in the queue wait for it
     for port, task in ((port, task) for port, task in tasks.items() if port in agent.leases):
         data = json.dumps({"run": request["run"], "task": task, "owner": request["owner"]}).encode()
         os.pwrite(agent.leases[port], data, 0)
@@ -91,6 +97,8 @@ class Spot(NamedTuple):
     run: str
     runs: bool  # it uses the machine; otherwise it waits for it
     owner: str
+    low: int = 0  # its ports, while it uses the machine
+    high: int = -1
 
 
 def join_queue(agent: Agent, request: Request) -> dict[str, Any]:
@@ -123,6 +131,11 @@ def plain(owner: str) -> str:
     return re.sub(r"[^A-Za-z0-9@.-]", "_", owner)
 
 
+def is_of(place: Spot, owner: str) -> bool:
+    """Return True if a place is of a run of this owner, whose name may be cut off there."""
+    return plain(owner).startswith(place.owner)
+
+
 def short(text: str) -> str:
     return f"{zlib.crc32(os.fsencode(text)):08x}"
 
@@ -133,7 +146,7 @@ def stand(agent: Agent, place: Spot) -> None:
     if held is not None and held[0] == place:
         return
     # Several agents of a run may be on a machine: its entries in hosts.toml, or an earlier one.
-    how, unique = "r" if place.runs else "w", os.urandom(4).hex()
+    how, unique = f"r{place.low}:{place.high}" if place.runs else "w", os.urandom(4).hex()
     name = f"{_OURS}{place.machine}/{place.since:.3f}/{place.run}/{how}/{unique}/"
     made = socket.socket(socket.AF_UNIX)
     made.bind("\0" + name + plain(place.owner)[: 107 - len(name)])  # the most
@@ -155,7 +168,8 @@ def places() -> list[Spot]:
     for row in text.splitlines():
         machine, since, run, how, _, owner = (row.partition(" @" + _OURS)[2].split("/") + [""] * 6)[:6]
         try:
-            place = Spot(machine, float(since), run, how == "r", owner)
+            low, high = map(int, (how[1:] or "0:-1").split(":"))
+            place = Spot(machine, float(since), run, how[:1] == "r", owner, low, high)
         except ValueError:  # another program's name
             continue
         if 0 < place.since < 1e11:

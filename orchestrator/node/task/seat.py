@@ -196,7 +196,7 @@ def _await(seat: Seat, listener: socket.socket, ours: socket.socket) -> _Task | 
 def _others(owner: str, machine: str) -> bool:
     """Return whether another user's run uses this machine or waits for it."""
     places = (place for place in leases.places() if place.machine == leases.short(machine))
-    return any(not leases.plain(owner).startswith(place.owner) for place in places)
+    return any(not leases.is_of(place, owner) for place in places)
 
 
 def _serve(seat: Seat, listener: socket.socket, *, busy: bool) -> Any:
