@@ -111,11 +111,13 @@ def test_nothing_we_stage_or_execute_is_writable_by_others_whatever_the_umask(la
 
 
 @pytest.mark.usefixtures("wide_open")
-def test_files_created_by_a_task_follow_the_user_s_umask(lab: Lab) -> None:
+def test_files_created_by_a_task_or_a_command_follow_the_user_s_umask(lab: Lab) -> None:
     agent = lab.agent()
     lab.start(agent, sys.executable, "-c", "open('mine', 'w'); print('made', flush=True)")
     until(lambda: b"made" in Path(lab.task().log).read_bytes())
-    assert stat.S_IMODE((lab.folder / "mine").stat().st_mode) == 0o666
+    agent.request("exec", argv=["touch", str(lab.folder / "by exec")])
+    for name in ("mine", "by exec"):
+        assert stat.S_IMODE((lab.folder / name).stat().st_mode) == 0o666, name
 
 
 def test_code_planted_by_another_user_is_not_run(lab: Lab, shared: Path) -> None:

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ..base import procs
+from ..base import procs, trust
 from ..base.descriptors import close_all
 from ..base.fault import NodeError
 from ..serve.agent import Agent, Request
@@ -113,6 +113,7 @@ class _Stream:
 def _run(argv: list[bytes], out: int, err: int) -> dict[str, Any]:
     """Return how the command ended, once nothing of it is left."""
     procs.adopt_orphans()
+    trust.restore_umask()
     _expect(_on_end)
     result: dict[str, Any] = {"status": 128 + signal.SIGTERM, "stopped": False}
     try:
