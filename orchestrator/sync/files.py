@@ -64,6 +64,9 @@ class Fetched(Struct, frozen=True):
     bytes: int
     seconds: float
     left_out: tuple[str, ...] = ()  # existing on the host, but not accepted: see `admit`
+    grown: tuple[str, ...] = ()  # longer by now: what came is their beginning
+    same: int = 0  # files that were here already
+    torn: tuple[str, ...] = ()  # written again each time they were requested: none of them came
 
 
 class HostListing(Struct, frozen=True):
@@ -170,7 +173,7 @@ def fetch(session: Conversation, remote: str, local: Path, *, any_link: bool = F
             for entry in set(source.entries).difference(differ):
                 if entry.kind == FILE and staging.size_of(entry) != entry.size:
                     staging.link(local, entry)
-            changed = receive(session, source.root, source.entries, staging)
+            changed = receive(session, source.root, source.entries, staging).gone
             if changed:
                 raise HostError(
                     session.host.name,
@@ -288,6 +291,13 @@ class Staging:
             os.link(last, last, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
 
 
+class Changed(Struct, frozen=True):
+    """Files that were written while they were fetched, by name."""
+
+    gone: list[str]  # not as listed any more: nothing of them is of use
+    grown: list[str]
+
+
 def receive(
     session: Conversation,
     root: str,
@@ -297,8 +307,8 @@ def receive(
     on_bytes: OnBytes = lambda _: None,
     growing: bool = False,
     here: Callable[[Entry], int] | None = None,
-) -> list[str]:
-    """Fetch the entries that `admit` accepted in a listing of `root`; return the names of changed files.
+) -> Changed:
+    """Fetch the entries that `admit` accepted in a listing of `root`; return which of them have changed.
 
     `here` returns the bytes of a file that have arrived, -1 for none. With `growing`, a file that has grown
     is fetched up to its listed size. Never more bytes than requested are accepted. Raise HostError,
@@ -316,6 +326,7 @@ def receive(
         hint = "make room, or choose another folder"
         raise ClusterError(f"no disk space for {size(needed)} from {host}", why=why, hint=hint)
     changed: dict[str, None] = {}
+    grown: dict[str, None] = {}
 
     def questions() -> Iterator[tuple[wire.FilesGet, bytes]]:
         for some in together:
@@ -331,6 +342,7 @@ def receive(
             came = [part for place, part in enumerate(some) if place not in set(reply.gone)]
             if len(reply.payload) != sum(part.length for part in came):
                 raise unasked(host, "a part of a file", "its length is not what was requested")
+            grown.update({some[place].file.path: None for place in reply.grown})
             start = 0
             for entry, at, length in came:
                 if entry.path not in changed:
@@ -341,7 +353,19 @@ def receive(
         if isinstance(error, FileExistsError) or is_no_folder(error):
             raise unasked(host, str(error.filename), "something else is in its place") from None
         raise
-    return sorted(changed)
+    return Changed(sorted(changed), sorted(grown.keys() - changed.keys()))
+
+
+def torn(session: Conversation, root: str, entries: Sequence[Entry], staging: Staging) -> list[str]:
+    """Remove what is not the beginning of a file that the host has now from the staging folder; return it."""
+    sizes = json.dumps([(entry.path, entry.size) for entry in entries]).encode()
+    there = session.request(wire.FilesDigest(root=root), sizes, timeout=_PATIENCE).digests if entries else ()
+    known = dict(zip([entry.path for entry in entries], there, strict=False))
+    here = {entry.path: listing.digest_below(staging.top, entry.path, entry.size) for entry in entries}
+    bad = [path for path, digest in here.items() if digest is None or known.get(path) != digest]
+    for path in bad:
+        discard(str(staging.path / path))
+    return bad
 
 
 class _Section(NamedTuple):
@@ -388,5 +412,5 @@ class EventMirror(Struct):
             return size if size <= entry.size else -1  # it was rewritten
 
         with our_disk(self.folder), Staging(self.folder) as staging:
-            changed = receive(session, remote.root, grown, staging, growing=True, here=here)
+            changed = receive(session, remote.root, grown, staging, growing=True, here=here).gone
         self.sizes.update({entry.path: entry.size for entry in grown if entry.path not in changed})

@@ -33,6 +33,7 @@ from orchestrator.sync.files import (
     our_disk,
     parents,
     receive,
+    torn,
 )
 from orchestrator.text import plain
 
@@ -40,6 +41,7 @@ RECORD = ".orchestrate-pull.json"
 STAGING = ".orchestrate-incoming-"
 _MOST_RECORD = 256 << 20  # bytes: as long as the names of a listing may be
 _SHOWN = 5
+_AGAIN = 3  # requests of a file that is written meanwhile
 
 
 class Part(Struct, frozen=True):
@@ -104,8 +106,16 @@ def take(session: Conversation, parts: Sequence[Part], to: Path, run: str, on_by
     with our_disk(to):
         to.mkdir(parents=True, exist_ok=True)
         with Below(str(to)) as top:
-            files, size = Taking(session, to, top, run, on_bytes, read_record(to, run)).take(parts)
-    return Fetched(files, size, time.monotonic() - began)
+            taking = Taking(session, to, top, run, on_bytes, read_record(to, run))
+            files, size = taking.take(parts)
+    return Fetched(
+        files,
+        size,
+        time.monotonic() - began,
+        same=taking.same,
+        grown=tuple(taking.grown),
+        torn=tuple(taking.torn),
+    )
 
 
 def keep_from_launches(to: Path, run: str) -> None:
@@ -145,11 +155,15 @@ class Taking(Struct):
     run: str
     on_bytes: OnBytes
     record: dict[str, list[int]]
+    same: int = 0  # see Fetched
+    grown: list[str] = []
+    torn: list[str] = []
 
     def take(self, parts: Sequence[Part]) -> tuple[int, int]:
         """Return the files and bytes that arrived. Nothing is moved into place until all have arrived."""
         pairs = ((part, [entry for entry in part.entries if self._differs(part, entry)]) for part in parts)
         differing = [pair for pair in pairs if pair[1]]
+        self.same = sum(len(part.entries) for part in parts) - sum(len(entries) for _, entries in differing)
         self._refuse(part.below + entry.path for part, entries in differing for entry in entries)
         brought = []
         with contextlib.ExitStack() as stack:
@@ -180,14 +194,21 @@ class Taking(Struct):
         return local is None or not entry.same(local)
 
     def _bring(self, part: Part, entries: Sequence[Entry], staging: Staging) -> list[Entry]:
-        """Fill the staging folder; a file that changed meanwhile is requested once more."""
+        """Fill the staging folder; a file that changed meanwhile is requested again, with its new size."""
         staging.keep_only(part.entries)
-        changed = set(receive(self.session, part.root, entries, staging, on_bytes=self.on_bytes))
-        came = [entry for entry in entries if entry.path not in changed]
-        if changed:
-            again = [entry for entry in _files(look(self.session, part.source)) if entry.path in changed]
-            changing = receive(self.session, part.root, again, staging, on_bytes=self.on_bytes, growing=True)
-            came += [entry for entry in again if entry.path not in changing]
+        came = []
+        for growing in (False, *[True] * _AGAIN):
+            changed = receive(
+                self.session, part.root, entries, staging, on_bytes=self.on_bytes, growing=growing
+            )
+            grown = [entry for entry in entries if entry.path in set(changed.grown)]
+            gone = {*changed.gone, *torn(self.session, part.root, grown, staging)}
+            came += [entry for entry in entries if entry.path not in gone]
+            self.grown += [part.below + entry.path for entry in grown if entry.path not in gone]
+            if not gone:
+                return came
+            entries = [entry for entry in _files(look(self.session, part.source)) if entry.path in gone]
+        self.torn += [part.below + entry.path for entry in entries]
         return came
 
     def _at(self, name: str) -> Entry | None:

@@ -1,7 +1,7 @@
 """`pull`: copy what a run's training wrote from its hosts into a local folder."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from orchestrator.requests import PullRequest
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import events_of
 from orchestrator.sync import pull
-from orchestrator.sync.files import LEFT_OUT, work_folder
+from orchestrator.sync.files import LEFT_OUT, Fetched, work_folder
 from orchestrator.sync.pull import keep_from_launches
 from orchestrator.text import count, plain, size, some
 from orchestrator.verbs import Caller
@@ -60,9 +60,12 @@ def fetch(
             if name in fleet.sessions:
                 try:
                     into = to / name if request.all_hosts else to
-                    if _pull(folder, fleet.sessions[name], request, into, caller, emit=emit):
+                    came = _pull(folder, fleet.sessions[name], request, into, caller, emit=emit)
+                    if came is not None:
                         filled.append(into)
                         on_folder(into)
+                    if came is not None and came.torn:
+                        errors.append(_torn(name, came))
                 except HostError as error:
                     errors.append(error)
     if fresh and to.is_dir():
@@ -87,8 +90,8 @@ def _conclude(errors: list[HostError], caller: Caller, *, some: bool) -> None:
 
 def _pull(
     folder: RunFolder, session: Session, request: PullRequest, to: Path, caller: Caller, *, emit: Emit
-) -> bool:
-    """Return False if its tasks wrote nothing."""
+) -> Fetched | None:
+    """Return None if its tasks wrote nothing."""
     name = session.host.name
     plan = folder.read_plan()
     cwd = plan.cwd if request.paths else ""  # paths as the tasks see them
@@ -97,11 +100,11 @@ def _pull(
     paths = [os.path.normpath(path) for path in request.paths]
     parts = pull.choose(session, work, paths, trees, before)
     if left_out := [part.below + path for part in parts for path in part.left_out]:
-        caller.tell(f"{name}: skipped ({LEFT_OUT}): {some([plain(path)[:200] for path in left_out], _SHOWN)}")
+        caller.tell(f"{name}: skipped ({LEFT_OUT}): {_some(left_out)}")
     total = sum(len(part.entries) for part in parts)
     if not total:
         caller.tell(f"{name}: its tasks wrote nothing in {work}; unchanged code is not fetched")
-        return False
+        return None
     done, size_of_all = 0, sum(part.size for part in parts)
 
     def on_bytes(number: int) -> None:
@@ -111,10 +114,20 @@ def _pull(
 
     came = pull.take(session, parts, to, folder.run, on_bytes)
     emit(Stepped(name, ""))
-    here = total - came.files
-    same = f", {here} {'was' if here == 1 else 'were'} here already" if here else ""
+    same = f", {came.same} {'was' if came.same == 1 else 'were'} here already" if came.same else ""
     caller.tell(f"{name}: {count(came.files, 'file')}, {size(came.bytes)} in {came.seconds:.1f} s{same}")
-    return True
+    if came.grown:
+        caller.tell(f"{name}: still being written, so only their beginning: {_some(came.grown)}")
+    return came
+
+
+def _torn(host: str, came: Fetched) -> HostError:
+    why = f"written again each time that they were read: {_some(came.torn)}"
+    return HostError(host, "has files that could not be fetched", kind="changed", why=why, hint="pull again")
+
+
+def _some(paths: Sequence[str]) -> str:
+    return some([plain(path)[:200] for path in paths], _SHOWN)
 
 
 def _code(folder: RunFolder, session: Session, cwd: str, caller: Caller) -> tuple[list[str], float]:

@@ -197,10 +197,11 @@ class FilesList(Request[Listed]):
     holding: str = ""
 
 
-class Parts(Reply):
+class Parts(Reply, kw_only=True):
     """Parts of files in sequence, except those that have changed since they were listed."""
 
     gone: tuple[Count, ...]
+    grown: tuple[Count, ...] = ()  # of files that have become longer
     payload: bytes
 
 
@@ -218,3 +219,14 @@ class FilesGet(Request[Parts]):
     def check(self, reply: Parts) -> None:
         expect(all(place < self.parts for place in reply.gone), "it has lost what it was not asked for")
         expect(len(set(reply.gone)) == len(reply.gone), "it has lost something twice")
+        expect(all(place < self.parts for place in reply.grown), "more has grown than it was asked for")
+
+
+class Digests(Reply):
+    digests: tuple[Digest | None, ...]
+
+
+class FilesDigest(Request[Digests]):
+    """Request digests of the first bytes of files below `root`: a JSON list of name and size."""
+
+    root: str

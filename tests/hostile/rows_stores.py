@@ -49,6 +49,10 @@ def _pulled() -> Iterator[Row]:
     ):
         lie = when("files_list", f"payload = {good!r}") + when("files_get", answered + what)
         yield Row(f"{name} (files_get)", Verb.PULL, lie, 3, words)
+    grown = answered + "result['grown'] = [0]\npayload = b'x'"
+    lie = when("files_list", f"payload = {good!r}") + when("files_get", grown)
+    lie += when("files_digest", "result['digests'] = ['ab' * 32] * 9")
+    yield Row("other digests (files_digest)", Verb.PULL, lie, 3, "files that could not be fetched")
 
 
 def _environments() -> Iterator[Row]:

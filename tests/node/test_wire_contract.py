@@ -283,7 +283,10 @@ def _files(ask: Asker) -> None:
     assert json.loads(some)[0] == "d"
     parts = json.dumps([("x", 1, 1, 2, time), ("gone", 0, 1, 1, 0)]).encode()
     got = ask(wire.FilesGet(root=listed.root, parts=2, growing=False), parts)
-    assert (got.payload, got.gone) == (b"2", (1,))
+    assert (got.payload, got.gone, got.grown) == (b"2", (1,), ())
+    sizes = json.dumps([("x", 1), ("x", 3), ("x", 0)]).encode()
+    digests = ask(wire.FilesDigest(root=listed.root), sizes).digests
+    assert digests == (hashlib.sha256(b"1").hexdigest(), None, hashlib.sha256().hexdigest())
 
 
 def _command(ask: Asker) -> None:

@@ -167,7 +167,41 @@ def test_a_log_that_grows_during_a_pull_arrives_as_last_listed(
     assert (tmp_path / "results" / "step 1" / "part1").read_bytes() + b"one more line" == log.read_bytes()
     assert rounds == [False, True]
     assert came.files == len(part.entries)
+    assert came.grown == ("step 1/part1",)
     assert not pull.choose(session, str(there), [], [str(there)])[0].entries  # with the time of the sent file
+
+
+@pytest.mark.parametrize(("times", "arrives"), [(6, True), (999, False)])
+def test_a_checkpoint_that_is_replaced_during_a_pull_arrives_as_a_whole_or_not_at_all(
+    session: Session,
+    there: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    times: int,
+    arrives: bool,
+) -> None:
+    ask, model = session.submit, there / "model"
+    size = 3 << 20
+    model.write_bytes(bytes(size))
+    count = 0
+
+    def then_replace(request: Any, payload: bytes = b"") -> Any:
+        nonlocal count
+        if isinstance(request, wire.FilesGet) and b"model" in payload and count < times:
+            count += 1
+            (there / "new").write_bytes(bytes([count]) * (size + count))  # longer, as a log that has grown
+            (there / "new").replace(model)
+        return ask(request, payload)
+
+    monkeypatch.setattr(session, "submit", then_replace)
+    results = tmp_path / "results"
+    parts = pull.choose(session, str(there), ["model", "step 1"])
+    came = pull.take(session, parts, results, "run", lambda _: None)
+    assert (came.torn, came.grown) == ((() if arrives else ("model",)), ())
+    assert (results / "step 1" / "part1").is_file()
+    assert (results / "model").exists() == arrives
+    assert not arrives or (results / "model").read_bytes() == model.read_bytes()
 
 
 @pytest.mark.parametrize("way", ["out", "in"])

@@ -1,11 +1,13 @@
 """Folders and files of a host as lists of entries, and parts of their content for the controller.
 
 Symbolic links are kept as they are and never followed. A part is requested by name, offset and length, and
-by the size and time that the file was listed with: a file that has changed since is not sent.
+by the size and time that the file was listed with: one that has changed since is not sent, unless it may be
+`growing` and is longer. Whether it was a log or was written again, only its digest shows.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -124,24 +126,53 @@ def listing(_agent: Agent, request: Request) -> tuple[dict[str, Any], bytes]:
 
 
 def get(_agent: Agent, request: Request) -> tuple[dict[str, Any], bytes]:
-    """Return parts of files in sequence; `gone` are the positions of those that have changed."""
-    root, data, changed = str(request["root"]), bytearray(), []
+    """Return parts of files in sequence; `gone` are the positions of those that have changed.
+
+    `grown` are those of files that are longer than listed.
+    """
+    root, growing, data = str(request["root"]), bool(request["growing"]), bytearray()
+    changed: list[int] = []
+    grown: list[int] = []
     try:
         with Below(root) as top:
-            for place, (name, at, length, size, mtime_ns) in enumerate(json.loads(request.payload)):
-                part = _part(top, name, at, length, (size, mtime_ns), growing=bool(request["growing"]))
+            for place, (name, at, length, *listed) in enumerate(json.loads(request.payload)):
+                part = _part(top, name, at, length, listed, growing=growing)
                 if part is None:
                     changed.append(place)
                 else:
-                    data += part
+                    data += part.data
+                    grown += [place] if part.has_grown else []
     except OSError as error:
         raise NodeError("files", f"cannot read {error.filename or root}", reason(error)) from None
-    return {"gone": changed}, bytes(data)
+    return {"gone": changed, "grown": grown}, bytes(data)
 
 
-def _part(
-    top: Below, name: str, at: int, length: int, listed: tuple[int, int], *, growing: bool
-) -> bytes | None:
+def digest(_agent: Agent, request: Request) -> tuple[dict[str, Any], bytes]:
+    """Return digests of the first bytes of files; None for one that has fewer, or cannot be read."""
+    with Below(str(request["root"])) as top:
+        return {"digests": [digest_below(top, name, size) for name, size in json.loads(request.payload)]}, b""
+
+
+def digest_below(top: Below, name: str, size: int) -> str | None:
+    *above, last = parts_of(name)
+    made = hashlib.sha256()
+    try:
+        fd = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=top.folder(above))
+        with open(fd, "rb", buffering=0) as file:
+            while size and (data := file.read(min(size, CHUNK))):
+                made.update(data)
+                size -= len(data)
+    except OSError:
+        return None
+    return None if size else made.hexdigest()
+
+
+class _Part(NamedTuple):
+    data: bytes
+    has_grown: bool
+
+
+def _part(top: Below, name: str, at: int, length: int, listed: list[int], *, growing: bool) -> _Part | None:
     """Read a part of a file; return None if it has changed since it was listed."""
     *above, last = parts_of(name)
     try:
@@ -153,11 +184,12 @@ def _part(
         raise
     try:
         now = os.fstat(fd)
-        if not stat.S_ISREG(now.st_mode) or now.st_size < listed[0]:
-            return None
-        if not growing and (now.st_size, time_of(now)) != listed:
+        # A log becomes longer; one of the same length at another time was written again.
+        has_grown = growing and now.st_size > listed[0]
+        same = [now.st_size, time_of(now)] == listed
+        if not stat.S_ISREG(now.st_mode) or not (same or has_grown):
             return None
         data = os.pread(fd, length, at)
     finally:
         os.close(fd)
-    return data if len(data) == length else None
+    return _Part(data, has_grown) if len(data) == length else None

@@ -42,6 +42,7 @@ OPS = {
     "store_drop": ("stock.store", "drop", HERE),
     "files_list": ("disk.listing", "listing", 600.0),
     "files_get": ("disk.listing", "get", 600.0),
+    "files_digest": ("disk.listing", "digest", 600.0),
     "env_look": ("stock.envs", "look", 60.0),
     "env_find": ("stock.envs", "find", 60.0),
     "env_make": ("stock.envs", "make", HERE),
