@@ -173,7 +173,8 @@ def of_this_machine(error: Exception) -> OrchestrateError | None:
     if isinstance(error, OSError):
         why = reason(error)
         why = f"{error.filename}: {why}" if error.filename else why
-        hint = "`--debug` shows where; the current folder may have been removed"
+        removed = error.errno == errno.ENOENT and not error.filename
+        hint = "`--debug` shows where" + "; the current folder may have been removed" * removed
     elif exhausted(error):  # a bug in our code or a library
         why, hint = str(error) or "no memory is left", "check `ulimit -a` and `free`; then try again"
     elif isinstance(error, RuntimeError) and "home directory" in str(error):  # as Path.home() raises it

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator import ranges
+from orchestrator.errors import worded
 from orchestrator.export import kubernetes, slurm
 from orchestrator.model import Job, Kubernetes
 from orchestrator.quoting import command_line, shown, toml
@@ -262,3 +263,15 @@ def test_a_manifest_passes_on_words_and_files(argv: list[str]) -> None:
 )
 def test_tildes_are_quoted_where_needed(argv: list[str], line: str) -> None:
     assert command_line(argv) == line
+
+
+@pytest.mark.parametrize(
+    ("error", "removed"),
+    [
+        (FileNotFoundError(2, "gone"), True),
+        (OSError(28, "full"), False),
+        (PermissionError(13, "no", "x"), False),
+    ],
+)
+def test_only_a_missing_folder_is_said_to_have_been_removed(error: OSError, *, removed: bool) -> None:
+    assert ("removed" in worded(error).hint) == removed
