@@ -360,9 +360,9 @@ def torn(session: Conversation, root: str, entries: Sequence[Entry], staging: St
     """Remove what is not the beginning of a file that the host has now from the staging folder; return it."""
     sizes = json.dumps([(entry.path, entry.size) for entry in entries]).encode()
     there = session.request(wire.FilesDigest(root=root), sizes, timeout=_PATIENCE).digests if entries else ()
-    known = dict(zip([entry.path for entry in entries], there, strict=False))
+    theirs = dict(zip([entry.path for entry in entries], there, strict=False))
     here = {entry.path: listing.digest_below(staging.top, entry.path, entry.size) for entry in entries}
-    bad = [path for path, digest in here.items() if digest is None or known.get(path) != digest]
+    bad = [path for path, digest in here.items() if digest is None or theirs.get(path) != digest]
     for path in bad:
         discard(str(staging.path / path))
     return bad
