@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import re
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Iterable, Mapping, NoReturn, Sequence
@@ -93,8 +91,6 @@ CONTRACTS = {
     },
 }
 SEVERAL = ("dtensor", "keras_tuner")  # a single task runs in local mode without them
-JOB = ("PMIX_NAMESPACE", "OMPI_MCA_orte_precondition_transports", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
-FILE = ".orchestrate_rank-"
 OUTSIDE = {"evaluator", "service"}  # not in the cluster of TF_CONFIG; their ranks count within their role
 ROLES = {"chief", "worker", "ps", *OUTSIDE}
 
@@ -111,8 +107,7 @@ def main() -> NoReturn:
     option("--first", type=int, default=0, help="the rank of the task with index 0, in a Kubernetes Job")
     option("--hosts", default="", metavar="NAMES", help="the host of each rank: job-worker-[0-3].job")
     option("--port", type=int, help="port of the first task on a machine; others use the next ones")
-    option("--meet", metavar="PLACE", help="where tasks meet: HOST:PORT of rank 0, or a shared folder")
-    option("--wait", type=float, default=60, metavar="SECONDS", help="how long tasks wait to meet (60)")
+    option("--wait", type=float, default=60, metavar="SECONDS", help="for a pod to have an address (60)")
     options, program = parser.parse_args(argv[:at]), argv[at + 1 :]
     try:
         if not program:
@@ -165,20 +160,17 @@ def find_place(env: Mapping[str, str], given: int, first: int) -> tuple[str, int
 
 
 def find_hosts(env: Mapping[str, str], options: Any, engine: str, rank: int, size: int) -> list[str]:
-    """Return the host of each rank, some with a port; tasks exchange addresses if nothing lists them."""
-    deadline = time.monotonic() + options.wait
+    """Return the host of each rank, some with a port. Raise ValueError if nothing lists them."""
     if options.hosts or "ORCHESTRATE_HOSTS" in env:
-        hosts = expand(options.hosts or env["ORCHESTRATE_HOSTS"])
+        hosts, deadline = expand(options.hosts or env["ORCHESTRATE_HOSTS"]), time.monotonic() + options.wait
         for host, _ in with_ports(hosts, 0) if engine == "Kubernetes" else ():
             await_address(host.strip("[]"), deadline)
         return hosts
     if engine == "srun":
         return of_step(env, rank)
-    where = options.meet or os.getcwd()
-    if not options.meet and "MASTER_ADDR" in env and "MASTER_PORT" in env:
-        where = f"{env['MASTER_ADDR']}:{int(env['MASTER_PORT']) + 1}"  # MASTER_PORT may belong to torchrun
-    job = hashlib.sha256("\0".join(env.get(name, "") for name in JOB).encode()).hexdigest()[:16]
-    return call(rank, where, job, deadline) if rank else answer(size, where, job, deadline)
+    if size > 1:
+        raise ValueError(f"{engine} does not list the hosts: pass --hosts with that of each rank, as n[1-4]")
+    return ["127.0.0.1"]
 
 
 def await_address(host: str, deadline: float) -> None:
@@ -318,88 +310,6 @@ def tf_config(rank: int, roles: list[tuple[str, int]], addresses: list[str]) -> 
     for (role, _), address in zip(tasks, addresses):
         cluster.get(role, []).append(address)
     return json.dumps({"cluster": cluster, "task": {"type": tasks[rank][0], "index": tasks[rank][1]}})
-
-
-def call(rank: int, where: str, job: str, deadline: float) -> list[str]:
-    """Report our address to rank 0, at HOST:PORT or through its file in a folder; return its answer."""
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError, ValueError):  # the file does not exist yet
-            address = where
-            if os.path.isdir(where):
-                os.listdir(where)  # or NFS caches for a minute that it did not exist
-                address = Path(where, FILE + job).read_text()
-            host, _, port = address.rpartition(":")
-            with socket.create_connection((host.strip("[]"), int(port)), 5) as peer:
-                peer.sendall(f"{job} {rank}\n".encode())
-                return list(map(str, json.loads(read_line(peer, 1 << 20, deadline))))
-        time.sleep(0.1)
-    raise ValueError(
-        f"rank {rank} did not meet rank 0 at {where} in time; pass the same --meet HOST:PORT to all"
-    )
-
-
-def answer(size: int, where: str, job: str, deadline: float) -> list[str]:
-    """Collect the addresses of all other ranks, as rank 0, and send each rank the full list."""
-    calls: dict[int, socket.socket] = {}
-    others = set(range(1, size))
-    places = threading.BoundedSemaphore(64)  # for connections that are being read
-
-    def read(caller: socket.socket) -> None:
-        """Read one rank's report; anybody may connect, so a line is short and has a deadline."""
-        with contextlib.suppress(OSError, ValueError):
-            word, number = read_line(caller, 100, time.monotonic() + 5).split()
-            if word == job and int(number) in others:
-                calls[int(number)] = caller
-        if caller not in calls.values():
-            caller.close()
-        places.release()
-
-    folder = os.path.isdir(where)
-    with contextlib.ExitStack() as stack:
-        stack.callback(lambda: list(map(socket.socket.close, calls.values())))
-        port = 0 if folder else int(where.rpartition(":")[2])
-        server = stack.enter_context(socket.create_server(("", port)))
-        server.settimeout(0.2)
-        if folder:
-            file = Path(where, FILE + job)
-            name = socket.gethostname()
-            with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way_out:
-                way_out.connect(("192.0.2.1", 9))  # ignore it
-                name = way_out.getsockname()[0]  # which also works from other machines
-            file.write_text(f"{name}:{server.getsockname()[1]}")
-            stack.callback(file.unlink)
-        while absent := others - calls.keys():
-            if time.monotonic() > deadline:
-                raise ValueError(
-                    f"ranks {absent} did not reach rank 0; pass the same --meet HOST:PORT to all"
-                )
-            with contextlib.suppress(OSError):  # no connection
-                caller = server.accept()[0]
-                if places.acquire(blocking=False):
-                    threading.Thread(target=read, args=(caller,), daemon=True).start()
-                else:
-                    caller.close()  # one of our ranks connects again
-        ours = [caller.getsockname()[0] for caller in calls.values()]
-        own = next((address for address in ours if not address.startswith("127.")), "127.0.0.1")
-        addresses = [calls[rank].getpeername()[0] for rank in range(1, size)]
-        hosts = [own, *(own if address.startswith("127.") else address for address in addresses)]
-        for caller in calls.values():
-            with contextlib.suppress(OSError):  # it has ended, and its engine reports that
-                caller.settimeout(5)
-                caller.sendall(json.dumps(hosts).encode() + b"\n")
-    return hosts
-
-
-def read_line(peer: socket.socket, most: int, deadline: float) -> str:
-    """Read a line of at most `most` bytes; raise OSError at the deadline, ValueError for anything else."""
-    line = b""
-    while not line.endswith(b"\n"):
-        peer.settimeout(max(0.01, deadline - time.monotonic()))
-        data = peer.recv(4096)
-        line += data
-        if not data or len(line) > most or time.monotonic() > deadline:
-            raise ValueError("no line")
-    return line.decode()
 
 
 if __name__ == "__main__":
