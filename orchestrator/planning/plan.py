@@ -200,14 +200,13 @@ def _recipe(
     """Return the tasks' recipe, the evidence for its framework, and a note on its Keras."""
     job, env = request.job, request.env
     framework, took, builtin = job.framework, tuple[str, ...](), is_builtin(command)
-    texts = [source.text for program in programs for source in program.sources]
     if builtin:
         framework = FrameworkName.TENSORFLOW
     elif framework is FrameworkName.AUTO:
         helpers = {command_of(host, command) for host in hosts if host.role in OUTSIDE}
         helpers -= {command_of(host, command) for host in hosts if host.role not in OUTSIDE}
         trainers = [program for program in programs if program.command not in helpers]
-        of = [source.text for program in trainers for source in program.sources]
+        of = [source for program in trainers for source in program.sources]
         shell = "\n".join(program.shell for program in trainers)
         framework, why = choose_framework(command, of, {**job.env, **env}, shell)
         unknown = framework is FrameworkName.AUTO
@@ -216,7 +215,7 @@ def _recipe(
         took = (f"{FRAMEWORKS[framework].title}: {why}; `framework` under [job] {does} it",)
     _check_framework(framework, hosts, command)
     tensorflow = FRAMEWORKS[framework].has_config
-    read = None if builtin else texts
+    read = [source for program in programs for source in program.sources if not builtin]
     which = KerasChoice()
     if tensorflow:
         ps = any(host.role is Role.PS for host in hosts)
@@ -231,7 +230,7 @@ def _recipe(
         auto_shard=job.auto_shard if tensorflow else AutoShard.OFF,
         tf_config=reads_config(read) if job.tf_config is None else job.tf_config,
         setup=job.setup,
-        tuner=any(map(shares_search, read or ()))
+        tuner=any(shares_search(source.text) for source in read)
         and sum(host.tasks for host in hosts if host.role not in OUTSIDE) > 1,
         standalone=any(
             is_standalone(f"{' '.join(program.command)}\n{program.shell}") for program in programs

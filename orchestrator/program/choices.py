@@ -18,18 +18,19 @@ written for it, and its `fit` works on several tasks; that of Keras 3 is repaire
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import FrameworkName
 from orchestrator.program.invocation import shell_code
-from orchestrator.program.sources import code, imports, modules
+from orchestrator.program.sources import SourceFile
 
 BACKEND = "KERAS_BACKEND"
 _IN_TEXT = re.compile(rf"""{BACKEND}['"](?P<how>\]\s*=|,)\s*['"](?P<name>\w+)['"]""")
 _IMPORTS_KERAS = re.compile(r"^\s*(?:import|from)\s+keras\b", re.MULTILINE)
+# Built on Keras 3, and imported by their own names; `tf.keras` is not one.
 _PACKAGES = frozenset(("keras", "keras_cv", "keras_hub", "keras_nlp", "keras_rs"))
 # What Keras 3.15 has and tf_keras 2.21 lacks, as programs write it.
 _KERAS_3 = re.compile(
@@ -48,16 +49,17 @@ _OFF = "legacy_keras = false under [job] makes it Keras 3"
 
 
 def choose_framework(
-    command: Sequence[str], sources: Sequence[str], env: Mapping[str, str], shell: str
+    command: Sequence[str], sources: Sequence[SourceFile], env: Mapping[str, str], shell: str
 ) -> tuple[FrameworkName, str]:
     """Return the framework, and the evidence for it; `shell` is the text of a script that it runs."""
     line = " ".join(command)
     for name, framework in FRAMEWORKS.items():
         if start := framework.starts.search(line):
             return name, f"the command starts {start[0].strip(' /')}"
-    modules = dict.fromkeys(module for text in sources for module in imports(text))
+    modules = dict.fromkeys(module for source in sources for module in source.imports)
     modules |= dict.fromkeys(match[1] or match[2] for match in _IN_COMMAND.finditer(line))
-    backend = next(filter(None, (_backend(text, env) for text in sources)), "")
+    texts = [source.text for source in sources]
+    backend = next(filter(None, (_backend(text, env) for text in texts)), "")
     shown = {
         name: module
         for name, framework in FRAMEWORKS.items()
@@ -69,7 +71,7 @@ def choose_framework(
                 apart = name is FrameworkName.TORCH and not any(map(framework.spreads.search, sources))
                 return name, f"{BACKEND} is {backend}{_APART * apart}"
         shown.setdefault(FrameworkName.TENSORFLOW, "keras")
-    trains = [name for name in shown if any(map(FRAMEWORKS[name].spreads.search, sources))]
+    trains = [name for name in shown if any(map(FRAMEWORKS[name].spreads.search, texts))]
     names = trains if len(trains) == 1 else [*shown]
     if not names:
         # What it starts: a launcher's options may hide the program from us.
@@ -101,20 +103,21 @@ class KerasChoice(Struct, frozen=True):
     modules: tuple[str, ...] = ()  # modules of the program; one that is built on Keras 3 makes it that
 
 
-def choose_keras(requested: bool | None, sources: Iterable[str] | None, *, ps: bool) -> KerasChoice:
+def choose_keras(requested: bool | None, sources: Sequence[SourceFile], *, ps: bool) -> KerasChoice:
     """Choose the Keras of a run.
 
-    `requested` is `[job] legacy_keras`; `sources` are the texts of the program and of the modules next to it
-    that it imports: none if it cannot be read, None for worker_entry.
+    `requested` is `[job] legacy_keras`; `sources` are the program and the modules next to it that it imports:
+    none if it cannot be read, or is worker_entry.
     """
-    texts = tuple(map(code, sources or ()))
+    texts = [source.code for source in sources]
     if requested is None and texts and not any("keras" in text.lower() for text in texts):
         return KerasChoice()
     names = (match[0] for match in map(_KERAS_3.search, texts) if match)
-    shows = next((f"`import {package}`" for package in map(imported, texts) if package), next(names, ""))
+    packages = (name for source in sources for name in source.imports if name in _PACKAGES)
+    shows = next((f"`import {package}`" for package in packages), next(names, ""))
     if requested or (requested is None and not shows):
         reason = "because legacy_keras = true" if requested else f"with one task or several; {_OFF}"
-        named = dict.fromkeys(name for text in texts for name in modules(text)) if not requested else ()
+        named = dict.fromkeys(name for source in sources for name in source.modules if not requested)
         others = [name for name in named if name.split(".")[0] not in _NEVER]
         return KerasChoice(f"so that tf.keras is Keras 2 (tf_keras), {reason}", modules=tuple(others[:_MOST]))
     why = f"the program uses {shows}" if requested is None else "because legacy_keras = false"
@@ -126,12 +129,6 @@ def choose_keras(requested: bool | None, sources: Iterable[str] | None, *, ps: b
     return KerasChoice(None, f"Keras 3, {why}")  # only a task can tell whether its version is repaired
 
 
-def reads_config(sources: Iterable[str] | None) -> bool:
+def reads_config(sources: Sequence[SourceFile]) -> bool:
     """Return False for a program whose text shows that it does not read TF_CONFIG itself."""
-    texts = tuple(map(code, sources or ()))
-    return not texts or any(map(_CONFIG.search, texts))
-
-
-def imported(source: str) -> str:
-    """Return the Keras 3 package that a program imports by its own name; `tf.keras` is not one."""
-    return next((name for name in imports(source) if name in _PACKAGES), "")
+    return not sources or any(_CONFIG.search(source.code) for source in sources)

@@ -18,7 +18,7 @@ from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import Recipe, Role, TaskSpec
 from orchestrator.program import invocation, sources
 from orchestrator.program.refusals import Code
-from orchestrator.program.sources import SourceFile, argument, called, dotted, imports, text
+from orchestrator.program.sources import SourceFile, argument, called, dotted, text
 
 PAGE = "docs/lint.md"
 PROGRAM, PATH = "O201", "O203"  # found on the hosts
@@ -217,7 +217,7 @@ def hiding(command: tuple[str, ...], sent: Collection[str], sources: Sequence[So
     if not sources:
         return []
     folder = "" if command and invocation.module_name(command) else posixpath.dirname(sources[0].path)
-    imported = {name for source in sources for name in imports(source.text) if _PACKAGES.fullmatch(name)}
+    imported = {name for source in sources for name in source.imports if _PACKAGES.fullmatch(name)}
     beside = [path for path in sent if posixpath.dirname(path) == folder and path.endswith(".py")]
     names = {path: posixpath.basename(path).removesuffix(".py") for path in beside}
     return sorted(path for path, name in names.items() if name in imported or _MODULES.fullmatch(name))
@@ -267,7 +267,7 @@ def _lightning(scene: Scene) -> Iterator[Finding]:
     made = [
         (source, call)
         for source, call in scene.calls("Trainer", "Fabric")
-        if {"lightning", "pytorch_lightning"} & {*imports(source.text)}
+        if {"lightning", "pytorch_lightning"} & {*source.imports}
     ]
     for source, call in made:
         if any(keyword.arg is None for keyword in call.keywords):

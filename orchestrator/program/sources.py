@@ -57,9 +57,9 @@ class SourceFile(Struct, frozen=True, dict=True):
             return ast.Module([], [])
 
     @property
-    def body(self) -> tuple[ast.stmt, ...]:
-        """The statements at the top of the file."""
-        return tuple(self._tree.body)
+    def body(self) -> list[ast.stmt]:
+        """Return the statements at the top of the file."""
+        return self._tree.body
 
     @cached_property
     def statements(self) -> tuple[ast.stmt, ...]:
@@ -75,6 +75,50 @@ class SourceFile(Struct, frozen=True, dict=True):
     @cached_property
     def calls(self) -> tuple[ast.Call, ...]:
         return tuple(node for node in self.nodes if isinstance(node, ast.Call))
+
+    @cached_property
+    def dotted_imports(self) -> tuple[tuple[int, str], ...]:
+        """Return what the file imports: the level of a relative import, otherwise 0, and the dotted name."""
+        found: list[tuple[int, str]] = []
+        for node in self.nodes:
+            if isinstance(node, ast.Import):
+                found += ((0, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                module = node.module or ""
+                names = (f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
+                found += ((node.level, name.strip(".")) for name in (module, *names) if name)
+        return tuple(found)
+
+    @cached_property
+    def modules(self) -> tuple[str, ...]:
+        """Return the dotted names that it imports from outside its own package, as far as it is Python."""
+        return tuple(name for level, name in self.dotted_imports if not level)
+
+    @cached_property
+    def imports(self) -> tuple[str, ...]:
+        """Return the names of packages and modules that it imports from outside its own package."""
+        # The hosts may run a newer Python than this machine, whose syntax is valid.
+        by_text = _IMPORT.findall(self.text) if len(self.nodes) == 1 else []
+        called_for = (text(argument(call, 0, "")) for call in self.calls if called(call) in _BY_NAME)
+        by_name = [module.split(".")[0] for module in called_for if module]
+        return (*by_text, *by_name, *(name.split(".")[0] for name in self.modules))
+
+    @cached_property
+    def code(self) -> str:
+        """Return a program without its comments and docstrings; other texts without what follows a `#`."""
+        try:
+            tree = parsed(self.text)
+        except (MemoryError, RecursionError, SyntaxError, ValueError):
+            return "\n".join(line.partition("#")[0] for line in self.text.split("\n"))
+        for node in ast.walk(tree):
+            if isinstance(body := getattr(node, "body", None), list):
+                texts = [
+                    statement
+                    for statement in body
+                    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+                ]
+                node.body = [statement for statement in body if statement not in texts] or [ast.Pass()]  # type: ignore[attr-defined]
+        return ast.unparse(tree)
 
     @cached_property
     def _values(self) -> dict[str, list[ast.expr | None]]:
@@ -158,8 +202,8 @@ def read(command: Sequence[str], text_of: Read) -> tuple[SourceFile, ...]:
             above = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
             packages = [f"{root}{package}/__init__.py" for root in (*roots, SRC) for package in above]
         if name is not None and name.endswith(".py"):
-            for path, content in (file for start in (name, *packages) for file in closure(start, text_of)):
-                files.setdefault(path, SourceFile(path, content))
+            for source in (file for start in (name, *packages) for file in closure(start, text_of)):
+                files.setdefault(source.path, source)
     return tuple(files.values())
 
 
@@ -173,52 +217,8 @@ def scripts(text_of: Read) -> dict[str, str]:
         return {}
 
 
-def imports(content: str) -> Iterator[str]:
-    """Yield the names of packages and modules that a text imports from outside its own package."""
-    source = SourceFile("", content)
-    if len(source.nodes) == 1:  # the hosts may run a newer Python than this machine, whose syntax is valid
-        yield from (match[1] for match in _IMPORT.finditer(content))
-    for call in source.calls:
-        if called(call) in _BY_NAME and call.args and (module := text(call.args[0])):
-            yield module.split(".")[0]
-    yield from (name.split(".")[0] for level, name in _dotted_imports(source) if not level)
-
-
-def modules(content: str) -> Iterator[str]:
-    """Yield the dotted names that a text imports from outside its own package, as far as it is Python."""
-    return (name for level, name in _dotted_imports(SourceFile("", content)) if not level)
-
-
-def _dotted_imports(source: SourceFile) -> Iterator[tuple[int, str]]:
-    """Yield what a file imports: the level of a relative import, otherwise 0, and the dotted name."""
-    for node in source.nodes:
-        if isinstance(node, ast.Import):
-            yield from ((0, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            names = (f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
-            yield from ((node.level, name.strip(".")) for name in (module, *names) if name)
-
-
-def code(content: str) -> str:
-    """Return a program without its comments and docstrings; other texts without what follows a `#`."""
-    try:
-        tree = parsed(content)
-    except (MemoryError, RecursionError, SyntaxError, ValueError):
-        return "\n".join(line.partition("#")[0] for line in content.split("\n"))
-    for node in ast.walk(tree):
-        if isinstance(body := getattr(node, "body", None), list):
-            texts = [
-                statement
-                for statement in body
-                if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-            ]
-            node.body = [statement for statement in body if statement not in texts] or [ast.Pass()]  # type: ignore[attr-defined]
-    return ast.unparse(tree)
-
-
-def closure(path: str, text_of: Read) -> Iterator[tuple[str, str]]:
-    """Yield (path, text) of a program and of what it imports from its folder or the root, each once."""
+def closure(path: str, text_of: Read) -> Iterator[SourceFile]:
+    """Yield a program and what it imports from its folder or the root, each once."""
     waiting, visited, count = [path], {path}, 0
     while waiting and count < MOST:
         here = waiting.pop(0)
@@ -226,18 +226,18 @@ def closure(path: str, text_of: Read) -> Iterator[tuple[str, str]]:
         if content is None:
             continue
         count += 1
-        yield here, content
-        for candidate in _imported(content, here, path.rpartition("/")[0]):
+        yield (source := SourceFile(here, content))
+        for candidate in _imported(source, path.rpartition("/")[0]):
             if candidate not in visited:
                 visited.add(candidate)
                 waiting.append(candidate)
 
 
-def _imported(content: str, here: str, beside: str) -> Iterator[str]:
-    """Yield where the modules that a text imports may be; most of these files do not exist."""
-    for level, name in _dotted_imports(SourceFile(here, content)):
+def _imported(source: SourceFile, beside: str) -> Iterator[str]:
+    """Yield where the modules that a file imports may be; most of these files do not exist."""
+    for level, name in source.dotted_imports:
         parts = name.split(".")
-        for base in {"/".join(here.split("/")[:-level]) if level else beside, "", SRC[:-1]}:
+        for base in {"/".join(source.path.split("/")[:-level]) if level else beside, "", SRC[:-1]}:
             for length in range(1, len(parts) + 1):
                 path = "/".join(filter(None, (base, *parts[:length])))
                 yield f"{path}.py"

@@ -16,6 +16,7 @@ from orchestrator.frameworks import FRAMEWORKS, Standing, variables
 from orchestrator.model import AutoShard, FrameworkName, Inventory, Job, RunPlan
 from orchestrator.phases.preflight import needs
 from orchestrator.program import choices
+from orchestrator.program.sources import SourceFile
 from orchestrator.requests import PreflightRequest
 from orchestrator.verbs import preflight
 from tests.golden import matches_golden
@@ -195,7 +196,8 @@ def test_the_framework_is_detected_from_program_command_or_environment() -> None
     for command, source, value, name in SHOWN:
         env = {"KERAS_BACKEND": value} if value else {}
         words, shell = command.split(" "), source if command == "bash run.sh" else ""
-        chosen, why = choices.choose_framework(words, () if shell else (source,), env, shell)
+        files = () if shell else (SourceFile("train.py", source),)
+        chosen, why = choices.choose_framework(words, files, env, shell)
         assert chosen is name, (command, source)
         text += f"{command!r} {source!r} {value}: {name or 'none'}: {why}\n"
     matches_golden("environment/frameworks.txt", text)

@@ -250,7 +250,7 @@ def test_working_programs_have_no_false_findings(name: str) -> None:
     def read(path: str) -> str | None:
         return (PROGRAMS / path).read_text() if (PROGRAMS / path).is_file() else None
 
-    files = tuple(SourceFile(where, text) for where, text in sources.closure(path, read))
+    files = tuple(sources.closure(path, read))
     assert files
     assert findings.find(scene(files, roles, job)) == ()
 
