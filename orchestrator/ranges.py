@@ -13,7 +13,6 @@ LIMIT = 4096  # hosts in one pattern: a typo such as [1-99999999] must not fill 
 # No colon inside: "[fe80::1]" is an IPv6 address and stays unchanged.
 _BRACKETS = re.compile(r"\[([^\[\]:]*)\]")
 _ITEM = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-_BACKWARD = re.compile(r"\b([0-9]{1,9})-([0-9]{1,9})\b")
 # The last number of a name, or of the part before its domain.
 _NUMBER = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*(?:\.[A-Za-z].*)?)", re.DOTALL)
 _COMMA_OUTSIDE = re.compile(r",(?![^\[]*\])")
@@ -68,19 +67,11 @@ def _run(item: str, inside: str) -> Iterable[str]:
     low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
     padded = _is_padded(low) or _is_padded(high)
     if int(high) < int(low) or (padded and len(low) != len(high)):
-        forward = _BACKWARD.sub(_turned, inside)
-        example = "[01-08] or [1,3,5-7]" if forward == inside else f"[{forward}]"
-        raise ValueError(f"[{inside}] is not a range; write {example}")
+        raise ValueError(f"[{inside}] is not a range; write [01-08] or [1,3,5-7]")
     if int(high) - int(low) >= LIMIT:
         raise ValueError(f"[{inside}] stands for more than {LIMIT} hosts")
     width = len(low) if padded else 0
     return (str(number).zfill(width) for number in range(int(low), int(high) + 1))
-
-
-def _turned(match: re.Match[str]) -> str:
-    low, high = match.groups()
-    fits = len(low) == len(high) or not (_is_padded(low) or _is_padded(high))
-    return f"{high}-{low}" if fits and int(high) < int(low) else match[0]
 
 
 def _write_numbers(numbers: list[str]) -> str:

@@ -101,18 +101,14 @@ def parse(text: str | bytes, source: str = "hosts.toml", hosts: str = "") -> Inv
 
 def _read(text: str | bytes, report: Report) -> dict[str, Any] | None:
     """Parse; return None after a mistake. A byte order mark and any line ends are accepted."""
-    if isinstance(text, bytes) and (text[:2] in {b"\xff\xfe", b"\xfe\xff"} or b"\0" in text[:4]):
-        report.add(FILE, "", "is UTF-16, but TOML is UTF-8; save it as UTF-8 in your editor")
-        return None
     try:
         decoded = (text if isinstance(text, str) else text.decode()).removeprefix("\ufeff")
         document = tomllib.loads(decoded)
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        report.add(Place(f"line {line}"), "", "is not UTF-8")
+        report.add(Place(f"line {line}"), "", "is not UTF-8; save it as UTF-8 in your editor")
     except (ValueError, RecursionError) as error:  # Python's own limits on digits of a number and on depth
-        why = "has a number that is too large" if "integer string conversion" in str(error) else str(error)
-        report.add(FILE, "", f"{why}{foreign(decoded, str(error))}")
+        report.add(FILE, "", f"{error}{foreign(decoded, str(error))}")
     else:
         report.lines = locate(decoded)
         return document

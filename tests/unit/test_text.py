@@ -139,8 +139,7 @@ def test_ranges_are_expanded(pattern: str, names: str) -> None:
     ("pattern", "why"),
     [
         ("g[a]", "[a] is not a range; write [01-08] or [1,3,5-7]"),
-        ("g[10-08]", "[10-08] is not a range; write [08-10]"),
-        ("g[14-1,4-1,7]", "[14-1,4-1,7] is not a range; write [1-14,1-4,7]"),
+        ("g[10-08]", "[10-08] is not a range; write [01-08] or [1,3,5-7]"),
         ("g[4-01]", "[4-01] is not a range; write [01-08] or [1,3,5-7]"),
         ("g[08-100]", "[08-100] is not a range; write [01-08] or [1,3,5-7]"),
         ("g[1-5000]", "[1-5000] stands for more than 4096 hosts"),
