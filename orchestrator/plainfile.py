@@ -44,9 +44,11 @@ def read_plain(path: Path, most: int, *, follow: bool = False, ours: bool = Fals
     it.
     """
     with os.fdopen(open_plain(path, os.O_RDONLY, follow=follow), "rb") as file:
-        if ours:
-            _check_ours(path, os.fstat(file.fileno()))
-        length = os.fstat(file.fileno()).st_size
+        about = os.fstat(file.fileno())
+        for status in (about, path.lstat()) if ours else ():  # another user may have made a link to our file
+            if why := why_not(status):
+                raise NotOursError(errno.EPERM, f"{why}, and it names commands", str(path))
+        length = about.st_size
         data = file.read(min(length, most) + 1)  # a buffer of the maximum size may not fit in memory
         if len(data) > length:  # the file grew
             data += file.read(most + 1 - len(data))
@@ -73,8 +75,13 @@ def tail_of(path: Path, most: int, offset: int = 0) -> tuple[bytes, int]:
 
 def cache(name: str) -> Path:
     """Return our folder in the user's cache; anything in it may be removed at any time."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / OURS / name
+    return xdg("CACHE", ".cache") / name
+
+
+def xdg(kind: str, usual: str) -> Path:
+    """Return our folder in $XDG_KIND_HOME, which counts only if it is absolute (XDG specification)."""
+    base = Path(os.environ.get(f"XDG_{kind}_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / usual) / OURS
 
 
 def make_folder(path: Path) -> None:
@@ -92,12 +99,6 @@ def make_folder(path: Path) -> None:
         open_to_others = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
         if status.st_uid == os.geteuid() and open_to_others:
             folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
-
-
-def _check_ours(path: Path, about: os.stat_result) -> None:
-    for status in (about, path.lstat()):  # another user may have made a link to a file of ours
-        if why := why_not(status):
-            raise NotOursError(errno.EPERM, f"{why}, and it names commands", str(path))
 
 
 def at_home(path: str) -> Path:

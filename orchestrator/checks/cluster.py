@@ -26,7 +26,7 @@ from orchestrator.ranges import fold, grouped
 from orchestrator.text import count
 
 
-def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Evidence], Judgements]:
+def _versions(package: str, parts: int = 2, *, strict: bool = False) -> Callable[[Evidence], Judgements]:
     """Return a judgment that names the hosts whose version differs from the majority's.
 
     The first `parts` of the version must be equal. With `strict`, a job that needs its framework cannot run
@@ -316,7 +316,7 @@ def _nccl(evidence: Evidence) -> Judgements:
     for name, pairs in missed.items():
         who = fold(dict.fromkeys(pair.source for pair in pairs))
         why = "NCCL listens on ports that the kernel chooses, beside the task port: training would hang"
-        yield name, _failed(f"{who} cannot reach its other ports: {pairs[0].why}", why, "")
+        yield name, _failed(f"{who} cannot reach its other ports: {pairs[0].why}", why)
 
 
 def _interface(evidence: Evidence) -> Judgements:
@@ -385,7 +385,7 @@ def without(
     return tuple(host.name for host in hosts if host.name in bad)
 
 
-def _failed(text: str, why: str, hint: str) -> Judgement:
+def _failed(text: str, why: str, hint: str = "") -> Judgement:
     return Judgement(Level.FAIL, text, why, hint, between=True)
 
 
@@ -394,14 +394,12 @@ def _port_of(pair: PairReported) -> str:
 
 
 CHECKS = (
-    Check("tensorflow", _versions("tensorflow", 2, strict=True)),
-    Check("tf_keras", _versions("tf-keras", 2, strict=True)),
-    Check("keras", _versions("keras", 2, strict=True)),
-    Check("torch", _versions("torch", 2, strict=True)),
-    Check("jax", _versions("jax", 2, strict=True)),
-    Check("jaxlib", _versions("jaxlib", 2, strict=True)),
+    *(
+        Check(package.replace("-", "_"), _versions(package, strict=True))
+        for package in ("tensorflow", "tf-keras", "keras", "torch", "jax", "jaxlib")
+    ),
     Check("backend", _backends, fix="install the same build on all, from the same package index"),
-    Check("python", _versions("python", 2)),
+    Check("python", _versions("python")),
     Check("numpy", _versions("numpy", 1)),
     Check("machine", _machines),
     Check("state", _states),

@@ -88,8 +88,7 @@ class _Walk:
             return
         self._seen.add(path)
         above, self._path = self._path, path
-        keras = "keras" in self._files[path].text
-        self._run(self._files[path].body, keras=keras)
+        self._run(self._files[path].body)
         self._path = above
 
     def local(self, module: str, base: str) -> bool:
@@ -104,38 +103,38 @@ class _Walk:
                     break
         return exists
 
-    def _run(self, body: Iterable[ast.stmt], *, keras: bool) -> None:
+    def _run(self, body: Iterable[ast.stmt]) -> None:
         for statement in body:
-            self._statement(statement, keras=keras)
+            self._statement(statement)
 
-    def _statement(self, statement: ast.stmt, *, keras: bool) -> None:
+    def _statement(self, statement: ast.stmt) -> None:
         match statement:
             case ast.Import(names=names):
                 for alias in names:
-                    self._import(alias.name, (), statement, keras=keras)
+                    self._import(alias.name, (), statement)
             case ast.ImportFrom(module=module, names=names, level=level):
                 if level:
                     base = "/".join(self._path.split("/")[:-level])
                     for alias in names:
                         self.local(".".join(filter(None, (module, alias.name))), base)
                 else:
-                    self._import(module or "", [alias.name for alias in names], statement, keras=keras)
+                    self._import(module or "", [alias.name for alias in names], statement)
             case ast.FunctionDef(decorator_list=[]) | ast.AsyncFunctionDef(decorator_list=[]) | ast.Pass():
                 pass
             case ast.ClassDef(decorator_list=[], body=body, bases=bases) if all(map(self._plain, bases)):
-                self._run(body, keras=False)
+                self._run(body)
             case ast.If(test=test) if "TYPE_CHECKING" in ast.dump(test):
                 pass
             case ast.If(test=test, body=body) if "__name__" in ast.dump(test):
-                self._run(body, keras=keras)
+                self._run(body)
             case ast.If(test=test, body=body, orelse=rest) if self._plain(test):
                 self._must(
                     not any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(statement)),
                     statement,
                 )
-                self._run([*body, *rest], keras=keras)
+                self._run([*body, *rest])
             case ast.Try(body=body, orelse=rest):  # an import that fails ahead is useless
-                self._run([*body, *rest], keras=keras)
+                self._run([*body, *rest])
             case ast.Assign(targets=[ast.Subscript(value=target, slice=key)], value=value) if self._is_env(
                 target
             ):
@@ -155,7 +154,7 @@ class _Walk:
             case _:
                 self._must(False, statement)
 
-    def _import(self, module: str, names: Sequence[str], statement: ast.stmt, *, keras: bool) -> None:
+    def _import(self, module: str, names: Sequence[str], statement: ast.stmt) -> None:
         top = module.partition(".")[0]
         own = [self.local(each, self._beside) for each in (module, *(f"{module}.{name}" for name in names))]
         if any(own):
@@ -163,7 +162,7 @@ class _Walk:
         if top in _FRAMEWORKS | _PLAIN:
             self.imports.append(module)
             self.imports += [f"{module}/{name}" for name in names if name != "*"]
-            if top == "tensorflow" and keras:
+            if top == "tensorflow" and "keras" in self._files[self._path].text:
                 self.imports.append("tensorflow/keras/layers")
             return
         self._must(top in sys.stdlib_module_names and top not in _TALKING, statement)

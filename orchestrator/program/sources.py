@@ -79,15 +79,15 @@ class SourceFile(Struct, frozen=True, dict=True):
     @cached_property
     def dotted_imports(self) -> tuple[tuple[int, str], ...]:
         """Return what the file imports: the level of a relative import, otherwise 0, and the dotted name."""
-        found: list[tuple[int, str]] = []
+        imported: list[tuple[int, str]] = []
         for node in self.nodes:
             if isinstance(node, ast.Import):
-                found += ((0, alias.name) for alias in node.names)
+                imported += ((0, alias.name) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 module = node.module or ""
                 names = (f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
-                found += ((node.level, name.strip(".")) for name in (module, *names) if name)
-        return tuple(found)
+                imported += ((node.level, name.strip(".")) for name in (module, *names) if name)
+        return tuple(imported)
 
     @cached_property
     def modules(self) -> tuple[str, ...]:

@@ -4,8 +4,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
-from posixpath import normpath
+from posixpath import commonprefix, normpath
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
@@ -178,8 +177,7 @@ def _end(text: str, most: int) -> str:
 def _cells(most: int, *values: Value) -> tuple[str, ...]:
     """Cut two values to what a screen holds, from a little before they begin to differ."""
     texts = [written(value) for value in values]
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
-    begins = same - most // 4
+    begins = len(commonprefix(texts)) - most // 4
     return tuple(
         cut("\u2026" + text[begins:] if begins > 1 and len(text) > most else text, most) for text in texts
     )

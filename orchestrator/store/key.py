@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from orchestrator.errors import UsageError
 from orchestrator.node.base.fault import reason
-from orchestrator.plainfile import make_folder, open_plain, write_atomically
+from orchestrator.plainfile import make_folder, open_plain, write_atomically, xdg
 
 KEY_BYTES = 32
 _DOMAIN = b"orchestrate plan, version 2\n"  # the key may have other uses later
@@ -30,10 +30,8 @@ _TEXT = re.compile(rb"[0-9a-f]{%d}\n?" % (2 * KEY_BYTES))
 
 
 def key_path() -> Path:
-    """Return $XDG_CONFIG_HOME/orchestrate/key (XDG base directory specification)."""
-    config = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    base = config if config.is_absolute() else Path.home() / ".config"
-    return base / "orchestrate" / "key"
+    """Return $XDG_CONFIG_HOME/orchestrate/key."""
+    return xdg("CONFIG", ".config") / "key"
 
 
 def read_key() -> bytes | None:

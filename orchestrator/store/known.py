@@ -4,7 +4,6 @@ import calendar
 import contextlib
 import hashlib
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from msgspec import Struct
 from orchestrator.errors import OrchestrateError, UsageError, unless_refused
 from orchestrator.model import Host, TaskSpec
 from orchestrator.names import NotANameError, RunId
-from orchestrator.plainfile import make_folder, read_plain, write_atomically
+from orchestrator.plainfile import make_folder, read_plain, write_atomically, xdg
 from orchestrator.store.folder import RunFolder
 from orchestrator.store.standing import in_question
 from orchestrator.text import some
@@ -29,15 +28,13 @@ DAY = 86_400.0  # seconds that a validation remains valid
 
 
 def runs_root() -> Path:
-    """Return the folder of runs: $XDG_STATE_HOME/orchestrate/runs (XDG base directory specification)."""
+    """Return the folder of runs: $XDG_STATE_HOME/orchestrate/runs."""
     return state_root() / "runs"
 
 
 def state_root() -> Path:
     """Return the folder of what this machine keeps between commands."""
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    base = state if state.is_absolute() else Path.home() / ".local" / "state"
-    return base / "orchestrate"
+    return xdg("STATE", ".local/state")
 
 
 def new_run_id(now: float) -> RunId:

@@ -25,8 +25,7 @@ _decode = msgspec.json.Decoder(TrainingPoint).decode
 class _Head(Struct):
     """The first line."""
 
-    n: int  # of the next point
-    made: float  # seconds since the epoch
+    made: float  # seconds since the epoch: no two writings of the file begin alike
     strides: dict[str, dict[str, int]] = {}
 
 
@@ -92,7 +91,7 @@ class PointFile:
             return
         if not self._path.exists() or self._lines > self._most:
             points = self._thinned.points()
-            head = msgspec.json.encode(_Head(self._next, self._clock.wall(), self._thinned.strides))
+            head = msgspec.json.encode(_Head(self._clock.wall(), self._thinned.strides))
             lines = (msgspec.json.encode(point) for point in points)
             write_atomically(self._path, b"\n".join((head, *lines, b"")))
             self._lines, self._most = len(points), _SLACK + 2 * len(points)

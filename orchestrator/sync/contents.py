@@ -133,7 +133,28 @@ class CodeSource(Struct, frozen=True):
 
     def read(self) -> Contents:
         """Read the listed files, without those that are gone; raise UsageError."""
-        return _read(self.root.path, self.listing)
+        root, listing = self.root.path, self.listing
+        subject, hint = f"the code at {root} has", "list data and environments in .orchestrateignore"
+        _check(subject, len(listing.paths), 0, hint)
+        rows, kept, room = list[list[object]](), dict[str, bytes](), _KEPT
+        left_out = dict(listing.left_out)
+        with ThreadPoolExecutor(_HASHERS) as pool:
+            results = pool.map(lambda path: _row(root, path, is_named=path in listing.named), listing.paths)
+            for path, (row, content) in zip(listing.paths, results, strict=True):
+                if row is not None:
+                    rows.append(row)
+                elif content is not None:
+                    left_out[path] = Reason.KEY
+                if row is not None and content is not None and len(content) <= room:
+                    kept[path] = content
+                    room -= len(content)
+        manifest = Manifest(sorted(rows, key=lambda row: str(row[0])))
+        notes = (*listing.notes, *private.remarks(left_out), *private.weight(manifest))
+        places = {number: kept[file.path] for number, file in enumerate(manifest.files) if file.path in kept}
+        files = [root / file.path for file in manifest.files]
+        contents = Contents(manifest, files, root, places, notes, left_out)
+        _check(subject, contents.files, len(contents.encoded), hint)
+        return contents
 
 
 def read_folder(folder: Path) -> Contents:
@@ -165,31 +186,6 @@ def _source(root: Path, paths: Iterable[Path]) -> CodeSource:
     """List these files below `root`, whatever they contain."""
     names = [path.relative_to(root).as_posix() for path in paths]
     return CodeSource(CodeRoot(root), CodeListing(names, named=set(names)))
-
-
-def _read(root: Path, listing: CodeListing) -> Contents:
-    subject, hint = f"the code at {root} has", "list data and environments in .orchestrateignore"
-    _check(subject, len(listing.paths), 0, hint)
-    rows, kept, room = list[list[object]](), dict[str, bytes](), _KEPT
-    left_out = dict(listing.left_out)
-    with ThreadPoolExecutor(_HASHERS) as pool:
-        results = pool.map(lambda path: _row(root, path, is_named=path in listing.named), listing.paths)
-        for path, (row, content) in zip(listing.paths, results, strict=True):
-            if row is not None:
-                rows.append(row)
-            elif content is not None:
-                left_out[path] = Reason.KEY
-            if row is not None and content is not None and len(content) <= room:
-                kept[path] = content
-                room -= len(content)
-    manifest = Manifest(sorted(rows, key=lambda row: str(row[0])))
-    notes = (*listing.notes, *private.remarks(left_out), *private.weight(manifest))
-    places = {number: kept[file.path] for number, file in enumerate(manifest.files) if file.path in kept}
-    contents = Contents(
-        manifest, [root / file.path for file in manifest.files], root, places, notes, left_out
-    )
-    _check(subject, contents.files, len(contents.encoded), hint)
-    return contents
 
 
 def _row(root: Path, path: str, *, is_named: bool) -> tuple[list[object] | None, bytes | None]:

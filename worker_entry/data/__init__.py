@@ -19,7 +19,6 @@ class Source:
     shape: tuple[int, int, int]
     classes: int
     train_examples: int
-    test_examples: int
     train: Callable[[], Any]
     test: Callable[[], Any]
     note: str = ""

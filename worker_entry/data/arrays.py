@@ -31,7 +31,7 @@ def digits() -> Source:
         return lambda: tf.data.Dataset.from_tensor_slices((images[rows], labels[rows]))
 
     parts = part(slice(None, train)), part(slice(train, None))
-    return Source("digits", SHAPE, 10, train, DIGITS_TEST, *parts, "scikit-learn's handwritten digits")
+    return Source("digits", SHAPE, 10, train, *parts, "scikit-learn's handwritten digits")
 
 
 def _upscaled(images: Any, size: int) -> Any:

@@ -146,8 +146,8 @@ def _source(name: str, builder: Any) -> Source:
     classes, train = info.features["label"].num_classes, info.splits["train"]
     note = f"tensorflow-datasets {info.full_name}"
     note += "" if test != "train" else ", tested on its training part"
-    counts = train.num_examples, info.splits[test].num_examples
-    return Source(name, shape, classes, *counts, part("train"), part(test), note, train.num_shards)
+    parts = part("train"), part(test)
+    return Source(name, shape, classes, train.num_examples, *parts, note, train.num_shards)
 
 
 def _scale(image: Any, label: Any) -> tuple[Any, Any]:
