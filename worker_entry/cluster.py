@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from worker_entry.failure import UsageError
 
 SINGLE = ("one-device", "mirrored", "central-storage", "tpu")
 TRAIN = ("chief", "worker")
-KINDS = (*TRAIN, "ps", "evaluator")
+KINDS = {*TRAIN, "ps", "evaluator"}
 
 
 @dataclass(frozen=True)
@@ -53,47 +52,22 @@ ALONE = Cluster({}, Task("worker", 0))
 
 def parse(text: str | None) -> Cluster:
     """Parse a TF_CONFIG value; without one this process is alone. Raise UsageError if it is malformed."""
-    if not text:
-        return ALONE
     try:
-        config = dict(json.loads(text))
-    except (ValueError, TypeError) as error:
-        raise _malformed(f"it is no JSON object: {error}") from None
-    jobs = _jobs(config.get("cluster", {}))
-    return Cluster(jobs, _task(config.get("task", {}), jobs))
-
-
-def _jobs(cluster: Any) -> dict[str, tuple[str, ...]]:
-    if not isinstance(cluster, dict):
-        raise _malformed('"cluster" must be an object of task types')
-    for kind, addresses in cluster.items():
-        if kind not in KINDS:
-            raise _malformed(f'"{kind}" is not a task type; TensorFlow knows {", ".join(KINDS)}')
-        if not isinstance(addresses, list) or not all(isinstance(a, str) and ":" in a for a in addresses):
-            raise _malformed(f'"{kind}" must be a list of "host:port"')
-    return {kind: tuple(addresses) for kind, addresses in cluster.items() if addresses}
-
-
-def _task(task: Any, jobs: Mapping[str, tuple[str, ...]]) -> Task:
-    if not jobs and not task:
-        return ALONE.task
-    if not isinstance(task, dict):
-        raise _malformed('"task" must be an object with "type" and "index"')
-    kind, index = task.get("type"), task.get("index")
-    if kind not in KINDS or not isinstance(index, int) or isinstance(index, bool) or index < 0:
-        raise _malformed(f'"task" must have a "type" ({", ".join(KINDS)}) and an "index" from 0')
-    # An evaluator is not a member of the cluster it watches.
-    if kind != "evaluator" and index >= len(jobs.get(kind, ())):
-        raise _malformed(f'task {kind}/{index} is not in "cluster"')
-    return Task(kind, index)
-
-
-def _malformed(why: str) -> UsageError:
-    return UsageError(
-        "TF_CONFIG cannot be used",
-        why=why,
-        hint='e.g. {"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}',
-    )
+        config = json.loads(text or "{}")
+        if not config:
+            return ALONE
+        jobs = {kind: tuple(addresses) for kind, addresses in config["cluster"].items() if addresses}
+        kind, index = config["task"]["type"], config["task"]["index"]
+        # An evaluator is not a member of the cluster it watches.
+        if not {*jobs, kind} <= KINDS or (kind != "evaluator" and index not in range(len(jobs[kind]))):
+            raise ValueError(f'task {kind}/{index} is not in "cluster", or a type is none of {sorted(KINDS)}')
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(
+            "TF_CONFIG cannot be used",
+            why=f"{type(error).__name__}: {error}",
+            hint='e.g. {"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}',
+        ) from None
+    return Cluster(jobs, Task(kind, index))
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def score_of(job: Job, model: Any) -> Score:
         weights, model, batch = model.get_weights(), build(job.source), job.options.batch_size
         model.compile(loss=losses(), metrics=["accuracy"])
         model.set_weights(weights)
-    loss, accuracy = model.evaluate(pipeline.test_batches(job.source, batch), verbose=0)
+    loss, accuracy = model.evaluate(pipeline.finish(job.source.test().cache().batch(batch)), verbose=0)
     return Score(float(loss), float(accuracy))
 
 

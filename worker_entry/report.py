@@ -93,7 +93,9 @@ class Reporter:
         """Append a record in one write, which readers see whole; a full disk does not end training."""
         if self._path is None:
             return
-        line = json.dumps({key: _finite(value) for key, value in record.items()}) + "\n"
+        # JSON has no NaN, so a diverged loss is reported as text.
+        odd = {key: str(v) for key, v in record.items() if isinstance(v, float) and not math.isfinite(v)}
+        line = json.dumps({**record, **odd}) + "\n"
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -102,8 +104,3 @@ class Reporter:
                 os.close(fd)
         except OSError as error:
             print(f"report not written: {error}", flush=True)
-
-
-def _finite(value: Any) -> Any:
-    """Return a value that JSON can hold: it has no NaN, so a diverged loss is reported as text."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

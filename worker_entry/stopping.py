@@ -59,8 +59,10 @@ class Stop:
         """Return True if this step is the last; every task calls it at the end of every step."""
         if len(self._tasks) <= 1:
             return self._asked
-        if self._asked and self._at is None:
-            self._announce(step + 1)
+        # If another task was faster, its step counts, and it waits for us before that step can end.
+        if self._asked and self._at is None and self._board.put(STEP, str(step + 1)):
+            for task in self._tasks:
+                self._board.get(f"{STEP}/{task}")
         if self._at is not None and step > self._at:
             raise RuntimeError(f"step {step} ended after {self._at}, the last one: tasks are out of step")
         return step == self._at
@@ -70,12 +72,6 @@ class Stop:
         if self._reader.is_alive():
             self._board.put(STEP, NEVER)
             self._reader.join()
-
-    def _announce(self, step: int) -> None:
-        # If another task was faster, its step counts, and it waits for us before that step can end.
-        if self._board.put(STEP, str(step)):
-            for task in self._tasks:
-                self._board.get(f"{STEP}/{task}")
 
     def _read(self) -> None:
         try:

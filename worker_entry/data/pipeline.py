@@ -20,7 +20,7 @@ def train_batches(source: Source, global_batch: int, seed: int, *, skip: int = 0
     """
     data = source.train().cache().shuffle(min(SHUFFLE, source.train_examples), seed=seed)
     batches = data.repeat().batch(global_batch, drop_remainder=True)
-    return _finish(batches.skip(skip) if skip else batches, by_file=source.files >= tasks > 1)
+    return finish(batches.skip(skip) if skip else batches, by_file=source.files >= tasks > 1)
 
 
 def worker_batches(source: Source, batch: int) -> Any:
@@ -34,11 +34,8 @@ def worker_batches(source: Source, batch: int) -> Any:
     return shuffled.repeat().batch(batch, drop_remainder=True)
 
 
-def test_batches(source: Source, global_batch: int) -> Any:
-    return _finish(source.test().cache().batch(global_batch))
-
-
-def _finish(batches: Any, *, by_file: bool = False) -> Any:
+def finish(batches: Any, *, by_file: bool = False) -> Any:
+    """Return batches with a sharding policy, prefetched."""
     policies = tf.data.experimental.AutoShardPolicy
     options = tf.data.Options()
     # Never AUTO: with fewer files than tasks it leaves some tasks without data.
