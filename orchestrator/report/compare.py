@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs in outcome, options, code, data, packages, hosts and environment."""
+"""Differences between runs: outcome, options, code, data, packages, hosts, and environment."""
 
 import math
 import re
@@ -28,10 +28,10 @@ from orchestrator.text import count, cut, json_of, size
 
 _SHOWN = 12  # differences of one area; JSON has all
 _WIDEST = 48  # characters of a value
-_REST = 17  # cells of a line that are the area's, and gaps
-# Of a request: facts of other areas, or of the plan, or nothing that a run depends on.
+_REST = 17  # cells of a line for the area and gaps
+# Fields of a request that belong to other areas or to the plan, or do not affect a run.
 _PLANNED = "inventory command env framework validate validation replay terminal notify metrics name"
-_CLOSE = 0.1  # of the larger one: numbers that differ by less are no news
+_CLOSE = 0.1  # relative difference of numbers, up to which they count as equal
 _PINNED = re.compile(r"(?m)^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s\\]+(?: ; [^\\\n]*[^\\\s])?)")  # and marker
 _DERIVED = re.compile(r"TMPDIR|ORCHESTRATE_.*")  # follow from hosts and their ports
 
@@ -130,7 +130,7 @@ def texts(facts: Rows) -> dict[str, str]:
 
 
 def differences(runs: Sequence[Facts]) -> list[Difference]:
-    """List what differs between runs, in the order of the facts; files where those of all are known."""
+    """List the differences between runs, in the order of the facts; files only if all runs have a record."""
     differing = []
     for area in runs[0]:
         comparable = area != "files" or all(run[area] for run in runs)
@@ -175,7 +175,7 @@ def _end(text: str, most: int) -> str:
 
 
 def _cells(most: int, *values: Value) -> tuple[str, ...]:
-    """Cut two values to what a screen holds, from a little before they begin to differ."""
+    """Cut two values to a column's width, starting shortly before their first difference."""
     texts = [written(value) for value in values]
     begins = len(commonprefix(texts)) - most // 4
     return tuple(

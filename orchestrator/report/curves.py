@@ -1,4 +1,4 @@
-"""Loss, accuracy and pace of tasks: points from what they reported and printed, and charts of these."""
+"""Loss, accuracy and pace of tasks: points from their reports and output, and charts of them."""
 
 import math
 import re
@@ -15,15 +15,15 @@ from orchestrator.run.points import MOST_NAMES
 from orchestrator.text import some
 
 _MOST = 32 << 20  # bytes of a log and of its times, from the end
-_LOOKS = 1000  # at one log
-_MOST_POINTS = 2400  # of all lines of a chart, about
+_PIECES = 1000  # of one log
+_MOST_POINTS = 2400  # in all lines of a chart, approximately
 _LONGEST = 2048  # bytes of a printed line
-_MOST_NUMBER = 1e15  # that is drawn
-_FLAT = 1e-9  # from lowest to highest: up to it there is nothing to see
-_STEEP = 50.0  # from lowest to highest loss: beyond it the scale is logarithmic
+_MOST_NUMBER = 1e15  # larger values are not drawn
+_FLAT = 1e-9  # smaller ranges are not drawn
+_STEEP = 50.0  # ratio of the highest to the lowest loss above which the scale is logarithmic
 PACE = "steps_per_second"
 _FIRST = ("loss", "val_loss", "accuracy", "val_accuracy", PACE)
-_NAMES = ("loss", "accuracy")  # of what is read in lines
+_NAMES = ("loss", "accuracy")  # that are read from printed lines
 _NUMBER = rb"['\"]?[ \t]*[:=][ \t]*([0-9]{0,9}\.?[0-9]{1,20}(?:[eE][+-]?[0-9]{1,3})?)"
 _ENDS = re.compile(rb"[\r\n\x08]+")
 _OF_INTEREST = re.compile(rb"(?i)loss|acc|epoch")
@@ -60,12 +60,12 @@ def printed(log: Path, times: Path, most: int) -> list[Point]:
 
 
 def _pieces(log: Path, times: Path, most: int) -> Iterator[tuple[float, bytes]]:
-    """Yield a log in at most _LOOKS pieces, each with the time when it was written."""
+    """Yield a log in at most _PIECES pieces, each with the time when it was written."""
     (data, begins), (index, cut) = tail_of(log, _MOST), tail_of(times, _MOST)
     index = index[-cut % RECORD.size :]
     whole = RECORD.iter_unpack(index[: len(index) // RECORD.size * RECORD.size])
     records = [(offset - begins, at / 1e9) for offset, at in whole if 0 <= offset - begins < len(data)]
-    records = records[:: 1 + len(records) // _LOOKS]
+    records = records[:: 1 + len(records) // _PIECES]
     each = max(_LONGEST, most // max(1, len(records)))
     for (offset, at), (after, _) in pairwise([*records, (len(data), 0)]):
         begins = max(offset, after - each)
@@ -105,7 +105,7 @@ def charts(
     """Draw each number of the tasks over steps and over time, in percent.
 
     No line leads from one attempt to the next; `restarts` are the times at which each task was started again.
-    `zero`: every scale begins there.
+    With `zero` every scale begins at 0.
     """
     given = {name for points in tasks.values() for point in points for name in point.values}
     names = sorted(given, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
@@ -123,7 +123,7 @@ def _chart(
     *,
     zero: bool,
 ) -> dict[str, Any]:
-    """Draw a line for each task, with a gap at each restart; return {} if there is nothing to see."""
+    """Draw a line for each task, with a gap at each restart; return {} if there is nothing to draw."""
     most = max(50, _MOST_POINTS // max(1, len(tasks)))
     lines = {task: _lines(points, name, over, most, restarts.get(task, ())) for task, points in tasks.items()}
     xs, ys = ([pair[axis] for parts in lines.values() for part in parts for pair in part] for axis in (0, 1))
@@ -176,7 +176,7 @@ def _share(value: float, low: float, high: float) -> float:
 
 
 def _round(low: float, high: float) -> list[tuple[float, float]]:
-    """Return about five round numbers from low to high, each behind its place."""
+    """Return about five round numbers from low to high, each with its position in percent."""
     if high - low <= _FLAT:
         return [(50.0, low)]
     least = (high - low) / 5

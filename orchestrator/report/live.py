@@ -1,4 +1,4 @@
-"""A page that is served while its run goes on: to browsers of this machine that have its address."""
+"""A page that is served during its run, to browsers on this machine that have its address."""
 
 import base64
 import hashlib
@@ -17,10 +17,10 @@ from typing import Any
 from orchestrator.errors import OrchestrateError, unless_refused
 from orchestrator.report.page import Renewal
 
-_SHARE = 10  # a page is as old as this many drawings take, before it is drawn again
-_YOUNGEST = 1.0  # seconds until then at least
+_SHARE = 10  # a page is drawn again after this many times the duration of drawing it,
+_YOUNGEST = 1.0  # but not within so many seconds
 _PATIENCE = 10.0  # seconds for a browser to write its request
-# Under any other name a page of elsewhere could read ours, once its own name leads to this machine.
+# Under any other name, a foreign page whose name leads to this machine could read ours (DNS rebinding).
 _OURS = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -32,13 +32,13 @@ _HEADERS = {
 
 
 def script() -> Renewal:
-    """Read the script that renews the page; the policy of the page lets nothing else run."""
+    """Read the script that renews the page; the page's policy allows no other script."""
     text = Path(__file__).with_name("live.js").read_text()
     return Renewal(text, "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves one page on loopback, under an address that only who started it knows."""
+    """Serves one page on loopback, under a secret address."""
 
     daemon_threads = True
 
@@ -55,14 +55,14 @@ class PageServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}{self.path}"
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # http.server asks the name service for a name besides
+        socketserver.TCPServer.server_bind(self)  # http.server would also look up a name
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # of a browser that has gone
+        if not isinstance(sys.exception(), OSError):  # the browser has disconnected
             super().handle_error(request, client_address)
 
     def page(self) -> bytes:
-        """Return the page of now, or of a moment ago; raise OrchestrateError where it cannot be read."""
+        """Return the current page, or a recent one; raise OrchestrateError if the run cannot be read."""
         with self._lock:
             began = time.monotonic()
             if began >= self._due:

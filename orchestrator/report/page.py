@@ -1,4 +1,4 @@
-"""A run as one page of HTML: no script, nothing from elsewhere, and every text of a task as text."""
+"""A run as one HTML page without external resources; every text of a task is escaped."""
 
 import re
 import shlex
@@ -30,16 +30,16 @@ from orchestrator.store import RunFolder
 from orchestrator.store.reader import last_lines
 from orchestrator.text import cut, duration, moment, plain, size
 
-# By name each value, and who has it.
+# Each name with its values, and the owners of each value.
 Rows: TypeAlias = list[tuple[str, list[tuple[str, str]]]]
 
 _LONGEST = 4000  # characters of a text
 _LAST = 40  # lines of a log
 _STACKS = 3  # files, the newest
 _MOST_STACKS = 1000  # lines of one
-_MOST_HOSTS = 32  # of which the pairs are drawn
+_MOST_HOSTS = 32  # for which the pairs are drawn
 _MOST_FACTS = 200  # of one report
-# What people call what nobody else may see, beside what `secrets` names.
+# Names that usually belong to secrets, in addition to those in `secrets`.
 _SECRET = re.compile(r"(?i)secret|token|passw|credential|auth|(?:^|_)key(?:$|_)")
 _KEY = re.compile(r"(?i)secret|passw|credential|(?:^|[_-])(?:key|token)$")
 
@@ -48,7 +48,7 @@ class Renewal(NamedTuple):
     """A page that renews itself."""
 
     script: str
-    digest: str  # of it, as a policy has it
+    digest: str  # of the script, as in a Content-Security-Policy
 
 
 def write(text: str, path: Path) -> Path:
@@ -59,7 +59,7 @@ def write(text: str, path: Path) -> Path:
 
 
 def page(folder: RunFolder, now: float, live: Renewal | None = None) -> str:
-    """Read a run, and return its page; raise UsageError where its plan or events cannot be read."""
+    """Read a run and return its page; raise UsageError if its plan or events cannot be read."""
     return draw("page.html", {**_facts(folder, now), "now": now, "live": live})
 
 
@@ -116,7 +116,7 @@ def _facts(folder: RunFolder, now: float) -> dict[str, Any]:
 
 
 def _verdict(story: Story, since: float) -> tuple[str, str, list[str]]:
-    """Return tone, headline and details: how a run ended, as a launch shows it, or what it does now."""
+    """Return tone, headline and details: the outcome of a run, as a launch shows it, or its state."""
     ended = story.view.ended
     if ended is None:
         state = state_of(story.view, kept=story.kept)
@@ -125,13 +125,13 @@ def _verdict(story: Story, since: float) -> tuple[str, str, list[str]]:
     head, *lines = summary(story.view, shown=False)
     well = ended.outcome is Outcome.SUCCEEDED
     tone = "warn" if well and (ended.cause or ended.warnings) else ended.outcome
-    # A table shows how each task ended, and the path of the logs is of this machine alone.
+    # A table shows how each task ended, and the path of the logs is valid on this machine only.
     details = [line for line in lines if not re.match(r"logs: |more: |  [a-z]+/", line)]
     return tone, head.removeprefix(f"run {ended.run} "), details
 
 
 def rows(facts: Iterable[tuple[str, tuple[str, str]]]) -> Rows:
-    """Return by name each value and its owners: a single value if all have the same."""
+    """Return the values of each name, with their owners: a single value if all have the same."""
     return [
         (name, [(value, fold.names(who)) for value, who in grouped(each).items()])
         for name, each in grouped(facts).items()
@@ -139,7 +139,7 @@ def rows(facts: Iterable[tuple[str, tuple[str, str]]]) -> Rows:
 
 
 def parameters(story: Story) -> Rows:
-    """Return the parameters that tasks report, and of the others arguments and variables of the launch."""
+    """Return the parameters that tasks report, and those in the arguments and variables of the launch."""
     plan = story.plan
     reported = stated(story, Last.PARAMS)
     names = {name.replace("-", "_") for name, _ in reported}
@@ -157,7 +157,7 @@ def parameters(story: Story) -> Rows:
 
 
 def stated(story: Story, kind: Last) -> Rows:
-    """Return each fact of this kind that tasks report, by name."""
+    """Return the facts of this kind that tasks report."""
     return rows(
         (name, (value if isinstance(value, str) else msgspec.json.encode(value).decode(), task))
         for task, data in story.statements.get(kind, {}).items()
@@ -166,7 +166,7 @@ def stated(story: Story, kind: Last) -> Rows:
 
 
 def _masked(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Hide the values of parameters that are keys; `max_tokens` and `tokenizer` are none."""
+    """Hide the values of parameters that are keys; `max_tokens` and `tokenizer` are not."""
     return {name: "***" if _KEY.search(name) else value for name, value in data.items()}
 
 

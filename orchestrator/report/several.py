@@ -1,4 +1,4 @@
-"""Several runs as one page: a line of each in every chart, their parameters, and what else differs."""
+"""Several runs on one page: a line for each in every chart, their parameters, and other differences."""
 
 import time
 from collections import Counter
@@ -17,7 +17,7 @@ from orchestrator.report.story import points, read
 from orchestrator.store import RunFolder
 
 _MOST = 12  # differences of one area
-_ELSEWHERE = ("outcome", "files")  # areas that are shown otherwise, or are too long
+_ELSEWHERE = ("outcome", "files")  # areas that have a table of their own, or are too long
 
 
 class _Run(NamedTuple):
@@ -31,7 +31,7 @@ class _Run(NamedTuple):
 
 
 def write(folders: Sequence[RunFolder], to: Path | None = None) -> Path:
-    """Write the page of one or several runs, by default into the first one's folder; return where.
+    """Write the page of one or several runs, by default into the first one's folder; return its path.
 
     Raise UsageError.
     """
@@ -40,7 +40,7 @@ def write(folders: Sequence[RunFolder], to: Path | None = None) -> Path:
 
 
 def page_of(folders: Sequence[RunFolder], now: float, live: Renewal | None = None) -> str:
-    """Read these runs, and return their page; raise UsageError where one cannot be read."""
+    """Read these runs and return their page; raise UsageError if one cannot be read."""
     return _page(folders, now, live) if len(folders) > 1 else page.page(folders[0], now, live)
 
 
@@ -112,7 +112,7 @@ def _parameters(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _differences(facts: Sequence[Facts]) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield what differs between runs: area, name, and the value of each."""
+    """Yield the differences between runs: area, name, and the value of each run."""
     for area, rows in grouped((row.area, row) for row in differences(facts)).items():
         shown = () if area in _ELSEWHERE else rows[:_MOST]
         yield from ((area, name, list(map(written, values))) for _, name, values in shown)

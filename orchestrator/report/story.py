@@ -16,7 +16,7 @@ from orchestrator.store.reader import events_of
 from orchestrator.text import duration
 
 _READ = 8 << 20  # bytes of all logs that are read closely
-# Of what tasks use of a host: how it is called, and its unit.
+# The title and the unit of each measurement of a host.
 _USED = {
     "cpu": ("processors", 1.0),
     "memory": ("memory, GB", 1e9),
@@ -39,12 +39,12 @@ class Story(Struct):
 
     plan: RunPlan
     view: View
-    kept: bool  # its keeper lives on this machine
+    kept: bool  # its keeper runs on this machine
     last: float = 0.0  # event, in seconds since the epoch
     lanes: dict[str, list[Bar]] = {}
     marks: list[tuple[float, str]] = []
     hosts: dict[str, ev.HostDescribed] = {}
-    pairs: dict[tuple[str, str], ev.PairReported] = {}  # the worst one of each two
+    pairs: dict[tuple[str, str], ev.PairReported] = {}  # the worst result of each pair
     starts: dict[str, list[ev.TaskStarted]] = {}  # by task
     restarts: dict[str, list[float]] = {}  # by task, when it was started again
     reported: dict[str, list[Point]] = {}
@@ -110,7 +110,7 @@ def _lane(task: str, attempt: str) -> str:
 
 
 def read(folder: RunFolder) -> Story:
-    """Read the story of a run; raise UsageError where its plan or events cannot be read."""
+    """Read the story of a run; raise UsageError if its plan or events cannot be read."""
     kept, plan, history = folder.has_keeper(), folder.read_plan(), events_of(folder)
     story = Story(plan, replay(history), kept)
     for stamped in history:

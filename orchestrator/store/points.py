@@ -33,16 +33,16 @@ _decode_head = msgspec.json.Decoder(_Head).decode
 
 
 class PointFile:
-    """Thins what tasks report and print, and keeps it: a keeper that takes over goes on where it ended."""
+    """Thins out and stores what tasks report and print; a keeper that takes over continues the file."""
 
     def __init__(self, path: Path, tasks: int, clock: Clock = SYSTEM) -> None:
         self._path, self._thinned, self._clock = path, Thinned(tasks), clock
         self._last: dict[tuple[str, str, bool], TrainingPoint] = {}  # by attempt, task, and whether printed
-        self._waiting: dict[str, TrainingPoint] = {}  # the newest of each task, where it is not on disk
+        self._waiting: dict[str, TrainingPoint] = {}  # the newest of each task, unless it is on disk
         self._shown: dict[str, float] = {}  # when the last one of a task was (monotonic)
         self._buffer, self._lines, self._next, self._most = b"", 0, 0, _SLACK
         data, _ = tail_of(path, _MOST)
-        if data and not data.endswith(b"\n"):  # the half line of a keeper that was killed
+        if data and not data.endswith(b"\n"):  # half a line of a keeper that was killed
             self._buffer = b"\n"
         for point in _points(data):
             self._lines, self._next = self._lines + 1, max(self._next, point.n + 1)
@@ -60,7 +60,7 @@ class PointFile:
     def take(
         self, event: TaskProgressed, attempt: str, at: float, end: int, *, printed: bool
     ) -> list[TrainingPoint]:
-        """Take what a task reported, or printed; return it where it stays, for viewers to see."""
+        """Take what a task reported or printed; return the point if it is kept."""
         values = {"loss": event.loss, "steps_per_second": event.steps_per_second, **event.metrics}
         present = {name: value for name, value in values.items() if value is not None}
         point = TrainingPoint(
@@ -74,7 +74,7 @@ class PointFile:
         return []
 
     def newest(self, task: str, *, now: bool = False) -> list[TrainingPoint]:
-        """Return the newest point of a task that viewers have not seen, at most one a second."""
+        """Return the newest point of a task that is not on disk yet, at most one a second."""
         due = now or self._clock.now() - self._shown.get(task, 0.0) >= _PAUSE
         return self._show(self._waiting[task]) if due and task in self._waiting else []
 
@@ -86,7 +86,7 @@ class PointFile:
         return [point]
 
     def write(self) -> None:
-        """Write what viewers may see to disk; raise OSError if that fails, and nothing is lost."""
+        """Write the new points to disk; raise OSError if that fails, which loses nothing."""
         if not self._buffer:
             return
         if not self._path.exists() or self._lines > self._most:
@@ -108,13 +108,13 @@ class PointFile:
 
 
 class PointReader:
-    """Reads the points of a run; `poll` again for those that came since."""
+    """Reads the points of a run; `poll` again for those that were added since."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset, self._head, self._seen = path, 0, b"", -1
 
     def poll(self) -> list[TrainingPoint]:
-        """Return the points that were not returned before, in their order; [] where none can be read."""
+        """Return the points that were not returned before, in order; [] if none can be read."""
         try:
             fd = open_plain(self._path, os.O_RDONLY)
         except OSError:
@@ -139,7 +139,7 @@ def newest(path: Path) -> list[TrainingPoint]:
 
 
 def _points(data: bytes) -> Iterator[TrainingPoint]:
-    """Yield the points of these lines; whatever is none, the first line too, is left out."""
+    """Yield the points in these lines; other lines, such as the first one, are skipped."""
     for line in data.split(b"\n"):
         try:
             yield _decode(line)

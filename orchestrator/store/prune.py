@@ -32,7 +32,7 @@ class Pruned(Struct, frozen=True):
 def prune(alive: Collection[str], answering: Collection[str], *, older: float, dry: bool) -> Pruned:
     """Remove old run folders, the oldest first.
 
-    `alive` are the runs that live on a node, `asked` the hosts that replied.
+    `alive` are the runs that live on a node, `answering` the hosts that replied.
     """
     base = runs_root()
     measured_runs = [(measure(str(folder.path)), folder) for folder in run_folders(base)]
