@@ -18,6 +18,7 @@ from orchestrator.checks.report import (
     ip_of,
     minor,
     ok,
+    unlike,
 )
 from orchestrator.events import CheckReported, Closed, Level, PairReported
 from orchestrator.frameworks import FRAMEWORKS
@@ -71,13 +72,8 @@ def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:
 
 def _backends(evidence: Evidence) -> Judgements:
     """Compare what the framework was built with, such as CUDA and NCCL, on hosts that report it."""
-    built = {each.name: each.imported.built for each in evidence.reports if each.imported is not None}
-    hosts = grouped((text, name) for name, text in built.items() if text)
-    usual = max(hosts, key=lambda text: len(hosts[text]), default="")
-    for text, names in hosts.items():
-        why = f"{fold(hosts[usual])}: {usual}; tasks with different builds may be incompatible"
-        for name in names:
-            yield name, ok(text) if text == usual else Judgement(Level.WARN, text, why, between=True)
+    built = [(each.imported.built, each.name) for each in evidence.reports if each.imported is not None]
+    return unlike(built, "tasks with different builds may be incompatible", shows=True)
 
 
 def _machines(evidence: Evidence) -> Judgements:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from orchestrator import wire
-from orchestrator.checks.report import Evidence, HostReport, Judgement, Judgements
+from orchestrator.checks.report import Evidence, HostReport, Judgement, Judgements, unlike
 from orchestrator.events import Level
 from orchestrator.model import Role
 from orchestrator.ranges import fold, grouped
@@ -102,12 +102,8 @@ def _kind(report: HostReport) -> str:
 
 
 def alike(evidence: Evidence) -> Judgements:
-    hosts = grouped((kind, report.name) for report in evidence.reports if (kind := _kind(report)))
-    usual = max(hosts, key=lambda kind: len(hosts[kind]), default="")
-    for kind in (kind for kind in hosts if kind != usual):
-        why = f"{fold(hosts[usual])}: {usual}; all tasks run at the slowest one's speed"
-        for name in hosts[kind]:
-            yield name, Judgement(Level.WARN, kind, why, between=True)
+    kinds = ((_kind(report), report.name) for report in evidence.reports)
+    return unlike(kinds, "all tasks run at the slowest one's speed")
 
 
 def changes(

@@ -16,6 +16,7 @@ from orchestrator.config import targets
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import DEFAULT_PYTHON, EnvironmentPlan, FrameworkName, Host, interpreter
+from orchestrator.ranges import fold, grouped
 
 # The distributions under which TensorFlow is installed.
 TENSORFLOW = (
@@ -160,6 +161,19 @@ def each(judge: Callable[[HostReport, Needs], Iterable[Judgement]]) -> Callable[
                 yield report.name, finding
 
     return judge_all
+
+
+def unlike(texts: Iterable[tuple[str, str]], why: str, *, shows: bool = False) -> Judgements:
+    """Warn about hosts whose text differs from that of most hosts; pairs of text and host, "" for no text.
+
+    With `shows` the usual text is reported, too.
+    """
+    hosts = grouped((text, name) for text, name in texts if text)
+    usual = max(hosts, key=lambda text: len(hosts[text]), default="")
+    for text, names in hosts.items():
+        differs = Judgement(Level.WARN, text, f"{fold(hosts[usual])}: {usual}; {why}", between=True)
+        if shows or text != usual:
+            yield from ((name, ok(text) if text == usual else differs) for name in names)
 
 
 def ok(text: str = "ok") -> Judgement:

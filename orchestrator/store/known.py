@@ -50,24 +50,19 @@ def new_run_id(now: float) -> RunId:
 
 def next_run_id(now: float) -> RunId:
     """Return the ID of a new run of this machine: it sorts last, even after its clock was set back."""
-    last = max((folder.run for folder in run_folders(runs_root())), default="")
+    last = next((folder.run for folder in runs()), "")
     made = new_run_id(now)
     with contextlib.suppress(ValueError):  # an id in another form, as another machine's run may have
         return made if made > last else new_run_id(calendar.timegm(time.strptime(last[:15], _STAMP)) + 1)
     return made
 
 
-def runs(root: Path | None = None) -> Iterator[RunFolder]:
+def runs(root: Path | None = None) -> list[RunFolder]:
     """Return every run of this machine, the newest first, including damaged ones.
 
     Raise UsageError if they cannot be listed.
     """
-    yield from sorted(run_folders(root or runs_root()), key=lambda folder: folder.run, reverse=True)
-
-
-def run_folders(base: Path) -> list[RunFolder]:
-    """Return the run folders below a root, complete or not; raise UsageError if that cannot be read."""
-    entries, folders = [], []
+    base, entries, folders = root or runs_root(), list[str](), list[RunFolder]()
     hint = "make it a folder of yours, or set XDG_STATE_HOME to another one"
     what = f"cannot read {base}, where this machine keeps its runs"
     with unless_refused(what, hint), contextlib.suppress(FileNotFoundError):
@@ -75,7 +70,7 @@ def run_folders(base: Path) -> list[RunFolder]:
     for name in entries:
         with contextlib.suppress(NotANameError):  # a folder of the user's
             folders.append(RunFolder(base, RunId(name)))
-    return folders
+    return sorted(folders, key=lambda folder: folder.run, reverse=True)
 
 
 def find(query: str | None, root: Path | None = None) -> RunFolder | None:
@@ -84,7 +79,7 @@ def find(query: str | None, root: Path | None = None) -> RunFolder | None:
     A refused launch is the newest only if no run has started tasks: it must not hide the run that trains.
     Return None if this machine has no such run; raise UsageError if several match.
     """
-    folders = list(runs(root))
+    folders = runs(root)
     if query is not None:
         matches = [folder for folder in folders if matches_run(folder.run, query)]
         folders = matches if len(matches) == 1 else named(query, root)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from orchestrator.errors import OrchestrateError
 from orchestrator.node.disk.removing import measure
 from orchestrator.store.folder import NEW, RunFolder
-from orchestrator.store.known import run_folders, runs_root
+from orchestrator.store.known import runs, runs_root
 from orchestrator.store.standing import over
 
 _FRESH = 10.0  # seconds; a younger one may belong to a launch in progress
@@ -35,7 +35,7 @@ def prune(alive: Collection[str], answering: Collection[str], *, older: float, d
     `alive` are the runs that live on a node, `answering` the hosts that replied.
     """
     base = runs_root()
-    measured_runs = [(measure(str(folder.path)), folder) for folder in run_folders(base)]
+    measured_runs = [(measure(str(folder.path)), folder) for folder in runs(base)]
     total = remaining = sum(measured.size for measured, _ in measured_runs)
     removed: list[str] = []
     unsure: list[str] = []
@@ -64,7 +64,7 @@ def prune(alive: Collection[str], answering: Collection[str], *, older: float, d
 
 def kept() -> frozenset[str]:
     """Return the runs with a keeper on this machine."""
-    return frozenset(folder.run for folder in run_folders(runs_root()) if folder.has_keeper())
+    return frozenset(folder.run for folder in runs(runs_root()) if folder.has_keeper())
 
 
 def _is_over(folder: RunFolder, answering: Collection[str]) -> bool:
