@@ -1,4 +1,4 @@
-"""The supported frameworks as a table, and a task's rank among all tasks of a run. Pure.
+"""The supported frameworks as a table, and the variables that their programs read. Pure.
 
 A new one is a name in model.py, a section here, and a row in the table.
 """
@@ -10,26 +10,9 @@ from typing import TypeVar
 from msgspec import Struct
 
 from orchestrator import orchestrate_rank
-from orchestrator.model import OUTSIDE, FrameworkName, Role
+from orchestrator.model import OUTSIDE, FrameworkName
 
 V = TypeVar("V")
-
-
-class Standing(Struct, frozen=True):
-    """A task's position among all tasks: the numbers that every framework needs under its own names."""
-
-    rank: int
-    peers: tuple[tuple[str, int], ...]  # address and task port of every task, in rank order
-    local_rank: int  # among the tasks of its host
-    local_size: int
-    host_rank: int  # of its host among the hosts
-    hosts: int
-    devices: tuple[str, ...] | None  # on its host; None: unknown
-    role: Role = Role.WORKER
-
-    @property
-    def size(self) -> int:
-        return len(self.peers)
 
 
 class Framework(Struct, frozen=True):
@@ -152,20 +135,17 @@ FRAMEWORKS: Mapping[FrameworkName, Framework] = {
 
 
 def variables(
-    name: FrameworkName, place: Standing, tuner: bool = False, standalone: bool = False
+    name: FrameworkName, place: Mapping[str, str], tuner: bool = False, standalone: bool = False
 ) -> dict[str, str]:
     """Return the variables for a task: our own names, its framework's, and Keras Tuner's.
 
-    `standalone` omits the variables that override torchrun's option of that name.
+    `place` is its position among all tasks (`orchestrate_rank.values`). `standalone` omits the variables that
+    override torchrun's option of that name.
     """
-    local, node = (place.local_rank, place.local_size), (place.host_rank, place.hosts)
-    values = orchestrate_rank.values(place.peers, place.rank, local, node, place.role.value)
-    if place.devices is not None:
-        values["processes"] = str(max(1, len(place.devices)))
     contracts = ("orchestrate", *FRAMEWORKS[name].contracts, *["keras_tuner"] * tuner)
-    chosen = contracts[:1] if place.role in OUTSIDE else contracts
+    chosen = contracts[:1] if place["role"] in OUTSIDE else contracts
     chosen = tuple(contract for contract in chosen if not (standalone and contract == "torchrun"))
-    return orchestrate_rank.of_contracts(chosen, values)
+    return orchestrate_rank.of_contracts(chosen, place)
 
 
 def alone(name: FrameworkName, env: Mapping[str, V]) -> dict[str, V]:

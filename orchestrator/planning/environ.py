@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from orchestrator.errors import UsageError
-from orchestrator.frameworks import FRAMEWORKS, Standing, variables
+from orchestrator.frameworks import FRAMEWORKS, variables
 from orchestrator.model import AutoShard, Data, Recipe, Role
 
 TF_CONFIG = "TF_CONFIG"
@@ -59,13 +59,13 @@ def check(env: Mapping[str, str], secrets: Iterable[str] = ()) -> None:
 
 
 def defaults(
-    *, role: Role, devices: tuple[str, ...] | None, recipe: Recipe, place: Standing, r_python: str | None
+    *, devices: tuple[str, ...] | None, recipe: Recipe, place: Mapping[str, str], r_python: str | None
 ) -> tuple[Default, ...]:
     """Return what a task gets by default.
 
-    `r_python` is the interpreter for an R command.
+    `place` is its position (`orchestrate_rank.values`), `r_python` the interpreter for an R command.
     """
-    several = place.size > 1
+    several = place["size"] != "1"
     chosen = [Default("PYTHONUNBUFFERED", "1", "so that output arrives as it is printed")]
     if FRAMEWORKS[recipe.framework].has_config:
         chosen.append(
@@ -94,8 +94,8 @@ def defaults(
         chosen.append(Default(DEVICES, ",".join(devices), "because of `devices`"))
     elif devices is not None:
         chosen.append(Default(DEVICES, "-1", "because `devices = []`"))
-    elif role not in {Role.CHIEF, Role.WORKER}:
-        note = f"because {role.value} tasks need no GPU; set `devices` for that host to change it"
+    elif place["role"] not in (Role.CHIEF, Role.WORKER):
+        note = f"because {place['role']} tasks need no GPU; set `devices` for that host to change it"
         chosen.append(Default(DEVICES, "-1", note))
     return tuple(chosen)
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator import ranges
+from orchestrator import orchestrate_rank, ranges
 from orchestrator.errors import UsageError
-from orchestrator.frameworks import FRAMEWORKS, Standing
+from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import (
     OUTSIDE,
     Admission,
@@ -288,7 +288,6 @@ def seat(
         argv = resolve(command_of(placed.host, command), placed.host.python)
         full, defaults = env_rules.layer(
             env_rules.defaults(
-                role=placed.task.role,
                 devices=placed.host.devices if FRAMEWORKS[recipe.framework].shows_all else placed.devices,
                 recipe=recipe,
                 place=places[placed.task],
@@ -328,16 +327,19 @@ def _seats(hosts: tuple[Host, ...]) -> Iterator[_Seat]:
             yield _Seat(task, host, host.task_port + place, share)
 
 
-def _places(seats: Sequence[_Seat]) -> Iterator[tuple[TaskId, Standing]]:
-    """Yield each task's rank and peers: workers, chief and ps together; evaluators and services by role."""
+def _places(seats: Sequence[_Seat]) -> Iterator[tuple[TaskId, dict[str, str]]]:
+    """Yield each task's position: workers, chief and ps together; evaluators and services by role."""
     groups = grouped((seat.task.role if seat.task.role in OUTSIDE else Role.WORKER, seat) for seat in seats)
     for among in groups.values():
         peers = tuple((seat.host.address, seat.port) for seat in among)
         hosts = list(dict.fromkeys(seat.host.name for seat in among))
         for rank, seat in enumerate(among):
             host, local_rank = seat.host, seat.port - seat.host.task_port
-            of = local_rank, host.tasks, hosts.index(host.name), len(hosts), host.devices
-            yield seat.task, Standing(rank, peers, *of, seat.task.role)
+            node = hosts.index(host.name), len(hosts)
+            place = orchestrate_rank.values(peers, rank, (local_rank, host.tasks), node, seat.task.role.value)
+            if host.devices is not None:
+                place["processes"] = str(max(1, len(host.devices)))
+            yield seat.task, place
 
 
 def _notes(stood: list[tuple[env_rules.Default, TaskId]], total: int) -> Iterator[str]:

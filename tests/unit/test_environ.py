@@ -12,7 +12,7 @@ from orchestrator import orchestrate_rank
 from orchestrator.cli.main import main
 from orchestrator.errors import UsageError
 from orchestrator.export import common
-from orchestrator.frameworks import FRAMEWORKS, Standing, variables
+from orchestrator.frameworks import FRAMEWORKS, variables
 from orchestrator.model import AutoShard, FrameworkName, Inventory, Job, RunPlan
 from orchestrator.phases.preflight import needs
 from orchestrator.program import choices
@@ -364,8 +364,8 @@ def test_preflight_uses_the_framework_of_the_job_or_program(
 def test_orchestrate_rank_sets_the_same_variables() -> None:
     """orchestrate_rank.py, for Slurm and Kubernetes, is independent, but must use the same names."""
     hosts = [("a", 2222), ("a", 2223), ("[fd00::5]", 2222)]
-    standing = Standing(1, (("a", 2222), ("a", 2223), ("fd00::5", 2222)), 1, 2, 0, 2, None)
-    ours = {key: value for name in FRAMEWORKS for key, value in variables(name, standing, True).items()}
+    place = orchestrate_rank.values((("a", 2222), ("a", 2223), ("fd00::5", 2222)), 1, (1, 2), (0, 2))
+    ours = {key: value for name in FRAMEWORKS for key, value in variables(name, place, True).items()}
     assert orchestrate_rank.of_frameworks(1, hosts) == ours
     plan = make(host("a", "chief"), host("b", tasks=2), host("fd00::5", "ps"), host("d", "evaluator"))
     addresses = [*plan.tasks[0].env["ORCHESTRATE_HOSTS"].split(","), "d:2222"]
