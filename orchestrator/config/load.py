@@ -126,8 +126,15 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report, *, own:
         report.add(
             FILE, name, unknown(name, titles if of_role else {**titles, "role": "[role.NAME]"}, "table")
         )
-    defaults_table = _table(document, "defaults", report) or {}
-    job_table = _table(document, "job", report) or {}
+
+    def read(name: str) -> Read:
+        """Read a table that comes once; without it there are no keys."""
+        table = document.get(name, {})
+        if not isinstance(table, dict):
+            report.add(FILE, name, f"must be one table, {TABLES[name][0]}")
+            table = {}
+        return read_table(table, at(name), report)
+
     tables = document.get("host", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         report.add(FILE, "host", f"must be tables in double brackets, [[host]], not {values.kind(tables)}")
@@ -135,20 +142,22 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report, *, own:
     if not tables and not report:
         what = 'has no [[host]]; write one for each machine, with ssh = "gpu-01" in it'
         report.add(FILE, "", what)
-    defaults = read_table(defaults_table, at("defaults"), report)
+    defaults = read("defaults")
     entries = tuple(
         read_entry(number, table, defaults, report) for number, table in enumerate(tables, start=1)
     )
     _check_names(entries, report)
     _check_roles(entries, report)
-    job = Job(**read_table(job_table, at("job"), report).good)
+    of_job = read("job").good
+    job = Job(**of_job)
     least, trainers = job.min_hosts or 0, sum(not host.spare for entry in entries for host in entry.hosts)
     if least > trainers and all(entry.complete for entry in entries):
         what = f"is {least}, but without spares the run has {count(trainers, 'host')}"
         report.add(at("job"), "min_hosts", what)
-    written = {at("defaults"): defaults_table, at("job"): job_table}
+    written = {at("defaults"): defaults.good, at("job"): of_job}
     written |= {place_of(number, table): table for number, table in enumerate(tables, start=1)}
-    hosts = _of_roles(document, entries, report, own=own)
+    roles = {role: read(f"role.{role}").good for role in Role if f"role.{role}" in document}
+    hosts = _of_roles(roles, entries, report, own=own)
     elsewhere = dict.fromkeys(
         job.secrets, "is listed in `secrets`; remove the value here, it is read from your environment"
     )
@@ -158,31 +167,26 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report, *, own:
         env = table.get("env")
         for name in (name for name in elsewhere if isinstance(env, dict) and name in env):
             report.add(place, f"env.{name}", elsewhere[name])
-    environment = read_env(_table(document, "env", report), hosts, defaults_table, report)
-    data = read_table(_table(document, "data", report) or {}, at("data"), report).good
-    kubernetes = _table(document, "export.kubernetes", report) or {}
-    export = Kubernetes(**read_table(kubernetes, at("export.kubernetes"), report).good)
+    environment = read_env(read("env").good, hosts, defaults.good, report) if "env" in document else None
+    data, export = read("data").good, Kubernetes(**read("export.kubernetes").good)
     return Inventory(hosts, job, source, environment, Data(**data) if data else None, export)
 
 
 def _of_roles(
-    document: Mapping[str, Any], entries: Sequence[HostTable], report: Report, *, own: bool
+    roles: Mapping[Role, Mapping[str, Any]], entries: Sequence[HostTable], report: Report, *, own: bool
 ) -> tuple[Host, ...]:
-    """Return all hosts, with the keys of their roles where their own tables do not have them.
+    """Return all hosts, with the keys of their `roles` where their own tables do not have them.
 
     `own`: the hosts are those of the file, so that a role that none of them has is a mistake.
     """
     given = {host.name: entry.given for entry in entries for host in entry.hosts}
     hosts = tuple(host for entry in entries for host in entry.hosts)
-    for role in Role:
-        place = at(f"role.{role}")
-        table = _table(document, place.table, report)
-        read = read_table(table or {}, place, report).good
+    for role, keys in roles.items():
         those = {host.name for host in hosts if host.role is role and not host.spare}
-        if own and table is not None and not those and all(entry.complete for entry in entries):
-            report.add(place, "", f'applies to no host; write role = "{role}" under a [[host]]')
+        if own and not those and all(entry.complete for entry in entries):
+            report.add(at(f"role.{role}"), "", f'applies to no host; write role = "{role}" under a [[host]]')
         hosts = tuple(
-            replace(host, **{key: value for key, value in read.items() if key not in given[host.name]})
+            replace(host, **{key: value for key, value in keys.items() if key not in given[host.name]})
             if host.name in those
             else host
             for host in hosts
@@ -193,15 +197,6 @@ def _of_roles(
             what = f"{bare.name} is a service and needs a program of its own; "
             report.add(entry.place, "command", what + 'write command = "dispatcher.py"')
     return hosts
-
-
-def _table(document: Mapping[str, Any], name: str, report: Report) -> Mapping[str, Any] | None:
-    """Return the table of that name; None if the file has none, and no keys if it is something else."""
-    value = document.get(name)
-    if value is None or isinstance(value, dict):
-        return value
-    report.add(FILE, name, f"must be one table, {TABLES[name][0]}")
-    return {}
 
 
 # --- [[host]] tables ---
@@ -365,12 +360,9 @@ _GPU = ("tensorflow[and-cuda]",)
 
 
 def read_env(
-    table: Mapping[str, Any] | None, hosts: Sequence[Host], defaults: Mapping[str, Any], report: Report
-) -> Environment | None:
-    """Return the environment for `setup` to create, unless the user has a `python`; None without [env]."""
-    if table is None:
-        return None
-    good = read_table(table, at("env"), report).good
+    good: Mapping[str, Any], hosts: Sequence[Host], defaults: Mapping[str, Any], report: Report
+) -> Environment:
+    """Return the environment for `setup` to create, from the keys of [env]."""
     if "python" in defaults:
         report.add(
             at("defaults"), "python", "contradicts [env], which creates the Python; remove one of the two"
