@@ -140,14 +140,8 @@ def _devices(evidence: Evidence) -> Judgements:
         if report.host.role in (Role.CHIEF, Role.WORKER)
         and len(report.host.devices or ()) <= len(report.facts.gpus)  # the `gpu` check reports missing ones
     }
-    if len({*numbers.values()}) < 2:
-        return
-    usual = Counter(numbers.values()).most_common(1)[0][0]
-    others = fold(name for name, number in numbers.items() if number == usual)
-    for name, number in numbers.items():
-        if number != usual:
-            why = f"{others}: {usual}; unequal numbers are undefined behavior in TensorFlow"
-            yield name, Judgement(Level.WARN, f"{count(number, 'GPU')} per task", why)
+    texts = ((f"{count(number, 'GPU')} per task", name) for name, number in numbers.items())
+    return unlike(texts, "unequal numbers are undefined behavior in TensorFlow")
 
 
 _ADDRESS = "check its `address` in hosts.toml"
