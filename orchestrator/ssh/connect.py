@@ -334,6 +334,7 @@ Wording: TypeAlias = Callable[[E, Target], Problem]
 # The host itself has replied, whatever leads to it.
 _ITS_OWN = {Trouble.AUTH, Trouble.HOSTKEY_UNKNOWN, Trouble.HOSTKEY_CHANGED}
 _HERE = {*(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS), errno.EIO, errno.ENOSPC, errno.EDQUOT}
+_NEEDS = {IncompatiblePeer: "algorithms of its server", LoginRefused: "its login"}  # that OpenSSH may make
 _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
 
 
@@ -351,14 +352,11 @@ def explain(error: BaseException, host: str, target: Target) -> HostError:
     problem = next(matches, unknown)
     way = f" (through {target.jump.alias})" if target.jump and problem.kind not in _ITS_OWN else ""
     hint = problem.hint or f"`{target.by_hand}`"
-    worded = HostError(host, problem.what, kind=problem.kind, why=problem.why + way, hint=hint)
-    match error:
-        case Beyond():
-            return OnlyOpenSSHError(error.needs, worded)
-        case IncompatiblePeer():
-            return OnlyOpenSSHError("algorithms of its server", worded)
-        case LoginRefused():
-            return OnlyOpenSSHError("its login", worded)
+    needs = error.needs if isinstance(error, Beyond) else _NEEDS.get(type(error), "")
+    kind = OnlyOpenSSHError if needs else HostError
+    worded = kind(host, problem.what, kind=problem.kind, why=problem.why + way, hint=hint)
+    if isinstance(worded, OnlyOpenSSHError):
+        worded.needs = needs
     return worded
 
 

@@ -24,9 +24,7 @@ from orchestrator.text import plain
 class OnlyOpenSSHError(HostError):
     """A connection that failed with our own client, and that the installed OpenSSH may make."""
 
-    def __init__(self, needs: str, error: HostError) -> None:
-        super().__init__(error.host, error.what, kind=error.kind, why=error.why, hint=error.hint)
-        self.needs = needs
+    needs = ""  # what only OpenSSH supports
 
 
 _NOT_CONNECTED = 255  # the exit status of ssh itself
