@@ -122,18 +122,18 @@ def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Fin
     scenes = tuple(_scenes(hosts, command, tasks, recipe, facts.programs))
     findings = tuple(dict.fromkeys(finding for scene in scenes for finding in find(scene)))
     if_shared = [finding for scene in scenes for finding in find(replace(scene, one_folder=True))]
-    terminal = request.terminal
-    once = terminal is not None  # somebody at a breakpoint is thinking: hang detection and restarts are off
+    terminal = request.terminal  # somebody at a breakpoint is thinking: no hang detection, no restarts
     # With ps only the chief of worker_entry writes the checkpoints.
     ours = command[-len(CHECKPOINTS) :] == CHECKPOINTS and Role.PS.value in cluster
     backup = job.backup or (CHECKPOINTS[1] if ours else None)
-    most, least = (0, None) if once else (job.max_restarts, job.min_hosts)
+    most, least = (0, None) if terminal else (job.max_restarts, job.min_hosts)
     # It is not known what a user's own command checks: it may be the network.
     when = job.validation or (Revalidate.ALWAYS if job.validate else Revalidate.CHANGED)
     validation = FRAMEWORKS[recipe.framework].validation
     sources = (program.sources for program in facts.programs if program.command == command)
     own = grouped((command_of(host, command), host.name) for host in hosts if host.command or host.args)
     conduct = {name: getattr(job, name) for name in Conduct.__struct_fields__}
+    conduct |= {"hang_timeout": 0.0} if terminal else {}
     made = RunPlan(
         run=facts.run,
         name=request.name,
@@ -165,7 +165,7 @@ def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Fin
         if_shared=tuple(str(finding) for finding in dict.fromkeys(if_shared) if finding not in findings),
         own_paths=dict(pair for program in facts.programs for pair in program.own_paths.items()),
         terminal=terminal,
-        **{**conduct, **({"hang_timeout": 0.0} if once else {})},
+        **conduct,
         spares=tuple(host for host in everywhere if host.spare),
         cwd=facts.cwd,
         environment=facts.environment,
@@ -189,9 +189,7 @@ def _scenes(
         on = {host.name for host in hosts if command_of(host, command) == program.command}
         alike = tuple(task for task in tasks if task.host in on)
         trains = any(task.id.role in (Role.CHIEF, Role.WORKER) for task in alike) or not alike
-        yield Scene(
-            tasks if trains else alike, recipe, program.sources, hiding=program.hiding, script=program.script
-        )
+        yield Scene(tasks if trains else alike, recipe, program)
 
 
 def _recipe(
@@ -216,10 +214,8 @@ def _recipe(
     _check_framework(framework, hosts, command)
     tensorflow = FRAMEWORKS[framework].has_config
     read = [source for program in programs for source in program.sources if not builtin]
-    which = KerasChoice()
-    if tensorflow:
-        ps = any(host.role is Role.PS for host in hosts)
-        which = choose_keras(job.legacy_keras, read, ps=ps)
+    ps = any(host.role is Role.PS for host in hosts)
+    which = choose_keras(job.legacy_keras, read, ps=ps) if tensorflow else KerasChoice()
     recipe = Recipe(
         job_env=job.env,
         env=env,
@@ -338,7 +334,7 @@ def _places(seats: Sequence[_Seat]) -> Iterator[tuple[TaskId, dict[str, str]]]:
             node = hosts.index(host.name), len(hosts)
             place = orchestrate_rank.values(peers, rank, (local_rank, host.tasks), node, seat.task.role.value)
             if host.devices is not None:
-                place["processes"] = str(max(1, len(host.devices)))
+                place["processes"] = str(len(host.devices) or 1)
             yield seat.task, place
 
 

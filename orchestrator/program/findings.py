@@ -60,10 +60,12 @@ class Scene(Struct, frozen=True, dict=True):
 
     tasks: Sequence[TaskSpec]
     recipe: Recipe
-    sources: tuple[SourceFile, ...]  # the program first
+    program: Program
     one_folder: bool = False  # the hosts share a working folder, which only they can report
-    hiding: tuple[SourceFile, ...] = ()  # as returned by `hiding`
-    script: tuple[SourceFile, ...] = ()  # the shell script that runs the program
+
+    @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        return self.program.sources
 
     @cached_property
     def workers(self) -> int:
@@ -87,7 +89,8 @@ class Scene(Struct, frozen=True, dict=True):
 
 def find(scene: Scene) -> tuple[Finding, ...]:
     """Return all findings except those that a comment on their line silences."""
-    files = {source.path: source for source in (*scene.sources, *scene.hiding, *scene.script)}
+    program = scene.program
+    files = {source.path: source for source in (*program.sources, *program.hiding, *program.script)}
     tensorflow = FRAMEWORKS[scene.recipe.framework].has_config
     rules = (_config, _batch, _saving, _hiding, _servers) if tensorflow else (_hiding, _lightning, _meeting)
     findings = dict.fromkeys(finding for rule in rules for finding in rule(scene))
@@ -96,7 +99,7 @@ def find(scene: Scene) -> tuple[Finding, ...]:
 
 def _in_scripts(pattern: re.Pattern[str], scene: Scene) -> Iterator[tuple[re.Match[str], str, int]]:
     """Yield the first match in the shell script that runs the program, its path, and its line."""
-    for script in scene.script:
+    for script in scene.program.script:
         if match := pattern.search(script.text):
             yield match, script.path, script.text.count("\n", 0, match.start()) + 1
 
@@ -224,7 +227,7 @@ def hiding(command: tuple[str, ...], sent: Collection[str], sources: Sequence[So
 
 
 def _hiding(scene: Scene) -> Iterator[Finding]:
-    for source in scene.hiding:
+    for source in scene.program.hiding:
         name = posixpath.basename(source.path).removesuffix(".py")
         yield Finding(
             "O106",

@@ -47,7 +47,7 @@ def scene(files: tuple[SourceFile, ...], roles: tuple[Role, ...], job: Job, task
     made, _ = plan.make(
         LaunchRequest(inventory=Inventory(hosts, job=job), command=("train.py",)), facts(files)
     )
-    return Scene(made.tasks, made.recipe, files)
+    return Scene(made.tasks, made.recipe, Program((), files))
 
 
 def facts(files: tuple[SourceFile, ...]) -> plan.LaunchFacts:
@@ -58,7 +58,7 @@ def of(case: Case) -> Scene:
     sources = (SourceFile("train.py", HEAD + case.text),)
     paths = findings.hiding(("train.py",), {"train.py", case.beside}, sources)
     hiding = tuple(SourceFile(path, case.text) for path in paths)
-    return replace(scene(sources, case.roles, Job(), case.tasks), hiding=hiding)
+    return replace(scene(sources, case.roles, Job(), case.tasks), program=Program((), sources, hiding=hiding))
 
 
 ENV = "os.environ['TF_CONFIG'] = '{}'\n"
@@ -160,7 +160,7 @@ def test_variables_that_a_shell_script_replaces_are_found(text: str, found: tupl
     files = {"run.sh": f"#!/bin/sh\n{text}\npython3 train.py\n".encode(), "train.py": program.encode()}
     project = Code("/project", frozenset(files), files.get, files.__contains__, bool)
     read = read_program(("bash", "run.sh"), project)
-    all_found = findings.find(replace(scene(read.sources, WORKERS, Job()), script=read.script))
+    all_found = findings.find(replace(scene(read.sources, WORKERS, Job()), program=read))
     assert [(one.code, one.line) for one in all_found] == [found] * (found is not None)
 
 
