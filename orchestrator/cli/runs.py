@@ -72,7 +72,7 @@ def _matches(row: RunRow, arguments: argparse.Namespace) -> bool:
     return (
         (arguments.name is None or fnmatchcase(row.plan.name, arguments.name))
         and (not arguments.state or any(is_state(row, state) for state in arguments.state))
-        and (arguments.since is None or row.plan.created >= arguments.since(time.time()))
+        and (arguments.since is None or row.plan.created >= arguments.since)
     )
 
 

@@ -34,8 +34,6 @@ _LOOK_EVERY = 0.5  # seconds between two reads of what they use
 _STALE = 20.0  # seconds after which that is outdated
 _SILENCE, _BLOCK = 2.0, 4096  # seconds without events; bytes without which none can be written
 _PATIENCE = 2  # stop requests without an effect after which the viewer leaves the keeper alone
-
-
 BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines are dropped
 
 
