@@ -90,6 +90,6 @@ def _dry_run(request: LaunchRequest, person: Person, *, as_json: bool) -> int:
         more["findings"] = [finding.as_json() for finding in made.findings]
         facts(json_of({**msgspec.to_builtins(made.plan), **more}))
     else:
-        say(*dry_run(made.plan).removesuffix("\n").split("\n"), *(sent.as_text() if sent else ()))
+        say(*dry_run(made.plan), *(sent.as_text() if sent else ()))
         say(*(("", f"after the run, on this machine: {shlex.join(notification)}") if notification else ()))
     return ExitStatus.OK

@@ -10,12 +10,8 @@ from orchestrator.quoting import shown as quoted
 from orchestrator.text import count, endpoint
 
 
-def dry_run(plan: RunPlan) -> str:
-    """Return the whole plan; each task's TF_CONFIG has its own line, as TensorFlow will read it."""
-    return "\n".join(_lines(plan)) + "\n"
-
-
-def _lines(plan: RunPlan) -> Iterator[str]:
+def dry_run(plan: RunPlan) -> Iterator[str]:
+    """Yield the whole plan; each task's TF_CONFIG has its own line, as TensorFlow will read it."""
     first, *others = [task.env for task in plan.tasks]
     common = {
         name: value
