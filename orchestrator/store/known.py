@@ -57,12 +57,12 @@ def next_run_id(now: float) -> RunId:
     return made
 
 
-def runs(root: Path | None = None) -> list[RunFolder]:
+def runs() -> list[RunFolder]:
     """Return every run of this machine, the newest first, including damaged ones.
 
     Raise UsageError if they cannot be listed.
     """
-    base, entries, folders = root or runs_root(), list[str](), list[RunFolder]()
+    base, entries, folders = runs_root(), list[str](), list[RunFolder]()
     hint = "make it a folder of yours, or set XDG_STATE_HOME to another one"
     what = f"cannot read {base}, where this machine keeps its runs"
     with unless_refused(what, hint), contextlib.suppress(FileNotFoundError):
@@ -73,27 +73,25 @@ def runs(root: Path | None = None) -> list[RunFolder]:
     return sorted(folders, key=lambda folder: folder.run, reverse=True)
 
 
-def find(query: str | None, root: Path | None = None) -> RunFolder | None:
+def find(query: str | None) -> RunFolder | None:
     """Return the run with an id, its start, its last part, or a --name; without one the newest run.
 
     A refused launch is the newest only if no run has started tasks: it must not hide the run that trains.
     Return None if this machine has no such run; raise UsageError if several match.
     """
-    folders = runs(root)
+    folders = runs()
     if query is not None:
         matches = [folder for folder in folders if matches_run(folder.run, query)]
-        folders = matches if len(matches) == 1 else named(query, root)
+        folders = matches if len(matches) == 1 else named(query)
         if not folders and matches:  # `--name 2026` is a name, although many ids begin like that
             raise ambiguous(query, [folder.run for folder in matches])
     return next(filter(in_question, folders), folders[0] if folders else None)
 
 
-def named(
-    name: str, root: Path | None = None, match: Callable[[str, str], bool] = str.__eq__
-) -> list[RunFolder]:
+def named(name: str, match: Callable[[str, str], bool] = str.__eq__) -> list[RunFolder]:
     """Return the runs with a --name, the newest first."""
     matches = []
-    for folder in runs(root):
+    for folder in runs():
         with contextlib.suppress(OrchestrateError):  # an unreadable one has no name
             if match(folder.read_plan().name, name):
                 matches.append(folder)

@@ -35,7 +35,7 @@ def prune(alive: Collection[str], answering: Collection[str], *, older: float, d
     `alive` are the runs that live on a node, `answering` the hosts that replied.
     """
     base = runs_root()
-    measured_runs = [(measure(str(folder.path)), folder) for folder in runs(base)]
+    measured_runs = [(measure(str(folder.path)), folder) for folder in runs()]
     total = remaining = sum(measured.size for measured, _ in measured_runs)
     removed: list[str] = []
     unsure: list[str] = []
@@ -64,7 +64,7 @@ def prune(alive: Collection[str], answering: Collection[str], *, older: float, d
 
 def kept() -> frozenset[str]:
     """Return the runs with a keeper on this machine."""
-    return frozenset(folder.run for folder in runs(runs_root()) if folder.has_keeper())
+    return frozenset(folder.run for folder in runs() if folder.has_keeper())
 
 
 def _is_over(folder: RunFolder, answering: Collection[str]) -> bool:

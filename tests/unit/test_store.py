@@ -148,14 +148,15 @@ def make_run(root: Path, run: str, name: str = "") -> None:
     RunFolder(root, RunId(run)).create(plan_of(run, name))
 
 
-def test_finding_a_run(tmp_path: Path) -> None:
-    assert find(None, tmp_path) is None
+def test_finding_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.store.known.runs_root", lambda: tmp_path)
+    assert find(None) is None
     make_run(tmp_path, "20261121-010203-abcd", "first")
     make_run(tmp_path, "20261121-020304-wxyz")
     make_run(tmp_path, "20261122-020304-abcx", "first")
 
     def found(wanted: str | None) -> str | None:
-        folder = find(wanted, tmp_path)
+        folder = find(wanted)
         return folder.run if folder is not None else None
 
     assert found(None) == "20261122-020304-abcx"

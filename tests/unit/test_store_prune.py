@@ -22,7 +22,8 @@ ENDED = RunEnded("r", Outcome.SUCCEEDED, 0, 1.0, "", "", (), "")
 
 @pytest.fixture(autouse=True)
 def _runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("orchestrator.store.prune.runs_root", lambda: tmp_path)
+    for module in ("prune", "known"):
+        monkeypatch.setattr(f"orchestrator.store.{module}.runs_root", lambda: tmp_path)
 
 
 def made(root: Path, run: str, *, days: float, ended: RunEnded | None = ENDED, size: int = 0) -> RunFolder:
