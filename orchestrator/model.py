@@ -263,7 +263,7 @@ class Kubernetes(Struct, frozen=True):
     """The [export.kubernetes] table: what a cluster needs in addition to the run's plan."""
 
     image: str | None = None  # with Python and the program's packages; None: export is not possible
-    namespace: str | None = None  # None: the default of whoever applies the files
+    namespace: str | None = None  # None: the default of the user who applies the files
     claim: str | None = None  # a PersistentVolumeClaim for what tasks write; None: it ends with its pod
     cpu: str | None = None  # of each pod, in Kubernetes' notation; None: the namespace's defaults
     memory: str | None = None

@@ -323,8 +323,8 @@ def _interface(evidence: Evidence) -> Judgements:
             yield report.name, Judgement(Level.WARN, f"{len(names)} networks", why, hint)
 
 
-# No output if nobody can be asked; otherwise the name, and its addresses. Where no name server replies, this
-# takes 10 s or more.
+# Prints the name and its addresses; nothing without getent. Without a reply of a name server this takes 10 s
+# or more.
 _OWN_NAME = 'command -v getent >/dev/null || exit; uname -n; getent ahosts "$(uname -n)"; :'
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

@@ -43,7 +43,7 @@ class Needs(Struct, frozen=True):
     legacy_keras: bool  # TF_USE_LEGACY_KERAS is set: tf_keras is required
     framework: FrameworkName = FrameworkName.TENSORFLOW
     r: bool = False  # the job is an R script: R and reticulate are required
-    environment: EnvironmentPlan | None = None  # created by [env]: nobody should install into it by hand
+    environment: EnvironmentPlan | None = None  # created by [env]: nothing is installed by hand
     helpers: frozenset[str] = frozenset()  # hosts that run only a service that is not Python
 
     def of(self, host: str) -> Needs:

@@ -65,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
         machines, silent = survey(fleet, {host.name: host.address for host in hosts.values()})
     bad |= silent
     notes = {name: f"skipped: {name} {error.what}" for name, error in bad.items()}
-    # All of it or nothing. It names what is executed, so nobody else may write it.
+    # All of it or nothing. It contains commands, so no other user may write it.
     with unless_refused(f"cannot write {file}", "name a file in another folder with --to"):
         write_atomically(file, text(hosts, machines, notes, ssh_config).encode(), mode=0o644)
     say(*_described(machines), f"{file}: {count(len(hosts), 'host')}")

@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.attach is not None and not arguments.dry_run:
         size, kind = os.get_terminal_size(), os.environ.get("TERM", "xterm")
         terminal = Terminal(arguments.attach, size.lines, size.columns, kind)
-    other_ports = arguments.other_ports or arguments.hosts == SLURM  # defaults that nobody chose
+    other_ports = arguments.other_ports or arguments.hosts == SLURM  # the ports there are defaults
     request = request_of(LaunchRequest, arguments, person, terminal=terminal, other_ports=other_ports)
     if arguments.dry_run:
         return _dry_run(request, person, as_json=arguments.json)

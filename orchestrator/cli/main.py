@@ -30,7 +30,7 @@ def run() -> NoReturn:
     except KeyboardInterrupt:
         status = int(ExitStatus.INTERRUPTED)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one would change the status
-    for stream in (sys.stdout, sys.stderr):  # what remains, if anybody reads it
+    for stream in (sys.stdout, sys.stderr):  # the remaining output, if it has a reader
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     if (programs := sys.modules.get("orchestrator.processes")) is not None:
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         return status
     except KeyboardInterrupt:
         return int(ExitStatus.INTERRUPTED)
-    except BrokenPipeError:  # nobody reads our output any more, which `run` handles
+    except BrokenPipeError:  # our output has no reader any more, which `run` handles
         return int(ExitStatus.OK)
     except Exception as error:
         if debug:

@@ -1,4 +1,4 @@
-"""`orchestrate runs`: the runs that this machine knows, the newest at the bottom."""
+"""`orchestrate runs`: the runs recorded on this machine, the newest at the bottom."""
 
 import argparse
 import time

@@ -295,7 +295,7 @@ _IDENTITY: Mapping[str, Callable[[str], Any]] = {
 
 
 def _addresses(logins: tuple[targets.Destination, ...], place: Place, report: Report) -> tuple[str, ...]:
-    """Return how the other tasks reach a host if only `ssh` says anything about it."""
+    """Return how the other tasks reach hosts for which only `ssh` is given."""
     if any(login.host == LOCAL for login in logins):
         what = 'is needed with ssh = "local"; write "127.0.0.1" if every host is this machine'
         report.add(place, "address", what)
@@ -311,7 +311,7 @@ def _addresses(logins: tuple[targets.Destination, ...], place: Place, report: Re
 
 
 def _check_names(entries: tuple[HostTable, ...], report: Report) -> None:
-    """Every host needs its own name; preflight, which knows the machines, compares ports."""
+    """Check that each host has its own name; preflight, which examines the machines, compares ports."""
     taken: dict[str, str] = {}
     for entry in entries:
         names = [host.name for host in entry.hosts]

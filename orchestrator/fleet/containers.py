@@ -178,7 +178,7 @@ _GPUS = {
         " `sudo apt install nvidia-container-toolkit`"
     ),
 }
-# What an engine says (docker 20 to 28, podman 3 to 5), the error, and its fix.
+# The output of an engine (docker 20 to 28, podman 3 to 5), the error, and its fix.
 _TROUBLES = (
     (
         r"permission denied.*docker.*sock|docker.*sock.*permission denied",

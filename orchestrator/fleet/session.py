@@ -163,7 +163,7 @@ class Session:
         try:
             channel.send(b"".join((bootstrap.payload(settings), *requests)))
         except HostError:
-            pass  # the end of its output says why
+            pass  # the end of its output shows the reason
         except OSError as error:  # our own code cannot be read
             settle(self._greeted, error=error)
 
@@ -275,7 +275,7 @@ class Session:
 
     @property
     def error(self) -> HostError | None:
-        """Return why it has ended; None while it goes on."""
+        """Return why the session has ended; None while it is open."""
         return None if self._ended is None else self._ended()
 
     def _read(self, channel: Channel, beat: float, ahead: Sequence[Request[Any]]) -> None:

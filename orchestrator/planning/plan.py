@@ -122,7 +122,7 @@ def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Fin
     scenes = tuple(_scenes(hosts, command, tasks, recipe, facts.programs))
     findings = tuple(dict.fromkeys(finding for scene in scenes for finding in find(scene)))
     if_shared = [finding for scene in scenes for finding in find(replace(scene, one_folder=True))]
-    terminal = request.terminal  # somebody at a breakpoint is thinking: no hang detection, no restarts
+    terminal = request.terminal  # a task at a breakpoint is silent: no hang detection, no restarts
     # With ps only the chief of worker_entry writes the checkpoints.
     ours = command[-len(CHECKPOINTS) :] == CHECKPOINTS and Role.PS.value in cluster
     backup = job.backup or (CHECKPOINTS[1] if ours else None)

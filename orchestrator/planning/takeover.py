@@ -50,7 +50,7 @@ class RunReport(Struct, frozen=True):
     host: str
     plan: RunPlan
     authentic: bool  # the plan was written by a holder of our key
-    begun: bool = True  # a task of it was started there, or somebody keeps it
+    begun: bool = True  # a task of it was started there, or it has a keeper
 
 
 class KnownRun(Struct, frozen=True):
@@ -130,7 +130,7 @@ def check(plan: RunPlan) -> None:
 
 
 def adopt(run: KnownRun, inventory: Inventory, answering: Collection[str]) -> RunPlan:
-    """Return the plan of a run that is taken over, on hosts of the inventory, reached as the inventory says.
+    """Return the plan of a run that is taken over, on hosts of the inventory, reached as described there.
 
     `answering` are the hosts that replied. Raise UsageError if the inventory lacks a host of the plan,
     ClusterError if the hosts contradict each other.

@@ -171,7 +171,7 @@ def _connect_agent(address: str) -> SharedAgent | None:
         return None
 
 
-# --- before the fan-out: what only the user knows is asked once, one question at a time ---
+# --- before the fan-out: the user is prompted once for each passphrase ---
 
 
 def prepare(

@@ -79,7 +79,7 @@ def command(host: Host, *options: str, masters: Path | None = None) -> list[str]
 
 
 def client(host: Host, masters: Path | None = None) -> list[str]:
-    """Return the ssh command to which a command line is appended; it asks nothing. Raise HostError."""
+    """Return the ssh command to which a command line is appended; it never prompts. Raise HostError."""
     options = ("BatchMode=yes", "ControlMaster=no", *resolve(host).overridden)
     return command(host, *(word for option in options for word in ("-o", option)), masters=masters)
 
@@ -115,7 +115,7 @@ def open_masters(hosts: Sequence[Host], tell: Callable[[str], None]) -> Path | N
             tell(f"waiting for the login of {fold(slow)}")
         asking = [host for host in hosts if answers[host.name].result()]
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C nobody waits for their logins
+        pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C their logins are abandoned
     if not asking:
         return None
     folder = Path(tempfile.mkdtemp(prefix="orchestrate-"))

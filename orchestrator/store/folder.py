@@ -1,4 +1,4 @@
-"""One object that knows every path in a run's folder and every operation on it."""
+"""A run's folder: every path in it, and every operation on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that this machine knows, by name, and what else it keeps between commands."""
+"""Runs that are recorded on this machine, and its other state between commands."""
 
 import calendar
 import contextlib

@@ -97,7 +97,7 @@ class MirrorFile:
             os.ftruncate(self._fd, self.size)
 
     def _is_cut(self) -> bool:
-        """Return True if somebody has truncated or removed the file, for example to make room."""
+        """Return True if the file was truncated or removed, for example to make room."""
         status = os.fstat(self._fd)
         return status.st_size < self.size or (not status.st_nlink and self.path.parent.is_dir())
 

@@ -83,7 +83,7 @@ def _is_over(folder: RunFolder, answering: Collection[str]) -> bool:
 
 
 def _remove(folder: RunFolder) -> bool:
-    """Remove it while holding the keeper's lock; return False if somebody has just become its keeper."""
+    """Remove it while holding the keeper's lock; return False if it has just got a keeper."""
     lock = folder.take_lock()
     if lock is None:
         return False

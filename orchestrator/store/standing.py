@@ -46,7 +46,7 @@ def in_question(folder: RunFolder) -> bool:
         # Its keeper may have been killed before it recorded the tasks that it started.
         lost = view.phase and view.phase.phase is Phase.LAUNCH and not view.ended
         return view.launched or bool(lost) or folder.has_keeper()
-    except OrchestrateError:  # damaged: whoever reads it sees the error
+    except OrchestrateError:  # damaged: reading it reports the error
         return True
 
 

@@ -34,7 +34,7 @@ MOST_FILES = 100_000  # the most that one message to a node can list
 MOST_BYTES = 10 * 1000**3  # of code: each host receives all of it from this machine
 MOST_DIFF = 256 << 10  # characters of a diff that are stored
 OURS = ".orchestrateignore"
-# System folders; running there means that somebody forgot to change to a project.
+# System folders: a launch from one was probably meant for a project folder.
 _SYSTEM = (
     "/ /bin /boot /dev /etc /home /lib /lib64 /opt /proc /root /run /sbin /srv /sys /tmp /usr /var /var/tmp"
 )
@@ -117,7 +117,7 @@ def _git(folder: Path, *arguments: str) -> bytes | None:
         ["git", "-C", str(folder), *arguments],
         capture_output=True,
         check=False,
-        env={**environment, "LC_ALL": "C"},  # what it says is read
+        env={**environment, "LC_ALL": "C"},  # its messages are parsed
         stdin=subprocess.DEVNULL,
     )
     words_of_git = done.stderr.decode("utf-8", "replace").strip()

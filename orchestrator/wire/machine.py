@@ -318,7 +318,7 @@ class InQueue(Reply):
 
 
 class JoinQueue(Request[InQueue]):
-    """Wait in the queue since then, and with `go` take the machine if nobody is ahead."""
+    """Wait in the queue since then, and with `go` take the machine if no run is ahead."""
 
     run: str
     owner: str

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from orchestrator.clock import SYSTEM
 from orchestrator.events import Event, TaskExited, TaskStarted
 from orchestrator.model import Order
 from orchestrator.store import RunFolder
@@ -38,7 +39,8 @@ class Screen:
         self._log: Path | None = None  # while the task runs
         self._shown = 0  # bytes of it
 
-    def heed(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
+        """Take over the terminal when the task starts, and give it back when it ends."""
         if isinstance(event, TaskStarted) and event.task == self._task:
             self._log = self._folder.log(event.attempt, self._task)
             self.take()
@@ -48,8 +50,6 @@ class Screen:
 
     def take(self) -> None:
         """Take over the terminal if the task runs."""
-        from orchestrator.clock import SYSTEM
-
         if self._log is None or self._before:
             return
         self._before = termios.tcgetattr(0)
@@ -63,7 +63,7 @@ class Screen:
         self._thread = SYSTEM.start("screen", self._serve)
 
     def give_back(self) -> None:
-        """Show the rest, and restore the terminal. Idempotent."""
+        """Show the remaining output and restore the terminal. Idempotent."""
         if not self._before:
             return
         self._over.set()

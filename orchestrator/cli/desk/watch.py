@@ -52,7 +52,7 @@ class Interrupts:
         # Before a job's time limit, if requested: `#SBATCH --signal=B:USR1@120`.
         of_slurm = (signal.SIGUSR1,) if "SLURM_JOB_ID" in os.environ else ()
         for number in (signal.SIGINT, signal.SIGTERM, *of_slurm):
-            self._before[number] = signal.signal(number, self._came)
+            self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,7 +64,7 @@ class Interrupts:
         if self.count:
             receive(self.count)
 
-    def _came(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
         if self._receive is not None:
             self._receive(self.count)
@@ -133,7 +133,7 @@ class _Watch(Struct):
     stop: Order | None  # what was requested of the run before
     terminal: Screen | None = None
     _status: int = ExitStatus.BUG
-    _shown: bool = True  # somebody sees what is drawn
+    _shown: bool = True  # the output has a reader
     _full: str = ""  # why the output could not be written
     _left: Stamped | None = None
     _stopped: bool = False  # by any user
@@ -166,7 +166,7 @@ class _Watch(Struct):
 
     @property
     def leave(self) -> bool:
-        """Return True if the user wants to leave."""
+        """Return True if the user is leaving."""
         detached = self.terminal is not None and self.terminal.left
         return detached or self.interrupts.count > (_PATIENCE if self.owned else 0)
 
@@ -176,13 +176,13 @@ class _Watch(Struct):
                 self._take(stamped)
             else:
                 self._display(self.renderer.tick)
-                self._look_at_disk()
+                self._check_disk()
                 if self.renderer.has_board:
                     self._measure()
             if self.reader.ended:
                 continue
             if self.leave or (stamped is None and not self._shown and not self.stopping):
-                self._say_that_it_goes_on()
+                self._report_leaving()
                 return ExitStatus.INTERRUPTED if self.leave else ExitStatus.OK
         if self._left is not None and not self.reader.ended:
             self._display(self.renderer.handle, self._left)
@@ -210,7 +210,7 @@ class _Watch(Struct):
         self._shown = False
 
     def _display(self, act: Callable[..., None], *what: Stamped) -> None:
-        """Let the renderer act while somebody sees it; raise errors with other causes."""
+        """Let the renderer act while its output has a reader; raise errors with other causes."""
         if not self._shown:
             return
         try:
@@ -234,7 +234,7 @@ class _Watch(Struct):
             if vitals is not None and time.time() - vitals.at < _STALE:
                 self.renderer.measured(vitals)
 
-    def _look_at_disk(self) -> None:
+    def _check_disk(self) -> None:
         """Report once that events find no room: the keeper waits for it, and nothing would be shown."""
         if not self._room or time.monotonic() - self._last < _SILENCE:
             return
@@ -255,10 +255,10 @@ class _Watch(Struct):
         elif isinstance(event, RunEnded):
             self._status = event.status
         elif self.terminal is not None:
-            self.terminal.heed(event)
+            self.terminal.handle(event)
         self._display(self.renderer.handle, stamped)
 
-    def _say_that_it_goes_on(self) -> None:
+    def _report_leaving(self) -> None:
         self._close()  # the display first: otherwise its removal would erase our lines
         run = self.folder.run
         notice = f"run {run} continues; orchestrate stop {run} ends it"
