@@ -4,11 +4,13 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import PurePosixPath
+from typing import TypeAlias
 
 SHELLS = frozenset(["bash", "sh", "dash", "zsh", "ksh", "fish", "csh", "tcsh"])
 OPERATORS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "&>", "2>&1", "|&"])
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 PYTHON = re.compile(r"python[\d.]*$")
+Read: TypeAlias = Callable[[str], str | None]  # a text of the project; None if there is none
 _SHELL = (".sh", ".bash")
 SCRIPTS = (".py", ".R", ".r", *_SHELL)
 # Programs that run the rest of their arguments, as in `conda run -n tf python train.py`.
@@ -160,7 +162,7 @@ def folders(text: str) -> tuple[str, ...]:
     return ("", *(f"{path.rstrip('/')}/" for path in _ENTERED.findall(shell_code(text))))
 
 
-def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:
+def shell_text(command: tuple[str, ...], read: Read) -> str:
     """Return the text for a shell in `bash -c '...'`, `bash run.sh` or `make`, and of scripts it runs."""
     text = _started_text(command, read)
     called = {
@@ -169,7 +171,7 @@ def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> s
     return "\n".join(filter(None, (text, *map(read, sorted(called)))))
 
 
-def _started_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:
+def _started_text(command: tuple[str, ...], read: Read) -> str:
     command = unwrapped(command)
     if command and PurePosixPath(command[0]).name == "make":
         text = read("Makefile") or ""

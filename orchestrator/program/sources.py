@@ -6,19 +6,18 @@ import re
 import tokenize
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TypeAlias
 
 from msgspec import Struct
 
 from orchestrator.program import invocation
+from orchestrator.program.invocation import Read
 
 MOST = 200  # files
 SRC = "src/"  # where many projects keep their packages, which are on PYTHONPATH or installed
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
 _BY_NAME = frozenset({"import_module", "__import__"})
-Read: TypeAlias = Callable[[str], str | None]
 
 
 def decoded(data: bytes) -> str:

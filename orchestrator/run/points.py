@@ -25,10 +25,8 @@ class TrainingPoint(Struct, frozen=True, omit_defaults=True):
 
     @property
     def event(self) -> TaskProgressed:
-        others = {
-            name: value for name, value in self.values.items() if name not in ("loss", "steps_per_second")
-        }
-        loss, pace = (self.values.get(name) for name in ("loss", "steps_per_second"))
+        others = dict(self.values)
+        loss, pace = others.pop("loss", None), others.pop("steps_per_second", None)
         return TaskProgressed(self.task, self.step, loss, pace, self.diverged, others)
 
 
