@@ -7,7 +7,6 @@ instead: made printable and cut to length.
 import json
 import re
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from functools import cache
 from typing import (
     Annotated,
@@ -44,14 +43,10 @@ Digest: TypeAlias = Annotated[str, Meta(max_length=128, pattern=r"\A[0-9a-f]+\Z"
 Folder: TypeAlias = Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00]*\Z")]  # for that node alone
 
 
-class _Shown(StrEnum):
-    LINE = "line"
-    LINES = "lines"
-
-
-Words: TypeAlias = Annotated[str, Meta(extra={_Shown.LINE: 1000})]  # of any kind, for users
-Lines: TypeAlias = Annotated[str, Meta(extra={_Shown.LINES: 20_000})]
-Dump: TypeAlias = Annotated[str, Meta(extra={_Shown.LINES: 2**20})]
+# Text for users, with the arguments of `printable`.
+Words: TypeAlias = Annotated[str, Meta(extra={"limit": 1000})]
+Lines: TypeAlias = Annotated[str, Meta(extra={"limit": 20_000, "lines": True})]
+Dump: TypeAlias = Annotated[str, Meta(extra={"limit": 2**20, "lines": True})]
 
 
 @dataclass_transform(frozen_default=True)
@@ -59,9 +54,9 @@ class Reply(Struct, frozen=True):
     """A node's reply; its text is printable and bounded as soon as it is decoded."""
 
     def __post_init__(self) -> None:
-        for name, lines, limit in _shown(type(self)):
+        for name, bounds in _shown(type(self)):
             value = getattr(self, name)
-            msgspec.structs.force_setattr(self, name, _mended(value, limit, lines=lines))
+            msgspec.structs.force_setattr(self, name, _printable(value, bounds))
 
 
 def printable(text: str, limit: int = 1000, *, lines: bool = False) -> str:
@@ -70,34 +65,28 @@ def printable(text: str, limit: int = 1000, *, lines: bool = False) -> str:
     return "\n".join(map(plain, text.split("\n"))) if lines else plain(text)
 
 
-def _mended(value: Any, limit: int, *, lines: bool) -> Any:
+def _printable(value: Any, bounds: dict[str, Any]) -> Any:
     match value:
         case str():
-            return printable(value, limit, lines=lines)
+            return printable(value, **bounds)
         case tuple():
-            return tuple(_mended(item, limit, lines=lines) for item in value)
+            return tuple(_printable(item, bounds) for item in value)
         case dict():
-            return {
-                _mended(key, limit, lines=lines): _mended(item, limit, lines=lines)
-                for key, item in value.items()
-            }
+            return {_printable(key, bounds): _printable(item, bounds) for key, item in value.items()}
     return value
 
 
 @cache
-def _shown(reply: type[Reply]) -> tuple[tuple[str, bool, int], ...]:
-    """Return the fields with text for users: name, whether it has several lines, its maximum length."""
-    return tuple(
-        (name, shown is _Shown.LINES, limit)
-        for name, hint in get_type_hints(reply, include_extras=True).items()
-        for shown, limit in _marks(hint)
-    )
+def _shown(reply: type[Reply]) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Return the fields with text for users, and its bounds."""
+    hints = get_type_hints(reply, include_extras=True)
+    return tuple((name, bounds) for name, hint in hints.items() for bounds in _marks(hint))
 
 
-def _marks(hint: Any) -> Iterator[tuple[Any, int]]:
+def _marks(hint: Any) -> Iterator[dict[str, Any]]:
     for mark in get_args(hint):
         if isinstance(mark, Meta):
-            yield from (mark.extra or {}).items()
+            yield from [mark.extra] if mark.extra else []
         else:
             yield from _marks(mark)
 
