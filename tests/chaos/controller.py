@@ -29,7 +29,6 @@ class Controller:
 
     folder: Path
     timings: Mapping[str, float] = field(default_factory=dict)
-    clocked: bool = False  # its processes have their own clock, which `jump` sets
     _count: int = 0
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -60,27 +59,10 @@ class Controller:
                     "XDG_CONFIG_HOME": str(self.state),
                     "PYTHONPATH": str(ROOT),
                     VARIABLE: json.dumps(dict(self.timings)),
-                    **self._clock(),
                 },
             )
         self._started.append(process)
         return process
-
-    def jump(self, seconds: int) -> None:
-        """Set the wall clock of everything started here forward or back."""
-        new = self.folder / "clock.new"
-        new.write_text(str(seconds))
-        new.replace(self.folder / "clock")
-
-    def _clock(self) -> dict[str, str]:
-        if not self.clocked:
-            return {}
-        if not (self.folder / "clock").exists():
-            self.jump(0)
-        return {
-            "PYTHONPATH": f"{Path(__file__).parent / 'clock'}:{ROOT}",
-            "ORCHESTRATE_CHAOS_CLOCK": str(self.folder / "clock"),
-        }
 
     def text(self, process: subprocess.Popen[bytes]) -> str:
         number = self._started.index(process) + 1

@@ -29,7 +29,6 @@ class Ending:
 
 
 OK = Ending(0, "succeeded", "$")
-STOPPED = Ending(130, "stopped", "stopped by the user$")
 
 
 def failed(cause: str, task: str = "{task}", kind: str = "") -> Ending:
@@ -57,10 +56,6 @@ FALLS_SILENT = by(r"stopped answering, according to worker/\d+ on node\d", kind=
 TRAINING: dict[str, tuple[Ending, ...]] = {
     "none": (OK,),
     "task-kill": (by("was killed by SIGKILL", "signal"),),
-    "task-stop": (FALLS_SILENT,),
-    "task-hang": (STOPPED,),
-    "folder-gone": (by("is lost.*: its folder on this machine was removed", "lost"),),
-    "task-exit": (by(r"exited with 1 after .*: ValueError: told to fail$", "exception"),),
     # Until its first victim's memory is freed, the kernel may also kill the supervisor.
     "oom": (by("ran out of memory(?: after .*)?: the kernel killed (?:it|a process)", "out-of-memory"),),
     "supervisor-kill": (by("is lost.*: its supervisor was killed by signal 9", "lost"),),
@@ -90,10 +85,6 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     ),
     "keeper-cut": (OK,),
     "disk-full": (OK,),
-    "controller-full": (OK,),
-    "clock-jump": (OK,),
-    "stop": (STOPPED,),
-    "stop-now": (STOPPED,),
     "spare-stop": (OK,),
     "spare-cut": (OK,),
     "spare-gone": (OK,),
@@ -104,14 +95,8 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     "too-few": (FALLS_SILENT, HOST_LOST),
     "spare-away": (OK,),
     "fewer-away": (OK,),
-    "check-none": (OK,),
-    "check-sshd": (OK,),
     "check-stop": (),
     "check-cut": (),
-    "check-keeper": (),
-    "check-viewer": (OK,),
-    "check-both": (),
-    "sync-full": (OK,),
 }
 
 # Results of a fault before the tasks run; it may also strike them once they do.
@@ -125,17 +110,12 @@ EARLY: dict[str, tuple[Ending, ...]] = {
     "node-restart": (*NEVER, OK),
     "link-cut-long": NEVER,
     "disk-full": NEVER,
-    "check-sshd": CHECKED,
     "check-stop": CHECKED,
     "check-cut": CHECKED,
-    "check-keeper": (KEEPERLESS,),
-    "check-both": (KEEPERLESS,),
-    "sync-full": CHECKED,
 }
 
 # The same for a fault in the local validation or later.
 VALIDATING: dict[str, tuple[Ending, ...]] = {
-    "check-sshd": (),
     "check-stop": (UNTRIED,),
     "check-cut": (UNTRIED,),
 }

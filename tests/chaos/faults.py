@@ -7,7 +7,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -16,10 +15,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tests.chaos.controller import Controller
-from tests.chaos.machine import Machine, Process, fill
+from tests.chaos.machine import Machine, Process
 
 STUB_EATS = signal.SIGUSR1
-STUB_RAISES = signal.SIGUSR2
 _ROOM = 24 << 20  # bytes of free memory in a container once its limit is lowered
 _LIMIT = "4g"  # as in docker-compose.yml
 _FIND = 5.0  # seconds within which the target must appear
@@ -85,16 +83,6 @@ class TaskKilled(Fault):
         return struck
 
 
-class TaskStopped(TaskKilled):
-    """The task hangs: alive, but silent."""
-
-    number = signal.SIGSTOP
-
-
-class TaskRaises(TaskKilled):
-    number = STUB_RAISES
-
-
 class SupervisorKilled(TaskKilled):
     def processes(self) -> list[Process]:
         return self.scene.victim.supervisors(self.scene.run)
@@ -147,18 +135,6 @@ def _memory(machine: Machine) -> int:
 def _number(path: str) -> int:
     with open(path) as file:  # noqa: PTH123
         return int(file.read())
-
-
-class FolderRemoved(Fault):
-    """Someone deletes the run from the node's state folder while the task runs."""
-
-    def strike(self) -> bool:
-        victim = self.scene.victim
-        folder = victim.inside(f"{victim.state}/runs/{self.scene.run}")
-        if not folder.is_dir():
-            return False
-        shutil.rmtree(folder, ignore_errors=True)  # the supervisor may be writing into it
-        return True
 
 
 class KeeperKilled(Fault):
@@ -301,49 +277,6 @@ class NodeDiskFull(Fault):
         self.scene.victim.empty()
 
 
-class ControllerDiskFull(Fault):
-    """The disk of the runs' folders."""
-
-    def strike(self) -> bool:
-        fill(self.scene.controller.state)
-        return True
-
-    def heal(self) -> None:
-        (self.scene.controller.state / "filler").unlink(missing_ok=True)
-
-
-class ClockJumped(Fault):
-    """Sets the controller's wall clock an hour forward or back; its monotonic clock is unaffected."""
-
-    def strike(self) -> bool:
-        back = int(self.scene.victim.name[-1]) % 2
-        self.scene.controller.jump(-3600 if back else 3600)
-        return True
-
-
-# --- users ---
-
-
-@dataclass
-class StopAsked(Fault):
-    """`orchestrate stop`, at any moment."""
-
-    words: ClassVar[tuple[str, ...]] = ("stop",)
-    asked: subprocess.Popen[bytes] | None = None
-
-    def strike(self) -> bool:
-        self.asked = self.scene.controller.start(self.words[0], self.scene.run, *self.words[1:])
-        return True
-
-    def heal(self) -> None:
-        if self.asked is not None:
-            self.asked.wait(120)
-
-
-class KillAsked(StopAsked):
-    words = ("stop", "--now")
-
-
 # --- a permanently lost host, and the run's options ---
 
 
@@ -361,42 +294,12 @@ class SpareGone(Stopped):
         super().heal()
 
 
-# --- during preflight ---
-
-
-class CheckViewerKilled(Fault):
-    """Kills the viewer: `orchestrate tail` then shows the rest."""
-
-    def strike(self) -> bool:
-        scene = self.scene
-        scene.viewer.kill()
-        scene.viewer.wait()
-        struck = not scene.over()
-        self.between()
-        scene.viewer = scene.controller.start("tail", scene.run)
-        return struck
-
-    def between(self) -> None:
-        pass
-
-
-class CheckBothKilled(CheckViewerKilled):
-    """Kills viewer and keeper, as when the launching machine reboots."""
-
-    def between(self) -> None:
-        KeeperKilled(self.scene).strike()
-
-
 # A fault's name also determines how a round uses it: tests/chaos/rounds.py.
 BY_NAME: dict[str, type[Fault]] = {
     "task-kill": TaskKilled,
-    "task-stop": TaskStopped,
-    "task-hang": TaskStopped,  # without heartbeats: all tasks hang with it
-    "task-exit": TaskRaises,
     "oom": OutOfMemory,
     "supervisor-kill": SupervisorKilled,
     "guard-kill": GuardKilled,
-    "folder-gone": FolderRemoved,
     "agent-kill": AgentKilled,
     "sshd-kill": SshdKilled,
     "keeper-kill": KeeperKilled,
@@ -414,10 +317,6 @@ BY_NAME: dict[str, type[Fault]] = {
     "split-long": Split,
     "keeper-cut": KeeperCut,
     "disk-full": NodeDiskFull,
-    "controller-full": ControllerDiskFull,
-    "clock-jump": ClockJumped,
-    "stop": StopAsked,
-    "stop-now": KillAsked,
     "none": Fault,
     "spare-stop": Stopped,
     "spare-cut": LinkCut,
@@ -429,12 +328,6 @@ BY_NAME: dict[str, type[Fault]] = {
     "too-few": Stopped,  # the run may continue with fewer hosts, but not with so few
     "spare-away": Fault,  # powered off before the launch, by the round
     "fewer-away": Fault,
-    "check-none": Fault,
-    "check-sshd": SshdKilled,
     "check-stop": Stopped,
     "check-cut": LinkCut,
-    "check-keeper": KeeperKilled,
-    "check-viewer": CheckViewerKilled,
-    "check-both": CheckBothKilled,
-    "sync-full": NodeDiskFull,  # the disk with the code, too
 }

@@ -39,13 +39,9 @@ class Kind:
 
 KINDS = {
     "task-kill": Kind(moments=_TASK, on_tensorflow=True, restarts=True),
-    "task-stop": Kind(moments=_TASK, heartbeat=2.0, restarts=True),
-    "task-hang": Kind(moments=("train",), heartbeat=0.0),
-    "task-exit": Kind(moments=("train",), restarts=True),
     "oom": Kind(moments=("train",), restarts=True),
     "supervisor-kill": Kind(moments=_TASK, on_tensorflow=True, restarts=True),
     "guard-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
-    "folder-gone": Kind(moments=("train",), restarts=True),
     "agent-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
     "sshd-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
     "keeper-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
@@ -63,10 +59,6 @@ KINDS = {
     "split-long": Kind(_TASK, heartbeat=5.0),  # rules for all machines take a while
     "keeper-cut": Kind(seconds=(0.5, 6.0), early=(0.3, 1.5), steps=_SURVIVES),
     "disk-full": Kind(moments=("stage", "launch", "start", "train", "train"), steps=_SURVIVES),
-    "controller-full": Kind(seconds=(0.5, 4.0), steps=_SURVIVES),
-    "clock-jump": Kind(steps=_SURVIVES),
-    "stop": Kind(on_tensorflow=True),
-    "stop-now": Kind(),
     "none": Kind(moments=("train",), steps=60, on_tensorflow=True),
     "spare-stop": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, examined=0.5),
     "spare-cut": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, examined=0.5),
@@ -78,14 +70,8 @@ KINDS = {
     "too-few": Kind(_TASK, heartbeat=2.0, always=True, fewer=0),
     "spare-away": Kind(_AWAY, steps=_SURVIVES, always=True, spare=True, examined=0.5),
     "fewer-away": Kind(_AWAY, steps=_SURVIVES, always=True, fewer=1),
-    "check-none": Kind(_CHECKS, steps=60, examined=1.0),
-    "check-sshd": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
     "check-stop": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
     "check-cut": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
-    "check-keeper": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
-    "check-viewer": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
-    "check-both": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
-    "sync-full": Kind(("connect", "stage", "stage"), steps=60, examined=1.0),
 }
 
 

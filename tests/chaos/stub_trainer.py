@@ -5,7 +5,7 @@
 Reads TF_CONFIG (without one it trains alone), binds its port, meets its peers, and then makes steps in
 which all wait for all. Once they have met it ignores TERM. A peer whose socket closes ends it with
 UnavailableError; one that is silent for longer than the heartbeat does too, and with `--heartbeat 0` it
-waits forever. SIGUSR1: it eats memory. SIGUSR2: it raises.
+waits forever. SIGUSR1: it eats memory.
 
 With a checkpoint folder each task saves every tenth step, and all resume after the last step that all of them
 have. Progress goes to ORCHESTRATE_REPORT as worker_entry's does. Standard library only.
@@ -293,10 +293,6 @@ def eat() -> None:
         time.sleep(0.001)
 
 
-def told_to_fail(*_: object) -> None:
-    raise ValueError("told to fail")
-
-
 def babble(step: int, chance: random.Random) -> None:
     """Output of every shape: whole lines, redraws, half lines, bytes that are no UTF-8."""
     out = sys.stdout.buffer
@@ -320,7 +316,6 @@ def main() -> None:
     print(f"worker {me} of {len(addresses)}, attempt {ATTEMPT}", flush=True)
 
     signal.signal(signal.SIGUSR1, lambda *_: eat())
-    signal.signal(signal.SIGUSR2, told_to_fail)
     report, checkpoint = Report(), Checkpoint(options.checkpoint_dir, f"worker-{me}")
     gang = Gang(addresses, me, checkpoint.load(), options.heartbeat)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

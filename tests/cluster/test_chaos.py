@@ -19,12 +19,10 @@ if TYPE_CHECKING:
 # Faults that need separate machines, networks, or kernels; tests/ssh has one of each other kind.
 ROUNDS = (
     ("oom", 1),
-    ("folder-gone", 1),
     ("split-long", 1),
     ("spare-rejoin", 1),
     ("node-restart", 2),
     ("pair-cut", 1),
-    ("check-both", 2),
 )
 
 
