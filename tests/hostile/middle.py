@@ -4,12 +4,13 @@ The changes are Python code in a file next to the program, which a test writes b
 removes afterwards: without the file the host is honest.
 """
 
+import shlex
 import sys
 from pathlib import Path
 
-from tests.local.liar import head
-
 ROOT = Path(__file__).parents[2]
+# Valid in sh and Python: the path of this Python may have spaces.
+_HEAD = f"#!/bin/sh\n'''exec' {shlex.join([sys.executable, '-ISu'])} \"$0\" \"$@\"\n' '''\n"
 
 _PROGRAM = '''import os, sys
 PYTHON, LIE, CANARY = {python!r}, {lie!r}, {canary!r}
@@ -145,7 +146,7 @@ class Middle:
         self.path = path
         self._lie = path.with_name(f"{path.name}.lie")
         path.write_text(
-            head("-ISu")
+            _HEAD
             + _PROGRAM.format(python=sys.executable, lie=str(self._lie), root=str(ROOT), canary=str(canary))
         )
         path.chmod(0o755)
