@@ -115,10 +115,7 @@ EARLY: dict[str, tuple[Ending, ...]] = {
 }
 
 # The same for a fault in the local validation or later.
-VALIDATING: dict[str, tuple[Ending, ...]] = {
-    "check-stop": (UNTRIED,),
-    "check-cut": (UNTRIED,),
-}
+VALIDATING: dict[str, tuple[Ending, ...]] = {"check-stop": (UNTRIED,), "check-cut": (UNTRIED,)}
 
 
 def endings(round_: Round, *, struck: bool) -> tuple[Ending, ...]:

@@ -13,12 +13,7 @@ PATIENCE = 10.0  # seconds within which agents and guards must exit
 
 
 def check(
-    run: str,
-    controller: Controller,
-    machines: Mapping[str, Machine],
-    *,
-    killed: bool,
-    cut: float = 0.0,
+    run: str, controller: Controller, machines: Mapping[str, Machine], *, killed: bool, cut: float = 0.0
 ) -> list[str]:
     """Check all invariants; a `killed` keeper may leave phases open; `cut` is how long a link was cut."""
     events = controller.events(run)

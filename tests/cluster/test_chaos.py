@@ -17,13 +17,7 @@ if TYPE_CHECKING:
     from tests.cluster.machines import Cluster
 
 # Faults that need separate machines, networks, or kernels; tests/ssh has one of each other kind.
-ROUNDS = (
-    ("oom", 1),
-    ("split-long", 1),
-    ("spare-rejoin", 1),
-    ("node-restart", 2),
-    ("pair-cut", 1),
-)
+ROUNDS = (("oom", 1), ("split-long", 1), ("spare-rejoin", 1), ("node-restart", 2), ("pair-cut", 1))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="faults are made as root on the Docker host")

@@ -200,6 +200,7 @@ FRAMES: dict[str, list[Frame]] = {
         ("state", b"", {"state": final(gap(63_009))}),
     ],
     "clock": [("state", b"", {"state": AN_HOUR_LATER})],
+    "restarted": [("state", b"", {"state": {**final(), "state": "lost", "restarted": True}})],
 }
 
 

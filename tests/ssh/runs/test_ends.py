@@ -4,7 +4,6 @@ import os
 import signal
 
 import pytest
-from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, until
@@ -73,13 +72,3 @@ def test_a_killed_task_ends_the_others_and_is_named(desk: Desk) -> None:
     assert (stopped["by"], stopped["grace"]) == ("failure", 2.0)
     assert desk.ended_after(task, run) < 15.0  # from failure_grace; after a user's stop they have 30 s
     desk.nothing_is_left(run)
-
-
-def test_a_task_that_cannot_start_stops_the_started_ones(desk: Desk) -> None:
-    first, second = desk.cluster.hosts
-    desk.script("t.py", STUBBORN)
-    desk.write_hosts([first, replace(second, python="/no/such/python")])
-    viewer = desk.launch("--", "t.py").ended(ExitStatus.RUN_FAILED)
-    assert second.name in viewer.stdout + viewer.stderr
-    assert "/no/such/python" in viewer.stdout + viewer.stderr
-    desk.nothing_is_left(desk.run_id())

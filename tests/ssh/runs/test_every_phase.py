@@ -1,4 +1,4 @@
-"""SIGTERM, a killed keeper, or a killed viewer in phases that run processes: nothing is left behind.
+"""SIGTERM, or a killed viewer and keeper, in phases that run processes: nothing is left behind.
 
 tests/sim covers the same, and a double Ctrl-C, at every moment of the phases in between.
 """
@@ -103,20 +103,11 @@ def in_validate(desk: Desk) -> Iterator[Held]:
     yield Held(desk, ("--skip-preflight", "--", "true"), False, there)
 
 
-@contextmanager
-def in_follow(desk: Desk) -> Iterator[Held]:
-    """Tasks that ignore TERM, with child processes of every kind."""
-    desk.write_hosts(desk.cluster.hosts, job=JOB)
-    desk.script("t.py", FAMILY)
-    yield Held(desk, ("--", "t.py"), True, lambda run: desk.families_are_up(run, 2))
-
-
 PHASES = {
     "connect": in_connect,
     "preflight": in_preflight,
     "data": in_data,
     "validate": in_validate,
-    "follow": in_follow,
 }
 
 
@@ -137,18 +128,6 @@ def test_a_stop_request_ends_the_run(held: Held) -> None:
     desk = held.desk
     viewer, run = held.launch()
     viewer.signal(signal.SIGTERM)
-    assert viewer.wait(BOUND) == ExitStatus.INTERRUPTED, viewer.stderr
-    ended(desk, run, "stopped")
-
-
-@pytest.mark.parametrize("held", ["follow"], indirect=True)
-def test_a_killed_keeper_is_replaced_by_its_viewer(held: Held) -> None:
-    desk = held.desk
-    viewer, run = held.launch()
-    os.kill(desk.keeper(run), signal.SIGKILL)
-    until("another one took over", lambda: desk.named("RunAdopted", run))
-    until("it goes on", lambda: desk.named("PhaseStarted", run)[-1]["phase"] == "follow")
-    viewer.signal(signal.SIGINT)
     assert viewer.wait(BOUND) == ExitStatus.INTERRUPTED, viewer.stderr
     ended(desk, run, "stopped")
 

@@ -1,16 +1,13 @@
 """Killed agents, hanging hosts, and lost hosts."""
 
-import json
 import os
 import random
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
-from tests.ssh.runs.test_keeper import counting
+from tests.ssh.runs.desk import FAMILY, Desk, until
 
 
 @contextmanager
@@ -97,40 +94,6 @@ def test_a_host_that_returns_for_the_final_check_is_stopped_too(desk: Desk) -> N
     (ended,) = desk.named("RunEnded", run)
     assert ended["unproven"] == []
     desk.nothing_is_left(run)
-
-
-# --- the node on its own ---
-
-
-def with_a_dead_machine(desk: Desk) -> tuple[Viewer, str]:
-    """Launch a run, and kill everything on its second host, including sshd."""
-    viewer, run = desk.begin(*counting(desk))
-    viewer.shows("line 5")
-    desk.kill_sshd(desk.cluster.servers[1])
-    kill_all(desk.machinery_of(run, desk.cluster.hosts[1]))
-    until("its tasks are gone", lambda: not desk.task_pids(run, "worker/1"))
-    return viewer, run
-
-
-def test_a_rebooted_machine_is_the_root_cause(desk: Desk) -> None:
-    """Simulated on one machine: all processes of one host die, and its state is from an earlier boot."""
-    viewer, run = with_a_dead_machine(desk)
-    host = desk.cluster.hosts[1]
-    state = Path(host.state or "") / "runs" / run / "attempts" / "1" / "worker-1" / "state.json"
-    known = json.loads(state.read_text())
-    state.write_text(json.dumps({**known, "incarnation": "another boot/1/1"}))
-    desk.start_sshd(desk.cluster.servers[1])
-    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
-    (ended,) = desk.named("RunEnded", run)
-    assert (ended["kind"], ended["cause_task"], ended["cause_host"]) == ("rebooted", "worker/1", host.name)
-    assert f"error: {host.name}: the machine or its container was restarted, and " in viewer.stderr
-    assert f"`journalctl -b -1` on {host.name}" in viewer.stderr
-    status = desk.start("status", run)
-    status.wait()
-    assert ended["cause"] in status.stdout
-    listed = desk.start("runs")
-    listed.wait()
-    assert "failed: rebooted" in listed.stdout
 
 
 # --- no byte is lost ---

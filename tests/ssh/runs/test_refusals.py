@@ -11,17 +11,12 @@ from msgspec.structs import replace
 
 from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
-from orchestrator.rehearsal import cluster as sshd
 from tests.folders import mounted
 from tests.ssh.runs.desk import HOSTILE, Desk
 
 JOB = '[job]\ncommand = ["true"]\n'
 
 Spoil: TypeAlias = Callable[[Desk, ExitStack], object]
-
-
-def edit_ssh_config(desk: Desk, stack: ExitStack, old: str, new: str) -> None:
-    change(desk.cluster.ssh_config, stack, lambda text: text.replace(old, new))
 
 
 def change(path: Path, stack: ExitStack, edit: Callable[[str], str]) -> None:
@@ -33,18 +28,6 @@ def change(path: Path, stack: ExitStack, edit: Callable[[str], str]) -> None:
 
 def unknown_key(desk: Desk, stack: ExitStack) -> None:
     change(desk.cluster.known_hosts, stack, lambda _: "")
-
-
-def wrong_key(desk: Desk, stack: ExitStack) -> None:
-    stranger = desk.folder / "stranger"
-    sshd.write_key(stranger)
-    edit_ssh_config(desk, stack, f'"{desk.cluster.identity}"', f'"{stranger}"')
-
-
-def closed_port(desk: Desk, stack: ExitStack) -> None:
-    (port,) = sshd.free_ports(1)
-    for server in desk.cluster.servers:
-        edit_ssh_config(desk, stack, f"Port {server.port}\n", f"Port {port}\n")
 
 
 def every(desk: Desk, **changes: str) -> None:
@@ -80,8 +63,6 @@ def state_of_somebody_else(desk: Desk, _: ExitStack) -> None:
 REFUSED: Mapping[str, tuple[Spoil, list[str]]] = {
     "unknown host key": (unknown_key, ["presented an unknown host key", "accept-new"]),
     "wrong user": (wrong_user, ["rehearsal-[01-02] refused the login", 'for user "nobody-of-that-name"']),
-    "wrong key": (wrong_key, ["rehearsal-[01-02] refused the login", "stranger"]),
-    "closed port": (closed_port, ["refused the connection", "Connection refused"]),
     "no python": (no_python, ["rehearsal-[01-02] have no /no/such/python", "agent_python"]),
     "old python": (
         says("orchestrate: the agent needs Python 3.8 or newer; /usr/bin/python3 is 3.6.8", 1),
