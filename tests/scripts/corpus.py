@@ -42,7 +42,6 @@ ALL = {
     "float16 with Keras 3": Launched(_TWO, ("loss_scale.py",), below=0.54),
     "moving statistics of Keras 3": Launched(_TWO, ("moving_statistics.py",), 0.278573),
     "two devices for each task of Keras 3": Launched(_TWO, ("two_devices.py",), 0.038427),
-    "no strategy": Launched(_ONE, ("no_strategy.py",), LOSS),
     # Shapes of programs
     "the tutorial": Launched(_FOUR, ("tutorial.py",), 1.019342, below=2.0),
     "absl, a custom loop": Launched(_TWO, ("absl_flags.py", "--lr=0.1"), LOSS),
@@ -75,7 +74,6 @@ ALL = {
     "callbacks and .keras of Keras 3": Launched(_TWO, ("callbacks_keras3.py",), LOSS),
     "five formats": Launched(_TWO, ("formats.py",), LOSS),
     # Other tasks
-    "parameter servers": Launched(_SERVED, ("servers.py",), below=0.6),
     "a coordinator": Launched(_SERVED, ("coordinator.py",), below=0.4),
     "a creator of data": Launched(_SERVED, ("ps_creator.py",), below=0.5, env=_FOLDER),
     "sessions of servers": Launched(_SERVED, ("ps_sessions.py",), below=0.4, env=_FOLDER),
