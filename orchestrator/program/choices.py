@@ -68,7 +68,7 @@ def choose_framework(
     if "keras" in modules:
         for name, framework in FRAMEWORKS.items():
             if backend == name is not FrameworkName.TENSORFLOW:
-                apart = name is FrameworkName.TORCH and not any(map(framework.spreads.search, sources))
+                apart = name is FrameworkName.TORCH and not any(map(framework.spreads.search, texts))
                 return name, f"{BACKEND} is {backend}{_APART * apart}"
         shown.setdefault(FrameworkName.TENSORFLOW, "keras")
     trains = [name for name in shown if any(map(FRAMEWORKS[name].spreads.search, texts))]
