@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias, TypedDict, Unpack
 
-from msgspec import Struct
-
 from orchestrator.errors import ClusterError, HostError, OrchestrateError, RunError, UsageError, worded
 from orchestrator.events import Event, RunEnded, RunLeft, Stamped
 from orchestrator.model import Inventory, Order
@@ -24,6 +22,7 @@ from orchestrator.requests import ExecRequest, LaunchRequest, PreflightRequest, 
 from orchestrator.store import RunFolder, RunReader
 from orchestrator.store.standing import over, standing
 from orchestrator.text import plain
+from orchestrator.value import Value
 from orchestrator.verbs import Caller, inventory, pull, stacks, stop
 from orchestrator.verbs import exec as exec_verb
 from orchestrator.verbs import launch as launch_verb
@@ -149,7 +148,7 @@ def execute(command: Sequence[StrPath], **hosts: Unpack[Hosts]) -> dict[str, Hos
     return exec_verb.execute(request, program)
 
 
-class RunHandle(Struct, frozen=True):
+class RunHandle(Value):
     """Handle to a live or finished run. Dropping it does not affect the run."""
 
     _folder: RunFolder

@@ -6,13 +6,14 @@ Every consumer matches on the class and ends with `assert_never`.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated, Any, TypeAlias, dataclass_transform
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, field
 
 from orchestrator.names import AttemptName
 from orchestrator.text import READING, json_of, json_safe
+from orchestrator.value import Value
 
 # `$` alone accepts a final newline, and other languages that read the event schema have no \Z.
 TaskName: TypeAlias = Annotated[
@@ -89,8 +90,7 @@ class Loss(StrEnum):
     UNSTARTED = "unstarted"
 
 
-@dataclass_transform(frozen_default=True)
-class _Fact(Struct, frozen=True, tag_field="event", tag=True):
+class _Fact(Value, tag_field="event", tag=True):
     """Base class of all events."""
 
 
@@ -294,7 +294,7 @@ class TaskProgressed(_Fact):
     loss: float | None
     steps_per_second: float | None
     diverged: str = ""  # "nan" or "inf" if the loss is not a number
-    metrics: dict[str, float] = {}  # the other metrics by name: val_loss, accuracy, f1
+    metrics: dict[str, float] = field(default_factory=dict)  # the others by name: val_loss, f1
 
 
 class Last(StrEnum):
@@ -493,7 +493,7 @@ Event: TypeAlias = (
 _FAR = 1e15  # seconds
 
 
-class Stamped(Struct, frozen=True):
+class Stamped(Value):
     """An event and the time when the controller received it (seconds since the epoch)."""
 
     at: Annotated[float, Meta(ge=-_FAR, le=_FAR)]

@@ -7,15 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import TypeVar
 
-from msgspec import Struct
-
 from orchestrator import orchestrate_rank
 from orchestrator.model import OUTSIDE, FrameworkName
+from orchestrator.value import Value
 
 V = TypeVar("V")
 
 
-class Framework(Struct, frozen=True):
+class Framework(Value):
     title: str
     imports: frozenset[str] = frozenset()  # modules whose import shows it
     # Names in a program that trains on several tasks with it, for programs that import several frameworks;

@@ -7,10 +7,10 @@ import zlib
 from collections.abc import Mapping
 from enum import StrEnum
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator import quoting
+from orchestrator.value import Value
 
 
 class Role(StrEnum):
@@ -54,7 +54,7 @@ class Engine(StrEnum):
 MAX_PORT = 65535
 
 
-class TaskId(Struct, frozen=True, order=True):
+class TaskId(Value, order=True):
     """One task of a run: type and index, as in TF_CONFIG; written `worker/1`."""
 
     role: Role
@@ -77,7 +77,7 @@ class TaskId(Struct, frozen=True, order=True):
         return cls(Role(role), int(index))
 
 
-class Host(Struct, frozen=True):
+class Host(Value):
     """An entry of hosts.toml with every default filled in."""
 
     name: str
@@ -171,7 +171,7 @@ class AutoShard(StrEnum):
     OFF = "off"  # TensorFlow's choice
 
 
-class Conduct(Struct, frozen=True, kw_only=True):
+class Conduct(Value, kw_only=True):
     """Settings of [job] for how tasks run and end, copied unchanged into the run's plan."""
 
     secrets: tuple[str, ...] = ()  # names of variables in the launch's environment; values are never stored
@@ -185,7 +185,7 @@ class Conduct(Struct, frozen=True, kw_only=True):
     keep_warm: float = 0.0  # seconds after a run in which its imports stay in memory for the next launch
 
 
-class Job(Conduct, frozen=True, kw_only=True):
+class Job(Conduct, kw_only=True):
     """The [job] table: what runs on every host."""
 
     command: tuple[str, ...] = ()  # empty: worker_entry
@@ -215,7 +215,7 @@ class Via(StrEnum):
     CONTROLLER = "controller"  # wheels that the controller downloads once and sends
 
 
-class Environment(Struct, frozen=True):
+class Environment(Value):
     """The [env] table: the Python environment that `setup` creates on every host."""
 
     requirements: str | None = None  # a requirements file, a lock or a pyproject.toml on this machine
@@ -226,7 +226,7 @@ class Environment(Struct, frozen=True):
     via: Via = Via.AUTO
 
 
-class EnvironmentPlan(Struct, frozen=True):
+class EnvironmentPlan(Value):
     """How to create the environment of a run's hosts, in later attempts too."""
 
     name: str  # the hash of its lock: <workdir>/envs/<name>
@@ -250,7 +250,7 @@ def in_environment(host: Host, plan: EnvironmentPlan) -> Host:
     return replace(host, python=interpreter(host, plan)) if host.python == DEFAULT_PYTHON else host
 
 
-class Data(Struct, frozen=True):
+class Data(Value):
     """The [data] table: what tasks read, and where it is on this machine."""
 
     sets: tuple[str, ...] = ()  # of tensorflow-datasets: "mnist", "my_dataset:1.0.0"
@@ -259,7 +259,7 @@ class Data(Struct, frozen=True):
     tfds_dir: str | None = None  # the folder of prepared data sets; None: tensorflow-datasets' default
 
 
-class Kubernetes(Struct, frozen=True):
+class Kubernetes(Value):
     """The [export.kubernetes] table: what a cluster needs in addition to the run's plan."""
 
     image: str | None = None  # with Python and the program's packages; None: export is not possible
@@ -269,7 +269,7 @@ class Kubernetes(Struct, frozen=True):
     memory: str | None = None
 
 
-class Inventory(Struct, frozen=True):
+class Inventory(Value):
     hosts: tuple[Host, ...]
     job: Job = Job()
     source: str = "hosts.toml"
@@ -285,7 +285,7 @@ class Completion(StrEnum):
     CHIEF = "chief"  # the chief exited with 0; the others are then stopped, which is a success
 
 
-class TaskSpec(Struct, frozen=True):
+class TaskSpec(Value):
     """One task as data, ready to be sent to a node."""
 
     id: TaskId
@@ -296,7 +296,7 @@ class TaskSpec(Struct, frozen=True):
     setup: str | None = None
 
 
-class Terminal(Struct, frozen=True):
+class Terminal(Value):
     """The terminal of a task: its size, and its type as in TERM."""
 
     task: TaskId
@@ -305,7 +305,7 @@ class Terminal(Struct, frozen=True):
     kind: str
 
 
-class Recipe(Struct, frozen=True):
+class Recipe(Value):
     """Everything about a run's tasks that does not depend on their hosts."""
 
     job_env: Mapping[str, str] = {}
@@ -321,7 +321,7 @@ class Recipe(Struct, frozen=True):
     setup: str | None = None
 
 
-class Restarts(Struct, frozen=True):
+class Restarts(Value):
     """Rules for restarts after a failed attempt."""
 
     most: int = 0  # attempts after the first one
@@ -330,7 +330,7 @@ class Restarts(Struct, frozen=True):
     backup: str | None = None
 
 
-class Admission(Struct, frozen=True):
+class Admission(Value):
     """Steps for a host before tasks start on it, in the first attempt or when it joins a later one."""
 
     preflight: bool = True
@@ -341,7 +341,7 @@ class Admission(Struct, frozen=True):
     wait: bool = False  # waits in the queue for hosts that other runs use
 
 
-class Resumed(Struct, frozen=True):
+class Resumed(Value):
     """The run that another one continues."""
 
     run: str  # whose working folders are used: the first of all that were continued
@@ -350,14 +350,14 @@ class Resumed(Struct, frozen=True):
     trees: tuple[str, ...] = ()  # digests of the code that ran there
 
 
-class Preparing(Struct, frozen=True):
+class Preparing(Value):
     """Requirements of an attempt before its tasks may start; a new keeper needs them too."""
 
     leader: str = ""  # hosted the first task when tasks last started, so it has the newest backup
     stands_in: Mapping[str, str] = {}  # host, not examined yet -> the host it replaces
 
 
-class Preset(Struct, frozen=True):
+class Preset(Value):
     """A variable that a program sets before its imports."""
 
     name: str
@@ -365,7 +365,7 @@ class Preset(Struct, frozen=True):
     default: bool = False  # only where it is not set
 
 
-class EarlyImports(Struct, frozen=True):
+class EarlyImports(Value):
     """Modules that a program imports first, in its order; `a/b` is `from a import b`."""
 
     imports: tuple[str, ...] = ()
@@ -373,7 +373,7 @@ class EarlyImports(Struct, frozen=True):
     why: str = ""  # there are none
 
 
-class RunPlan(Conduct, frozen=True, kw_only=True):
+class RunPlan(Conduct, kw_only=True):
     """Everything about a run that may be stored and shown; a later attempt may need another plan."""
 
     run: str  # id

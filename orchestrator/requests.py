@@ -9,6 +9,7 @@ from msgspec import Struct
 from orchestrator.errors import UsageError
 from orchestrator.model import Inventory, Job, Revalidate, Terminal
 from orchestrator.text import READING
+from orchestrator.value import Value
 
 _NAME = 100  # characters at most
 MOST = 999_999  # for any count
@@ -16,7 +17,7 @@ LONGEST = 365 * 86_400.0  # seconds
 _T = TypeVar("_T", bound=Struct)
 
 
-class Selection(Struct, frozen=True):
+class Selection(Value):
     """The hosts to use, as `--hosts`, `--only` and `--exclude` select them."""
 
     hosts: str | None = None
@@ -24,7 +25,7 @@ class Selection(Struct, frozen=True):
     exclude: str | None = None
 
 
-class LaunchRequest(Struct, frozen=True, kw_only=True):
+class LaunchRequest(Value, kw_only=True):
     """A launch. None means that [job] decides."""
 
     inventory: Inventory
@@ -82,14 +83,14 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self.inventory.job, **changes)
 
 
-class PreflightRequest(Struct, frozen=True):
+class PreflightRequest(Value):
     """A check of every host, and of every pair of hosts or, above 128 hosts, a sample of them."""
 
     inventory: Inventory
     all_pairs: bool = False  # whatever the number of hosts
 
 
-class ExecRequest(Struct, frozen=True):
+class ExecRequest(Value):
     """One command on all hosts, without a run."""
 
     inventory: Inventory
@@ -102,7 +103,7 @@ class ExecRequest(Struct, frozen=True):
         check_texts(self.command)
 
 
-class PullRequest(Struct, frozen=True):
+class PullRequest(Value):
     """Files that a run's tasks wrote."""
 
     paths: tuple[str, ...] = ()  # none: everything they wrote
@@ -116,7 +117,7 @@ class PullRequest(Struct, frozen=True):
             raise UsageError("all hosts and one host cannot be combined", hint="omit one")
 
 
-class PushRequest(Struct, frozen=True):
+class PushRequest(Value):
     """Data to copy from this machine to every host."""
 
     inventory: Inventory
@@ -124,14 +125,14 @@ class PushRequest(Struct, frozen=True):
     limit: float | None = None  # bytes per second; None: no limit
 
 
-class SetupRequest(Struct, frozen=True):
+class SetupRequest(Value):
     """The environment of [env] on every host."""
 
     inventory: Inventory
     upgrade: bool = False  # resolve the packages again
 
 
-class TensorboardRequest(Struct, frozen=True):
+class TensorboardRequest(Value):
     """A local TensorBoard that follows a run."""
 
     source: str | None = None  # a task or host; None: all
@@ -139,7 +140,7 @@ class TensorboardRequest(Struct, frozen=True):
     port: int = 0  # local; 0: a free port
 
 
-class CleanRequest(Struct, frozen=True):
+class CleanRequest(Value):
     """Removing what ended runs left on the hosts."""
 
     inventory: Inventory
@@ -148,7 +149,7 @@ class CleanRequest(Struct, frozen=True):
     dry_run: bool = False
 
 
-class ExportRequest(Struct, frozen=True):
+class ExportRequest(Value):
     """A launch as files for an engine that starts tasks itself."""
 
     launch: LaunchRequest

@@ -7,13 +7,12 @@ import socket
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from orchestrator import processes
 from orchestrator.errors import HostError, Trouble, UsageError
 from orchestrator.model import Host
 from orchestrator.orchestrate_rank import expand, per_node
 from orchestrator.text import plain
+from orchestrator.value import Value
 
 # Variables of the job, not of the current step or batch script: srun would treat those as its options
 # (SLURM_GPUS_PER_TASK limits a step to one GPU, SLURM_MEM_PER_CPU conflicts with --mem).
@@ -37,7 +36,7 @@ _FIRST_PORT, _PLACES = 20_000, 187  # below the ports that systems assign by the
 _ROOM = 64  # task ports of one job on a node
 
 
-class Fate(Struct, frozen=True):
+class Fate(Value):
     """The state of a job: why it ended ("" while it runs), and why nodes of it are gone, by node."""
 
     over: str = ""

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import msgspec
 
 from orchestrator.errors import UsageError
+from orchestrator.value import Value
 
 VARIABLE = "ORCHESTRATE_TIMINGS"
 
 
-class Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Timings(Value, forbid_unknown_fields=True):
     """Timings in seconds. Those that a user chooses (grace, host_timeout, ...) are in the run's plan."""
 
     beat: float = 5.0  # between an agent's heartbeats

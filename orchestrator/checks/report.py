@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import TypeAlias
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator import wire
@@ -17,6 +16,7 @@ from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import DEFAULT_PYTHON, EnvironmentPlan, FrameworkName, Host, interpreter
 from orchestrator.ranges import fold, grouped
+from orchestrator.value import Value
 
 # The distributions under which TensorFlow is installed.
 TENSORFLOW = (
@@ -38,7 +38,7 @@ PACKAGES = tuple(MODULES)
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,30}")
 
 
-class Needs(Struct, frozen=True):
+class Needs(Value):
     needed: bool  # the job is our program, a Python or an R script: without its framework it cannot run
     legacy_keras: bool  # TF_USE_LEGACY_KERAS is set: tf_keras is required
     framework: FrameworkName = FrameworkName.TENSORFLOW
@@ -51,7 +51,7 @@ class Needs(Struct, frozen=True):
         return replace(self, needed=False) if host in self.helpers else self
 
 
-class HostReport(Struct, frozen=True, dict=True):
+class HostReport(Value, dict=True):
     """One host and its replies to `hello`, `facts` (for PACKAGES), `listen` and `imports`."""
 
     host: Host
@@ -116,7 +116,7 @@ class HostReport(Struct, frozen=True, dict=True):
         return f"`{shlex.join((python.path, '-m', 'pip', 'install', *arguments))}`"
 
 
-class Evidence(Struct, frozen=True):
+class Evidence(Value):
     """All hosts that replied, and the connections between them."""
 
     reports: Sequence[HostReport]
@@ -125,7 +125,7 @@ class Evidence(Struct, frozen=True):
     extra: Sequence[PairReported] = ()  # on ports chosen by the kernel
 
 
-class Judgement(Struct, frozen=True):
+class Judgement(Value):
     level: Level
     text: str  # short: "3.11.2", "120 GB free"
     why: str = ""
@@ -136,7 +136,7 @@ class Judgement(Struct, frozen=True):
 Judgements: TypeAlias = Iterator[tuple[str, Judgement]]  # by the name of the host
 
 
-class Check(Struct, frozen=True):
+class Check(Value):
     """One row of the table: a name, a question, a judgment, and a fix."""
 
     name: str

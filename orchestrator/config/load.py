@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator import ranges
@@ -33,6 +32,7 @@ from orchestrator.model import (
 from orchestrator.plainfile import NotOursError, at_home, read_plain
 from orchestrator.planning.environ import DEVICES
 from orchestrator.text import count
+from orchestrator.value import Value
 
 _MOST = 1 << 20  # bytes of an inventory
 
@@ -202,7 +202,7 @@ def _of_roles(
 # --- [[host]] tables ---
 
 
-class HostTable(Struct, frozen=True, eq=False):
+class HostTable(Value, eq=False):
     """One [[host]] table, and the hosts it stands for."""
 
     place: Place

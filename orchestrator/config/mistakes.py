@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from msgspec import Struct
-
 from orchestrator.errors import UsageError
 from orchestrator.text import count
+from orchestrator.value import Value
 
 _LONGEST = 60
 
@@ -25,7 +24,7 @@ _HEADER = re.compile(rf"[ \t]*(\[\[?)[ \t]*({_DOTTED})[ \t]*\]\]?[ \t\r]*(?:#.*)
 _KEY = re.compile(rf"[ \t]*({_DOTTED})[ \t]*=")
 
 
-class Place(Struct, frozen=True):
+class Place(Value):
     """A table of the file, under its name for users and as `locate` counts it."""
 
     title: str  # "[[host]] #3 (gpu-03)"

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from orchestrator.config import values
 from orchestrator.config.mistakes import Place, Report, Wrong, listed
 from orchestrator.config.values import Reader
 from orchestrator.model import MAX_PORT, AutoShard, Engine, FrameworkName, OnHang, Revalidate, Role, Via
 from orchestrator.nearest import KEYS, REMARKS, nearest
 from orchestrator.nearest import TABLES as OTHER_TABLES
+from orchestrator.value import Value
 
 MAX_TASKS = 1024
 MAX_RESTARTS = 1_000_000
@@ -110,7 +109,7 @@ TABLES: Mapping[str, tuple[str, Mapping[str, Reader]]] = {
 }
 
 
-class Read(Struct, frozen=True):
+class Read(Value):
     """A table's valid values, and the keys whose value was wrong."""
 
     good: Mapping[str, Any]

@@ -6,9 +6,8 @@ import ipaddress
 import re
 from typing import TypeAlias
 
-from msgspec import Struct
-
 from orchestrator.config.mistakes import Wrong, show
+from orchestrator.value import Value
 
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOSTNAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
@@ -19,7 +18,7 @@ _LOOPBACK_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost"}
 IpAddress: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 
-class Destination(Struct, frozen=True):
+class Destination(Value):
     """The parts of `train@gpu-01:2200`."""
 
     host: str

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from msgspec import Struct
-
 from orchestrator.events import FailureKind
+from orchestrator.value import Value
 
 # Now: in the months of a run, this installation may be replaced or removed.
 _TABLE = Path(__file__).with_name("rules.toml").read_text(encoding="utf-8")
@@ -29,7 +28,7 @@ _ANSWER = re.compile(r"grpc_status:(?:3|5|6|7|9|11|12|13)\b")
 _GONE = re.compile(r"grpc_status:(?:1|4|10|14)\b|(?i:socket closed|connection re(?:set|fused)|heartbeat)")
 
 
-class Rule(Struct, frozen=True):
+class Rule(Value):
     kind: FailureKind
     pattern: re.Pattern[str]
     advice: str  # the fix

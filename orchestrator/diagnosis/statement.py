@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
-from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from orchestrator.diagnosis import lastwords, rules, tracebacks
 from orchestrator.diagnosis.rules import Rule
 from orchestrator.diagnosis.tracebacks import PrintedException
 from orchestrator.text import plain
+from orchestrator.value import Value
 
 MESSAGE = 4000  # characters of a report's message
 _SHORT = 300
@@ -23,7 +23,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")  # what may differ between equal failures
 
 
-class Raised(Struct, frozen=True):
+class Raised(Value):
     """An exception as the task's own Python reported it; printable, and of bounded length."""
 
     type: str  # "" for a program's own error
@@ -104,7 +104,7 @@ class Raised(Struct, frozen=True):
         return f"{self.in_one_line} ({self.where})" if self.where else self.in_one_line
 
 
-class Statement(Struct, frozen=True, dict=True):
+class Statement(Value, dict=True):
     """The last lines of a task's log, and its own report of an error if it made one."""
 
     lines: Sequence[str]

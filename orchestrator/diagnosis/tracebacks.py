@@ -6,8 +6,9 @@ A task's own report has more, such as groups of exceptions; this is for tasks th
 import re
 from collections.abc import Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
+
+from orchestrator.value import Value
 
 # PyTorch calls the one that a DataLoader process sent "Original".
 _HEADER = re.compile(r" *(?:Original )?Traceback \(most recent call last\):$")
@@ -34,7 +35,7 @@ _ASIDE = ("Exception ignored ", "Exception in thread ", "Error in atexit")  # it
 _OF_PART = re.compile(r"(?:Exception in )?(thread .+|Process \S+):$")
 
 
-class PrintedException(Struct, frozen=True):
+class PrintedException(Value):
     """One printed exception; lines are counted in the text that was read."""
 
     name: str

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator import ranges
@@ -13,6 +12,7 @@ from orchestrator.diagnosis.rules import OF_A_PEER
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.events import FailureKind, Loss, TaskExited
 from orchestrator.text import advised, duration, shell_signal, signal_name
+from orchestrator.value import Value
 
 Hear: TypeAlias = Callable[[str, str], Statement]  # of (task, attempt)
 
@@ -67,7 +67,7 @@ _LOSSES = {
 }
 
 
-class Verdict(Struct, frozen=True):
+class Verdict(Value):
     """Fields of AttemptFailed and RunEnded."""
 
     kind: FailureKind = FailureKind.NONE

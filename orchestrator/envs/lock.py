@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -20,6 +19,7 @@ from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import Environment
 from orchestrator.plainfile import read_plain
 from orchestrator.text import count
+from orchestrator.value import Value
 
 OLDEST = "3.11"  # the oldest Python that a lock supports if [env] names no version
 HASH = " --hash="
@@ -32,7 +32,7 @@ _CPU = re.compile(r"^\s*tensorflow[-_]cpu\b", re.MULTILINE | re.IGNORECASE)
 _FULL = re.compile(r"^\s*tensorflow(?![-_.\w]).*$", re.MULTILINE | re.IGNORECASE)
 
 
-class Lock(Struct, frozen=True):
+class Lock(Value):
     """Requirement lines with exact versions and markers; its environments are named after it."""
 
     text: str
@@ -108,7 +108,7 @@ _CONDA = (
 )
 
 
-class _Kind(Struct, frozen=True):
+class _Kind(Value):
     line: str  # a pattern whose group is the requirement
     why: str
     hint: str

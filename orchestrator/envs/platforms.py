@@ -7,11 +7,12 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from msgspec import Struct
 from packaging.markers import Marker
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from orchestrator.value import Value
 
 _OLDEST_GLIBC = 5  # in manylinux tags that contain one: manylinux_2_5
 _MINORS = range(8, 30)  # versions of Python 3 that are considered
@@ -19,7 +20,7 @@ EXACT = re.compile(r"\d+\.\d+(\.\d+)?")
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}  # for markers
 
 
-class Platform(Struct, frozen=True):
+class Platform(Value):
     """The facts about a machine that decide which wheel fits."""
 
     machine: str  # x86_64, aarch64
@@ -56,7 +57,7 @@ class Platform(Struct, frozen=True):
         yield f"linux_{self.machine}"
 
 
-class Compatibility(Struct, frozen=True, eq=False):
+class Compatibility(Value, eq=False):
     """The minor versions of Python 3 for which a platform gets a wheel of every package of a lock."""
 
     minors: tuple[int, ...]

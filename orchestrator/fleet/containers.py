@@ -10,8 +10,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any, cast
 
-from msgspec import Struct
-
 from orchestrator import wire
 from orchestrator.clock import SYSTEM
 from orchestrator.errors import HostError, Trouble
@@ -21,6 +19,7 @@ from orchestrator.node.serve import bootstrap, frames
 from orchestrator.text import cut, plain
 from orchestrator.timings import DEFAULT
 from orchestrator.transport import Channel, Link
+from orchestrator.value import Value
 
 _READ = 65_536
 _MOST = 256 << 10  # bytes of login noise and of a report
@@ -30,7 +29,7 @@ _OVER = (
 )
 
 
-class Inside(Struct, frozen=True):
+class Inside(Value):
     """The run whose containers are entered; `start`: they are started where they do not run."""
 
     run: str

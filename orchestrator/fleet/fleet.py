@@ -6,8 +6,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
-
 from orchestrator import processes
 from orchestrator.clock import SYSTEM, Clock
 from orchestrator.errors import HereError, HostError, Trouble
@@ -15,6 +13,7 @@ from orchestrator.fleet.session import Cancelled, Session, Sink, settle
 from orchestrator.model import Host
 from orchestrator.timings import DEFAULT, Timings
 from orchestrator.transport import Connector
+from orchestrator.value import Value
 from orchestrator.wire import Reply, Request
 
 A = TypeVar("A")
@@ -30,7 +29,7 @@ _PASSING = frozenset({Trouble.HUNG_UP, Trouble.LOST})  # may be over at the next
 _LAST_MOMENTS = 2.0  # seconds that cancelled work has for cleaning up
 
 
-class Answers(Struct, Generic[T], frozen=True):
+class Answers(Value, Generic[T]):
     """Replies and errors of hosts, by name; a host is in exactly one of the two."""
 
     good: dict[str, T]

@@ -9,8 +9,6 @@ from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
-from msgspec import Struct
-
 from orchestrator import wire
 from orchestrator.clock import SYSTEM, Clock
 from orchestrator.errors import HostError
@@ -19,6 +17,7 @@ from orchestrator.model import Host
 from orchestrator.node.serve import bootstrap, frames
 from orchestrator.timings import DEFAULT
 from orchestrator.transport import Channel, Link
+from orchestrator.value import Value
 from orchestrator.wire import ProtocolError, Request
 
 R = TypeVar("R", bound=wire.Reply)
@@ -66,7 +65,7 @@ class Cancelled(Exception):  # noqa: N818 - not an error: the user asked for it
     """A wait ended because its reply is no longer needed."""
 
 
-class TaskNews(Struct, frozen=True):
+class TaskNews(Value):
     """A frame about a task that is followed."""
 
     host: str
@@ -75,7 +74,7 @@ class TaskNews(Struct, frozen=True):
     payload: bytes = b""
 
 
-class Lost(Struct, frozen=True):
+class Lost(Value):
     """The session has ended without being closed on this side."""
 
     host: str
@@ -86,7 +85,7 @@ class Lost(Struct, frozen=True):
 Sink = Callable[[TaskNews | Lost], None]
 
 
-class _Open(Struct, frozen=True):
+class _Open(Value):
     """A request without a reply yet; an abandoned one still receives its reply."""
 
     request: Request[Any]

@@ -1,6 +1,5 @@
 """Taking over a run whose keeper is gone: from its folder, or from the nodes alone."""
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator import wire
@@ -25,9 +24,10 @@ from orchestrator.phases.context import Run, log, phase, report_failures
 from orchestrator.planning.takeover import speaks_for
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import events_of
+from orchestrator.value import Value
 
 
-class Adopted(Struct, frozen=True):
+class Adopted(Value):
     attempt: int
     missing: str  # a task that was never started; "" if all were
     exits: tuple[TaskExited, ...]

@@ -31,6 +31,7 @@ from orchestrator.phases.hang import Hung, Watch
 from orchestrator.plainfile import write_atomically
 from orchestrator.run import hang, restarts, view
 from orchestrator.text import duration
+from orchestrator.value import Value
 
 _EVALUATES = (
     "training is done; evaluator/0 has {} for the last checkpoint (evaluator_timeout under [job]);"
@@ -39,7 +40,7 @@ _EVALUATES = (
 _LEAVE_EVERY = 2.0
 
 
-class Finished(Struct, frozen=True):
+class Finished(Value):
     exits: tuple[TaskExited, ...]
     good: bool
     by_user: bool  # a user stopped it before any task had failed

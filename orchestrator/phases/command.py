@@ -7,27 +7,26 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeAlias
 
-from msgspec import Struct
-
 from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
 from orchestrator.fleet.session import Backlog, Cancelled, Session
 from orchestrator.model import Host
 from orchestrator.transport import Connector
+from orchestrator.value import Value
 
 
-class CommandStarted(Struct, frozen=True):
+class CommandStarted(Value):
     host: str
 
 
-class CommandOutput(Struct, frozen=True):
+class CommandOutput(Value):
     host: str
     stream: wire.Pipe
     data: bytes
 
 
-class CommandEnded(Struct, frozen=True):
+class CommandEnded(Value):
     host: str
     end: wire.CommandEnd
 

@@ -19,11 +19,12 @@ from orchestrator.planning.takeover import speaks_for
 from orchestrator.run import hang, stacks
 from orchestrator.store import RunFolder
 from orchestrator.text import duration
+from orchestrator.value import Value
 
 _PATIENCE = 45.0  # seconds for all nodes to reply
 
 
-class RunStacks(Struct, frozen=True):
+class RunStacks(Value):
     """The stacks of a run's tasks at one moment."""
 
     finding: stacks.StackFinding
@@ -78,7 +79,7 @@ def _whole(
             yield f"---- and {task.more} more processes"
 
 
-class Hung(Struct, frozen=True):
+class Hung(Value):
     """An attempt that failed although no task has ended: tasks hang, or one survives its exception."""
 
     restart: bool  # it may be restarted

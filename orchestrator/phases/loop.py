@@ -18,20 +18,21 @@ from msgspec import Struct
 
 from orchestrator.clock import SYSTEM, Clock
 from orchestrator.fleet import Lost, Session, TaskNews
+from orchestrator.value import Value
 
 T = TypeVar("T")
 _LONG = 3600.0  # seconds; the longest single wait
 
 
-class ViewerRequest(Struct, frozen=True):
+class ViewerRequest(Value):
     """A viewer has requested the end of the run."""
 
 
-class Watched(Struct, frozen=True):
+class Watched(Value):
     """A viewer has requested what the tasks do now."""
 
 
-class Reconnected(Struct, frozen=True):
+class Reconnected(Value):
     session: Session
 
 

@@ -5,7 +5,6 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct
 from msgspec.structs import asdict
 
 from orchestrator import checks, wire
@@ -20,6 +19,7 @@ from orchestrator.planning.commands import is_builtin, is_r
 from orchestrator.ranges import grouped
 from orchestrator.run import restarts
 from orchestrator.text import endpoint
+from orchestrator.value import Value
 
 PROBE_TIMEOUT = 5.0  # seconds for one pair; a task would wait much longer, but a person should not
 FACTS_TIMEOUT = 90.0
@@ -31,7 +31,7 @@ _PARTNERS = 16  # in which each is the source and the target of so many others
 _MANY_PAIRS = 256  # pairs; above, a launch reports only those with a problem
 
 
-class Findings(Struct, frozen=True):
+class Findings(Value):
     """Result of a preflight; `good` is True if the hosts can train together."""
 
     shared: dict[str, str]  # host -> the first host with the same workdir
@@ -299,7 +299,7 @@ def shared_workdirs(fleet: Fleet, hosts: Sequence[Host]) -> dict[str, str]:
     return shared
 
 
-class Meeting(Struct, frozen=True):
+class Meeting(Value):
     """Results of all connections."""
 
     listening: Mapping[str, wire.Listening]

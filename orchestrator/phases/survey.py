@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from orchestrator import wire
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import ip_of
@@ -17,6 +15,7 @@ from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
 from orchestrator.model import EnvironmentPlan
 from orchestrator.ranges import fold
+from orchestrator.value import Value
 
 _SECONDS = 60.0
 _MADE = "~/orchestrate/envs/"
@@ -61,14 +60,14 @@ for place in PLACES:
 """
 
 
-class TensorFlowPython(Struct, frozen=True):
+class TensorFlowPython(Value):
     """An interpreter that has TensorFlow."""
 
     path: str
     tensorflow: str
 
 
-class Machine(Struct, frozen=True):
+class Machine(Value):
     hostname: str  # how this machine reaches it: a HostName of ssh_config, or its equivalent
     place: str  # equal for hosts on one machine and network
     addresses: tuple[str, ...]

@@ -7,11 +7,10 @@ Secrets only pass through `values_here`: a plan contains their names. The node a
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
-
 from orchestrator.errors import UsageError
 from orchestrator.frameworks import FRAMEWORKS, variables
 from orchestrator.model import AutoShard, Data, Recipe, Role
+from orchestrator.value import Value
 
 TF_CONFIG = "TF_CONFIG"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
@@ -26,7 +25,7 @@ DEVICES = "CUDA_VISIBLE_DEVICES"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class Default(Struct, frozen=True):
+class Default(Value):
     """A variable that orchestrate sets by itself, and its note for users."""
 
     name: str

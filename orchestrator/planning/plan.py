@@ -6,7 +6,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator import orchestrate_rank, ranges
@@ -41,6 +40,7 @@ from orchestrator.program.findings import Finding, Program, Scene, find, remarks
 from orchestrator.ranges import grouped
 from orchestrator.requests import LaunchRequest
 from orchestrator.text import count, endpoint
+from orchestrator.value import Value
 
 _NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b")  # of torchrun and accelerate
 _STANDALONE = (
@@ -56,7 +56,7 @@ SERVICE = "ORCHESTRATE_SERVICE"
 CHECKPOINTS = ("--checkpoint-dir", "checkpoints")  # in the run's own folder
 
 
-class _Seat(Struct, frozen=True):
+class _Seat(Value):
     """One task's host, its port and its share of the devices there."""
 
     task: TaskId
@@ -69,7 +69,7 @@ class _Seat(Struct, frozen=True):
         return endpoint(self.host.address, self.port)
 
 
-class LaunchFacts(Struct, frozen=True, kw_only=True):
+class LaunchFacts(Value, kw_only=True):
     """This machine's contribution to a launch; the plan is made from it and the request."""
 
     run: str  # id

@@ -7,7 +7,6 @@ contradicts it; any other plan serves to inspect the run and to end it, and noth
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.errors import ClusterError, UsageError, expect
@@ -25,6 +24,7 @@ from orchestrator.model import (
 from orchestrator.names import AttemptName, RunId
 from orchestrator.ranges import grouped
 from orchestrator.text import cut, plain
+from orchestrator.value import Value
 
 # What our own plan may say about a host: where the run is on it, and what it runs. How we reach it stays as
 # in the inventory: another machine's values (a key, an ssh_config) name files of that machine, and a
@@ -44,7 +44,7 @@ FOLLOWED = "followed and stopped from here, never started again"
 NO_SEAL = "its plan does not have the seal of this machine's key"
 
 
-class RunReport(Struct, frozen=True):
+class RunReport(Value):
     """One host's report on one run."""
 
     host: str
@@ -53,7 +53,7 @@ class RunReport(Struct, frozen=True):
     begun: bool = True  # a task of it was started there, or it has a keeper
 
 
-class KnownRun(Struct, frozen=True):
+class KnownRun(Value):
     """A run as its nodes report it."""
 
     plan: RunPlan

@@ -20,12 +20,11 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import FrameworkName
 from orchestrator.program.invocation import shell_code
 from orchestrator.program.sources import SourceFile
+from orchestrator.value import Value
 
 BACKEND = "KERAS_BACKEND"
 _IN_TEXT = re.compile(rf"""{BACKEND}['"](?P<how>\]\s*=|,)\s*['"](?P<name>\w+)['"]""")
@@ -95,7 +94,7 @@ def _backend(text: str, env: Mapping[str, str]) -> str:
     return env.get(BACKEND, setting["name"]) if setting["how"] == "," else setting["name"]
 
 
-class KerasChoice(Struct, frozen=True):
+class KerasChoice(Value):
     """Why tf.keras is Keras 2 (None: it is not), and the run's note on Keras 3."""
 
     legacy: str | None = None

@@ -12,13 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 
-from msgspec import Struct
-
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import Recipe, Role, TaskSpec
 from orchestrator.program import invocation, sources
 from orchestrator.program.refusals import Code
 from orchestrator.program.sources import SourceFile, argument, called, dotted, text
+from orchestrator.value import Value
 
 PAGE = "docs/lint.md"
 PROGRAM, PATH = "O201", "O203"  # found on the hosts
@@ -26,7 +25,7 @@ PROGRAM, PATH = "O201", "O203"  # found on the hosts
 CODES = ("O101", "O104", "O105", "O106", "O107", "O108", "O109", PROGRAM, PATH)
 
 
-class Program(Struct, frozen=True):
+class Program(Value):
     """One of the commands of a launch."""
 
     command: tuple[str, ...]
@@ -38,7 +37,7 @@ class Program(Struct, frozen=True):
     installed: str | None = None  # the module that it runs from the package installed on each host
 
 
-class Finding(Struct, frozen=True):
+class Finding(Value):
     """A likely problem and its fix; it stops nothing."""
 
     code: str
@@ -55,7 +54,7 @@ class Finding(Struct, frozen=True):
         return {"code": self.code, "path": self.path, "line": self.line, "what": self.what, "fix": self.fix}
 
 
-class Scene(Struct, frozen=True, dict=True):
+class Scene(Value, dict=True):
     """Everything that the rules may inspect."""
 
     tasks: Sequence[TaskSpec]

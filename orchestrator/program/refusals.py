@@ -9,12 +9,11 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
-from msgspec import Struct
-
 from orchestrator.errors import UsageError
 from orchestrator.program import invocation
 from orchestrator.program.invocation import script_of
 from orchestrator.program.sources import decoded, parsed
+from orchestrator.value import Value
 
 # Syntax that a newer Python than this one may accept: the hosts decide.
 _NEWER = re.compile(
@@ -22,7 +21,7 @@ _NEWER = re.compile(
 )
 
 
-class Code(Struct, frozen=True):
+class Code(Value):
     """The folder that goes to the hosts, as the checks see it; paths are relative to it, with /."""
 
     root: str

@@ -9,10 +9,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from msgspec import Struct
-
 from orchestrator.program import invocation
 from orchestrator.program.invocation import Read
+from orchestrator.value import Value
 
 MOST = 200  # files
 SRC = "src/"  # where many projects keep their packages, which are on PYTHONPATH or installed
@@ -37,7 +36,7 @@ def parsed(text: str | bytes, name: str = "<unknown>") -> ast.Module:
         return ast.parse(text, name)
 
 
-class SourceFile(Struct, frozen=True, dict=True):
+class SourceFile(Value, dict=True):
     """A file of a program; `path` is relative to where the tasks run."""
 
     path: str

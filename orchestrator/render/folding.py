@@ -13,6 +13,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from orchestrator.events import Event, LogLine, TaskExited, TaskStarted
+from orchestrator.value import Value
 
 MOMENT = 0.4  # seconds that a line waits for others
 _MOST_OPEN = 200  # lines that are held
@@ -48,7 +49,7 @@ _VARYING = re.compile(
 )
 
 
-class Folded(Struct, frozen=True):
+class Folded(Value):
     """One line for several; `tasks` are those that printed it."""
 
     tasks: tuple[str, ...]

@@ -10,8 +10,6 @@ import contextlib
 from collections.abc import Callable
 from typing import TextIO
 
-from msgspec import Struct
-
 from orchestrator.events import LogLine, RunPlanned, Stamped, TaskStarted
 from orchestrator.render import fold
 from orchestrator.render.errors import coloured
@@ -20,11 +18,12 @@ from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.render.words import say
 from orchestrator.run.view import View, Vitals, apply
 from orchestrator.text import moment, plain
+from orchestrator.value import Value
 
 _BURST = 1 << 15  # characters of lines that are written at once
 
 
-class Look(Struct, frozen=True):
+class Look(Value):
     """How and how much of a run a viewer shows."""
 
     timestamps: bool = False

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from orchestrator import wire
 from orchestrator.events import FailureKind, Outcome
 from orchestrator.model import RunPlan, TaskSpec
@@ -23,6 +21,7 @@ from orchestrator.run.view import View
 from orchestrator.store.folder import decode_plan
 from orchestrator.store.key import opened
 from orchestrator.text import count, cut, duration, json_of, moment, plain, signal_name, size
+from orchestrator.value import Value
 
 if TYPE_CHECKING:
     from orchestrator.verbs.status import Machines, StatusReport
@@ -35,7 +34,7 @@ STATES = ("succeeded", "failed", "stopped", "not-started", "running", "unkept")
 _KEEPER = re.compile(r"(.{1,100})@(.{1,255}), pid (\d{1,10})")
 
 
-class RunRow(Struct, frozen=True):
+class RunRow(Value):
     plan: RunPlan
     view: View
     kept: bool  # its keeper runs on this machine
@@ -234,7 +233,7 @@ def _end_words(code: int | None, signal: int | None) -> str:
 _LONG = 40  # characters of a host's text about others
 
 
-class MachineRow(Struct, frozen=True):
+class MachineRow(Value):
     host: str
     user: str = ""
     run: str = ""

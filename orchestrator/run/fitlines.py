@@ -12,10 +12,11 @@ An epoch of verbose=1 is one line that is drawn again and again behind `\r` and 
 import math
 import re
 
-from msgspec import Struct
+from msgspec import field
 from msgspec.structs import replace
 
 from orchestrator.events import TaskProgressed
+from orchestrator.value import Value
 
 _LONGEST = 4096  # bytes of a redraw
 _MOST = 200  # approximate number of lines with a loss that are read from one chunk
@@ -32,7 +33,7 @@ _PACE = re.compile(r"\b(\d+(?:\.\d+)?)(s|ms|us)/step\b")
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
-class Fit(Struct, frozen=True):
+class Fit(Value):
     """Progress of a `model.fit`; None for what its lines do not contain."""
 
     epoch: int | None = None
@@ -42,7 +43,7 @@ class Fit(Struct, frozen=True):
     loss: float | None = None
     diverged: str = ""  # "nan" or "inf" if the loss is not a finite number
     steps_per_second: float | None = None
-    metrics: dict[str, float] = {}  # the others
+    metrics: dict[str, float] = field(default_factory=dict)  # the others
     summed: bool = False  # loss and metrics come from an earlier line
 
     def progress(self, task: str) -> TaskProgressed:

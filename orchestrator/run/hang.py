@@ -2,18 +2,18 @@
 
 from collections.abc import Collection, Mapping
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator import ranges
 from orchestrator.events import HangKind, HangSuspected, PeersReported
 from orchestrator.model import Completion, Role, TaskId
+from orchestrator.value import Value
 from orchestrator.wire import Peers
 
 _UNUSUAL = 3.0  # times the longest pause between two of the task's steps
 
 
-class Life(Struct, frozen=True):
+class Life(Value):
     """One task's signs of life; times are those of a monotonic clock."""
 
     last_output: float  # its last output or report, or its start

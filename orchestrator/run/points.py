@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.events import TaskProgressed
+from orchestrator.value import Value
 
 MOST_NAMES = 32  # metrics of a task; others are dropped
 _MOST, _LEAST, _ALL = 1000, 100, 8000  # points of a metric: of one task, of each of very many, of all tasks
 
 
-class TrainingPoint(Struct, frozen=True, omit_defaults=True):
+class TrainingPoint(Value, omit_defaults=True):
     n: int  # its number among the points of the run
     at: float  # seconds since the epoch
     task: str

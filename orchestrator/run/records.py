@@ -23,6 +23,7 @@ from orchestrator.events import (
 from orchestrator.model import TaskId
 from orchestrator.run.points import MOST_NAMES
 from orchestrator.text import plain
+from orchestrator.value import Value
 
 _WORD = 100  # characters of a description of its data activity
 _NOTE = 2000  # characters of a task's message when it is ready
@@ -32,7 +33,7 @@ _SET = 10_000_000_000  # nanoseconds: a supervisor measures from a moment after 
 LONGEST = 256 << 10  # bytes of a record: the hook's, with six exceptions in which every character is escaped
 
 
-class TaskPlace(Struct, frozen=True):
+class TaskPlace(Value):
     task: TaskId
     host: str
     attempt: str

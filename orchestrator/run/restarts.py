@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.diagnosis.statement import NUMBER, Statement
@@ -11,12 +10,13 @@ from orchestrator.events import TaskExited
 from orchestrator.model import MAX_PORT, Host, Preparing, Role, RunPlan
 from orchestrator.planning.plan import completion, seat
 from orchestrator.text import count, shell_signal
+from orchestrator.value import Value
 
 # ILL, ABRT, BUS, FPE, SEGV: the program's own. Any other signal came from outside and may not recur.
 _OWN_SIGNALS = frozenset({4, 6, 7, 8, 11})
 
 
-class FailedAttempt(Struct, frozen=True):
+class FailedAttempt(Value):
     """What the decision about the next attempt needs from a failed one."""
 
     place: str  # text that is equal for equal failures; "" for an external cause
@@ -72,7 +72,7 @@ def _progressed(earlier: FailedAttempt, later: FailedAttempt) -> bool:
     return earlier.step is None and later.seconds > 1.5 * earlier.seconds + 10.0
 
 
-class Change(Struct, frozen=True):
+class Change(Value):
     """A lost host's replacement; `by` is "" if the run continues without it."""
 
     host: str

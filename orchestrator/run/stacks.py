@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import Struct
 
 from orchestrator import ranges, wire
 from orchestrator.diagnosis.ends import essential
 from orchestrator.model import Completion, Role, TaskId
 from orchestrator.ranges import grouped
+from orchestrator.value import Value
 
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'  File "(.*)", line ([0-9]{1,9}|\?\?\?) in (.*)$')
@@ -49,7 +49,7 @@ _GONE = ("", "Z", "X")
 PYTHON = "python"
 
 
-class Frame(Struct, frozen=True):
+class Frame(Value):
     file: str  # short: within its package, or within the working folder
     line: int
     function: str
@@ -59,7 +59,7 @@ class Frame(Struct, frozen=True):
         return f"{self.file}:{self.line} in {self.function}"
 
 
-class Stack(Struct, frozen=True):
+class Stack(Value):
     """One task's stack: the main thread of its program's first Python process, and a busy one beside it."""
 
     task: str
@@ -90,7 +90,7 @@ class Stack(Struct, frozen=True):
         return _TOGETHER.match(_inner(self.frames)) is not None
 
 
-class StackFinding(Struct, frozen=True):
+class StackFinding(Value):
     groups: tuple[tuple[Stack, ...], ...]  # equal ones together, the odd ones first, then by size
     odd: tuple[Stack, ...]  # what the others appear to wait for
 

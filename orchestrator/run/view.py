@@ -11,12 +11,12 @@ from enum import StrEnum
 from functools import reduce
 from typing import Any, assert_never
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator import events as ev
 from orchestrator.events import Event, Phase, Stamped
 from orchestrator.run.fitlines import Fit
+from orchestrator.value import Value
 
 
 class HostState(StrEnum):
@@ -35,7 +35,7 @@ class TaskState(StrEnum):
     ENDED = "ended"
 
 
-class PhaseView(Struct, frozen=True):
+class PhaseView(Value):
     phase: Phase
     hosts: int
     started: float
@@ -43,7 +43,7 @@ class PhaseView(Struct, frozen=True):
     ok: bool = True
 
 
-class HostView(Struct, frozen=True):
+class HostView(Value):
     name: str
     state: HostState = HostState.WAITING
     why: str = ""  # for LOST
@@ -56,7 +56,7 @@ class HostView(Struct, frozen=True):
     validated: ev.HostValidated | ev.ValidationStood | None = None
 
 
-class TaskView(Struct, frozen=True):
+class TaskView(Value):
     task: str
     host: str
     attempt: str = ""
@@ -69,7 +69,7 @@ class TaskView(Struct, frozen=True):
     exited: ev.TaskExited | None = None
 
 
-class View(Struct, frozen=True):
+class View(Value):
     planned: ev.RunPlanned | None = None
     began: float = 0.0
     loss: float | None = None  # last reported by a task
@@ -246,7 +246,7 @@ def _started(view: View, event: ev.TaskStarted, at: float) -> View:
 # --- what its tasks use now: not a history; each measurement replaces the last, and is for viewers only ---
 
 
-class Vital(Struct, frozen=True):
+class Vital(Value):
     """One task; unknown values are None."""
 
     heard: float  # when it last printed or reported anything, seconds since the epoch
@@ -257,7 +257,7 @@ class Vital(Struct, frozen=True):
     gpu_busy: int | None = None  # percent
 
 
-class Vitals(Struct, frozen=True):
+class Vitals(Value):
     """All tasks of one attempt, by name."""
 
     at: float = 0.0  # seconds since the epoch

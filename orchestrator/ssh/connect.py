@@ -28,6 +28,7 @@ from orchestrator.ssh.link import SshLink, Transport
 from orchestrator.ssh.openssh import OnlyOpenSSHError
 from orchestrator.ssh.resolve import ALGORITHMS, Target, resolve
 from orchestrator.text import some
+from orchestrator.value import Value
 
 # Without a handler Python prints paramiko's tracebacks on stderr; a debug log may still collect them.
 _LOG = "orchestrate.paramiko"
@@ -46,7 +47,7 @@ _SIGNED_BY = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 _SIGNATURES: tuple[str, ...] = paramiko.Transport._preferred_pubkeys  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-class Deadline(Struct, frozen=True):
+class Deadline(Value):
     """When to give up, and the total time allowed."""
 
     seconds: float
@@ -61,7 +62,7 @@ class Deadline(Struct, frozen=True):
         return self.remaining < 0.05
 
 
-class Line(Struct, frozen=True):
+class Line(Value):
     """An open, authenticated connection."""
 
     transport: paramiko.Transport

@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 
 import paramiko
-from msgspec import Struct
 
 from orchestrator.ranges import grouped
 from orchestrator.ssh.resolve import Target, stamp
+from orchestrator.value import Value
 
 _SPECIAL = re.compile(r"@|[^\s|#]*[*?!]")  # the beginning of a line that only OpenSSH reads
 
@@ -38,7 +38,7 @@ class Trust(Enum):
     CHANGED = "changed"
 
 
-class KnownKey(Struct, frozen=True):
+class KnownKey(Value):
     """One line: the key of the host with this name, which may be hashed."""
 
     name: str

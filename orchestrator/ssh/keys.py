@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import paramiko
-from msgspec import Struct
 from paramiko.agent import AgentSSH
 from paramiko.message import Message
 
@@ -22,6 +21,7 @@ from orchestrator.model import Host, Way
 from orchestrator.node.base.fault import reason
 from orchestrator.ssh.openssh import open_masters
 from orchestrator.ssh.resolve import Target, resolve, stamp
+from orchestrator.value import Value
 from orchestrator.wire import printable
 
 Ask: TypeAlias = Callable[[str], str]  # a prompt -> the input, without echo
@@ -39,7 +39,7 @@ class Secrets:
     masters: Path | None = None  # OpenSSH connections that a user has logged in
 
 
-class Loaded(Struct, frozen=True):
+class Loaded(Value):
     """Keys that can sign, or why the file contains none: "is encrypted", "is no private key: ..."."""
 
     path: Path
@@ -241,7 +241,7 @@ class LoginRefused(paramiko.AuthenticationException):
         self.unusable = unusable
 
 
-class Login(Struct, frozen=True):
+class Login(Value):
     """Authenticates one connection by keys; paramiko's client calls it an auth strategy."""
 
     target: Target

@@ -26,6 +26,7 @@ from orchestrator.model import Host
 from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import NotOursError, at_home, cache, make_folder, read_plain, write_atomically
 from orchestrator.ranges import grouped
+from orchestrator.value import Value
 
 Options: TypeAlias = Mapping[str, Sequence[str]]  # lower-case keyword -> its values
 
@@ -72,7 +73,7 @@ class BadConfigError(Exception):
     """ssh_config cannot be read; the text gives the location and the reason."""
 
 
-class Target(Struct, frozen=True):
+class Target(Value):
     """One end of a connection; `alias` is the argument that a user would give to `ssh`."""
 
     alias: str

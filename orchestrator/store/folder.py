@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from orchestrator.errors import SPENT, RunError, UsageError, expect
@@ -31,6 +30,7 @@ from orchestrator.requests import LaunchRequest
 from orchestrator.run.view import Vitals
 from orchestrator.text import READING, json_of, plain
 from orchestrator.unbroken import unbroken
+from orchestrator.value import Value
 
 MOST = 64 << 20  # bytes of a plan
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
@@ -38,10 +38,10 @@ _T = TypeVar("_T")
 NEW = ".new"  # contains folders that are not complete yet
 
 
-class CodeRecord(msgspec.Struct, frozen=True):
+class CodeRecord(Value):
     """The code of a run, for comparisons with other runs."""
 
-    files: dict[str, str] = {}  # their digests; {} if there are too many
+    files: Mapping[str, str] = {}  # their digests; {} if there are too many
     commit: str = ""
     branch: str = ""
     diff: str = ""  # the beginning of the diff to that commit
@@ -57,7 +57,7 @@ class _Inside:
         return folder.path / self._name
 
 
-class RunFolder(Struct, frozen=True):
+class RunFolder(Value):
     """`~/.local/state/orchestrate/runs/<id>/`; 0700, files 0600."""
 
     root: Path
@@ -289,7 +289,7 @@ class RunFolder(Struct, frozen=True):
 # --- plan.json ---
 
 
-class _StoredPlan(RunPlan, frozen=True, kw_only=True):
+class _StoredPlan(RunPlan, kw_only=True):
     task_env: Mapping[str, str] = {}  # the variables that all tasks share
 
 

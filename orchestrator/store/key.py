@@ -17,11 +17,10 @@ import stat
 import zlib
 from pathlib import Path
 
-from msgspec import Struct
-
 from orchestrator.errors import UsageError
 from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import make_folder, open_plain, write_atomically, xdg
+from orchestrator.value import Value
 
 KEY_BYTES = 32
 _DOMAIN = b"orchestrate plan, version 2\n"  # the key may have other uses later
@@ -82,7 +81,7 @@ def _unusable(path: Path, why: str) -> UsageError:
     return UsageError(f"the key {path} cannot be used", why=why, hint=hint)
 
 
-class OpenedPlan(Struct, frozen=True):
+class OpenedPlan(Value):
     """A plan's JSON, and whether a holder of the key has sealed exactly this."""
 
     plan: bytes

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from orchestrator.errors import OrchestrateError, UsageError, unless_refused
 from orchestrator.model import Host, TaskSpec
 from orchestrator.names import NotANameError, RunId
@@ -19,6 +17,7 @@ from orchestrator.plainfile import make_folder, read_plain, write_atomically, xd
 from orchestrator.store.folder import RunFolder
 from orchestrator.store.standing import in_question
 from orchestrator.text import some
+from orchestrator.value import Value
 
 _STAMP = "%Y%m%d-%H%M%S"
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # without similar ones; in ascending order
@@ -150,7 +149,7 @@ def subject(spec: TaskSpec, tree: str, state: str) -> str:
     return _digest([spec.argv, sorted(spec.env.items()), spec.setup, tree, state])
 
 
-class Validations(Struct, frozen=True):
+class Validations(Value):
     """Validated hosts: an empty file per host and subject; several commands may use it at once.
 
     It is only a convenience: unreadable entries do not count, and a full disk stores none.

@@ -5,20 +5,19 @@ import shutil
 import time
 from collections.abc import Collection
 
-from msgspec import Struct
-
 from orchestrator.errors import OrchestrateError
 from orchestrator.node.disk.removing import measure
 from orchestrator.store.folder import NEW, RunFolder
 from orchestrator.store.known import runs, runs_root
 from orchestrator.store.standing import over
+from orchestrator.value import Value
 
 _FRESH = 10.0  # seconds; a younger one may belong to a launch in progress
 _GONE = ".gone-"
 _DAY = 86_400.0
 
 
-class Pruned(Struct, frozen=True):
+class Pruned(Value):
     """Folders that were removed, or would be."""
 
     count: int

@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
 
-from msgspec import Struct
-
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.node.disk.removing import remove as discard
@@ -19,6 +17,7 @@ from orchestrator.sync.contents import read_folder
 from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import fetch, our_disk
 from orchestrator.sync.sending import Delivery, push
+from orchestrator.value import Value
 
 _AT_ONCE = 8  # hosts at a time; they share this machine's uplink
 _PATIENCE = 3600.0  # seconds for removing a folder
@@ -33,7 +32,7 @@ class BackupOrigin(StrEnum):
     NOWHERE = "nowhere"  # there was none, or only on a host that is lost
 
 
-class Carried(Struct, frozen=True):
+class Carried(Value):
     origin: BackupOrigin
     giver: str  # the host it came from: the source, or one that shares its disk; "" for none
     sent: Mapping[str, Delivery]  # host -> what was transferred, or that it was unchanged

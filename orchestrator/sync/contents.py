@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import msgspec
-from msgspec import Struct
 
 import orchestrator
 from orchestrator.errors import ClusterError, HelpRequested, UsageError
@@ -27,6 +26,7 @@ from orchestrator.sync import private
 from orchestrator.sync.listing import MOST_FILES, CodeListing, CodeRoot, reading
 from orchestrator.sync.private import Reason
 from orchestrator.text import some
+from orchestrator.value import Value
 
 _MOST_NAMED = MAX_PAYLOAD - (1 << 20)  # bytes of a manifest, which is sent along with a few pieces
 _SMALL = 1 << 20  # bytes of a file that is searched for a key, and kept in memory while there is room:
@@ -47,7 +47,7 @@ class ChangedError(ClusterError):
         self.paths = tuple(paths)
 
 
-class DataPath(Struct, frozen=True):
+class DataPath(Value):
     """A file or folder on this machine, and its name in the data folder of the nodes."""
 
     name: str  # "files/images", "tfds/mnist/3.0.1"
@@ -55,7 +55,7 @@ class DataPath(Struct, frozen=True):
     executable: bool = False  # its files are programs
 
 
-class Contents(Struct, frozen=True, dict=True):
+class Contents(Value, dict=True):
     """A manifest, and the location of its files on this machine."""
 
     manifest: Manifest
@@ -124,7 +124,7 @@ def _check(subject: str, files: int, length: int, hint: str) -> None:
 # --- code ---
 
 
-class CodeSource(Struct, frozen=True):
+class CodeSource(Value):
     """The user's local code, listed once for the checks of a launch and for the keeper."""
 
     root: CodeRoot
@@ -281,7 +281,7 @@ def read_data(
     return contents
 
 
-class _Entry(Struct, frozen=True):
+class _Entry(Value):
     name: str
     path: Path
     size: int

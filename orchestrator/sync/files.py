@@ -31,6 +31,7 @@ from orchestrator.node.disk.removing import remove as discard
 from orchestrator.node.stock.manifest import BLOB
 from orchestrator.sync.conversation import Conversation, ahead, batches
 from orchestrator.text import size, some
+from orchestrator.value import Value
 from orchestrator.wire.message import read
 
 _PATIENCE = 600.0
@@ -59,7 +60,7 @@ class _Row(NamedTuple):
     target: str
 
 
-class Fetched(Struct, frozen=True):
+class Fetched(Value):
     files: int  # transferred; 0: unchanged
     bytes: int
     seconds: float
@@ -69,7 +70,7 @@ class Fetched(Struct, frozen=True):
     torn: tuple[str, ...] = ()  # written again each time they were requested: none of them came
 
 
-class HostListing(Struct, frozen=True):
+class HostListing(Value):
     """A path on a host: `root` and names below it; a file is one name in its folder."""
 
     kind: str  # FOLDER, FILE or "" if it does not exist

@@ -26,6 +26,7 @@ from orchestrator.errors import UsageError, unless_refused
 from orchestrator.plainfile import at_home
 from orchestrator.sync.private import ALWAYS, ENVIRONMENT_MARKS, Reason, by_name
 from orchestrator.text import size
+from orchestrator.value import Value
 
 if TYPE_CHECKING:
     import pathspec
@@ -266,7 +267,7 @@ def reading(path: str | Path) -> contextlib.AbstractContextManager[None]:
 # --- which folder ---
 
 
-class CodeRoot(Struct, frozen=True):
+class CodeRoot(Value):
     """The folder that is sent, and the folder in it where the tasks run ("" is its top)."""
 
     path: Path

@@ -36,6 +36,7 @@ from orchestrator.sync.files import (
     torn,
 )
 from orchestrator.text import plain
+from orchestrator.value import Value
 
 RECORD = ".orchestrate-pull.json"
 STAGING = ".orchestrate-incoming-"
@@ -44,7 +45,7 @@ _SHOWN = 5
 _AGAIN = 3  # requests of a file that is written meanwhile
 
 
-class Part(Struct, frozen=True):
+class Part(Value):
     """Files and links below one folder of a host, and their place below the user's folder."""
 
     root: str

@@ -12,6 +12,7 @@ from orchestrator.errors import HostError, Trouble
 from orchestrator.sync import rsync
 from orchestrator.sync.contents import ChangedError, Contents
 from orchestrator.sync.conversation import Conversation, ahead, batches
+from orchestrator.value import Value
 
 # Up to this size a stream of pieces is faster even for one changed file: rsync needs another login shell.
 RSYNC_FROM = 2_000_000  # bytes
@@ -21,7 +22,7 @@ _FLYING = threading.Semaphore(512)  # and to all hosts
 _LIMIT = 2 * 3600.0  # seconds; allows for a slow line
 
 
-class Delivery(Struct, frozen=True):
+class Delivery(Value):
     bytes: int  # of the transfer
     seconds: float
     reused: bool  # it already existed

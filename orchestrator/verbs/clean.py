@@ -2,20 +2,20 @@
 
 from collections.abc import Mapping
 
-from msgspec import Struct
 from msgspec.structs import astuple
 
 from orchestrator import wire
 from orchestrator.errors import ExitStatus, HostError, status_of
 from orchestrator.requests import CleanRequest
 from orchestrator.store import prune
+from orchestrator.value import Value
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking
 
 _SECONDS = 1800.0  # for removing many files from a network disk
 
 
-class Cleaning(Struct, frozen=True):
+class Cleaning(Value):
     hosts: Mapping[str, wire.Cleaned]  # a node's reply, by host
     unreachable: Mapping[str, HostError]
     here: prune.Pruned

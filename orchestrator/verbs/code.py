@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.errors import UsageError
@@ -21,6 +20,7 @@ from orchestrator.program.refusals import Code
 from orchestrator.requests import LaunchRequest
 from orchestrator.store import runs_root
 from orchestrator.text import count
+from orchestrator.value import Value
 
 if TYPE_CHECKING:
     from orchestrator.sync.contents import CodeSource, Contents
@@ -41,7 +41,7 @@ def project(inventory: Inventory, wish: str | None) -> CodeSource:
     return CodeSource(root, list_files(root.path, inventory.job.ignore, own))
 
 
-class Sent(Struct, frozen=True):
+class Sent(Value):
     """The code as a dry run shows it."""
 
     root: CodeRoot

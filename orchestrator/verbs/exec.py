@@ -11,6 +11,7 @@ from orchestrator.phases.command import CommandEnded, CommandOutput, Commands, C
 from orchestrator.requests import ExecRequest
 from orchestrator.store.known import new_run_id
 from orchestrator.text import count
+from orchestrator.value import Value
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import logins
 from orchestrator.wire import CommandEnd, Pipe
@@ -19,7 +20,7 @@ LIMIT = 4 << 20  # bytes of one stream of one host that an answer holds
 _LOOK = 0.2  # seconds; a Ctrl-C takes effect in between
 
 
-class HostAnswer(Struct, frozen=True):
+class HostAnswer(Value):
     """Answer of one host to a command: its exit status and output, or an error."""
 
     host: str

@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.errors import UsageError
@@ -13,12 +12,13 @@ from orchestrator.model import DEFAULT_PYTHON, RunPlan
 from orchestrator.planning.plan import make
 from orchestrator.requests import ExportRequest
 from orchestrator.sync.contents import read_builtin
+from orchestrator.value import Value
 from orchestrator.verbs import Caller
 from orchestrator.verbs.inventory import NAME
 from orchestrator.verbs.reading import read
 
 
-class Exported(Struct, frozen=True):
+class Exported(Value):
     """The text for an engine, and the plan it describes."""
 
     plan: RunPlan

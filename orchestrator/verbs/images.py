@@ -6,7 +6,6 @@ import contextlib
 import re
 from collections.abc import Mapping
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.connectors import Connectors
@@ -20,6 +19,7 @@ from orchestrator.phases.context import Emit
 from orchestrator.ranges import fold, grouped
 from orchestrator.text import cut, plain
 from orchestrator.transport import Channel, Link
+from orchestrator.value import Value
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import logins
 
@@ -30,7 +30,7 @@ _HERE = "this machine"
 _PROCESSORS = {"amd64": "x86_64", "arm64": "aarch64"}  # as engines and as kernels call them
 
 
-class _Place(Struct, frozen=True):
+class _Place(Value):
     """A machine that may have the image of its host entry."""
 
     host: Host

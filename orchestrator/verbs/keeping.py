@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from orchestrator import processes, timings
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Order, RunPlan
@@ -27,6 +25,7 @@ from orchestrator.node.base.descriptors import close_others
 from orchestrator.plainfile import open_plain
 from orchestrator.store import RunFolder
 from orchestrator.text import plain
+from orchestrator.value import Value
 from orchestrator.verbs import python
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def owner() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-class Errand(Struct, frozen=True):
+class Errand(Value):
     """A keeper's task, with everything it cannot read from the run's folder."""
 
     folder: RunFolder

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.config import values
@@ -23,6 +22,7 @@ from orchestrator.store import RunFolder, next_run_id, runs_root
 from orchestrator.store.key import key_path, own_key
 from orchestrator.sync.contents import CodeSource
 from orchestrator.unbroken import unbroken
+from orchestrator.value import Value
 from orchestrator.verbs import Caller, keeping
 from orchestrator.verbs.asking import logins
 from orchestrator.verbs.reading import read
@@ -30,7 +30,7 @@ from orchestrator.verbs.reading import read
 _UNSEALED = "from another machine this run can be followed and stopped, but not restarted"
 
 
-class Planned(Struct, frozen=True):
+class Planned(Value):
     """A launch that can start."""
 
     request: LaunchRequest  # the request that a replay repeats

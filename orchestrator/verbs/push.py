@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.values import data_paths
 from orchestrator.errors import HostError, UsageError
@@ -14,12 +12,13 @@ from orchestrator.phases.data import bring, read_sources, sources
 from orchestrator.planning.environ import of_data
 from orchestrator.requests import PushRequest
 from orchestrator.sync.contents import Contents
+from orchestrator.value import Value
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking
 from orchestrator.verbs.environment import absent, check_data
 
 
-class Pushed(Struct, frozen=True):
+class Pushed(Value):
     data: Data
     dataset: Contents | None  # None: no host could be reached
     placed: Mapping[str, str]  # host -> its path there

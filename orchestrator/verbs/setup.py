@@ -3,8 +3,6 @@
 import time
 from collections.abc import Mapping
 
-from msgspec import Struct
-
 from orchestrator.errors import HostError
 from orchestrator.events import Stepped
 from orchestrator.fleet.containers import Inside
@@ -13,12 +11,13 @@ from orchestrator.phases.context import Emit
 from orchestrator.phases.setup import make_environments, runs_in
 from orchestrator.requests import SetupRequest
 from orchestrator.store.known import new_run_id
+from orchestrator.value import Value
 from orchestrator.verbs import Caller, images
 from orchestrator.verbs.asking import asking
 from orchestrator.verbs.environment import locked
 
 
-class Prepared(Struct, frozen=True):
+class Prepared(Value):
     """The hosts with an environment."""
 
     name: str  # of the environment; "" without [env]

@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TypeAlias
 
-from msgspec import Struct
-
 from orchestrator import wire
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host, Order, RunPlan
 from orchestrator.planning.takeover import speaks_for
 from orchestrator.run.view import View, Vitals
 from orchestrator.store import RunFolder, runs
+from orchestrator.value import Value
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking, unconnected
 from orchestrator.verbs.finding import view_of
@@ -22,7 +21,7 @@ _LOOK = 0.05
 States: TypeAlias = Mapping[tuple[str, str], tuple[str, wire.TaskStatus]]  # (attempt, task) -> host and state
 
 
-class StatusReport(Struct, frozen=True):
+class StatusReport(Value):
     """A run according to its nodes and this machine."""
 
     plan: RunPlan
@@ -39,7 +38,7 @@ class StatusReport(Struct, frozen=True):
         return len(self.unreachable) < len(self.plan.hosts) + len(self.plan.retired)
 
 
-class Machines(Struct, frozen=True):
+class Machines(Value):
     """Users of the hosts of an inventory."""
 
     states: Mapping[str, wire.Runs]  # by host

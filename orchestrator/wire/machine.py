@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from orchestrator.errors import expect
+from orchestrator.value import Value
 from orchestrator.wire.message import (
     Code,
     Count,
@@ -261,7 +262,7 @@ class Unlisten(Request[Nothing]):
     """Close what listens."""
 
 
-class ProbeTarget(Struct, frozen=True):
+class ProbeTarget(Value):
     host: str
     address: str
     port: int

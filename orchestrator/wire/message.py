@@ -21,10 +21,11 @@ from typing import (
 )
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from orchestrator.node.serve.frames import MARKER, READY, Decoder
 from orchestrator.text import READING, advised, cut, plain
+from orchestrator.value import Value
 
 _FAR = 2**62  # a moment in ns, an offset or a size: more than any machine has
 
@@ -49,8 +50,7 @@ Lines: TypeAlias = Annotated[str, Meta(extra={"limit": 20_000, "lines": True})]
 Dump: TypeAlias = Annotated[str, Meta(extra={"limit": 2**20, "lines": True})]
 
 
-@dataclass_transform(frozen_default=True)
-class Reply(Struct, frozen=True):
+class Reply(Value):
     """A node's reply; its text is printable and bounded as soon as it is decoded."""
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class ProtocolError(ValueError):
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-class Request(Struct, Generic[_R], frozen=True):
+class Request(Value, Generic[_R]):
     """One operation: its fields are what is sent, its class determines the reply."""
 
     OP: ClassVar[str]  # `store_begin` for `StoreBegin`

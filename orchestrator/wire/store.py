@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from orchestrator.errors import expect
 from orchestrator.node.disk.listing import MOST_LISTED
 from orchestrator.node.stock.manifest import BLOB
+from orchestrator.value import Value
 from orchestrator.wire.message import Count, Digest, Folder, Nothing, Port, Reply, Request, Words
 
 _Bits = Annotated[str, Meta(max_length=1 << 19, pattern=r"\A[0-9a-f]+\Z")]
@@ -80,7 +81,7 @@ class StorePut(Request[Nothing]):
     start: int = 0
 
 
-class StoreSource(Struct, frozen=True):
+class StoreSource(Value):
     """A peer, and what to fetch from it."""
 
     host: str
@@ -122,7 +123,7 @@ class StoreDrop(Request[Nothing]):
     remove: bool = False
 
 
-class JobNeeds(Struct, frozen=True, kw_only=True):
+class JobNeeds(Value, kw_only=True):
     """A job's program (None: not asked), and paths among its arguments."""
 
     program: str | None

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TypeAlias
 
-from msgspec import Struct
-
 from orchestrator.errors import expect
 from orchestrator.events import AttemptText, TaskName
 from orchestrator.model import Preset
+from orchestrator.value import Value
 from orchestrator.wire.message import (
     LARGE,
     Code,
@@ -100,7 +99,7 @@ class TaskRecord(Reply):
         return sum(gap.bytes for gap in self.gaps)
 
 
-class Spec(Struct, frozen=True, kw_only=True):
+class Spec(Value, kw_only=True):
     """A command to start, and how it ends."""
 
     argv: Sequence[str]
@@ -209,7 +208,7 @@ class Sweep(Request[Swept]):
     run: str
 
 
-class From(Struct, frozen=True):
+class From(Value):
     """A task to follow, and how much of its files exists here already."""
 
     task: str

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 # From the bottom up.
 FLOORS = (
-    "errors model requests names events text quoting nearest orchestrate_rank timings node",
+    "errors model requests names events text quoting nearest orchestrate_rank timings value node",
     "config planning program frameworks checks run diagnosis wire export ranges plainfile unbroken processes",
     "transport clock ssh command slurm fleet sync store rehearsal envs",
     "phases connectors",
