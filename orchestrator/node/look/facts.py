@@ -17,6 +17,7 @@ from ..base.lenient import listed
 from ..base.paths import absolute, free_bytes
 from ..base.program import listen, run_program
 from ..serve.agent import Agent, Request
+from ..serve.frames import Json
 from ..task import environ
 from . import gpus
 
@@ -162,7 +163,7 @@ def ask(
     return Answer(parts[1::2], ended, -output.status if output.killed else None, end if setup else None)
 
 
-def have(needs: dict[str, Any]) -> dict[str, Any]:
+def have(needs: Json) -> Json:
     """Return {"program": it exists, "paths": missing ones}; uncheckable paths count as existing."""
     arguments = [needs["program"] or "", *map(os.path.expanduser, needs["paths"])]
     answer = ask(
@@ -178,7 +179,7 @@ def have(needs: dict[str, Any]) -> dict[str, Any]:
 # --- the facts ---
 
 
-def facts(agent: Agent, request: Request) -> dict[str, Any]:
+def facts(agent: Agent, request: Request) -> Json:
     python, setup, state = request["python"], request.get("setup"), agent.state
     return {
         **_python(python, setup, list(request.get("packages") or ()), request.get("env") or {}),
@@ -193,7 +194,7 @@ def facts(agent: Agent, request: Request) -> dict[str, Any]:
     }
 
 
-def imports(_agent: Agent, request: Request) -> dict[str, Any]:
+def imports(_agent: Agent, request: Request) -> Json:
     """Import the modules up to the first that fails; `ended` is "" if the process finished normally."""
     gpus, probe = "gpus" if request.get("gpus") else "-", str(request.get("probe") or "")
     python, modules = str(request["python"]), list(map(str, request["modules"]))
@@ -204,7 +205,7 @@ def imports(_agent: Agent, request: Request) -> dict[str, Any]:
         {**request["env"], "TF_CPP_MIN_LOG_LEVEL": "3"},
         _IMPORTING,
     )
-    reply: dict[str, Any] = {
+    reply: Json = {
         "modules": [],
         "gpus": None,
         "built": "",
@@ -222,7 +223,7 @@ def imports(_agent: Agent, request: Request) -> dict[str, Any]:
     return reply
 
 
-def _python(python: str, setup: str | None, packages: list[str], env: dict[str, str]) -> dict[str, Any]:
+def _python(python: str, setup: str | None, packages: list[str], env: dict[str, str]) -> Json:
     """Ask the training Python for its version, its state, and what is installed in it, without slow imports.
 
     Equal digests mean that nothing relevant has changed; what `env` sets does not count.
@@ -250,7 +251,7 @@ def _python(python: str, setup: str | None, packages: list[str], env: dict[str, 
     }
 
 
-def _r(python: str, setup: str | None) -> dict[str, Any]:
+def _r(python: str, setup: str | None) -> Json:
     """Ask R for its version and those of its packages; without R only `error` is set."""
     answer = ask(lambda mark: ["Rscript", "-e", _R, mark], python, setup)
     version, *packages = (answer.fields or ["- - -"])[0].split(" ")
@@ -263,7 +264,7 @@ def _r(python: str, setup: str | None) -> dict[str, Any]:
     }
 
 
-def _workdir(path: str) -> dict[str, Any]:
+def _workdir(path: str) -> Json:
     """Create the working folder if possible; it is writable if a file could be written."""
     path, error = absolute(path), ""
     try:

@@ -14,11 +14,11 @@ import os
 import socket
 import struct
 import time
-from typing import Any
 
 from ..base import descriptors, lenient, procs, program
 from ..base.fault import reason
 from ..serve.agent import Agent, Request
+from ..serve.frames import Json
 from ..serve.loop import READ
 from ..task import leases
 from ..task.meeting import LISTEN, tables
@@ -101,7 +101,7 @@ class Mesh:
             peer.close()
 
 
-def listen(agent: Agent, request: Request) -> dict[str, Any]:
+def listen(agent: Agent, request: Request) -> Json:
     """Take every free port; return the holders of the others. A second call replaces the first.
 
     A port leased to another run is left alone: its task may be about to listen there.
@@ -111,7 +111,7 @@ def listen(agent: Agent, request: Request) -> dict[str, Any]:
     mesh = agent.rooms["mesh"] = Mesh(agent, request["nonce"], request.get("host", ""), large)
     run = request.get("run", "")
     free: list[int] = []
-    busy: list[dict[str, Any]] = []
+    busy: list[Json] = []
     for port in sorted({int(port) for port in request["ports"]}):
         if leases.leased(agent, port, run) is None and mesh.listen(port) is not None:
             free.append(port)
@@ -120,7 +120,7 @@ def listen(agent: Agent, request: Request) -> dict[str, Any]:
     return {"listening": free, "busy": busy, "extra": mesh.listen(0) if request.get("extra") else None}
 
 
-def unlisten(agent: Agent, _request: Request) -> dict[str, Any]:
+def unlisten(agent: Agent, _request: Request) -> Json:
     mesh = agent.rooms.pop("mesh", None)
     if mesh is not None:
         mesh.close()
@@ -150,7 +150,7 @@ _PING_SECONDS = 2.0
 _THREADS = 64
 
 
-def probe(_agent: Agent, request: Request) -> dict[str, Any]:
+def probe(_agent: Agent, request: Request) -> Json:
     """Connect to every target, many at once; runs in a child, whose threads may be left behind."""
     from concurrent.futures import ThreadPoolExecutor, wait  # not in the loop, which also has to listen
 
@@ -171,13 +171,13 @@ def probe(_agent: Agent, request: Request) -> dict[str, Any]:
     return {"results": [{**answer, "icmp": pings.get(answer["resolved"])} for answer in answers]}
 
 
-def _silence(target: dict[str, Any]) -> dict[str, Any]:
+def _silence(target: Json) -> Json:
     """Return the result for a target whose name was not even resolved."""
     unknown = dict.fromkeys(("tcp_ms", "large", "large_ms"))
     return {"host": target["host"], "tcp": False, "why": _UNRESOLVED, "resolved": "", **unknown}
 
 
-def _call(target: dict[str, Any], answer: dict[str, Any], nonce: str, large: int, timeout: float) -> None:
+def _call(target: Json, answer: Json, nonce: str, large: int, timeout: float) -> None:
     """Try the addresses of one target until one connects; then read the nonce and what follows.
 
     If only large packets are lost (an MTU too large for the path), a connection opens, replies, and then
@@ -209,7 +209,7 @@ def _call(target: dict[str, Any], answer: dict[str, Any], nonce: str, large: int
             return
 
 
-def _hear(peer: socket.socket, answer: dict[str, Any], nonce: str, large: int, timeout: float) -> None:
+def _hear(peer: socket.socket, answer: Json, nonce: str, large: int, timeout: float) -> None:
     """Send the nonce; read the line that only a peer's agent sends, and the bytes after it. Raise OSError."""
     peer.sendall(f"{nonce}\n".encode())
     data = b""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 from ..base import lenient, locks, procs
 from ..base.fault import reason
 from ..base.paths import TaskFolder
 from ..serve.agent import Agent, Request
+from ..serve.frames import Json
 from ..task import state
 from ..task.environ import SIGNAL
 
@@ -25,7 +25,7 @@ _LIMIT = 1 << 20  # bytes of one dump
 _BIT = 1 << (SIGNAL - 1)
 
 
-def stacks(agent: Agent, request: Request) -> dict[str, Any]:
+def stacks(agent: Agent, request: Request) -> Json:
     """Return the living tasks of a run (of one attempt), each with its processes."""
     of_run = agent.paths.tasks(request["run"], request.get("attempt"))
     folders = [folder for folder in of_run if state.is_locked(folder)]
@@ -33,7 +33,7 @@ def stacks(agent: Agent, request: Request) -> dict[str, Any]:
     return {"tasks": [_task(folder, deadline) for folder in folders]}
 
 
-def _task(folder: TaskFolder, deadline: float) -> dict[str, Any]:
+def _task(folder: TaskFolder, deadline: float) -> Json:
     leader = state.read(folder)["pid"]
     processes = procs.bearers(f"{folder.run}/{folder.attempt}/{folder.task}")
     pythons = sorted(
@@ -56,7 +56,7 @@ def _is_python(pid: int, folder: TaskFolder) -> bool:
     return program.startswith(("python", "pypy")) or _dump_file(pid, folder) is not None
 
 
-def _shown(process: procs.Process, folder: TaskFolder, deadline: float) -> dict[str, Any]:
+def _shown(process: procs.Process, folder: TaskFolder, deadline: float) -> Json:
     seconds = min(_PATIENCE, deadline - time.monotonic())
     text, why = "", "the other processes used up the time"
     if seconds > 0:
@@ -64,7 +64,7 @@ def _shown(process: procs.Process, folder: TaskFolder, deadline: float) -> dict[
     return {**_facts(process.pid), "python": True, "text": text, "why": why}
 
 
-def _facts(pid: int) -> dict[str, Any]:
+def _facts(pid: int) -> Json:
     fields = procs.stat(pid)
     ticks = sum(int(field) for field in fields[11:13])
     return {
@@ -134,7 +134,7 @@ def _answer(fd: int, pid: int, deadline: float) -> tuple[str, str]:
     return os.pread(fd, _LIMIT, 0).decode("utf-8", "replace"), ""
 
 
-def vitals(agent: Agent, request: Request) -> dict[str, Any]:
+def vitals(agent: Agent, request: Request) -> Json:
     """Return for each living task of an attempt: CPU time, memory, GPUs."""
     table = procs.scan()
     gpus = _gpus()
@@ -143,9 +143,7 @@ def vitals(agent: Agent, request: Request) -> dict[str, Any]:
     return {"tasks": [_use(folder, table, gpus) for folder in living]}
 
 
-def _use(
-    folder: TaskFolder, table: list[procs.Process], gpus: list[tuple[int, int, int]] | None
-) -> dict[str, Any]:
+def _use(folder: TaskFolder, table: list[procs.Process], gpus: list[tuple[int, int, int]] | None) -> Json:
     leader: int | None = state.read(folder)["pid"]
     above = procs.look(leader) if leader else None
     # Everything that the task started is below its supervisor, whatever became of the first process.
@@ -158,7 +156,7 @@ def _use(
         anonymous += _kilobytes(fields, b"RssAnon")
         files.append(_kilobytes(fields, b"RssFile"))
         shared.append(_kilobytes(fields, b"RssShmem"))
-    answer: dict[str, Any] = {
+    answer: Json = {
         "attempt": folder.attempt,
         "task": folder.task,
         "cpu": ticks / os.sysconf("SC_CLK_TCK"),

@@ -23,6 +23,7 @@ from ..base.descriptors import close_others, write_all
 from ..base.fault import NodeError, exhausted, no_process, reason
 from ..base.paths import Paths
 from . import frames
+from .frames import Frame, Json
 from .loop import READ, Loop, Outbox
 
 Reply = Tuple[Dict[str, object], bytes]
@@ -36,7 +37,7 @@ READ_SIZE = 1 << 20
 class Request(Dict[str, Any]):
     """One message of the controller: its fields, and its payload."""
 
-    def __init__(self, fields: dict[str, Any], payload: bytes) -> None:
+    def __init__(self, fields: Json, payload: bytes) -> None:
         super().__init__(fields)
         self.id, self.op, self.payload = fields.get("id"), fields.get("op", ""), payload
 
@@ -45,7 +46,7 @@ class Agent:
     """The loop, the connection, the state folder, and each room's own data, as operations see them."""
 
     def __init__(
-        self, config: dict[str, Any], stdin: int, stdout: int, answer: Callable[[Agent, Request], None]
+        self, config: Json, stdin: int, stdout: int, answer: Callable[[Agent, Request], None]
     ) -> None:
         self.loop = Loop()
         self.outbox = Outbox(self.loop, stdout, self.leave)
@@ -79,10 +80,10 @@ class Agent:
         """Return the path of the state folder; None if it is unusable."""
         return None if self._paths is None else self._paths.root
 
-    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+    def send(self, header: Json, payload: bytes = b"") -> None:
         self.outbox.put(frames.encode(header, payload))
 
-    def reply(self, request: Request, result: dict[str, Any]) -> None:
+    def reply(self, request: Request, result: Json) -> None:
         self.send({"id": request.id, "ok": True, "result": result})
 
     def fail(self, request: Request, error: BaseException) -> None:
@@ -91,12 +92,12 @@ class Agent:
     def in_child(self, request: Request, work: Callable[[], Any], *, seconds: float) -> None:
         """Reply with what `work` returns (a result, or a result and a payload) from a child."""
 
-        def answer() -> tuple[dict[str, Any], bytes]:
+        def answer() -> Frame:
             made = work()
             result, payload = made if isinstance(made, tuple) else (made, b"")
             return {"ok": True, "result": result}, payload
 
-        def done(reply: tuple[dict[str, Any], bytes]) -> None:
+        def done(reply: Frame) -> None:
             self.send({"id": request.id, **reply[0]}, reply[1])
 
         self.jobs.run(request.op, answer, done, seconds=seconds)

@@ -9,7 +9,8 @@ import json
 import struct
 from typing import Any, Dict, Iterator, Tuple
 
-Frame = Tuple[Dict[str, Any], bytes]
+Json = Dict[str, Any]
+Frame = Tuple[Json, bytes]
 
 READY = (
     b"\x00orchestrate-ready\x00"  # sent by our command line: what is written from now on is read by Python
@@ -20,7 +21,7 @@ MAX_PAYLOAD = 64 << 20
 SIZES = struct.Struct(">II")
 
 
-def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
+def encode(header: Json, payload: bytes = b"") -> bytes:
     """Return one frame; raise ValueError for one that `Decoder` would refuse."""
     return pack(json.dumps(header, separators=(",", ":")).encode(), payload)
 
@@ -62,7 +63,7 @@ class Decoder:
         if not 0 < head <= MAX_HEADER or body > MAX_PAYLOAD:
             raise ValueError(f"not a frame: header of {head} bytes, payload of {body} bytes")
 
-    def parse(self, data: bytes, body: int) -> dict[str, Any]:
+    def parse(self, data: bytes, body: int) -> Json:
         """Parse a header before a payload of `body` bytes is read; raise ValueError."""
         del body
         try:

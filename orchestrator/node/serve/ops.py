@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 import time
-from typing import Any
 
 from ..base import lenient, procs, trust
 from . import frames
 from .agent import IDLE, Agent, Request
+from .frames import Json
 
 HERE = None  # in the loop: must return at once
 
@@ -80,7 +80,7 @@ def serve(agent: Agent, request: Request) -> None:
         agent.reply(request, result)
 
 
-def ping(_agent: Agent, _request: Request) -> dict[str, Any]:
+def ping(_agent: Agent, _request: Request) -> Json:
     return {"time_ns": time.time_ns()}
 
 
@@ -95,7 +95,7 @@ def beat(agent: Agent, every: float) -> None:
     agent.loop.after(every, once)
 
 
-def main(config: dict[str, Any], requests: bytes = b"") -> int:
+def main(config: Json, requests: bytes = b"") -> int:
     """Serve until the controller is gone, first the buffered `requests`; return the exit status.
 
     stdin and stdout are reserved for the protocol; everything else prints to stderr.
@@ -125,7 +125,7 @@ def main(config: dict[str, Any], requests: bytes = b"") -> int:
     return int(agent.failed)
 
 
-def hello(agent: Agent) -> dict[str, Any]:
+def hello(agent: Agent) -> Json:
     error = agent.state_error
     place = None if error else os.stat(agent.paths.root)
     return {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Any, Callable, Iterable
+from typing import Callable, Iterable
 
 from ..base import locks, procs
 from ..base.fault import NodeError
@@ -20,18 +20,19 @@ from ..base.paths import Paths, TaskFolder, absolute
 from ..disk.removing import GONE, Folder, hide_and_remove, measure
 from ..serve import container
 from ..serve.agent import Agent, Request
+from ..serve.frames import Json
 from ..task import state
 from .envs import LOCK, MAKING
 
 _LISTED = 20  # of each kind
 
 
-def look(agent: Agent, _request: Request) -> dict[str, Any]:
+def look(agent: Agent, _request: Request) -> Json:
     """Return the runs that are alive here, and all that have a state."""
     return {"alive": sorted(alive(agent.paths)), "known": agent.paths.runs()}
 
 
-def clean(agent: Agent, request: Request) -> dict[str, Any]:
+def clean(agent: Agent, request: Request) -> Json:
     """Inspect, or inspect and remove, in a child of the agent.
 
     `alive` are runs that are alive anywhere, as far as the controller knows; `known` those of which a
@@ -55,11 +56,11 @@ def alive(paths: Paths) -> frozenset[str]:
     return frozenset(filter(lives, paths.runs()))
 
 
-def find(paths: Paths, dry: bool, elsewhere: Iterable[str] = ()) -> dict[str, Any]:
+def find(paths: Paths, dry: bool, elsewhere: Iterable[str] = ()) -> Json:
     """Correct outdated states, and kill what an ended task left; `dry`: only report it."""
     trouble = [] if dry else _settle(paths)
-    orphaned: list[dict[str, Any]] = []
-    killed: list[dict[str, Any]] = []
+    orphaned: list[Json] = []
+    killed: list[Json] = []
     for cookie, orphans in _orphans(paths, dry).items():
         try:
             if not dry:
@@ -88,14 +89,14 @@ def _settle(paths: Paths) -> list[dict[str, str]]:
     return trouble
 
 
-def _orphans(paths: Paths, dry: bool) -> dict[str, list[dict[str, Any]]]:
+def _orphans(paths: Paths, dry: bool) -> dict[str, list[Json]]:
     """Return our processes whose cookie names a task of this state folder that is over.
 
     A cookie alone is not enough. If the folder of the task no longer exists, it was removed by hand or
     because of its age, and nobody can guard what is left. With `dry` a task counts as over even if its end
     is not written yet, because nobody corrects that.
     """
-    orphans: dict[str, list[dict[str, Any]]] = {}
+    orphans: dict[str, list[Json]] = {}
     for process in procs.scan():
         pid = process.pid
         folder = None if process.zombie else _folder_of(paths, procs.marks(pid))
@@ -142,7 +143,7 @@ _DIGEST = re.compile(r"[0-9a-f]{32,64}", re.ASCII)
 _OF_A_STATE = frozenset(("attempts", "keeper", "run.json", "stopped"))
 
 
-def prune(paths: Paths, request: Request) -> dict[str, Any]:
+def prune(paths: Paths, request: Request) -> Json:
     """Return for each kind of folder how many exist, what was (or would be) removed, what could not."""
     living, shared, older = frozenset(request["alive"]) | alive(paths), request["shared"], request["older"]
     workdir, states = absolute(request["workdir"]), os.path.join(paths.root, "runs")
@@ -195,13 +196,11 @@ def _by_its_top(path: str) -> Folder:
     return measure(path)._replace(used=changed(path, time.time()))
 
 
-def _prune(
-    kind: str, folders: Iterable[Folder], request: Request, may_go: Callable[[Folder], bool]
-) -> dict[str, Any]:
+def _prune(kind: str, folders: Iterable[Folder], request: Request, may_go: Callable[[Folder], bool]) -> Json:
     """Remove the old ones that may be removed, the oldest first."""
     ordered = sorted(folders, key=lambda folder: folder.used)
     older = _DAY if kind == "scraps" else max(request["older"], _FRESH.get(kind, _OTHERS))
-    removed: list[dict[str, Any]] = []
+    removed: list[Json] = []
     failed: list[str] = []
     for folder in ordered:
         if time.time() - folder.used < older or not may_go(folder):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-from typing import Any
 
 from ..base import locks, procs, trust
 from ..base.fault import NodeError, unwritable
@@ -19,6 +18,7 @@ from ..base.paths import absolute, plain_name
 from ..base.program import hear, run_program
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
+from ..serve.frames import Json
 from . import uv
 
 MAKING = ".making-"
@@ -48,7 +48,7 @@ print("\\n" + json.dumps(versions))
 """
 
 
-def look(_agent: Agent, request: Request) -> dict[str, Any]:
+def look(_agent: Agent, request: Request) -> Json:
     """Check whether the environment exists and still runs, and describe this machine."""
     path = _path(request)
     trust.check_way(*os.path.split(os.path.dirname(path)))
@@ -65,7 +65,7 @@ def look(_agent: Agent, request: Request) -> dict[str, Any]:
     return {"ready": ready, "machine": os.uname().machine, "libc": libc}
 
 
-def find(_agent: Agent, request: Request) -> dict[str, Any]:
+def find(_agent: Agent, request: Request) -> Json:
     """Find the interpreter that fits `python` (a version or a program), by uv's own search."""
     python = str(request["python"])
     done = uv.call(request, ["python", "find", os.path.expanduser(python)])
@@ -86,7 +86,7 @@ def make(agent: Agent, request: Request) -> None:
     agent.in_child(request, lambda: _make(path, making, request), seconds=2 * 3600.0)
 
 
-def progress(_agent: Agent, request: Request) -> dict[str, Any]:
+def progress(_agent: Agent, request: Request) -> Json:
     """Return the progress of `make`, by its running program: its step, and its bytes or packages."""
     sign = MAKING + os.path.basename(_path(request)) + "-"
     for pid in procs.pids():
@@ -103,7 +103,7 @@ def progress(_agent: Agent, request: Request) -> dict[str, Any]:
     return {"step": "", "done": 0}
 
 
-def _make(path: str, making: str, request: Request) -> dict[str, Any]:
+def _make(path: str, making: str, request: Request) -> Json:
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from ..base import trust
 from ..base.descriptors import close_all
@@ -13,6 +12,7 @@ from ..base.paths import absolute
 from ..disk.removing import hide_and_remove
 from ..serve import frames
 from ..serve.agent import Agent, Request
+from ..serve.frames import Json
 from ..serve.loop import READ, Outbox
 from ..task import leases
 from . import notes, receiver
@@ -22,7 +22,7 @@ from .pieces import is_exactly
 _SECONDS = 24 * 3600.0  # a large set on a slow line takes hours
 
 
-def look(agent: Agent, request: Request) -> dict[str, Any]:
+def look(agent: Agent, request: Request) -> Json:
     """Return whether a folder is complete, by the size and time of each file; this counts as a use."""
     path = absolute(request["path"])
     trust.check_way(*os.path.split(os.path.dirname(path)))
@@ -52,7 +52,7 @@ def put(agent: Agent, request: Request) -> None:
     _running(agent, request).put(request)
 
 
-def have(agent: Agent, request: Request) -> dict[str, Any]:
+def have(agent: Agent, request: Request) -> Json:
     """Return what has arrived, and whether a peer still serves, or its problem."""
     transfer = _running(agent, request)
     if request.get("source") is not None:
@@ -78,7 +78,7 @@ def drop(agent: Agent, request: Request) -> None:
         agent.reply(request, {})
         return
 
-    def child() -> dict[str, Any]:
+    def child() -> Json:
         real = os.path.realpath(path)
         if request.payload and os.path.lexists(real) and not os.path.isdir(real):
             raise NodeError("files", f"cannot read {path}", "it is no folder")
@@ -172,7 +172,7 @@ class _Transfer:
                 request, self.waiting = self.waiting, None
                 self._agent.reply(request, word)
 
-    def _ended(self, outcome: tuple[dict[str, Any], bytes]) -> None:
+    def _ended(self, outcome: tuple[Json, bytes]) -> None:
         """The child has sealed, found the folder complete at the start, or failed."""
         self.feed.close()
         reply = outcome[0]

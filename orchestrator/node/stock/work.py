@@ -10,23 +10,23 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from typing import Any
 
 from ..base import lenient, procs, trust
 from ..base.fault import unwritable
 from ..base.paths import absolute, plain_name
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
+from ..serve.frames import Json
 from ..task import environ
 from . import notes
 
 
-def make(agent: Agent, request: Request) -> dict[str, Any]:
+def make(agent: Agent, request: Request) -> Json:
     """Copy a tree once per run, even if all hosts that share the folder ask; report what is missing."""
     workdir, run = absolute(request["workdir"]), run_folder(request["workdir"], request["run"])
     work = os.path.join(run, "work")
     digests = [request["digest"], *request.get("also", ())]
-    reply: dict[str, Any] = {"work": work, "missing": [], "made": False}
+    reply: Json = {"work": work, "missing": [], "made": False}
     if request.get("needs") is not None:
         reply["had"] = _have(request["needs"])
         if not (request.get("makes", True) and reply["had"]["program"]):
@@ -98,7 +98,7 @@ _LOG = r"(?i)log|tensorboard|tfevents|profil|\.orchestrate"
 _SHOWN, _MOST = 3, 200_000  # names that are reported, and that are read
 
 
-def look(agent: Agent, request: Request) -> dict[str, Any]:
+def look(agent: Agent, request: Request) -> Json:
     """Tell whether a folder is there, which living runs use it, and some files of single tasks in it."""
     from . import clean  # only here: it imports a fifth of what an agent imports for a launch
 
@@ -123,7 +123,7 @@ def look(agent: Agent, request: Request) -> dict[str, Any]:
     return {"there": os.path.isdir(work), "alive": using, "owned": owned[:_SHOWN]}
 
 
-def _have(needs: dict[str, Any]) -> dict[str, Any]:
+def _have(needs: Json) -> Json:
     """Return which of a job's needs exist here; without a setup and paths, PATH alone decides."""
     if needs.get("setup") or needs["paths"]:
         from ..look import facts  # it imports `subprocess`, which most jobs do not need
@@ -138,7 +138,7 @@ def run_folder(workdir: str, run: str) -> str:
     return os.path.join(absolute(workdir), "runs", plain_name("run", run))
 
 
-def share(_agent: Agent, request: Request) -> dict[str, Any]:
+def share(_agent: Agent, request: Request) -> Json:
     """Do one step: `write` our name, `read` the names that this host sees, or `clean` up."""
     workdir = absolute(request["workdir"])
     folder = os.path.join(workdir, ".share-" + plain_name("nonce", request["nonce"]))

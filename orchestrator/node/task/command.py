@@ -18,6 +18,7 @@ from ..base import procs, trust
 from ..base.descriptors import close_all
 from ..base.fault import NodeError
 from ..serve.agent import Agent, Request
+from ..serve.frames import Json
 from ..serve.loop import READ
 
 _LONGEST = 7 * 86_400.0  # seconds
@@ -39,13 +40,13 @@ def start(agent: Agent, request: Request) -> None:
     streams = [_Stream(agent, name) for name in ("out", "err")]
     writers = tuple(stream.writer for stream in streams)
 
-    def done(reply: tuple[dict[str, Any], bytes]) -> None:
+    def done(reply: tuple[Json, bytes]) -> None:
         for stream in streams:
             stream.drain()
         del agent.rooms["exec"]
         agent.send({"id": request.id, **reply[0]})
 
-    def work() -> tuple[dict[str, Any], bytes]:
+    def work() -> tuple[Json, bytes]:
         return {"ok": True, "result": _run(argv, *writers)}, b""
 
     try:
@@ -54,7 +55,7 @@ def start(agent: Agent, request: Request) -> None:
         close_all(*writers)
 
 
-def end(agent: Agent, _request: Request) -> dict[str, Any]:
+def end(agent: Agent, _request: Request) -> Json:
     """End the command; the reply to its start reports when nothing is left."""
     pid = agent.rooms.get("exec")
     if pid is not None:
@@ -110,12 +111,12 @@ class _Stream:
 # --- in the child ---
 
 
-def _run(argv: list[bytes], out: int, err: int) -> dict[str, Any]:
+def _run(argv: list[bytes], out: int, err: int) -> Json:
     """Return how the command ended, once nothing of it is left."""
     procs.adopt_orphans()
     trust.restore_umask()
     _expect(_on_end)
-    result: dict[str, Any] = {"status": 128 + signal.SIGTERM, "stopped": False}
+    result: Json = {"status": 128 + signal.SIGTERM, "stopped": False}
     try:
         try:
             result["status"] = _status(os.waitpid(_spawn(argv, out, err), 0)[1])

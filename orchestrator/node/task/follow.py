@@ -14,7 +14,7 @@ from typing import Any
 from ..base.fault import NodeError
 from ..base.paths import TaskFolder
 from ..serve.agent import Agent, Request
-from ..serve.frames import Frame
+from ..serve.frames import Frame, Json
 from . import state
 from .output import RECORD
 
@@ -102,7 +102,7 @@ class Follower:
         self._settling.add(tail)
 
 
-def follow(agent: Agent, request: Request) -> dict[str, Any]:
+def follow(agent: Agent, request: Request) -> Json:
     """Start a stream with the request's id; return the tasks that do not exist here."""
     missing = []
     for position in request["tasks"]:
@@ -115,7 +115,7 @@ def follow(agent: Agent, request: Request) -> dict[str, Any]:
     return {"missing": missing}
 
 
-def type_in(agent: Agent, request: Request) -> dict[str, Any]:
+def type_in(agent: Agent, request: Request) -> Json:
     """Send input to the terminal of a task, and check at once for its output."""
     folder = agent.paths.task(request["run"], request["attempt"], request["task"])
     state.tell(folder, {"want": "type", "typed": request["typed"], "terminal": request["terminal"]})
@@ -123,7 +123,7 @@ def type_in(agent: Agent, request: Request) -> dict[str, Any]:
     return {}
 
 
-def unfollow(agent: Agent, request: Request) -> dict[str, Any]:
+def unfollow(agent: Agent, request: Request) -> Json:
     """End the stream of an earlier `follow`."""
     _follower(agent).drop(int(request["target"]))
     return {}
@@ -144,8 +144,8 @@ class Tail:
         self._log = _File(folder.log, log)
         self._report = _File(folder.report, report)
         self._times = Times(folder.idx, log)
-        self._seen: dict[str, Any] | None = None
-        self._state: dict[str, Any] | None = None  # not reported yet
+        self._seen: Json | None = None
+        self._state: Json | None = None  # not reported yet
 
     def close(self) -> None:
         for file in (self._log, self._report, self._times.file):
@@ -169,7 +169,7 @@ class Tail:
         if not state.is_final(record):
             self.take(state.ended(record, state.LOST, message))
 
-    def take(self, record: dict[str, Any]) -> None:
+    def take(self, record: Json) -> None:
         """Take a state to report, if it is news."""
         if record != self._seen:
             self._seen = self._state = record
@@ -199,7 +199,7 @@ class Tail:
         self._report.offset += len(data)
         return (self._frame("report", offset=offset), data) if data else None
 
-    def _frame(self, kind: str, **fields: Any) -> dict[str, Any]:
+    def _frame(self, kind: str, **fields: Any) -> Json:
         of = self.folder
         return {"stream": self.stream, "attempt": of.attempt, "task": of.task, "kind": kind, **fields}
 

@@ -17,16 +17,17 @@ import os
 import re
 import socket
 import zlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..base import locks
 from ..serve.agent import Agent, Request
+from ..serve.frames import Json
 
 _OURS = "orch-line/"
 _ROOM = "line"
 
 
-def lease(agent: Agent, request: Request) -> dict[str, Any]:
+def lease(agent: Agent, request: Request) -> Json:
     """Take all ports for a run, or none and return who has them.
 
     A port that an earlier agent of the same run still holds, or one of its tasks, is not a conflict.
@@ -35,7 +36,7 @@ def lease(agent: Agent, request: Request) -> dict[str, Any]:
     taken: list[int] = []
     mine = _spot(request)._replace(runs=True, low=min(tasks, default=0), high=max(tasks, default=-1))
     others = [place for place in places() if place.machine == mine.machine and not is_of(place, mine.owner)]
-    conflicts: dict[int, dict[str, Any]] = {
+    conflicts: dict[int, Json] = {
         port: {"port": port, "run": place.run, "task": None, "owner": place.owner}
         for port in tasks
         for place in others
@@ -64,7 +65,7 @@ def lease(agent: Agent, request: Request) -> dict[str, Any]:
     return {"conflicts": []}
 
 
-def leased(agent: Agent, port: int, asker: str) -> dict[str, Any] | None:
+def leased(agent: Agent, port: int, asker: str) -> Json | None:
     """Return the lease of a different run than the requesting one; None for a free port."""
     if agent.state_error is not None:
         return None
@@ -79,7 +80,7 @@ def leased(agent: Agent, port: int, asker: str) -> dict[str, Any] | None:
     return None if holder["run"] == asker else holder
 
 
-def _text(fd: int) -> dict[str, Any]:
+def _text(fd: int) -> Json:
     """Return the text of a lease; unknown if its holder has not written it yet."""
     unknown = {"run": None, "task": None, "owner": None}
     try:
@@ -101,7 +102,7 @@ class Spot(NamedTuple):
     high: int = -1
 
 
-def join_queue(agent: Agent, request: Request) -> dict[str, Any]:
+def join_queue(agent: Agent, request: Request) -> Json:
     """Enter the queue, or with `go` leave it for the machine if nobody is ahead; return who is ahead."""
     mine = _spot(request)
     if not request["go"]:

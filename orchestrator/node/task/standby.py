@@ -26,6 +26,7 @@ from ..base.descriptors import close_all, replace_file
 from ..base.paths import Paths, make_private
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
+from ..serve.frames import Json
 from ..serve.loop import READ
 from . import environ
 from .environ import Launch
@@ -92,7 +93,7 @@ def _program(argv: Sequence[bytes]) -> bytes:
     return b""
 
 
-def about(spec: Mapping[str, Any], argv: Sequence[bytes], env: Mapping[bytes, bytes]) -> dict[str, Any]:
+def about(spec: Mapping[str, Any], argv: Sequence[bytes], env: Mapping[bytes, bytes]) -> Json:
     """Describe everything that an import may depend on, with checksums instead of values."""
     free = {environ.encode(name) for name in spec.get("free") or ()}
     free -= {name for name in free if _READ_BY_IMPORTS.match(name)}
@@ -154,7 +155,7 @@ def _can_lend(other: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
 # --- the agent's side ---
 
 
-def prepare(agent: Agent, request: Request) -> dict[str, Any]:
+def prepare(agent: Agent, request: Request) -> Json:
     """Start a standby for each task without one; `spare` ones only if there is enough memory."""
     paths, made, reasons = agent.paths, 0, []
     _tidy(paths)
@@ -183,7 +184,7 @@ def prepare(agent: Agent, request: Request) -> dict[str, Any]:
     return {"made": made, "why": sorted(set(reasons))}
 
 
-def keep(agent: Agent, request: Request) -> dict[str, Any]:
+def keep(agent: Agent, request: Request) -> Json:
     """Let this agent's standbys outlive it for some time; return those that its tasks could use.
 
     Earlier standbys of the same programs, for other arguments or another environment, are ended.
@@ -202,7 +203,7 @@ def keep(agent: Agent, request: Request) -> dict[str, Any]:
     return {"waiting": look(agent.paths, programs)}
 
 
-def look(paths: Paths, keys: Container[str] | None = None) -> list[dict[str, Any]]:
+def look(paths: Paths, keys: Container[str] | None = None) -> list[Json]:
     """Return the waiting standbys, or those with these keys, with their memory, without what they share."""
     waiting = []
     for name, described in _standbys(paths):
@@ -356,7 +357,7 @@ def _connect(paths: Paths, name: str) -> socket.socket:
     return sock
 
 
-def _standbys(paths: Paths) -> Iterator[tuple[str, dict[str, Any]]]:
+def _standbys(paths: Paths) -> Iterator[tuple[str, Json]]:
     """Yield the name and description of each standby that waits for a task."""
     for name in sorted(lenient.listed(paths.standby)):
         folder = os.path.join(paths.standby, name)

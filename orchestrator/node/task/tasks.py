@@ -18,6 +18,7 @@ from ..base.fault import NodeError, no_process, reason
 from ..base.paths import Paths, TaskFolder, make_private
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
+from ..serve.frames import Json
 from ..serve.loop import READ
 from . import environ, leases, state, supervisor
 from .environ import Handles
@@ -77,7 +78,7 @@ def start(agent: Agent, request: Request) -> None:
         go(None, "")
 
 
-def _already(folder: TaskFolder) -> dict[str, Any]:
+def _already(folder: TaskFolder) -> Json:
     record = state.settle(folder)
     return {"started": False, "already": True, "pid": record["pid"], "state": record}
 
@@ -90,7 +91,7 @@ def store_plan(paths: Paths, run: str, plan: str | None) -> None:
         replace_file(path, plan.encode())
 
 
-def stop(agent: Agent, request: Request) -> dict[str, Any]:
+def stop(agent: Agent, request: Request) -> Json:
     """Ask every living task of a run to end; those without guard and supervisor are for `sweep` and `states`.
 
     A supervisor that does not acknowledge the request is killed, and its guard ends the task. `final`: from
@@ -141,7 +142,7 @@ def _holders(folders: Sequence[TaskFolder], *names: str) -> Iterator[procs.Proce
             yield process
 
 
-def sweep(agent: Agent, request: Request) -> dict[str, Any]:
+def sweep(agent: Agent, request: Request) -> Json:
     """Kill what bears the cookie of an ended task without being its descendant; return when none is left."""
     run = request["run"]
     folders = agent.paths.tasks(run)
@@ -149,13 +150,13 @@ def sweep(agent: Agent, request: Request) -> dict[str, Any]:
     alive = sorted(folder.task for folder in folders if folder not in ended)
     if not alive:  # nor where the run was removed, perhaps while something ran
         return {"killed": procs.sweep(run), "alive": []}
-    killed: list[dict[str, Any]] = []
+    killed: list[Json] = []
     for folder in ended:
         killed += procs.sweep(f"{run}/{folder.attempt}/{folder.task}")
     return {"killed": killed, "alive": alive}
 
 
-def states(agent: Agent, request: Request) -> dict[str, Any]:
+def states(agent: Agent, request: Request) -> Json:
     """Return every task of one run or of all, settled, when none is alive or `wait` seconds are over."""
     deadline = time.monotonic() + float(request.get("wait") or 0.0)
     while True:
@@ -166,7 +167,7 @@ def states(agent: Agent, request: Request) -> dict[str, Any]:
         time.sleep(_LOOK)
 
 
-def _states(agent: Agent, request: Request) -> dict[str, Any]:
+def _states(agent: Agent, request: Request) -> Json:
     """Of all runs, return as many as a reply can hold."""
     paths, reports, more, room = agent.paths, [], 0, _ROOM
     runs = reversed(paths.runs()) if request.get("run") is None else [request["run"]]
@@ -188,7 +189,7 @@ def _states(agent: Agent, request: Request) -> dict[str, Any]:
     return {"runs": reports, "more": more, "standbys": standby.look(paths)}
 
 
-def keep(agent: Agent, request: Request) -> dict[str, Any]:
+def keep(agent: Agent, request: Request) -> Json:
     """Become the agent of the run's keeper, as long as we live; there can be only one.
 
     While a previous agent of the same keeper still exists, its place is not free yet; but our messages count
@@ -227,7 +228,7 @@ def leave(agent: Agent) -> None:
                 os.rmdir(folder)
 
 
-def _run(paths: Paths, run: str) -> dict[str, Any]:
+def _run(paths: Paths, run: str) -> Json:
     return {
         "run": run,
         "plan": procs.text(paths.run_json(run)) or None,
@@ -237,7 +238,7 @@ def _run(paths: Paths, run: str) -> dict[str, Any]:
     }
 
 
-def _task(folder: TaskFolder) -> Iterator[dict[str, Any]]:
+def _task(folder: TaskFolder) -> Iterator[Json]:
     """Return a task; nothing for one that was removed meanwhile."""
     try:
         try:
@@ -255,7 +256,7 @@ def _task(folder: TaskFolder) -> Iterator[dict[str, Any]]:
     }
 
 
-def _keeper(paths: Paths, run: str) -> dict[str, Any] | None:
+def _keeper(paths: Paths, run: str) -> Json | None:
     try:
         alive = locks.is_taken(paths.keeper(run))
         with open(paths.keeper(run), "rb") as file:
@@ -349,7 +350,7 @@ def begin(
     return reading
 
 
-def result(folder: TaskFolder, answer: bytes) -> dict[str, Any]:
+def result(folder: TaskFolder, answer: bytes) -> Json:
     """Read everything that arrived on that pipe; raise NodeError if the program could not start."""
     reply = json.loads(answer or b"{}")
     if "state" not in reply:
