@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from orchestrator import ranges
 from orchestrator.config import targets, values
-from orchestrator.config.mistakes import FILE, Place, Report, Wrong, at, foreign, locate
+from orchestrator.config.mistakes import FILE, Place, Report, Wrong, at, locate, remark
 from orchestrator.config.tables import IDENTITY_KEYS, TABLES, Read, read_table, unknown
 from orchestrator.errors import UsageError
 from orchestrator.model import (
@@ -108,7 +108,7 @@ def _read(text: str | bytes, report: Report) -> dict[str, Any] | None:
         line = error.object.count(b"\n", 0, error.start) + 1
         report.add(Place(f"line {line}"), "", "is not UTF-8; save it as UTF-8 in your editor")
     except (ValueError, RecursionError) as error:  # Python's own limits on digits of a number and on depth
-        report.add(FILE, "", f"{error}{foreign(decoded, str(error))}")
+        report.add(FILE, "", f"{error}{remark(decoded, str(error))}")
     else:
         report.lines = locate(decoded)
         return document

@@ -72,21 +72,13 @@ def line_of(lines: Lines, place: Place, key: str) -> int | None:
 
 
 _CURLY = re.compile("[\u2018-\u201f\u00ab\u00bb]")
-_JSON = re.compile(r"\s*(?:\{|\[\s*[{\"])")
-_YAML = re.compile(r"^(?:---|\s*-\s+\S|\s*[\w-]+:(?:\s|$))", re.MULTILINE)
 
 
-def foreign(text: str, error: str) -> str:
+def remark(text: str, error: str) -> str:
     """Return a remark, to follow TOML's `error`, on the likely cause in the text; "" for none."""
     line = re.search(r"at line (\d+)", error)
-    content = text.split("\n")[int(line[1]) - 1] if line else ""
-    if _CURLY.search(content):
+    if line and _CURLY.search(text.split("\n")[int(line[1]) - 1]):
         return '; the quotes must be straight ("), not curly'
-    example = 'TOML looks like this: [[host]], and ssh = "gpu-01" in the next line'
-    if _JSON.match(text):
-        return f"; the file looks like JSON, and {example}"
-    if _YAML.match(content) and "=" not in content.partition(":")[0]:
-        return f"; the line looks like YAML, and {example}"
     return "; text needs quotes, and true and false have none" if "Invalid value" in error else ""
 
 
