@@ -55,7 +55,6 @@ class Attempt:
     """An attempt whose tasks were started; `adopted` is the progress under an earlier keeper."""
 
     def __init__(self, run: Run, name: str, adopted: Adopted | None = None) -> None:
-        self.name = name
         self._run = run
         self._adopted = adopted
         self._stops_checked = 0  # stopped tasks whose nodes were asked who stopped them

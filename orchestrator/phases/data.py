@@ -200,13 +200,14 @@ class Transfer:
 
     def __init__(self, fleet: Fleet, data: Contents, emit: Emit, run: str, limit: float | None) -> None:
         self._fleet = fleet
+        self._clock = fleet.clock
         self._data = data
         self._run = run
         self._emit = emit
         self._key = one_time_key()
         self._glance = max(_GLANCE, min(_MOST_GLANCE, _PER_PIECE * len(data.manifest.pieces)))
         self._throttle = Throttle(limit)
-        self._began = self._fleet.clock.now()
+        self._began = self._clock.now()
         self._line: list[Participant] = []
         self._bad: dict[str, HostError] = {}
 
@@ -222,7 +223,7 @@ class Transfer:
                 helping = [part for part in helping if not part.sending.lacks]
                 self._line = [*helping, *sorted(rest, key=lambda part: len(part.sending.lacks))]
                 for part in self._each(self._each(rest, self._fill), lambda part: part.sending.seal()):
-                    part.seconds = self._fleet.clock.now() - self._began
+                    part.seconds = self._clock.now() - self._began
         finally:
             for part in (*takers, *givers):
                 if part.seconds < 0:
@@ -256,7 +257,7 @@ class Transfer:
         part.port = begun.port
         part.lacked = sum(map(self._data.manifest.length, part.sending.lacks))
         if begun.present:
-            part.seconds = self._fleet.clock.now() - self._began
+            part.seconds = self._clock.now() - self._began
 
     def _fill(self, part: Participant) -> None:
         """Supply a host: from its predecessors in the line, and finally from here."""
@@ -275,18 +276,18 @@ class Transfer:
             return
         host = giver.host
         part.sending.have(wire.StoreSource(host.name, host.address, giver.port, sorted(lacks)))
-        since = self._fleet.clock.now()
+        since = self._clock.now()
         while giver.port and not self._look(part) and part.sending.lacks:
             if part.sending.lacks != lacks or lacks <= giver.sending.lacks:
-                lacks, since = part.sending.lacks, self._fleet.clock.now()
-            elif self._fleet.clock.now() - since > _STALL:
+                lacks, since = part.sending.lacks, self._clock.now()
+            elif self._clock.now() - since > _STALL:
                 log.warning("data: nothing comes from %s to %s any more", host.name, part.host.name)
                 return
-            self._fleet.clock.sleep(self._glance)
+            self._clock.sleep(self._glance)
 
     def _send(self, part: Participant) -> None:
         def before(size: int) -> None:
-            if self._fleet.clock.now() - part.shown_at > _SHOWN_EVERY:
+            if self._clock.now() - part.shown_at > _SHOWN_EVERY:
                 self._look(part)
             self._throttle.wait(size)
 
@@ -300,8 +301,8 @@ class Transfer:
         part.sending.lacks &= part.sending.absent(held.bits)
         if held.trouble:
             log.warning("data: %s gets nothing from the host before it: %s", part.host.name, held.trouble)
-        if self._fleet.clock.now() - part.shown_at > _SHOWN_EVERY:
-            part.shown_at = self._fleet.clock.now()
+        if self._clock.now() - part.shown_at > _SHOWN_EVERY:
+            part.shown_at = self._clock.now()
             remaining = sum(map(self._data.manifest.length, part.sending.lacks))
             step = Stepped(part.host.name, "receives data", self._data.size - remaining, self._data.size)
             self._emit(step)
