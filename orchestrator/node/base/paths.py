@@ -31,7 +31,7 @@ class _Inside:
         self._name = name
 
     def __get__(self, folder: TaskFolder, _: object) -> str:
-        return os.path.join(folder.path, self._name)
+        return f"{folder.path}/{self._name}"
 
 
 class _Task(NamedTuple):
@@ -71,31 +71,31 @@ class Paths:
         self.root = os.path.abspath(root)
 
     def runs(self) -> list[str]:
-        return _names(os.path.join(self.root, "runs"))
+        return _names(f"{self.root}/runs")
 
     def run(self, run: str) -> str:
-        return os.path.join(self.root, "runs", plain_name("run", run))
+        return f"{self.root}/runs/" + plain_name("run", run)
 
     def run_json(self, run: str) -> str:
-        return os.path.join(self.run(run), "run.json")
+        return f"{self.run(run)}/run.json"
 
     def keeper(self, run: str) -> str:
-        return os.path.join(self.run(run), "keeper")
+        return f"{self.run(run)}/keeper"
 
     def stopped(self, run: str) -> str:
         """Return the marker for a run that a user ended: nothing of it may be started any more."""
-        return os.path.join(self.run(run), "stopped")
+        return f"{self.run(run)}/stopped"
 
     def attempts(self, run: str) -> list[str]:
-        return _names(os.path.join(self.run(run), "attempts"))
+        return _names(f"{self.run(run)}/attempts")
 
     def attempt(self, run: str, attempt: str) -> str:
-        return os.path.join(self.run(run), "attempts", plain_name("attempt", attempt))
+        return f"{self.run(run)}/attempts/" + plain_name("attempt", attempt)
 
     def task(self, run: str, attempt: str, task: str) -> TaskFolder:
         """Return the folder of a task, given as `worker/1` or `worker-1`."""
         slug = plain_name("task", task.replace("/", "-"))
-        return TaskFolder(os.path.join(self.attempt(run, attempt), slug), run, attempt, slug)
+        return TaskFolder(f"{self.attempt(run, attempt)}/{slug}", run, attempt, slug)
 
     def tasks(self, run: str, attempt: str | None = None) -> list[TaskFolder]:
         """Return the claimed tasks of one attempt, or of all."""
@@ -104,19 +104,19 @@ class Paths:
 
     @property
     def leases(self) -> str:
-        return os.path.join(self.root, "leases")
+        return f"{self.root}/leases"
 
     @property
     def standby(self) -> str:
         """The folder of tasks that were started ahead."""
-        return os.path.join(self.root, "standby")
+        return f"{self.root}/standby"
 
     def site(self, digest: str) -> str:
         """Return the folder for the PYTHONPATH of tasks, in one version."""
-        return os.path.join(self.root, "site", digest)
+        return f"{self.root}/site/{digest}"
 
     def lease(self, port: int) -> str:
-        return os.path.join(self.leases, str(int(port)))
+        return f"{self.leases}/{int(port)}"
 
 
 def absolute(path: str) -> str:
@@ -145,7 +145,7 @@ def open_root(path: str | None = None) -> Paths:
         make_private(root)
         _check(root)
         for name in ("runs", "leases"):
-            make_private(os.path.join(root, name))
+            make_private(f"{root}/{name}")
     except OSError as error:
         hint = "make room or set `state` to a folder on a local disk"
         raise NodeError("state", f"the state folder {root} cannot be used", reason(error), hint) from None

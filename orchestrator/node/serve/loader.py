@@ -40,7 +40,7 @@ class Bundle:
         self._packed = packed
         self._sources = {}  # type: Dict[str, str]
         self._state = os.path.expanduser(state)
-        self._path = os.path.join(self._state, "code")
+        self._path = f"{self._state}/code"
         self._codes = self._read()
         self._read_in = len(self._codes)
 

@@ -146,25 +146,25 @@ _OF_A_STATE = frozenset(("attempts", "keeper", "run.json", "stopped"))
 def prune(paths: Paths, request: Request) -> Json:
     """Return for each kind of folder how many exist, what was (or would be) removed, what could not."""
     living, shared, older = frozenset(request["alive"]) | alive(paths), request["shared"], request["older"]
-    workdir, states = absolute(request["workdir"]), os.path.join(paths.root, "runs")
-    works, trees, data, envs = (os.path.join(workdir, name) for name in ("runs", "trees", "data", "envs"))
+    workdir, states = absolute(request["workdir"]), f"{paths.root}/runs"
+    works, trees, data, envs = (f"{workdir}/{name}" for name in ("runs", "trees", "data", "envs"))
     # A working folder has a note of the trees that it was made from; a crash leaves an empty one.
-    is_work = _plain(works, lambda path: os.path.isfile(os.path.join(path, "trees")) or not listed(path))
+    is_work = _plain(works, lambda path: os.path.isfile(f"{path}/trees") or not listed(path))
     working = [measure(path) for path in is_work]
 
     def in_hands(run: Folder) -> bool:
         """Return True for the folder of a living run, or one in which a living run continues."""
-        return not living.isdisjoint((run.name, *procs.text(os.path.join(run.path, "users")).split()))
+        return not living.isdisjoint((run.name, *procs.text(f"{run.path}/users").split()))
 
     # Read before the working folders are removed; a recently used one may belong to a run alive elsewhere.
     in_use = [item for item in working if in_hands(item) or time.time() - item.used < older]
-    needed = {tree for item in in_use for tree in procs.text(os.path.join(item.path, "trees")).split()}
+    needed = {tree for item in in_use for tree in procs.text(f"{item.path}/trees").split()}
 
     def is_known(run: Folder) -> bool:
         """Keep unknown runs for a week: they may be alive elsewhere."""
         return run.name in request["known"] or time.time() - run.used >= 7 * _DAY
 
-    environments = _plain(envs, lambda path: os.path.isfile(os.path.join(path, LOCK)))
+    environments = _plain(envs, lambda path: os.path.isfile(f"{path}/{LOCK}"))
     hidden = _hidden(states)
     if shared:
         hidden += [path for folder in (workdir, works, trees, data, envs) for path in _hidden(folder)]
@@ -239,4 +239,4 @@ def _hidden(folder: str) -> list[str]:
 
 
 def _entries(folder: str) -> list[str]:
-    return [os.path.join(folder, name) for name in sorted(listed(folder))]
+    return [f"{folder}/{name}" for name in sorted(listed(folder))]

@@ -82,7 +82,7 @@ def find(_agent: Agent, request: Request) -> Json:
 def make(agent: Agent, request: Request) -> None:
     """Create the environment from the lock in the payload; return at once if it exists."""
     path = _path(request)
-    making = os.path.join(os.path.dirname(path), f"{MAKING}{os.path.basename(path)}-{os.urandom(6).hex()}")
+    making = f"{os.path.dirname(path)}/{MAKING}{os.path.basename(path)}-{os.urandom(6).hex()}"
     agent.in_child(request, lambda: _make(path, making, request), seconds=2 * 3600.0)
 
 
@@ -108,11 +108,11 @@ def _make(path: str, making: str, request: Request) -> Json:
     try:
         os.makedirs(folder, exist_ok=True)
         trust.check_way(*os.path.split(folder))
-        lock = os.path.join(folder, ".lock-" + os.path.basename(path))
+        lock = f"{folder}/.lock-{os.path.basename(path)}"
         with locks.held(lock, _WAIT, "an environment that is being made"):
             for entry in os.listdir(folder):  # left by an interrupted build: nobody works on it
                 if entry.startswith(f"{MAKING}{os.path.basename(path)}-"):
-                    remove(os.path.join(folder, entry))
+                    remove(f"{folder}/{entry}")
             return {"versions": {} if _whole(path) else _build(path, making, request)}
     except OSError as error:
         raise unwritable(folder, error) from None
@@ -121,7 +121,7 @@ def _make(path: str, making: str, request: Request) -> Json:
 def _build(path: str, making: str, request: Request) -> dict[str, str]:
     try:
         os.mkdir(making, 0o700)
-        lock = os.path.join(making, LOCK + ".new")
+        lock = f"{making}/{LOCK}.new"
         with open(lock, "wb") as file:
             file.write(request.payload)
         shape = ["--quiet", "--allow-existing", "--relocatable", "--no-project"]
@@ -132,15 +132,15 @@ def _build(path: str, making: str, request: Request) -> dict[str, str]:
             # Hashes were checked at the download; packages built here have others. The cache is on the same
             # file system, so that files are linked and not copied. uv takes `~` literally.
             install += ["--no-verify-hashes", "--no-index", "--find-links", absolute(wheels)]
-            install += ["--cache-dir", os.path.join(making, _CACHE)]
+            install += ["--cache-dir", f"{making}/{_CACHE}"]
         elif index:
             install += ["--default-index", str(index)]
         # If there is another way, a dead index is tried once, and not for a minute.
         settings = {"UV_HTTP_RETRIES": "0"} if request.get("ask_first") else {}
         _step(request, install, **settings)
         versions = _check(making, request.payload, path)
-        remove(os.path.join(making, _CACHE))
-        os.rename(lock, os.path.join(making, LOCK))
+        remove(f"{making}/{_CACHE}")
+        os.rename(lock, f"{making}/{LOCK}")
         if os.path.lexists(path):  # it no longer runs, for example because its interpreter was replaced
             os.rename(path, f"{making}.old")
             remove(f"{making}.old")
@@ -181,7 +181,7 @@ def _check(making: str, lock: bytes, path: str) -> dict[str, str]:
 def _whole(path: str) -> bool:
     """Start its Python; raise NodeError if it does not respond: a slow disk does not make it invalid."""
     python = _python(path)
-    is_there = os.path.isfile(os.path.join(path, LOCK))
+    is_there = os.path.isfile(f"{path}/{LOCK}")
     output = hear([python, "-I", "-S", "-c", "print(1)"], _SECONDS) if is_there else None
     if output is not None and output.why:
         raise NodeError(
@@ -194,7 +194,7 @@ def _whole(path: str) -> bool:
 
 
 def _python(environment: str) -> str:
-    return os.path.join(environment, "bin", "python")
+    return f"{environment}/bin/python"
 
 
 def _path(request: Request) -> str:

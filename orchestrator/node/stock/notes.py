@@ -26,7 +26,7 @@ def write(state: str | None, path: str, manifest: Manifest) -> None:
     place = _place(state, path)
     with suppress(OSError):
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-        marks = [_mark(os.lstat(os.path.join(path, file.path))) for file in manifest.files]
+        marks = [_mark(os.lstat(f"{path}/{file.path}")) for file in manifest.files]
         lines = json.dumps(path), json.dumps({"rows": manifest.rows, "marks": marks})
         replace_file(place, "\n".join(lines).encode())
         for old in _newest_first(os.path.dirname(place))[_MOST:]:
@@ -44,7 +44,7 @@ def is_unchanged(state: str | None, path: str) -> bool | None:
     if noted != path or not marks:
         return None
     try:
-        return marks == [_mark(os.lstat(os.path.join(path, file.path))) for file in manifest.files]
+        return marks == [_mark(os.lstat(f"{path}/{file.path}")) for file in manifest.files]
     except OSError:
         return False
 
@@ -56,7 +56,7 @@ def fill(state: str | None, path: str, incoming: str, manifest: Manifest) -> tup
     """
     lacking: dict[tuple[str, int], list[int]] = {}
     for number, file in enumerate(manifest.files):
-        if file.size and not os.path.lexists(os.path.join(incoming, file.path)):
+        if file.size and not os.path.lexists(f"{incoming}/{file.path}"):
             lacking.setdefault((file.digests, file.mode), []).append(number)
     linked: set[int] = set()
     folders: list[tuple[str, list[File]]] = []
@@ -69,8 +69,8 @@ def fill(state: str | None, path: str, incoming: str, manifest: Manifest) -> tup
         folders.append((folder, other.files))
         for place, file in enumerate(other.files):
             for number in lacking.pop((file.digests, file.mode), ()):
-                target = os.path.join(incoming, manifest.files[number].path)
-                if _link(os.path.join(folder, file.path), marks[place], target, file.mode):
+                target = f"{incoming}/{manifest.files[number].path}"
+                if _link(f"{folder}/{file.path}", marks[place], target, file.mode):
                     linked.add(number)
     paths = {manifest.files[number].path for numbers in lacking.values() for number in numbers}
     base = next((folder for folder, files in folders if any(file.path in paths for file in files)), None)

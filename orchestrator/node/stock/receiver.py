@@ -48,7 +48,7 @@ class Order(NamedTuple):
     @property
     def incoming(self) -> str:
         above, name = os.path.split(self.path)
-        return os.path.join(above, f"{_INCOMING}{name}")
+        return f"{above}/{_INCOMING}{name}"
 
 
 def receive(order: Order, reader: int, tell: int) -> tuple[dict[str, Any], bytes]:
@@ -62,7 +62,7 @@ def receive(order: Order, reader: int, tell: int) -> tuple[dict[str, Any], bytes
         if order.serve and trust.is_ours(order.path):  # the receiver compares what we send
             _fill(order, Pieces(order.path, order.manifest, whole=True), None, reader, tell)
             return {"ok": True, "result": {}}, b""
-        with locks.held(os.path.join(above, f".lock-{name}"), _WAIT, "a transfer by another process"):
+        with locks.held(f"{above}/.lock-{name}", _WAIT, "a transfer by another process"):
             if _is_there(order):
                 return {"ok": True, "result": {"present": True, "path": order.path}}, b""
             held, base = _begin(order)
@@ -169,7 +169,7 @@ def _seal(order: Order, pieces: Pieces) -> None:
         os.rename(path, discarded)
     os.rename(incoming, path)
     if order.mutable:
-        _keep(discarded, os.path.join(os.path.dirname(path), f".replaced-{os.path.basename(path)}"), order)
+        _keep(discarded, f"{os.path.dirname(path)}/.replaced-{os.path.basename(path)}", order)
     remove(discarded)
     if not order.mutable:
         notes.write(order.state, path, order.manifest)

@@ -24,7 +24,7 @@ from . import notes
 def make(agent: Agent, request: Request) -> Json:
     """Copy a tree once per run, even if all hosts that share the folder ask; report what is missing."""
     workdir, run = absolute(request["workdir"]), run_folder(request["workdir"], request["run"])
-    work = os.path.join(run, "work")
+    work = f"{run}/work"
     digests = [request["digest"], *request.get("also", ())]
     reply: Json = {"work": work, "missing": [], "made": False}
     if request.get("needs") is not None:
@@ -36,7 +36,7 @@ def make(agent: Agent, request: Request) -> Json:
     user = plain_name("run", request["user"]) if request.get("user") else ""
     exists = os.path.isdir(work)
     existing = exists and (not user or user in users(run))  # and it no longer depends on a tree
-    trees = {digest: os.path.join(workdir, "trees", digest) for digest in digests}
+    trees = {digest: f"{workdir}/trees/{digest}" for digest in digests}
     for tree in trees.values():
         lenient.touch(tree)  # a recently used tree is not cleaned
     reply["missing"] = [
@@ -49,7 +49,7 @@ def make(agent: Agent, request: Request) -> Json:
     made = f"{work}.{os.uname().nodename}.{os.urandom(6).hex()}"
     try:
         os.makedirs(run, exist_ok=True)
-        with open(os.path.join(run, "trees"), "a" if exists else "w", encoding="utf-8") as file:
+        with open(f"{run}/trees", "a" if exists else "w", encoding="utf-8") as file:
             file.write("".join(f"{digest}\n" for digest in [*digests, *request.get("data", ())]))
         if exists:
             _lay(trees[digests[0]], work)
@@ -58,7 +58,7 @@ def make(agent: Agent, request: Request) -> Json:
             os.rename(made, work)
             reply["made"] = True
         if user:
-            with open(os.path.join(run, "users"), "a", encoding="utf-8") as file:
+            with open(f"{run}/users", "a", encoding="utf-8") as file:
                 file.write(user + "\n")
     except OSError as error:
         remove(made)
@@ -74,14 +74,14 @@ def make(agent: Agent, request: Request) -> Json:
 def _lay(tree: str, work: str) -> None:
     """Put the files of a tree into a folder, each at once: hosts that share it may do so side by side."""
     for folder, folders, files in os.walk(tree):
-        to = os.path.normpath(os.path.join(work, os.path.relpath(folder, tree)))
+        to = os.path.normpath(f"{work}/{os.path.relpath(folder, tree)}")
         os.makedirs(to, exist_ok=True)  # where a task made it a link, that is where its files are
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        links = [name for name in folders if os.path.islink(f"{folder}/{name}")]
         for name in (*files, *links):
-            made = os.path.join(to, f".orchestrate-{os.urandom(6).hex()}")
-            shutil.copy2(os.path.join(folder, name), made, follow_symlinks=False)
+            made = f"{to}/.orchestrate-{os.urandom(6).hex()}"
+            shutil.copy2(f"{folder}/{name}", made, follow_symlinks=False)
             try:
-                os.replace(made, os.path.join(to, name))
+                os.replace(made, f"{to}/{name}")
             except OSError:
                 os.unlink(made)
                 raise
@@ -89,7 +89,7 @@ def _lay(tree: str, work: str) -> None:
 
 def users(folder: str) -> list[str]:
     """Return the runs that have continued in a run's folder."""
-    return procs.text(os.path.join(folder, "users")).split()
+    return procs.text(f"{folder}/users").split()
 
 
 # Names of what belongs to one task: rank_0, worker-1, __0_0.distcp. Logs are read by nobody who trains.
@@ -105,8 +105,8 @@ def look(agent: Agent, request: Request) -> Json:
     workdir, folder = absolute(request["workdir"]), run_folder(request["workdir"], request["run"])
     trust.check_way(workdir, "runs", os.path.basename(folder), "work")
     others = {os.path.basename(folder), *users(folder)} - {request["user"]}
-    work = os.path.join(folder, "work")
-    digests = procs.text(os.path.join(folder, "trees")).split()
+    work = f"{folder}/work"
+    digests = procs.text(f"{folder}/trees").split()
     owned: list[str] = []
     remaining = _MOST
     for path, folders, files in os.walk(work):
@@ -114,7 +114,7 @@ def look(agent: Agent, request: Request) -> Json:
         folders[:] = [name for name in folders if not re.search(_LOG, name)]
         for name in (*folders, *files):
             item, remaining = os.path.normpath(os.path.join(below, name)), remaining - 1
-            sent = any(os.path.lexists(os.path.join(workdir, "trees", digest, item)) for digest in digests)
+            sent = any(os.path.lexists(f"{workdir}/trees/{digest}/{item}") for digest in digests)
             if re.search(_OWNED, name) and not re.search(_LOG, name) and not sent:
                 owned.append(item)
         if len(owned) >= _SHOWN or remaining < 0:
@@ -148,7 +148,7 @@ def share(_agent: Agent, request: Request) -> Json:
             _write(workdir, folder, plain_name("host", request["host"]))
         elif request["step"] == "read" and os.path.isdir(folder):
             # Changing the folder ourselves makes an NFS client drop its stale listing.
-            mark = os.path.join(folder, f".{os.uname().nodename}-{os.getpid()}")
+            mark = f"{folder}/.{os.uname().nodename}-{os.getpid()}"
             with open(mark, "wb"):
                 pass
             os.unlink(mark)
@@ -167,5 +167,5 @@ def _write(workdir: str, folder: str, host: str) -> None:
     trust.check_way(workdir, "trees")
     trust.check_way(workdir, "runs")
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, host), "wb"):
+    with open(f"{folder}/{host}", "wb"):
         pass

@@ -106,9 +106,7 @@ def guard(seat: Seat, listener: socket.socket, log: tuple[int, int]) -> NoReturn
             listener.close()
             os.close(seat.owner)
             place = [seat.folder]
-            supervisor.supervise(
-                lambda: _live(seat, theirs, log, place), lambda: os.path.join(place[-1], "crash.txt")
-            )
+            supervisor.supervise(lambda: _live(seat, theirs, log, place), lambda: f"{place[-1]}/crash.txt")
         theirs.close()
         os.close(log[1])
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -126,7 +124,7 @@ def guard(seat: Seat, listener: socket.socket, log: tuple[int, int]) -> NoReturn
             supervisor.bury(task.launch, Handles(task.held[0], -1, log[0], -1, -1), status)
         remove(seat.folder)
     except BaseException:
-        supervisor.record_crash(os.path.join(seat.folder, "crash.txt"))
+        supervisor.record_crash(f"{seat.folder}/crash.txt")
     finally:
         os._exit(0)
 
@@ -212,7 +210,7 @@ def _serve(seat: Seat, listener: socket.socket, *, busy: bool) -> Any:
             if busy or want not in ("take", "lend", "end"):
                 return ()
             for name in ("about.json", "socket") if want != "lend" else ():
-                lenient.discard(os.path.join(seat.folder, name))
+                lenient.discard(f"{seat.folder}/{name}")
             if want == "end":
                 return None
             sock.sendall(b"\n")
@@ -266,7 +264,7 @@ def _live(seat: Seat, channel: socket.socket, log: tuple[int, int], place: list[
     while lends:
         while not select.select([channel], [], [], 0)[0]:
             if waiting.ready:
-                os.close(os.open(os.path.join(seat.folder, "ready"), os.O_WRONLY | os.O_CREAT, 0o600))
+                os.close(os.open(f"{seat.folder}/ready", os.O_WRONLY | os.O_CREAT, 0o600))
             try:
                 waiting.ready = bool(waiting.listen(channel.fileno())) or waiting.ready
             except EOFError:  # the Python has ended, and so will the guard, unless a task has just arrived
@@ -292,7 +290,7 @@ def _start(seat: Seat, log: tuple[int, int]) -> Waiting:
     os.set_inheritable(theirs.fileno(), True)
     mark = "%d:%s:" % (theirs.fileno(), seat.imports)
     env = {**seat.env, b"ORCHESTRATE_STANDBY": mark.encode().ljust(_ROOM, b".")}  # last: it takes precedence
-    cwd = os.path.join(seat.folder, CWD)
+    cwd = f"{seat.folder}/{CWD}"
     folder = TaskFolder(seat.folder, "", "", "")
     launch = Launch(seat.paths, folder, seat.argv, env, cwd, 0.0, False, None, None, None, None)
     reply, answer = os.pipe()
@@ -302,5 +300,5 @@ def _start(seat: Seat, log: tuple[int, int]) -> Waiting:
         supervisor.lead(launch, log[1], parent, answer)
     theirs.close()
     close_all(answer, reply)
-    replace_file(os.path.join(seat.folder, "leader"), b"%d" % pid)
+    replace_file(f"{seat.folder}/leader", b"%d" % pid)
     return Waiting(seat.folder, pid, ours, log[0])

@@ -209,8 +209,8 @@ def look(paths: Paths, keys: Container[str] | None = None) -> list[Json]:
     for name, described in _standbys(paths):
         if keys is not None and name.partition("-")[0] not in keys:
             continue
-        pid = int(procs.text(os.path.join(paths.standby, name, "leader")) or 0)
-        ready = os.path.exists(os.path.join(paths.standby, name, "ready"))
+        pid = int(procs.text(f"{paths.standby}/{name}/leader") or 0)
+        ready = os.path.exists(f"{paths.standby}/{name}/ready")
         shares = procs.facts(pid, "smaps_rollup").get(b"Pss", b"0 kB").split() if ready else [b"0"]
         argv = " ".join(described["argv"])[:200]
         waiting.append({"command": argv, "memory": int(shares[0]) << 10})
@@ -315,14 +315,14 @@ def _begin(
 ) -> None:
     procs.load()
     paths = agent.paths
-    folder = os.path.join(paths.standby, "%s-%s" % (_key(described), os.urandom(4).hex()))
-    make_private(os.path.join(folder, CWD))
-    lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    folder = f"{paths.standby}/{_key(described)}-{os.urandom(4).hex()}"
+    make_private(f"{folder}/{CWD}")
+    lock = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT, 0o600)
     locks.take(lock)
     listener = socket.socket(socket.AF_UNIX)
     owner, ours = os.pipe()
     log = os.pipe()
-    report = {b"ORCHESTRATE_REPORT": os.fsencode(os.path.join(folder, "report"))}
+    report = {b"ORCHESTRATE_REPORT": os.fsencode(f"{folder}/report")}
     seat = Seat(
         paths,
         folder,
@@ -335,7 +335,7 @@ def _begin(
         with near(folder) as path:
             listener.bind(path)
         listener.listen(4)
-        replace_file(os.path.join(folder, "about.json"), json.dumps(described).encode())
+        replace_file(f"{folder}/about.json", json.dumps(described).encode())
         kept = [lock, listener.fileno(), owner, *log]
         procs.detach(lambda: guard(seat, listener, log), kept)
         agent.rooms.setdefault("standby", []).append(ours)
@@ -349,7 +349,7 @@ def _connect(paths: Paths, name: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.setblocking(False)
-        with near(os.path.join(paths.standby, name)) as path:
+        with near(f"{paths.standby}/{name}") as path:
             sock.connect(path)
     except OSError:
         sock.close()
@@ -360,10 +360,10 @@ def _connect(paths: Paths, name: str) -> socket.socket:
 def _standbys(paths: Paths) -> Iterator[tuple[str, Json]]:
     """Yield the name and description of each standby that waits for a task."""
     for name in sorted(lenient.listed(paths.standby)):
-        folder = os.path.join(paths.standby, name)
+        folder = f"{paths.standby}/{name}"
         try:
-            described = json.loads(procs.text(os.path.join(folder, "about.json")) or "null")
-            if described and locks.is_taken(os.path.join(folder, "lock")):
+            described = json.loads(procs.text(f"{folder}/about.json") or "null")
+            if described and locks.is_taken(f"{folder}/lock"):
                 yield name, described
         except (OSError, ValueError):
             continue
@@ -371,10 +371,10 @@ def _standbys(paths: Paths) -> Iterator[tuple[str, Json]]:
 
 def _tidy(paths: Paths) -> None:
     for name in lenient.listed(paths.standby):
-        folder = os.path.join(paths.standby, name)
+        folder = f"{paths.standby}/{name}"
         old = time.time() - lenient.changed(folder, time.time()) > 10.0
         try:
-            if old and not locks.is_taken(os.path.join(folder, "lock")):
+            if old and not locks.is_taken(f"{folder}/lock"):
                 remove(folder)
         except OSError:
             continue

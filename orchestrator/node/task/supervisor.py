@@ -283,7 +283,7 @@ class Supervisor:
             lenient.touch(paths.run_json(self._launch.folder.run))
             for folder in (self._launch.folder.path, paths.leases):
                 for name in lenient.listed(folder):
-                    lenient.touch(os.path.join(folder, name))
+                    lenient.touch(f"{folder}/{name}")
 
     def _act(self, action: str) -> None:
         if action == TERM_GROUP:

@@ -275,7 +275,7 @@ def take_claim(folder: TaskFolder) -> list[int]:
     It is created next to its place and renamed, so that it is never seen incomplete or with a free lock.
     """
     parent = os.path.dirname(folder.path)
-    made = folder._replace(path=os.path.join(parent, f".{folder.slug}.{os.urandom(6).hex()}"))
+    made = folder._replace(path=f"{parent}/.{folder.slug}.{os.urandom(6).hex()}")
     claim: list[int] = []
     try:
         make_private(parent)
