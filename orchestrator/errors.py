@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum, StrEnum
+from typing import TypeAlias
 
 from orchestrator.node.base.fault import exhausted, reason
 from orchestrator.node.base.lenient import FULL
@@ -133,6 +134,9 @@ class HostError(ClusterError):
     def lost(self) -> bool:
         """Return True if the host counts as lost because of it."""
         return self.kind in (Trouble.LOST, Trouble.PROTOCOL)
+
+
+HostErrors: TypeAlias = dict[str, HostError]  # by host
 
 
 class HereError(HostError):

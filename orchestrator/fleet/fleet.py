@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from orchestrator import processes
 from orchestrator.clock import SYSTEM, Clock
-from orchestrator.errors import HereError, HostError, Trouble
+from orchestrator.errors import HereError, HostError, HostErrors, Trouble
 from orchestrator.fleet.session import Cancelled, Session, Sink, settle
 from orchestrator.model import Host
 from orchestrator.timings import DEFAULT, Timings
@@ -33,7 +33,7 @@ class Answers(Value, Generic[T]):
     """Replies and errors of hosts, by name; a host is in exactly one of the two."""
 
     good: dict[str, T]
-    bad: dict[str, HostError]
+    bad: HostErrors
 
 
 class Fleet:
@@ -63,7 +63,7 @@ class Fleet:
         hosts: Iterable[Host],
         on_open: Callable[[Session, float], None] = lambda *_: None,
         ahead: Callable[[Host], Sequence[Request[Any]]] = lambda _: (),
-    ) -> dict[str, HostError]:
+    ) -> HostErrors:
         """Connect to all hosts in parallel; return the errors of those that failed.
 
         `on_open(session, seconds)` is called through `Clock.post` for each one that responds. `ahead` returns
@@ -232,7 +232,7 @@ class Fleet:
     ) -> Callable[[], Answers[R]]:
         """Send requests, which have `timeout` seconds; others may follow before the replies are read."""
         futures: dict[str, tuple[Session, str, Future[R]]] = {}
-        bad: dict[str, HostError] = {}
+        bad: HostErrors = {}
         self._check()
         if isinstance(question, Request):
             question = dict.fromkeys(self.sessions if hosts is None else hosts, question)

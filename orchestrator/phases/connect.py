@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from orchestrator import wire
 from orchestrator.checks.cluster import SAME_STATE, other_state, same_state
 from orchestrator.config.targets import is_loopback
-from orchestrator.errors import HostError, Trouble
+from orchestrator.errors import HostError, HostErrors, Trouble
 from orchestrator.events import HostConnected, Noted, Phase
 from orchestrator.fleet import Session
 from orchestrator.frameworks import alone
@@ -28,9 +28,7 @@ _LOOK = 0.1
 _AGAIN = 5.0  # seconds until a host that refuses us as the keeper is asked again
 
 
-def open_sessions(
-    run: Run, hosts: Sequence[Host] | None = None, *, new: bool = False
-) -> dict[str, HostError]:
+def open_sessions(run: Run, hosts: Sequence[Host] | None = None, *, new: bool = False) -> HostErrors:
     """Open sessions with these hosts, by default all; return the errors of those that failed.
 
     In a `new` run the requests that need no earlier reply of a host are sent along.
@@ -62,7 +60,7 @@ def open_sessions(
     return bad
 
 
-def keep_new(run: Run) -> dict[str, HostError]:
+def keep_new(run: Run) -> HostErrors:
     """Become the keeper of a new run on every node, all at once; return the hosts that refuse, and why.
 
     Another keeper needs the plan from a node to compete. Nodes get it after all have accepted this keeper;
@@ -76,7 +74,7 @@ def keep_new(run: Run) -> dict[str, HostError]:
     return {}
 
 
-def keep(run: Run) -> dict[str, HostError]:
+def keep(run: Run) -> HostErrors:
     """Become the run's only keeper on every node; return the hosts that refuse, and why.
 
     The first host is asked alone, then the others: if two keepers compete, one of them wins that host, and
@@ -90,7 +88,7 @@ def keep(run: Run) -> dict[str, HostError]:
     return {**refused, **_keep_on(run, request, others)}
 
 
-def _keep_on(run: Run, request: wire.Keep, hosts: list[str]) -> dict[str, HostError]:
+def _keep_on(run: Run, request: wire.Keep, hosts: list[str]) -> HostErrors:
     answers = run.fleet.ask(request, hosts=hosts)
     bad = dict(answers.bad)
     for name, reply in answers.good.items():

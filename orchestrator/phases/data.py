@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from orchestrator import wire
 from orchestrator.clock import SYSTEM
-from orchestrator.errors import HostError, UsageError
+from orchestrator.errors import HostError, HostErrors, UsageError
 from orchestrator.events import DataPlaced, Phase, Stepped
 from orchestrator.fleet import Answers, Fleet
 from orchestrator.model import Data, Host
@@ -121,7 +121,7 @@ def bring(
     run: str,
     limit: float | None = None,
     helpers: Sequence[Host] = (),
-) -> tuple[dict[str, str], dict[str, HostError]]:
+) -> tuple[dict[str, str], HostErrors]:
     """Bring the data to the hosts, once per shared disk; return the folder on each, and the errors.
 
     `run` is the one whose port leases are ours; `limit` bounds the bytes per second that leave this machine.
@@ -209,11 +209,11 @@ class Transfer:
         self._throttle = Throttle(limit)
         self._began = self._clock.now()
         self._line: list[Participant] = []
-        self._bad: dict[str, HostError] = {}
+        self._bad: HostErrors = {}
 
     def run(
         self, lacking: Sequence[Host], whole: Sequence[Host]
-    ) -> tuple[dict[str, Participant], dict[str, HostError]]:
+    ) -> tuple[dict[str, Participant], HostErrors]:
         """Bring it to `lacking` with the help of the `whole` hosts; return what arrived, and the errors."""
         takers, givers = self._parts(lacking), self._parts(whole)
         try:

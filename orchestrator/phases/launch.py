@@ -8,7 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from orchestrator import wire
-from orchestrator.errors import HostError, Trouble
+from orchestrator.errors import HostError, HostErrors, Trouble
 from orchestrator.events import Noted, Phase, TaskStarted
 from orchestrator.fleet import Cancelled
 from orchestrator.frameworks import FRAMEWORKS
@@ -27,7 +27,7 @@ from orchestrator.text import count, duration, size
 START_TIMEOUT = 60.0
 
 
-def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]) -> dict[str, HostError]:
+def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]) -> HostErrors:
     """Ask every node to start its tasks and to send their output, all at once; return the errors by host.
 
     A host that is lost meanwhile is asked once more when it is back: starting a task is idempotent.
@@ -60,7 +60,7 @@ def _unfollow(run: Run) -> None:
 
 def _start(
     run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str], reported: set[TaskId]
-) -> dict[str, HostError]:
+) -> HostErrors:
     """Ask once, and add each task whose start is reported to `reported`."""
     if run.plan.hearsay:
         raise PhaseFailed(Phase.LAUNCH, f"nothing of this run is started from here: {run.plan.hearsay}")
@@ -75,7 +75,7 @@ def _start(
         session, tasks = run.fleet.sessions[name], [wire.From(str(task), 0, 0) for task in ids]
         follow = wire.Follow(run=run.id, attempt=attempt, tasks=tasks)
         run.followed[name] = session, session.submit(follow)
-    bad: dict[str, HostError] = {}
+    bad: HostErrors = {}
     cold: list[tuple[str, str]] = []  # why, and which task
     deadline = run.clock.now() + START_TIMEOUT
     for spec, session, future in futures:

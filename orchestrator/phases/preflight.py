@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from orchestrator import checks, wire
 from orchestrator.checks import Evidence, HostReport, Needs
-from orchestrator.errors import HostError
+from orchestrator.errors import HostError, HostErrors
 from orchestrator.events import CheckReported, Level, Noted, PairReported, Phase, Stepped
 from orchestrator.fleet import Answers, Fleet
 from orchestrator.frameworks import FRAMEWORKS, alone
@@ -37,7 +37,7 @@ class Findings(Value):
     shared: dict[str, str]  # host -> the first host with the same workdir
     checks: tuple[CheckReported, ...]
     pairs: tuple[PairReported, ...]
-    failed: dict[str, HostError]  # hosts that did not respond at all
+    failed: HostErrors  # hosts that did not respond at all
     facts: Mapping[str, wire.MachineFacts] = {}
 
     @property
@@ -92,7 +92,7 @@ def examine(
     """
     hosts = [host for host in plan.hosts if host.name in fleet.sessions]
     required = needs(plan)
-    failed: dict[str, HostError] = {}
+    failed: HostErrors = {}
 
     def fails(bad: Mapping[str, HostError]) -> None:
         report_failures(emit, Phase.PREFLIGHT, {name: bad[name] for name in bad if name not in failed})

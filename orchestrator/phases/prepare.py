@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec.structs import replace
 
 from orchestrator import ranges, text, wire
-from orchestrator.errors import HostError, Trouble
+from orchestrator.errors import HostError, HostErrors, Trouble
 from orchestrator.events import AttemptPlanned, HostReplaced, Noted, Phase, StopBy
 from orchestrator.fleet import Cancelled
 from orchestrator.model import Preparing, RunPlan
@@ -251,7 +251,7 @@ def prove_free(run: Run) -> None:
             raise Cancelled
 
 
-def _busy(run: Run) -> dict[str, HostError]:
+def _busy(run: Run) -> HostErrors:
     """Return what is held on which host, and by whom."""
     nonce = secrets.token_hex(8)
     questions = {

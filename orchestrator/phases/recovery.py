@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, repeat
 
 from orchestrator import wire
-from orchestrator.errors import HostError, Trouble
+from orchestrator.errors import HostError, HostErrors, Trouble
 from orchestrator.events import HostConnected, HostLost, HostRecovered, Loss
 from orchestrator.fleet import Lost, Session, problems
 from orchestrator.model import Host
@@ -142,7 +142,7 @@ def silence(run: Run, name: str) -> tuple[str, Loss]:
     return f"the host stopped answering at {when}, for {duration(seconds)}", Loss.UNREACHABLE
 
 
-def losses(run: Run) -> dict[str, HostError]:
+def losses(run: Run) -> HostErrors:
     """Return the errors of lost hosts whose tasks are yet to be started."""
     what = "was lost before its tasks were started"
     return {name: loss(run, name, what) for name in run.lost}

@@ -29,7 +29,7 @@ from orchestrator.envs import (
     standalone,
     uv_for,
 )
-from orchestrator.errors import ClusterError, HostError, Trouble
+from orchestrator.errors import ClusterError, HostError, HostErrors, Trouble
 from orchestrator.events import DataPlaced, EnvironmentMade, Event, Noted, Phase, Stepped
 from orchestrator.fleet import Fleet, Session
 from orchestrator.model import EnvironmentPlan, Host, Via, environment_name, interpreter
@@ -71,7 +71,7 @@ def kept_lock(plan: EnvironmentPlan) -> Lock | None:
 
 def make_environments(
     fleet: Fleet, hosts: Sequence[Host], plan: EnvironmentPlan, lock: Lock, emit: Emit
-) -> dict[str, HostError]:
+) -> HostErrors:
     """Create the environment where it is missing, once per shared disk; return the errors."""
     trainers = [host for host in hosts if runs_in(host, plan)]
     leaders = shared_workdirs(fleet, trainers)
@@ -86,14 +86,12 @@ def runs_in(host: Host, plan: EnvironmentPlan) -> bool:
     return host.python == interpreter(host, plan)
 
 
-def _make(
-    fleet: Fleet, hosts: list[Host], plan: EnvironmentPlan, lock: Lock, emit: Emit
-) -> dict[str, HostError]:
+def _make(fleet: Fleet, hosts: list[Host], plan: EnvironmentPlan, lock: Lock, emit: Emit) -> HostErrors:
     """Create it with the Python and index of each host; hosts that lack one receive it from here."""
     makers = {
         host.name: _Maker(fleet.sessions[host.name], plan, lock, emit, fleet.clock.now()) for host in hosts
     }
-    bad: dict[str, HostError] = {}
+    bad: HostErrors = {}
 
     def each(step: Callable[[_Maker], None]) -> None:
         going = {name: maker for name, maker in makers.items() if name not in bad and not maker.is_done}
@@ -278,7 +276,7 @@ class _Maker(Struct):
 
 def _bring(
     fleet: Fleet, hosts: Sequence[Host], what: str, sources: Callable[[], list[DataPath]], emit: Emit
-) -> tuple[dict[str, str], dict[str, HostError]]:
+) -> tuple[dict[str, str], HostErrors]:
     """Copy files of this machine to all of the hosts; return the folder on each, and the errors."""
     try:
         dataset = fleet.in_pool(lambda: read_data(sources()))  # with a download

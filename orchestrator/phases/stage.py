@@ -11,7 +11,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from orchestrator import wire
-from orchestrator.errors import HostError
+from orchestrator.errors import HostError, HostErrors
 from orchestrator.events import Noted, Phase, TreeSynced
 from orchestrator.fleet import Session
 from orchestrator.model import RunPlan
@@ -237,7 +237,7 @@ def _script(plan: RunPlan, host: str) -> tuple[str, ...]:
 
 def _check_needs(run: Run, answers: Mapping[str, wire.Had]) -> None:
     """Raise PhaseFailed with each host that lacks something; hosts where that cannot be known are skipped."""
-    lacks, plan = dict[str, HostError](), run.plan
+    lacks, plan = HostErrors(), run.plan
     for host, had in answers.items():
         if len(plan.own_paths) in had.paths:
             (what,) = _script(plan, host)

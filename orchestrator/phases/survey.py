@@ -11,7 +11,7 @@ from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import ip_of
 from orchestrator.config.values import program
 from orchestrator.envs import Compatibility, Lock, Platform, fitting
-from orchestrator.errors import HostError
+from orchestrator.errors import HostErrors
 from orchestrator.fleet import Fleet
 from orchestrator.model import EnvironmentPlan
 from orchestrator.ranges import fold
@@ -78,7 +78,7 @@ class Machine(Value):
     minors: tuple[int, ...] = ()  # the versions of Python 3 on its PATH
 
 
-def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machine], dict[str, HostError]]:
+def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machine], HostErrors]:
     """Examine all connected hosts; `hostnames` maps each to the name or address that reaches it from here."""
     questions = {
         name: wire.Facts(

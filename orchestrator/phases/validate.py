@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from orchestrator.diagnosis.ends import end as words_of
 from orchestrator.diagnosis.statement import Raised
-from orchestrator.errors import HostError
+from orchestrator.errors import HostError, HostErrors
 from orchestrator.events import HostValidated, Last, Phase, Stepped, TaskExited, TaskReported, ValidationStood
 from orchestrator.fleet import Cancelled
 from orchestrator.frameworks import FRAMEWORKS, alone
@@ -102,7 +102,7 @@ def _subjects(run: Run, specs: Sequence[TaskSpec]) -> Callable[[], Mapping[str, 
     return subjects
 
 
-def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, HostError]]:
+def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], HostErrors]:
     """Train on these hosts and report it; return the hosts that passed, and the errors of the others."""
     good: list[str] = []
     name = _name(run)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from orchestrator import wire
-from orchestrator.errors import HostError, Trouble
+from orchestrator.errors import HostError, HostErrors, Trouble
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.sync.contents import read_folder
 from orchestrator.sync.conversation import Conversation
@@ -75,7 +75,7 @@ def carry(
         return Carried(BackupOrigin.NOWHERE, "", {}, {})
     paths, contents = _others(sessions, giver or source, remote, groups), read_folder(copy)
     sent: dict[str, Delivery] = {}
-    failed: dict[str, HostError] = {}
+    failed: HostErrors = {}
 
     def spread(name: str) -> None:
         try:
@@ -95,7 +95,7 @@ def _forget(sessions: Mapping[str, Conversation], others: Mapping[str, str], cop
     """
     if not copy.exists():
         return Carried(BackupOrigin.NOWHERE, "", {}, {})
-    failed: dict[str, HostError] = {}
+    failed: HostErrors = {}
     contents = read_folder(copy)
     for name, path in others.items():
         try:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator import timings
-from orchestrator.errors import HostError, UsageError
+from orchestrator.errors import HostErrors, UsageError
 from orchestrator.model import Host, Order
 from orchestrator.store import RunFolder
 from orchestrator.store.key import read_key
@@ -59,7 +59,7 @@ def adopt(folder: RunFolder, caller: Caller, *, stop: Order | None = None) -> bo
 @contextlib.contextmanager
 def asking(
     hosts: Sequence[Host], caller: Caller, inside: Inside | None = None
-) -> Iterator[tuple[Fleet, dict[str, HostError]]]:
+) -> Iterator[tuple[Fleet, HostErrors]]:
     """Yield a fleet connected to `hosts`, and the errors of those that could not be reached.
 
     The connections are closed at the end. Without `inside` they lead to the machines, past containers.

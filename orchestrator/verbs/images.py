@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from orchestrator.connectors import Connectors
-from orchestrator.errors import HostError
+from orchestrator.errors import HostError, HostErrors
 from orchestrator.events import Noted, Stepped
 from orchestrator.fleet import Fleet, containers
 from orchestrator.fleet.containers import Entered
@@ -50,7 +50,7 @@ class _Place(Value):
         return processor in ("", "any") or _PROCESSORS.get(processor, processor) == other.report.machine
 
 
-def bring(hosts: tuple[Host, ...], emit: Emit, caller: Caller) -> dict[str, HostError]:
+def bring(hosts: tuple[Host, ...], emit: Emit, caller: Caller) -> HostErrors:
     """Have the image of each host that has `container` on it; return the errors of the others."""
     entries = {host.name: host for host in hosts if host.container}
     if not entries:
@@ -115,7 +115,7 @@ def _failure(host: Host, what: str, channel: Channel, hint: str) -> HostError:
 
 def _copy(source: _Place, places: list[_Place], emit: Emit) -> Mapping[str, HostError]:
     """Carry an image from one machine to others, all at once, through this one; return what failed."""
-    image, bad, sinks = source.host.container, dict[str, HostError](), dict[str, Channel]()
+    image, bad, sinks = source.host.container, HostErrors(), dict[str, Channel]()
     origin, _ = containers.step(source.link, source.host, "save")
     try:
         for place in places:

@@ -14,7 +14,7 @@ from orchestrator.checks.cluster import state_for
 from orchestrator.config import load as config
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import is_loopback
-from orchestrator.errors import HostError, SeveralErrors, UsageError
+from orchestrator.errors import HostErrors, SeveralErrors, UsageError
 from orchestrator.fleet import Fleet
 from orchestrator.model import DEFAULT_PYTHON, FrameworkName, Host
 from orchestrator.phases.survey import Machine, choose_addresses, choose_python, survey
@@ -53,7 +53,7 @@ def read_hosts(names: Sequence[str], ssh_config: str | None) -> dict[str, Host]:
     return hosts
 
 
-def connect(hosts: Sequence[Host], caller: Caller, accepts: Accepts) -> tuple[Fleet, dict[str, HostError]]:
+def connect(hosts: Sequence[Host], caller: Caller, accepts: Accepts) -> tuple[Fleet, HostErrors]:
     """Open sessions with all hosts, and again with those whose new keys are accepted.
 
     A key that differs from the known one is never offered.
