@@ -292,7 +292,7 @@ class Staging:
             os.link(last, last, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
 
 
-class Changed(Struct, frozen=True):
+class Changed(Value):
     """Files that were written while they were fetched, by name."""
 
     gone: list[str]  # not as listed any more: nothing of them is of use
