@@ -59,7 +59,6 @@ class LaunchOptions(Hosts, total=False):
     hang_timeout: float
     keep_warm: float
     notify: str
-    metrics: StrPath
     replay: str
     continues: str
     other_ports: bool

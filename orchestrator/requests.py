@@ -41,7 +41,6 @@ class LaunchRequest(Value, kw_only=True):
     preflight: bool = True
     validate: Revalidate | None = None
     notify: str | None = None
-    metrics: str | None = None
     replay: str | None = None  # the ID of the run to repeat
     continues: str | None = None  # the run in whose working folders to start
     other_ports: bool = False

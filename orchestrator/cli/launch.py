@@ -29,9 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.launching(parser)
     text = "a command to run on this machine when the run has ended, with the result as JSON on its stdin"
     parser.add_argument("--notify", metavar="CMD", help=text)
-    text = "write the run's metrics to this file in Prometheus format, for node_exporter's"
-    text += " textfile collector"
-    parser.add_argument("--metrics", metavar="FILE", help=text)
     text = "repeat a run: its code, packages, data, command, and options, on the current hosts"
     parser.add_argument("--replay", metavar="RUN", help=text)
     text = "start in the working folders of an ended run, with its checkpoints and the current code"

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import processes, timings
@@ -134,24 +133,15 @@ def _keep(errand: Errand, control: int, starter: int) -> int:
     from orchestrator.phases.loop import Loop
     from orchestrator.store.bus import Bus, EventLog
     from orchestrator.store.points import PointFile
-    from orchestrator.store.reader import events_of
 
     loop = Loop()
     patience = timings.read(os.environ)
     log = EventLog(errand.folder)
-    request, metrics = errand.folder.read_request(), []
-    if request is not None and request.metrics:
-        from orchestrator.store.metrics import MetricsFile
-
-        metrics = [MetricsFile(Path(request.metrics), events_of(errand.folder))]
-    emit = Bus(log, *metrics).emit
-    for file in metrics:
-        file.start(emit)
     try:
         run = Run(
             errand.folder,
             errand.plan,
-            emit,
+            Bus(log).emit,
             Fleet(Connectors(errand.logins, Inside(errand.plan.run)), loop.put, patience, loop),
             loop,
             f"{owner()}, pid {os.getpid()}",
@@ -167,8 +157,6 @@ def _keep(errand: Errand, control: int, starter: int) -> int:
             run.stop.ask(kill=errand.stop is Order.KILL)
         return keeper.keep(run, control, new=errand.new)
     finally:
-        for file in metrics:
-            file.finish()
         log.finish()
 
 

@@ -4,7 +4,6 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -41,8 +40,6 @@ class Planned(Value):
 
 def prepare(request: LaunchRequest, caller: Caller, *, resolves: bool = True) -> Planned:
     """Plan a launch, new or of an earlier run; unless it `resolves`, no package index is queried."""
-    if request.metrics is not None:
-        _check_metrics(Path(request.metrics).absolute())
     if request.replay is None:
         given, facts, code = read(request, caller, resolves=resolves)
     else:
@@ -53,15 +50,6 @@ def prepare(request: LaunchRequest, caller: Caller, *, resolves: bool = True) ->
     if request.terminal is not None:
         wanted_tasks([request.terminal.task], plan, "the run")
     return Planned(given, plan, code, findings)
-
-
-def _check_metrics(file: Path) -> None:
-    """Raise UsageError for a file that could not be written while the run trains."""
-    if file.is_dir():
-        raise UsageError(f"metrics: {file} is a folder", hint="name a file in it")
-    if not file.parent.is_dir():
-        hint = f"`mkdir -p {shlex.quote(str(file.parent))}`"
-        raise UsageError(f"metrics: there is no folder {file.parent}", hint=hint)
 
 
 def launch(
@@ -78,7 +66,6 @@ def launch(
         planned = replace(planned, notes=(*planned.notes, unsealed))
     wanted_tasks(shown, planned, "the run")
     notification = notify_command(request.inventory.job, request.notify)
-    metrics = request.metrics and str(Path(request.metrics).absolute())
     secrets = environ.values_here(planned.secrets, os.environ)
     passphrases = logins((*planned.hosts, *planned.spares), caller)
 
@@ -88,7 +75,7 @@ def launch(
             if (folder := RunFolder(runs_root(), RunId(plan.run))).claim(plan):
                 break  # no other launch has that id
         try:
-            folder.write_request(replace(made.request, notify=shlex.join(notification), metrics=metrics))
+            folder.write_request(replace(made.request, notify=shlex.join(notification)))
             errand = keeping.Errand(folder, plan, key, passphrases, secrets, made.code, new=True)
             keeping.start(replace(errand, awaited=awaited))
         except BaseException:  # nobody has it: nothing was started

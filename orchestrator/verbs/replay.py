@@ -24,7 +24,7 @@ from orchestrator.verbs.asking import asking
 from orchestrator.verbs.finding import find_run
 from orchestrator.verbs.reading import Reading, facts_of
 
-_OF_TODAY = {"inventory", "replay", "continues", "terminal", "notify", "metrics", "other_ports", "wait"}
+_OF_TODAY = {"inventory", "replay", "continues", "terminal", "notify", "other_ports", "wait"}
 
 
 def read_again(request: LaunchRequest, caller: Caller) -> Reading:

@@ -73,22 +73,6 @@ def test_an_edit_after_a_detached_launch_affects_only_the_next_launch(tmp_path: 
     assert launch(run, verb="tail").stdout == "worker/0 here | first\n"
 
 
-def test_metrics_are_kept_and_do_not_affect_the_run(tmp_path: Path, launch: Launch) -> None:
-    report = """echo '{"kind": "progress", "step": 7, "loss": 0.5}' >> $ORCHESTRATE_REPORT"""
-    assert launch("--metrics", "run.prom", "--", "sh", "-c", report).returncode == 0
-    # The keeper writes it once more after it has reported the end.
-    assert poll(lambda: 'outcome="succeeded"} 1.0\n' in (tmp_path / "run.prom").read_text(), 60)
-    assert 'task="worker/0",host="here"} 7.0\n' in (tmp_path / "run.prom").read_text()
-    os.mkfifo(tmp_path / "fifo")
-    for metrics, status, error in (
-        ("fifo", 0, "cannot be written"),
-        ("nowhere/run.prom", 2, "there is no folder"),
-        (".", 2, "is a folder"),
-    ):
-        ended = launch("--metrics", metrics, "--", "true")
-        assert (ended.returncode, ended.stderr.count(error)) == (status, 1)
-
-
 def test_the_notify_command_runs_without_a_viewer(tmp_path: Path, launch: Launch) -> None:
     """Hosts are not involved."""
     (tmp_path / "tell").write_text(
