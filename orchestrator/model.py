@@ -406,7 +406,7 @@ class RunPlan(Conduct, kw_only=True):
     data_digest: str = ""  # the digest of that, once the hosts have it
     ahead: EarlyImports = EarlyImports()  # what its program imports first
     # Why this machine does not vouch for it ("" for our own plans): nodes sent it, so nothing starts from it.
-    hearsay: str = ""
+    untrusted: str = ""
 
     @property
     def folder(self) -> str:

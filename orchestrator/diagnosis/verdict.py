@@ -102,7 +102,7 @@ def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
     if first is not None:
         return _verdict(first, statements, _alike(first, exits, statements))
     if bad:
-        return _by_hearsay(bad[0], {exited.task: exited for exited in exits}, statements)
+        return _by_reports_of_peers(bad[0], {exited.task: exited for exited in exits}, statements)
     return Verdict(cause="no task failed by itself")
 
 
@@ -158,7 +158,7 @@ def _is_consequence(exited: TaskExited, statement: Statement) -> bool:
     return not by_itself and statement.blames_peer
 
 
-def _by_hearsay(
+def _by_reports_of_peers(
     first: TaskExited, exits: dict[str, TaskExited], statements: Mapping[str, Statement]
 ) -> Verdict:
     """If all that failed name a peer: return that peer, if it is one of ours and did not fail itself."""

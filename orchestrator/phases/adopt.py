@@ -97,9 +97,9 @@ def adopt(run: Run) -> Adopted | RunLeft:
         if spec.host in states.good and (attempt, str(spec.id)) not in records
     ]
     over = next((event for event in reversed(history) if isinstance(event, RunEnded)), None)
-    if missing and run.plan.hearsay and not run.stop.requested:
+    if missing and run.plan.untrusted and not run.stop.requested:
         # Ending running tasks would mean acting on the word of whoever sent the plan.
-        why = f"{missing[0]} was not started, and {run.plan.hearsay}"
+        why = f"{missing[0]} was not started, and {run.plan.untrusted}"
         return RunLeft(run.id, why, f"`orchestrate stop {run.id}` ends what is left of it")
     if missing:
         return Adopted(int(attempt), missing[0], (), over)

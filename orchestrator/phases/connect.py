@@ -112,7 +112,7 @@ def plan_text(run: Run) -> str | None:
 
     In that case the nodes keep theirs: only with that can the controller that made it take the run over.
     """
-    if run.plan.hearsay:
+    if run.plan.untrusted:
         return None
     return seal(msgspec.json.encode(for_nodes(run.plan)), run.key)
 

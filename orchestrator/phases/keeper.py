@@ -240,7 +240,7 @@ class _Keeper:
         while True:
             try:
                 begin()
-            except prepare.CannotSeatError as error:
+            except prepare.CannotContinueError as error:
                 assert self._verdict is not None
                 # A host that came back while another one was waited for may still run its tasks.
                 self._end_all(kill=True, grace=0.0, by=StopBy.FAILURE)
@@ -274,19 +274,19 @@ class _Keeper:
                     allowed = run.plan.restarts.most > 0
                     return self._run_failed(verdict, "on_hang ends the run" if allowed else "")
             self._failures.append(failure)
-            if (why := self._enough()) is not None:
+            if (why := self._reason_to_end()) is not None:
                 return self._run_failed(verdict, why)
             self._pause(verdict)
             begin = partial(prepare.start_again, run, self._number)
 
-    def _enough(self) -> str | None:
+    def _reason_to_end(self) -> str | None:
         """Return the reason why no further attempt follows, or None if one follows."""
         run = self._run
         if run.stop.requested:
             return "a stop was requested"
-        if run.plan.hearsay:
-            return run.plan.hearsay
-        why = restarts.enough(self._failures, run.plan.restarts.most)
+        if run.plan.untrusted:
+            return run.plan.untrusted
+        why = restarts.reason_to_end(self._failures, run.plan.restarts.most)
         if why is not None:
             return why
         if unset := [name for name in run.plan.secrets if name not in run.secrets]:

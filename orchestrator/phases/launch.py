@@ -62,8 +62,8 @@ def _start(
     run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str], reported: set[TaskId]
 ) -> HostErrors:
     """Ask once, and add each task whose start is reported to `reported`."""
-    if run.plan.hearsay:
-        raise PhaseFailed(Phase.LAUNCH, f"nothing of this run is started from here: {run.plan.hearsay}")
+    if run.plan.untrusted:
+        raise PhaseFailed(Phase.LAUNCH, f"nothing of this run is started from here: {run.plan.untrusted}")
     plan = plan_text(run)
     futures = []
     for spec in specs:
@@ -162,7 +162,7 @@ _KEEPS = 10.0  # seconds for a host to answer
 
 def begin_ahead(run: Run, hosts: Collection[str] | None = None, *, spare: bool = False) -> None:
     """Have hosts start their tasks ahead; `spare`: only if memory allows two of each."""
-    if not run.plan.ahead.imports or run.plan.terminal is not None or run.plan.hearsay:
+    if not run.plan.ahead.imports or run.plan.terminal is not None or run.plan.untrusted:
         log.info(
             "nothing is imported ahead: %s", run.plan.ahead.why or "the tasks are not to be started from here"
         )

@@ -21,7 +21,7 @@ from orchestrator.phases.context import PhaseFailed, Run, fail_on, failure, phas
 from orchestrator.phases.launch import begin_ahead, launch
 from orchestrator.phases.resume import carry_folder
 from orchestrator.run import restarts
-from orchestrator.run.restarts import Change, NoSeatError, fits, unseat
+from orchestrator.run.restarts import Change, TooFewHostsError, fits, undo_replacements
 from orchestrator.sync.backups import BackupOrigin
 from orchestrator.sync.files import work_folder
 
@@ -53,7 +53,7 @@ def _begin_without(run: Run, bad: Mapping[str, HostError]) -> None:
     replaceable = run.plan.restarts.most and all(error.kind in _AWAY for error in bad.values())
     try:
         plan, changes = fill(run, lambda _: absent, run.plan.attempt) if replaceable else (None, ())
-    except NoSeatError:
+    except TooFewHostsError:
         plan = None
     report_failures(run.emit, Phase.CONNECT, bad)
     if plan is None:  # at once, not after host_timeout: the user may still be there
@@ -117,7 +117,7 @@ def _queue_up(run: Run, *, go: bool) -> dict[str, wire.InQueue]:
 def fill(
     run: Run, lost: Callable[[Collection[str]], Collection[str]], attempt: int
 ) -> tuple[RunPlan, tuple[Change, ...]]:
-    """Return a plan without the lost hosts, with all new ones connected; raise NoSeatError.
+    """Return a plan without the lost hosts, with all new ones connected; raise TooFewHostsError.
 
     `lost` is called with the spares that turned out to be away.
     """
@@ -125,7 +125,7 @@ def fill(
     while True:
         gone = lost(absent)
         candidates = restarts.candidates(run.plan, run.fleet.sessions, absent)
-        plan, changes = restarts.reseat(run.plan, gone, candidates, attempt, started=run.started)
+        plan, changes = restarts.replace_lost(run.plan, gone, candidates, attempt, started=run.started)
         joining = [change.by for change in changes if change.by and change.by not in run.fleet.sessions]
         for name in joining:  # no longer retried
             run.since_lost.pop(name, None)
@@ -152,7 +152,7 @@ def take(run: Run, plan: RunPlan, changes: Collection[Change]) -> None:
     run.emit(AttemptPlanned(str(plan.attempt), tuple((str(spec.id), spec.host) for spec in plan.tasks)))
 
 
-class CannotSeatError(PhaseFailed):
+class CannotContinueError(PhaseFailed):
     """Too few hosts are left, and waiting has not helped: no further attempt can do better."""
 
 
@@ -170,8 +170,8 @@ def start_again(run: Run, attempt: int) -> None:
             raise Cancelled
         try:
             plan, changes = fill(run, lambda absent: _still_lost(run, absent), attempt)
-        except NoSeatError as error:
-            raise CannotSeatError(
+        except TooFewHostsError as error:
+            raise CannotContinueError(
                 Phase.CONNECT, str(error), "mark hosts as `spare = true`, or allow fewer with --min-hosts"
             ) from None
         take(run, plan, changes)
@@ -187,7 +187,7 @@ def start_again(run: Run, attempt: int) -> None:
             for name, why in unfit.items():
                 what = f"{name} cannot replace another host ({failed.phase}: {why}); it is skipped"
                 run.emit(Noted(what))
-            run.replan(unseat(run.plan, unfit))
+            run.replan(undo_replacements(run.plan, unfit))
         else:
             break
     run.staged.made.clear()

@@ -121,8 +121,8 @@ def replaceable(run: Run) -> bool:
             run.since_lost[host.name] = run.clock.now()
             run.loop.after(0.0, _Retry(run, host).begin)
     connected = [host for host in candidates if host.name in run.fleet.sessions]
-    with contextlib.suppress(restarts.NoSeatError):
-        restarts.reseat(run.plan, run.lost, connected, run.plan.attempt)
+    with contextlib.suppress(restarts.TooFewHostsError):
+        restarts.replace_lost(run.plan, run.lost, connected, run.plan.attempt)
         return bool(connected)
     return False
 

@@ -113,7 +113,7 @@ def make(request: LaunchRequest, facts: LaunchFacts) -> tuple[RunPlan, tuple[Fin
             hint=f"`--min-hosts {len(hosts)}` at most",
         )
     recipe, took, remark = _recipe(request, hosts, command, facts.programs)
-    cluster, tasks, notes = seat(hosts, command, recipe)
+    cluster, tasks, notes = place_tasks(hosts, command, recipe)
     tensorflow = FRAMEWORKS[recipe.framework].has_config
     # Notes on TensorFlow's variables are left out if the program can be read and does not use it.
     shows_notes = builtin or is_r(tasks[0].argv) or not tensorflow
@@ -266,7 +266,7 @@ def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: S
             )
 
 
-def seat(
+def place_tasks(
     hosts: tuple[Host, ...], command: tuple[str, ...], recipe: Recipe
 ) -> tuple[dict[str, tuple[str, ...]], tuple[TaskSpec, ...], tuple[str, ...]]:
     """Return the cluster, its tasks, and the variables set by default, for hosts in this order."""

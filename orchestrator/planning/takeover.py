@@ -125,7 +125,7 @@ def check(plan: RunPlan) -> None:
     on_hosts = {spec.host for spec in tasks} == {host.name for host in plan.hosts}
     expect(on_hosts, "its tasks are on other hosts than it has")
     expect(0 < len(tasks) == len(ids) <= _MOST_TASKS, "its tasks are not distinct")
-    expect(plan.hearsay or all(spec.argv for spec in tasks), "a task has no command")
+    expect(plan.untrusted or all(spec.argv for spec in tasks), "a task has no command")
     expect(plan.preparing.stands_in.keys() <= set(names), "it prepares hosts that are not in it")
 
 
@@ -163,7 +163,7 @@ def adopt(run: KnownRun, inventory: Inventory, answering: Collection[str]) -> Ru
     reason = "" if run.authentic else NO_SEAL
     if run.authentic and unheard:
         reason = f"{', '.join(unheard)} {'has' if len(unheard) == 1 else 'have'} no record of it"
-    return _hearsay(plan, ours, reason) if reason else _vouched(plan, ours)
+    return _untrusted(plan, ours, reason) if reason else _vouched(plan, ours)
 
 
 def _vouched(plan: RunPlan, ours: Mapping[str, Host]) -> RunPlan:
@@ -177,11 +177,11 @@ def _vouched(plan: RunPlan, ours: Mapping[str, Host]) -> RunPlan:
         )
 
     return replace(
-        plan, hosts=here(plan.hosts), spares=here(plan.spares), retired=here(plan.retired), hearsay=""
+        plan, hosts=here(plan.hosts), spares=here(plan.spares), retired=here(plan.retired), untrusted=""
     )
 
 
-def _hearsay(plan: RunPlan, ours: Mapping[str, Host], reason: str) -> RunPlan:
+def _untrusted(plan: RunPlan, ours: Mapping[str, Host], reason: str) -> RunPlan:
     """Return what following, pulling and ending need, on hosts as in the inventory.
 
     Nothing in it can be executed, and nothing in this machine's environment is named.
@@ -200,7 +200,7 @@ def _hearsay(plan: RunPlan, ours: Mapping[str, Host], reason: str) -> RunPlan:
         secrets=(),
         unfit=(),
         notes=notes,
-        hearsay=reason,
+        untrusted=reason,
     )
 
 
@@ -212,6 +212,6 @@ def speaks_for(plan: RunPlan, host: str, attempt: str, task: str) -> bool:
     number = AttemptName(attempt).number
     if number is None or number < plan.attempt:
         return True
-    if not plan.hearsay and number > max(plan.attempt, FIRST + plan.restarts.most):
+    if not plan.untrusted and number > max(plan.attempt, FIRST + plan.restarts.most):
         return False
     return any(str(spec.id) == task and spec.host == host for spec in plan.tasks)

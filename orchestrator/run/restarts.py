@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from orchestrator.diagnosis.statement import NUMBER, Statement
 from orchestrator.events import TaskExited
 from orchestrator.model import MAX_PORT, Host, Preparing, Role, RunPlan
-from orchestrator.planning.plan import completion, seat
+from orchestrator.planning.plan import completion, place_tasks
 from orchestrator.text import count, shell_signal
 from orchestrator.value import Value
 
@@ -42,7 +42,7 @@ def unprepared(signature: str, *, outside: bool) -> FailedAttempt:
     return FailedAttempt("" if outside else NUMBER.sub("#", signature), None, 0.0)
 
 
-def enough(failures: Sequence[FailedAttempt], most: int) -> str | None:
+def reason_to_end(failures: Sequence[FailedAttempt], most: int) -> str | None:
     """Return the reason why no further attempt follows ("" if restarts are off), or None if one follows."""
     if not most:
         return ""
@@ -79,18 +79,18 @@ class Change(Value):
     by: str
 
 
-class NoSeatError(Exception):
+class TooFewHostsError(Exception):
     """The tasks cannot be placed without the lost hosts; the text gives the reason."""
 
 
-def reseat(
+def replace_lost(
     plan: RunPlan, lost: Collection[str], spares: Sequence[Host], attempt: int, *, started: bool = False
 ) -> tuple[RunPlan, tuple[Change, ...]]:
     """Return the next attempt's plan, with spares for lost hosts or fewer hosts, and the changes.
 
     A spare takes the lost host's role, number of tasks and position, so that the order of the cluster is
     kept. If tasks were `started` before, a lost host may still run its own: the new ones listen on the next
-    ports. Raise NoSeatError.
+    ports. Raise TooFewHostsError.
     """
     unused = list(spares)
     hosts: list[Host] = []
@@ -107,7 +107,7 @@ def reseat(
     hosts = _complete(plan, hosts, [change.host for change in changes if not change.by])
     new = {change.by: change.host for change in changes if change.by}
     preparing = Preparing(plan.preparing.leader or plan.leader.host, {**plan.preparing.stands_in, **new})
-    planned = replace(_seated(plan, hosts), attempt=attempt, preparing=preparing)
+    planned = replace(_with_hosts(plan, hosts), attempt=attempt, preparing=preparing)
     return (next_ports(planned) if changes and started else planned), tuple(changes)
 
 
@@ -116,10 +116,10 @@ def _place(host: Host) -> dict[str, Any]:
     return {name: getattr(host, name) for name in ("role", "tasks", "command", "args")}
 
 
-def unseat(plan: RunPlan, unfit: Collection[str]) -> RunPlan:
+def undo_replacements(plan: RunPlan, unfit: Collection[str]) -> RunPlan:
     """Return the plan without these replacements: the original hosts have their places again.
 
-    A replacement whose place is otherwise taken by now stays, for `reseat` to replace.
+    A replacement whose place is otherwise taken by now stays, for `replace_lost` to replace.
     """
     names = {host.name for host in plan.hosts}
     stood = {name: lost for name, lost in plan.preparing.stands_in.items() if name in unfit}
@@ -129,7 +129,7 @@ def unseat(plan: RunPlan, unfit: Collection[str]) -> RunPlan:
     ]
     stands_in = {name: lost for name, lost in plan.preparing.stands_in.items() if name not in unfit}
     return replace(
-        _seated(plan, hosts),
+        _with_hosts(plan, hosts),
         unfit=(*plan.unfit, *sorted(unfit)),
         preparing=replace(plan.preparing, stands_in=stands_in),
     )
@@ -146,9 +146,9 @@ def joined(plan: RunPlan) -> list[str]:
     return [host.name for host in plan.hosts if host.name in plan.preparing.stands_in]
 
 
-def _seated(plan: RunPlan, hosts: Sequence[Host]) -> RunPlan:
+def _with_hosts(plan: RunPlan, hosts: Sequence[Host]) -> RunPlan:
     """Return the plan with its tasks on these hosts; the other hosts with tasks are retired."""
-    cluster, tasks, _ = seat(tuple(hosts), plan.command, plan.recipe)
+    cluster, tasks, _ = place_tasks(tuple(hosts), plan.command, plan.recipe)
     seated = {host.name for host in hosts}
     retired = [host for host in (*plan.retired, *plan.hosts) if host.name not in seated]
     return replace(
@@ -164,7 +164,7 @@ def _seated(plan: RunPlan, hosts: Sequence[Host]) -> RunPlan:
 
 def move(plan: RunPlan, ports: Mapping[str, int]) -> RunPlan:
     """Return the plan with other task ports; `ports` is the first one by host."""
-    return _seated(
+    return _with_hosts(
         plan, [replace(host, task_port=ports.get(host.name, host.task_port)) for host in plan.hosts]
     )
 
@@ -212,24 +212,24 @@ def fits(spare: Host, lost: Host) -> bool:
 
 
 def _complete(plan: RunPlan, hosts: list[Host], missing: list[str]) -> list[Host]:
-    """Return the hosts that continue, with a chief if there was one; raise NoSeatError for too few."""
+    """Return the hosts that continue, with a chief if there was one; raise TooFewHostsError for too few."""
     if not missing:
         return hosts
     names, least = ", ".join(missing), plan.restarts.min_hosts
     if least is None or len(hosts) < least:
         only = f", and --min-hosts {least} does not allow {count(len(hosts), 'host')}" if least else ""
-        raise NoSeatError(f"{names} cannot be reached, no spare fits{only}")
+        raise TooFewHostsError(f"{names} cannot be reached, no spare fits{only}")
     roles = {host.role for host in hosts}
     had = {host.role for host in plan.hosts}
     if Role.PS in had and Role.PS not in roles:
-        raise NoSeatError(f"{names} cannot be reached, and no parameter server would be left")
+        raise TooFewHostsError(f"{names} cannot be reached, and no parameter server would be left")
     if Role.CHIEF in had and Role.CHIEF not in roles:
         heir = next((host for host in hosts if host.role is Role.WORKER and host.tasks == 1), None)
         if heir is None:
-            raise NoSeatError(f"{names} cannot be reached, and no worker could become the chief")
+            raise TooFewHostsError(f"{names} cannot be reached, and no worker could become the chief")
         chief = next(host for host in plan.hosts if host.role is Role.CHIEF)
         hosts = [replace(host, **{**_place(chief), "tasks": 1}) if host is heir else host for host in hosts]
         roles = {host.role for host in hosts}
     if not roles & {Role.CHIEF, Role.WORKER}:
-        raise NoSeatError(f"{names} cannot be reached, and no host that trains would be left")
+        raise TooFewHostsError(f"{names} cannot be reached, and no host that trains would be left")
     return hosts

@@ -115,7 +115,7 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
     """Return the view after `event`, which the controller received at `at`."""
     match event:
         case ev.RunPlanned():
-            return _seated(replace(view, planned=event, began=view.began or at), event.tasks)
+            return _with_tasks(replace(view, planned=event, began=view.began or at), event.tasks)
         case ev.PhaseStarted():
             begun = PhaseView(event.phase, event.hosts, at)
             view = replace(_reset_phase(view, event.phase), steps={}, began=view.began or at)
@@ -189,7 +189,7 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             others = tuple(phase for phase in view.failures if phase.attempt != event.attempt)
             return replace(view, failures=(*others, event), stop=None, hang=None, apart=None)
         case ev.AttemptPlanned():
-            return _seated(view, event.tasks)
+            return _with_tasks(view, event.tasks)
         case ev.StopRequested():
             return replace(view, stop=event, stop_asked=at)
         case ev.RunEnded():
@@ -198,7 +198,7 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             assert_never(event)
 
 
-def _seated(view: View, placed: tuple[tuple[str, str], ...]) -> View:
+def _with_tasks(view: View, placed: tuple[tuple[str, str], ...]) -> View:
     """Return the view with these tasks; host facts stay, except `synced`."""
     tasks = {task: TaskView(task, host) for task, host in placed}
     hosts = {host: replace(view.hosts.get(host, HostView(host)), synced=None) for _, host in placed}

@@ -49,7 +49,7 @@ def adopt(folder: RunFolder, caller: Caller, *, stop: Order | None = None) -> bo
     plan = folder.read_plan()
     # A restart needs them; missing ones are reported then. A plan that is not ours could name any variable
     # of this environment.
-    names = () if plan.hearsay else plan.secrets
+    names = () if plan.untrusted else plan.secrets
     secrets = {name: os.environ[name] for name in names if name in os.environ}
     passphrases = logins((*plan.hosts, *plan.spares), caller)
     errand = Errand(folder, plan, key_or_none(caller), passphrases, secrets, stop=stop)

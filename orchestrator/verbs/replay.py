@@ -12,7 +12,7 @@ from orchestrator.phases.data import sources
 from orchestrator.phases.setup import kept_lock
 from orchestrator.phases.stage import code_of_a_host
 from orchestrator.planning.commands import is_builtin
-from orchestrator.planning.plan import seat
+from orchestrator.planning.plan import place_tasks
 from orchestrator.ranges import fold
 from orchestrator.requests import LaunchRequest
 from orchestrator.run.view import replay as replayed
@@ -36,9 +36,9 @@ def read_again(request: LaunchRequest, caller: Caller) -> Reading:
         raise UsageError(what.replace("_", "-"), hint="omit that, or launch a new run")
     before = find_run(request.replay, request.inventory, caller)
     old, was = before.read_plan(), before.read_request()
-    if old.hearsay or was is None:
+    if old.untrusted or was is None:
         hint = "launch it again on the machine that launched it"
-        why = old.hearsay or f"{before.request} cannot be read"
+        why = old.untrusted or f"{before.request} cannot be read"
         raise UsageError(f"run {old.run} cannot be replayed from here", why=why, hint=hint)
     first = replayed(events_of(before)).planned  # later attempts may have had fewer tasks
     seats = first.tasks if first is not None else [(str(spec.id), spec.host) for spec in old.tasks]
@@ -87,7 +87,7 @@ def _hosts(
     had, members = {name for _, name in seats}, {host.name for host in old.members}
     free = sorted((host for host in today.hosts if not host.spare), key=lambda host: host.name not in had)
     train = tuple(host for host in today.hosts if host in free[: len(had)])
-    tasks = {str(spec.id): spec.host for spec in seat(train, (), Recipe())[1]}
+    tasks = {str(spec.id): spec.host for spec in place_tasks(train, (), Recipe())[1]}
     programs = {host.name: host for host in was.inventory.hosts}
     ran = {tasks[task]: programs[name] for task, name in seats if task in tasks and name in programs}
     hosts = [

@@ -24,7 +24,7 @@ from orchestrator.planning.commands import choose_command, resolve
 from orchestrator.planning.environ import TF_CONFIG
 from orchestrator.requests import LaunchRequest
 from orchestrator.run import restarts
-from orchestrator.run.restarts import FailedAttempt, NoSeatError, reseat
+from orchestrator.run.restarts import FailedAttempt, TooFewHostsError, replace_lost
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from orchestrator.store.folder import decode_plan
@@ -123,8 +123,10 @@ def test_only_failures_of_the_program_itself_have_a_place(
 
 def test_a_repeated_preparation_failure_ends_the_restarts() -> None:
     full = [restarts.unprepared(f"stage: {free} MB are free", outside=False) for free in (3, 2)]
-    assert restarts.enough(full, 9) == "the same failure came twice at the same place"
-    assert restarts.enough([restarts.unprepared("launch: gpu-01 was lost", outside=True)] * 2, 9) is None
+    assert restarts.reason_to_end(full, 9) == "the same failure came twice at the same place"
+    assert (
+        restarts.reason_to_end([restarts.unprepared("launch: gpu-01 was lost", outside=True)] * 2, 9) is None
+    )
 
 
 def at(step: int | None, place: str = "ValueError", seconds: float = 3.0) -> FailedAttempt:
@@ -145,7 +147,7 @@ def at(step: int | None, place: str = "ValueError", seconds: float = 3.0) -> Fai
     ],
 )
 def test_conditions_that_end_the_restarts(failures: list[FailedAttempt], most: int, why: str | None) -> None:
-    assert restarts.enough(failures, most) == why
+    assert restarts.reason_to_end(failures, most) == why
 
 
 def test_the_pause_grows_until_there_is_progress() -> None:
@@ -213,8 +215,8 @@ def test_the_replacement_for_a_lost_host() -> None:
         for attempt, (lost, free) in enumerate(steps, 2):
             known = {one.name: one for one in (*plan.spares, *plan.retired)}
             try:
-                plan, changes = reseat(plan, set(lost), [known[one] for one in free], attempt)
-            except NoSeatError as error:
+                plan, changes = replace_lost(plan, set(lost), [known[one] for one in free], attempt)
+            except TooFewHostsError as error:
                 text += f"  {error}\n"
                 break
             text += f"  {', '.join(f'{one.host} -> {one.by}' for one in changes)}\n{seats(plan)}"
@@ -223,16 +225,16 @@ def test_the_replacement_for_a_lost_host() -> None:
 
 def test_an_unusable_spare_returns_the_place() -> None:
     plan = planned(host("a", "chief"), host("b", tasks=2), host("s", spare=True), host("t", spare=True))
-    first, _ = reseat(plan, {"a", "b"}, plan.spares, 2)
+    first, _ = replace_lost(plan, {"a", "b"}, plan.spares, 2)
     assert restarts.joined(first) == ["s", "t"]
-    again = restarts.unseat(first, {"s"})
+    again = restarts.undo_replacements(first, {"s"})
     assert again.cluster == {"chief": ("a:2222",), "worker": ("t:2222", "t:2223")}
     assert (restarts.joined(again), again.unfit, again.preparing.leader) == (["t"], ("s",), "a")
     assert [one.name for one in again.retired] == ["b", "s"]  # a validation may have left files there
     assert [one.name for one in restarts.candidates(again, {"b", "s"})] == ["b"]
     # If a replacement is planned, it stays until it is replaced.
-    back, _ = reseat(first, {"t"}, [host("a")], 3)
-    assert [one.name for one in restarts.unseat(back, {"s"}).hosts] == ["s", "a"]
+    back, _ = replace_lost(first, {"t"}, [host("a")], 3)
+    assert [one.name for one in restarts.undo_replacements(back, {"s"}).hosts] == ["s", "a"]
 
 
 def test_worker_entry_saves_if_restarts_are_possible() -> None:
@@ -265,7 +267,7 @@ def test_later_attempts_get_unused_ports() -> None:
     plan = make(host("a", tasks=2), host("b"), replace(host("c", task_port=2224), address="a"))
     moved = restarts.next_ports(plan)
     assert moved.cluster == {"worker": ("a:2225", "a:2226", "b:2223", "a:2227")}
-    lost, _ = reseat(moved, {"c"}, [replace(host("s"), address="a")], 2)
+    lost, _ = replace_lost(moved, {"c"}, [replace(host("s"), address="a")], 2)
     again = restarts.next_ports(lost)
     assert again.cluster == {"worker": ("a:2228", "a:2229", "b:2224", "a:2230")}
     last = make(host("a", task_port=65535))

@@ -53,11 +53,11 @@ def adopted(*reports: RunReport, answering: tuple[str, ...] = ("a", "b", "c")) -
     return adopt(known, OURS, answering)
 
 
-@pytest.mark.parametrize("authentic", [True, False], ids=["sealed", "hearsay"])
+@pytest.mark.parametrize("authentic", [True, False], ids=["sealed", "untrusted"])
 def test_fields_taken_over_from_a_plan(request: pytest.FixtureRequest, *, authentic: bool) -> None:
     """Without our seal nothing that could be executed; with it, hosts as this machine reaches them."""
     plan = adopted(*(report(by, authentic=authentic) for by in "ab"))
-    assert bool(plan.hearsay) is not authentic
+    assert bool(plan.untrusted) is not authentic
     usual = msgspec.to_builtins(replace(plan, hosts=()))
     hosts = [msgspec.to_builtins(host) for host in plan.hosts]
     matches_golden(f"takeover/{request.node.callspec.id}.json", json.dumps([usual, hosts], indent=1) + "\n")
@@ -97,14 +97,14 @@ def test_unsealed_plans_must_agree(other: RunPlan) -> None:
     with pytest.raises(ClusterError) as caught:
         adopted(report("a"), report("b", other))
     assert "a and b report different" in caught.value.why
-    assert not adopted(report("a", authentic=True), report("b", other)).hearsay
+    assert not adopted(report("a", authentic=True), report("b", other)).untrusted
     adopted(report("a"), report("b", replace(PLAN, attempt=2)))  # b alone heard of the next one
 
 
 def test_every_host_that_answers_has_to_know_the_run() -> None:
     own = report("a", authentic=True)
-    assert "b has no record of it" in adopted(own).hearsay
-    assert not adopted(own, answering=("a", "c")).hearsay  # b is unreachable
+    assert "b has no record of it" in adopted(own).untrusted
+    assert not adopted(own, answering=("a", "c")).untrusted  # b is unreachable
 
 
 @pytest.mark.parametrize(

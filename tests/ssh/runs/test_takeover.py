@@ -114,7 +114,7 @@ def test_with_the_key_a_run_can_be_restarted_from_elsewhere(desk: Desk) -> None:
         until("the second attempt runs", lambda: len(desk.named("TaskStarted", run)) == 4)
         let_it_end(desk)
         assert tail.wait() == ExitStatus.OK, tail.stderr
-        assert not json.loads((desk.run_folder(run) / "plan.json").read_text())["hearsay"]
+        assert not json.loads((desk.run_folder(run) / "plan.json").read_text())["untrusted"]
         desk.logs_are_identical(run)
     assert not canary.exists()
 
