@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.events import HostReplaced
+from orchestrator.events import HostReplaced, Outcome, RunEnded
 from tests.processes import called
 from tests.sim.bugs import BUGS, injected
 from tests.sim.faults import FAULTS
-from tests.sim.world import play
+from tests.sim.world import World, play
 
 ROOT = Path(__file__).parents[2]
 SIMULATE = [sys.executable, "-m", "tests.sim"]
@@ -78,14 +78,24 @@ def test_combined_faults_keep_every_invariant(faults: tuple[str, ...]) -> None:
     assert not [problem for seed in range(100) for problem in play(seed, faults).problems]
 
 
-def test_spares_that_respond_replace_all_hosts() -> None:
-    """If no spare responds, this machine's network may have failed, and the run waits."""
-    replaced = {True: 0, False: 0}
-    for seed in range(100):
-        history = play(seed, ("outage",))
-        assert history.problems == []
-        replaced[any(isinstance(one[2].event, HostReplaced) for one in history.events)] += 1
-    assert all(replaced.values())
+@pytest.mark.parametrize("has_spares", [True, False])
+def test_hosts_that_are_all_lost_are_replaced_or_waited_for(has_spares: bool, tmp_path: Path) -> None:
+    """A spare that responds shows that this machine's own network works."""
+    played = 0
+    for seed in range(200):
+        plan = World(seed, tmp_path, ("outage",)).plan
+        enough = len(plan.spares) >= len(plan.hosts) if has_spares else not plan.spares
+        if plan.restarts.most and plan.restarts.host_timeout == 60 and enough:
+            history, played = play(seed, ("outage",)), played + 1
+            assert history.problems == []
+            events = [one.event for _, _, one in history.events]
+            replaced = {event.host for event in events if isinstance(event, HostReplaced)}
+            assert replaced == ({host.name for host in plan.hosts} if has_spares else set())
+            stopped = any(
+                isinstance(event, RunEnded) and event.outcome is Outcome.STOPPED for event in events
+            )
+            assert stopped is not has_spares
+    assert played > 5
 
 
 @pytest.mark.parametrize("bug", BUGS)

@@ -179,17 +179,6 @@ def test_a_spare_replaces_a_lost_host(four: Desk) -> None:
     assert _ports(plan).isdisjoint(known)
 
 
-def test_a_spare_replaces_the_only_host(desk: Desk) -> None:
-    desk.timings = FAST
-    spares(desk, *range(1, len(desk.cluster.hosts)), job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
-    viewer, run = desk.begin("--max-restarts", "1", "--", trainer(desk), WAIT)
-    half_way(desk, run, 1)
-    power_off(desk, run, 0)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    first, second = (host.name for host in desk.cluster.hosts[:2])
-    assert f"{first}: cannot be reached; {second} takes its place" in viewer.stderr
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk that fails")
 def test_a_spare_replaces_a_host_whose_disk_fails(four: Desk) -> None:
     """Its agent keeps responding."""
