@@ -8,12 +8,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.envs.platforms import Platform
 from orchestrator.errors import ClusterError, UsageError
-from orchestrator.node.stock.uv import environment, tail
+from orchestrator.node.stock.uv import OWN_CERTIFICATES, UNTRUSTED, environment, tail
 from orchestrator.plainfile import cache, make_folder
 
 # It uses sysconfig, which before Python 3.12 shows one thread what another has half initialized.
@@ -38,15 +38,10 @@ def binary() -> Path:
 
 def run(what: str, arguments: Sequence[str], **settings: str) -> str:
     """Return the output of uv; raise ClusterError ("cannot WHAT") with its last lines if it fails."""
-    done = subprocess.run(
-        [str(binary()), *arguments],
-        env={**environment(os.environ), **settings},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    env = {**environment(os.environ), **settings}
+    done = _run(arguments, env)
+    if UNTRUSTED in done.stderr:
+        done = _run(arguments, {**env, **OWN_CERTIFICATES})
     if done.returncode:
         raise ClusterError(
             f"cannot {what}",
@@ -54,6 +49,18 @@ def run(what: str, arguments: Sequence[str], **settings: str) -> str:
             hint="fix what uv reports; for a private index set `index` under [env], or UV_DEFAULT_INDEX",
         )
     return done.stdout
+
+
+def _run(arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(binary()), *arguments],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
 
 
 def compiled(text: str, *options: str, index: str | None) -> str:

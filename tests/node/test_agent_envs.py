@@ -107,6 +107,26 @@ def test_a_killed_build_is_repeated_and_leaves_nothing(tmp_path: Path, wheels: P
     assert sorted(os.listdir(envs)) == ["0123456789abcdef"]
 
 
+def behind_a_proxy(tmp_path: Path) -> Path:
+    """A uv that needs the machine's certificates, as behind a proxy that signs for all sites."""
+    path = tmp_path / "behind a proxy"
+    failure = "echo 'invalid peer certificate: UnknownIssuer' >&2; exit 2"
+    path.write_text(f'#!/bin/sh\n[ "$UV_SYSTEM_CERTS" ] || {{ {failure}; }}\nexec {uv.binary()} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_the_certificates_of_the_machine_are_used_too(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UV_SYSTEM_CERTS", raising=False)
+    program = behind_a_proxy(tmp_path)
+    with AgentClient(tmp_path / "state") as agent:
+        assert agent.request("env_make", LOCK, **fields(tmp_path, wheels, uv=str(program)))["versions"]
+    monkeypatch.setattr(uv, "binary", lambda: program)
+    assert uv.run("show its version", ["--version"]).startswith("uv ")
+
+
 def test_an_environment_without_its_interpreter_is_rebuilt(tmp_path: Path, wheels: Path) -> None:
     with AgentClient(tmp_path / "state") as agent:
         wanted = fields(tmp_path, wheels)

@@ -26,6 +26,9 @@ _OF_PIP = {
     "proxy": "ALL_PROXY",
 }
 _UNREACHED = ("error sending request", "failed to fetch", "dns error", "client error (connect)", "timed out")
+# uv's own list of certificates lacks that of a proxy which signs for all sites; the machine's has it.
+UNTRUSTED = "invalid peer certificate: UnknownIssuer"
+OWN_CERTIFICATES = {"UV_SYSTEM_CERTS": "1"}
 _NO_WHEEL = ("no wheels with a matching", "no source distribution", "only has wheels")
 # An index that responds but lacks what was resolved elsewhere: the controller's may be a private one.
 _LACKING = ("not found in the package registry", "there is no version of", "network was disabled")
@@ -33,7 +36,9 @@ _LACKING = ("not found in the package registry", "there is no version of", "netw
 
 def call(request: Request, arguments: list[str], **settings: str) -> Said:
     argv = [os.path.expanduser(str(request["uv"])), *arguments]
-    return run("uv", argv, {**environment(os.environ), **settings})
+    env = {**environment(os.environ), **settings}
+    done = run("uv", argv, env)
+    return run("uv", argv, {**env, **OWN_CERTIFICATES}) if UNTRUSTED.encode() in done.err else done
 
 
 def run(what: str, argv: list[str], env: dict[str, str]) -> Said:
