@@ -95,7 +95,7 @@ _HEAD = """\
 [defaults]
 """
 _ENV = """
-# No common Python with TensorFlow was found: `orchestrate setup` creates one on all hosts.
+# They have no common Python with TensorFlow of their own; `orchestrate setup` creates this environment.
 [env]
 """
 
