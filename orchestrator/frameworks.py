@@ -24,6 +24,7 @@ class Framework(Value):
     has_config: bool = False  # its tasks have roles and a TF_CONFIG
     contracts: tuple[str, ...] = ()  # names of the variables that its programs read, in orchestrate_rank.py
     package: str = ""  # the required distribution
+    installs: tuple[str, ...] = ()  # packages of an environment for it; () if [env] has them by default
     packages: Mapping[str, str] = {}  # distributions whose versions must match across tasks -> modules
     # Python code to run after importing those: it may `write` the number of `gpus`, and the build
     probe: str = ""
@@ -85,6 +86,7 @@ _TORCH = Framework(
         {"torch", "torchvision", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "transformers"}
     ),
     package="torch",
+    installs=("torch", "numpy"),
     packages={"torch": "torch", "keras": "keras"},
     probe=_TORCH_PROBE,
     validation=("worker_entry.alone", "torch"),
@@ -114,6 +116,7 @@ _JAX = Framework(
     "JAX",
     imports=frozenset({"jax", "flax", "optax", "equinox", "haiku"}),
     package="jax",
+    installs=("jax", "numpy"),
     packages={"jax": "jax", "jaxlib": "jaxlib", "keras": "keras"},
     probe=_JAX_PROBE,
     validation=("worker_entry.alone", "jax"),

@@ -97,7 +97,7 @@ def _python(report: HostReport, needs: Needs) -> Iterator[Judgement]:
 
 def _framework(name: FrameworkName) -> Callable[[HostReport, Needs], Iterator[Judgement]]:
     """Return the judgment of a framework, for jobs that use it."""
-    package = FRAMEWORKS[name].package
+    package, installs = FRAMEWORKS[name].package, FRAMEWORKS[name].installs
 
     def judge(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         version = report.version(package)
@@ -107,11 +107,10 @@ def _framework(name: FrameworkName) -> Callable[[HostReport, Needs], Iterator[Ju
             yield ok(version)
         elif report.facts.python.ok and not _setup_failed(report, needs):
             level = Level.FAIL if needs.needed else Level.WARN
-            hint = "; or ".join(
-                filter(None, (report.pip(package), "set `python`, `setup` or `framework` to the right one"))
-            )
+            own = "set `python`, `setup` or `framework` to the right one"
+            hint = "; or ".join(filter(None, (report.pip(package, installs=installs), own)))
             if report.is_made(needs):
-                hint = f"add {package} to `packages` under [env], then run `orchestrate setup`"
+                hint = f"add {package} to `packages` under [env] or to the script's header, then launch again"
             yield Judgement(level, "not installed", f"{report.facts.python.path} does not have it", hint)
 
     return judge

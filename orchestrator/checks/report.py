@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -101,16 +102,18 @@ class HostReport(Value, dict=True):
             if (ip := ip_of(interface.ip)) and not ip.is_loopback
         }
 
-    def pip(self, *arguments: str) -> str:
+    def pip(self, *arguments: str, installs: Sequence[str] = ()) -> str:
         """Return how its Python gets packages; "" if that is not known.
 
-        Nothing is installed into a Python without pip, or one that the distribution manages (PEP 668).
+        `installs` are the packages of an [env] whose default does not fit. Nothing is installed into a
+        Python without pip, or one that the distribution manages (PEP 668).
         """
         python = self.facts.python
         if python.no_pip:
             leave = "" if self.host.python == DEFAULT_PYTHON else "remove `python`, "
-            made = "add an [env] table to hosts.toml, then run `orchestrate setup` to create an environment"
-            return f"{leave}{made} (docs/setup.md)"
+            table = f"[env] table with `packages = {json.dumps(installs)}`" if installs else "[env] table"
+            then = "then run `orchestrate setup` to create an environment (docs/setup.md)"
+            return f"{leave}add an {table} to hosts.toml, {then}"
         if python.path is None:
             return ""
         return f"`{shlex.join((python.path, '-m', 'pip', 'install', *arguments))}`"

@@ -81,7 +81,7 @@ def _described(machines: Mapping[str, Machine]) -> list[str]:
     for name, machine in machines.items():
         gpus = [f"{times} x {gpu}" for gpu, times in Counter(machine.gpus).items()] or ["no GPU"]
         python = machine.pythons[0] if machine.pythons else None
-        training = f"TensorFlow {python.tensorflow} in {python.path}" if python else "no TensorFlow found"
+        training = f"TensorFlow {python.version} in {python.path}" if python else "no TensorFlow found"
         alike.setdefault(", ".join([*gpus, training]), []).append(name)
     return [
         f"{ranges.fold(names)}: {kind}, {size(min(machines[name].free for name in names))} free"

@@ -35,10 +35,10 @@ PLACES = [
     "/usr/local",
 ]
 PLACES += [place + part for place in CONDAS for part in ("", "/envs/*")]
-NAME = re.compile(r"tensorflow(?:_cpu|_intel|_rocm)?-([0-9][^-]*)\.dist-info$")
+NAME = re.compile(sys.argv[1] + r"(?:_cpu|_intel|_rocm)?-([0-9][^-]*)(?:-py[0-9.]+)?\.(?:dist|egg)-info$")
 def show(python, folders):
     for folder in folders:
-        for name in sorted(map(os.path.basename, glob.glob(os.path.join(folder, "tensorflow*-*.dist-info")))):
+        for name in sorted(map(os.path.basename, glob.glob(os.path.join(folder, sys.argv[1] + "*-info")))):
             if NAME.match(name):
                 print(NAME.match(name).group(1), python)
                 return
@@ -60,11 +60,11 @@ for place in PLACES:
 """
 
 
-class TensorFlowPython(Value):
-    """An interpreter that has TensorFlow."""
+class TrainingPython(Value):
+    """An interpreter that has the framework, in this version."""
 
     path: str
-    tensorflow: str
+    version: str
 
 
 class Machine(Value):
@@ -72,14 +72,19 @@ class Machine(Value):
     place: str  # equal for hosts on one machine and network
     addresses: tuple[str, ...]
     gpus: tuple[str, ...] = ()
-    pythons: tuple[TensorFlowPython, ...] = ()
+    pythons: tuple[TrainingPython, ...] = ()
     free: int = 0  # bytes in its home
     platform: Platform | None = None
     minors: tuple[int, ...] = ()  # the versions of Python 3 on its PATH
 
 
-def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machine], HostErrors]:
-    """Examine all connected hosts; `hostnames` maps each to the name or address that reaches it from here."""
+def survey(
+    fleet: Fleet, hostnames: Mapping[str, str], package: str = "tensorflow"
+) -> tuple[dict[str, Machine], HostErrors]:
+    """Examine all connected hosts, and find Pythons with a package.
+
+    `hostnames` maps each to the name or address that reaches it from here.
+    """
     questions = {
         name: wire.Facts(
             python=session.host.agent_python,
@@ -87,7 +92,7 @@ def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machin
             workdir="~",
             packages=(),
             setup=None,
-            programs={"pythons": (session.host.agent_python, "-c", _LOOK)},
+            programs={"pythons": (session.host.agent_python, "-c", _LOOK, package)},
         )
         for name, session in fleet.sessions.items()
     }
@@ -107,13 +112,13 @@ def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machin
     return machines, dict(facts.bad)
 
 
-def pythons_of(answer: str) -> Iterator[TensorFlowPython]:
+def pythons_of(answer: str) -> Iterator[TrainingPython]:
     """Read a host's reply; values that hosts.toml cannot hold are dropped: they help, but are not needed."""
     for line in answer.splitlines():
         version, _, path = line.partition(" ")
         try:
             if len(path) <= _LONGEST and _VERSION.fullmatch(version):
-                yield TensorFlowPython(program(path), version)
+                yield TrainingPython(program(path), version)
         except Wrong:
             continue
 
@@ -147,8 +152,8 @@ def unfit(machines: Mapping[str, Machine], lock: Lock, plan: EnvironmentPlan) ->
     return lines
 
 
-def choose_python(machines: Iterable[Machine], *, made: bool = False) -> TensorFlowPython | None:
-    """Return the first Python that all hosts have, by path and TensorFlow version; None: an [env] is needed.
+def choose_python(machines: Iterable[Machine], *, made: bool = False) -> TrainingPython | None:
+    """Return the first Python that all hosts have, by path and framework version; None: an [env] is needed.
 
     `made` asks for one that an [env] created there, which comes and goes with it.
     """

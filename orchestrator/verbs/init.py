@@ -16,7 +16,8 @@ from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import is_loopback
 from orchestrator.errors import HostErrors, SeveralErrors, UsageError
 from orchestrator.fleet import Fleet
-from orchestrator.model import DEFAULT_PYTHON, FrameworkName, Host
+from orchestrator.frameworks import FRAMEWORKS, Framework
+from orchestrator.model import DEFAULT_PYTHON, Host, RunPlan
 from orchestrator.phases.survey import Machine, choose_addresses, choose_python, survey
 from orchestrator.quoting import toml
 from orchestrator.requests import LaunchRequest
@@ -105,19 +106,23 @@ def text(
     machines: Mapping[str, Machine],
     notes: Mapping[str, str],
     ssh_config: str | None,
+    packages: Sequence[str] = (),
 ) -> str:
-    """Return a file that `config.parse` reads, with everything that was discovered, and its source."""
+    """Return a file that `config.parse` reads, with everything that was discovered, and its source.
+
+    `packages` are those of the [env], if there is one and its default does not fit.
+    """
     python = choose_python(machines.values())
     made = bool(machines) and python is None
     addresses = choose_addresses(machines) if machines else {}
     parts = [_HEAD]
     if python is not None:
-        parts.append(f"python = {toml(python.path)}   # has TensorFlow {python.tensorflow}\n")
+        parts.append(f"python = {toml(python.path)}   # has TensorFlow {python.version}\n")
     elif not machines:
         parts.append('# python = "~/venv/bin/python"   # the Python that trains; no host was examined\n')
     parts.append('# workdir = "~/orchestrate"   # code and runs on the hosts (this is the default)\n')
     parts += [f"ssh_config = {toml(ssh_config)}\n"] if ssh_config else []
-    parts += [_ENV] if made else []
+    parts += [_ENV, *[f"packages = {toml(packages)}\n"] * bool(packages)] if made else []
     entries: Counter[str] = Counter()  # of each machine
     for ssh, host in hosts.items():
         machine = machines.get(host.name)
@@ -147,7 +152,7 @@ def surveyed(
     accepts: Accepts,
     agrees: Callable[[str], bool],
 ) -> LaunchRequest:
-    """Examine the hosts named in `words`: their addresses, a Python with TensorFlow, or otherwise an [env].
+    """Examine the hosts named in `words`: their addresses, a Python with the framework, or else an [env].
 
     The caller is asked whether new host keys are known, and whether to create an environment.
     """
@@ -162,20 +167,31 @@ def surveyed(
         return request
     made = prepare(request, caller, resolves=False)  # reject mistakes first
     fleet, bad = connect(list(hosts.values()), caller, accepts)
+    framework = FRAMEWORKS[made.plan.recipe.framework]
     with contextlib.closing(fleet):
-        machines, silent = survey(fleet, addresses)
+        machines, silent = survey(fleet, addresses, framework.package)
     if bad := bad | silent:
         raise SeveralErrors(bad.values())
-    examined = config.parse(text(hosts, machines, {}, None), inventory.source)
+    packages = _packages(framework, made.plan, gpus=any(machine.gpus for machine in machines.values()))
+    examined = config.parse(text(hosts, machines, {}, None, packages), inventory.source)
     python, names = choose_python(machines.values()), ranges.fold(machines)
     has_header = made.request.inventory.environment is not None
-    if has_header or made.plan.recipe.framework is not FrameworkName.TENSORFLOW:
+    if has_header or not framework.package:
         plain = tuple(replace(host, python=DEFAULT_PYTHON) for host in examined.hosts)
         examined = replace(examined, hosts=plain, environment=None)
     elif python is not None:
-        caller.tell(f"{names}: TensorFlow {python.tensorflow} in {python.path}")
+        caller.tell(f"{names}: {framework.title} {python.version} in {python.path}")
     elif choose_python(machines.values(), made=True) is None and not agrees(
-        f"{names}: no common Python with TensorFlow; create an environment, as `setup` does?"
+        f"{names}: no common Python with {framework.title}; create an environment, as `setup` does?"
     ):
         examined = replace(examined, environment=None)
     return replace(request, inventory=examined)
+
+
+def _packages(framework: Framework, plan: RunPlan, *, gpus: bool) -> tuple[str, ...]:
+    """Return the packages of an [env] for the program; () for its default list."""
+    if not framework.installs:
+        return ()
+    imported = (name for name, module in framework.packages.items() if module in plan.ahead.imports)
+    names = dict.fromkeys((*framework.installs, *imported))
+    return tuple("jax[cuda12]" if name == "jax" and gpus else name for name in names)

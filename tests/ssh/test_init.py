@@ -39,12 +39,12 @@ def init(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedPro
     return command.run(("init", "--ssh-config", str(cluster.ssh_config), *words), folder, os.environ)
 
 
-def training_python(home: Path) -> None:
-    """Create an environment that claims to have TensorFlow."""
+def training_python(home: Path, framework: str = "tensorflow") -> None:
+    """Create an environment that claims to have a framework."""
     made = home / ".venvs" / "train"
     venv.create(made, symlinks=True, with_pip=False)
     (packages,) = made.glob("lib/python3*/site-packages")
-    (packages / "tensorflow-2.99.0.dist-info").mkdir()
+    (packages / f"{framework}-2.99.0.dist-info").mkdir()
 
 
 def test_names_alone_yield_a_full_file_with_new_keys_and_preflight(cluster: Cluster, tmp_path: Path) -> None:
@@ -242,3 +242,26 @@ def test_a_launch_on_names_alone_creates_a_script_s_env(cluster: Cluster, tmp_pa
         training_python(cluster.folder / f"home-{number}")
     found = launch(cluster, folder, "--", "tf.py", **index)
     assert "gpu-[01-02]: TensorFlow 2.99.0 in ~/.venvs/train/bin/python" in found.stderr
+
+
+def test_a_launch_on_names_alone_creates_the_environment_of_its_framework(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    wheels, folder = tmp_path / "wheels", tmp_path / "project"
+    wheels.mkdir()
+    for name in ("torch", "numpy", "keras"):
+        wheel(wheels, name, "2.99", "__version__ = '2.99'\n")
+    index = {"UV_DEFAULT_INDEX": wheels.as_uri(), "PIP_INDEX_URL": wheels.as_uri()}
+    backend = 'import os\nos.environ["KERAS_BACKEND"] = "torch"\n'
+    (folder / "own.py").write_text(
+        f"{backend}import torch\nimport keras\nprint('torch', torch.__version__)\n"
+    )
+    made = launch(cluster, folder, "--yes", "--", "own.py", **index)
+    asked = "gpu-[01-02]: no common Python with PyTorch; create an environment, as `setup` does?"
+    assert f"{asked} yes, because of --yes" in made.stderr
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("torch 2.99") == 2
+    for number in (1, 2):
+        training_python(cluster.folder / f"home-{number}", "torch")
+    found = launch(cluster, folder, "--", "own.py", **index)
+    assert "gpu-[01-02]: PyTorch 2.99.0 in ~/.venvs/train/bin/python" in found.stderr

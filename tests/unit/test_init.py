@@ -7,7 +7,7 @@ from orchestrator.config.mistakes import Wrong
 from orchestrator.envs import Lock, Platform
 from orchestrator.envs.platforms import fit
 from orchestrator.model import EnvironmentPlan
-from orchestrator.phases.survey import Machine, TensorFlowPython, choose_addresses, choose_python, unfit
+from orchestrator.phases.survey import Machine, TrainingPython, choose_addresses, choose_python, unfit
 from orchestrator.verbs import init
 from orchestrator.verbs.inventory import host_of
 
@@ -39,9 +39,9 @@ def test_the_address_reachable_by_the_others_is_chosen(places: str, a: str, b: s
 
 
 def test_the_first_python_present_on_all_hosts_is_chosen() -> None:
-    old, new, own = map(TensorFlowPython, ("/opt/a", "/opt/b", "~/c"), ("2.16", "2.17", "2.17"))
+    old, new, own = map(TrainingPython, ("/opt/a", "/opt/b", "~/c"), ("2.16", "2.17", "2.17"))
 
-    def having(*pythons: TensorFlowPython) -> Machine:
+    def having(*pythons: TrainingPython) -> Machine:
         return Machine("h", "p", (), pythons=pythons)
 
     assert choose_python([having(old, new), having(own, new)]) == new
@@ -58,7 +58,7 @@ def written(*words: str, note: str = "", **machines: Machine) -> str:
 
 
 def test_the_written_file_reads_back_as_intended() -> None:
-    gpus = Machine("one", "a", ("10.0.0.1",), ("A\x1b[2J",) * 2, (TensorFlowPython("~/größe/py", "2.17"),))
+    gpus = Machine("one", "a", ("10.0.0.1",), ("A\x1b[2J",) * 2, (TrainingPython("~/größe/py", "2.17"),))
     other = Machine("two", "b", ("10.0.0.2",), (), gpus.pythons)
     text = written("one", "me@two:2200", note="x\ny = 1", one=gpus, two=other)
     first, second = parse(text).hosts
