@@ -98,6 +98,7 @@ _HEAD = """\
 _ENV = """
 # They have no common Python with TensorFlow of their own; `orchestrate setup` creates this environment.
 [env]
+# packages = ["torch", "numpy"]   # for PyTorch; the default is TensorFlow and what its tutorials need
 """
 
 
