@@ -83,7 +83,7 @@ def install_errors() -> None:
 
     def excepthook(kind: "Any", value: "Any", trace: "Any") -> None:
         try:
-            if os.getpid() == pid and (is_first or _is_script()) and not _is_late(path, kind):
+            if os.getpid() == pid and (is_first or _is_script(trace)) and not _is_late(path, kind):
                 _write(path, _record(kind, value, trace))
         except Exception:
             pass  # what Python itself prints is more important
@@ -144,9 +144,11 @@ def _holders(threading: "Any") -> "List[str]":
     return ["%s %s" % (kind, worker.name) for kind, worker in workers if not worker.daemon]
 
 
-def _is_script() -> bool:
+def _is_script(trace: "Any") -> bool:
     file: "Any" = getattr(sys.modules.get("__main__"), "__file__", None)
-    return bool(file) and not _is_library(os.path.abspath(file))
+    if file is None and trace is not None:  # Python 3.14 removes it before it prints the exception
+        file = trace.tb_frame.f_code.co_filename
+    return bool(file) and file[0] != "<" and not _is_library(os.path.abspath(file))
 
 
 def _is_late(path: str, kind: "Any") -> bool:
