@@ -58,6 +58,7 @@ class _Row(NamedTuple):
     mtime_ns: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
     mode: Annotated[int, Meta(ge=0)]
     target: str
+    inode: Annotated[int, Meta(ge=0)]
 
 
 class Fetched(Value):
@@ -331,7 +332,10 @@ def receive(
 
     def questions() -> Iterator[tuple[wire.FilesGet, bytes]]:
         for some in together:
-            named = [(entry.path, at, length, entry.size, entry.mtime_ns) for entry, at, length in some]
+            named = [
+                (entry.path, at, length, entry.size, entry.mtime_ns, entry.inode)
+                for entry, at, length in some
+            ]
             yield wire.FilesGet(root=root, parts=len(some), growing=growing), json.dumps(named).encode()
 
     try:

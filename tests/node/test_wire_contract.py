@@ -278,10 +278,10 @@ def _files(ask: Asker) -> None:
     listed = ask(wire.FilesList(path=str(target)))
     rows = [json.loads(line) for line in listed.payload.split(b"\n")]
     assert {(row[0], row[1]) for row in rows} == {("d", "folder"), ("x", "file"), ("\udcff", "link")}
-    (time,) = [row[3] for row in rows if row[0] == "x"]
+    (listed_as,) = [(row[2], row[3], row[6]) for row in rows if row[0] == "x"]
     some = ask(wire.FilesList(path=str(target), holding="y")).payload
     assert json.loads(some)[0] == "d"
-    parts = json.dumps([("x", 1, 1, 2, time), ("gone", 0, 1, 1, 0)]).encode()
+    parts = json.dumps([("x", 1, 1, *listed_as), ("gone", 0, 1, 1, 0, 0)]).encode()
     got = ask(wire.FilesGet(root=listed.root, parts=2, growing=False), parts)
     assert (got.payload, got.gone, got.grown) == (b"2", (1,), ())
     sizes = json.dumps([("x", 1), ("x", 3), ("x", 0)]).encode()

@@ -76,7 +76,7 @@ def listing(rows: object) -> bytes:
 
 def file(name: str, size: int = 1, **other: Any) -> list[Any]:
     row = {"kind": "file", "mtime_ns": 1_700_000_000_000_000_000, "mode": 0o644, "target": "", **other}
-    return [name, row["kind"], size, row["mtime_ns"], row["mode"], row["target"]]
+    return [name, row["kind"], size, row["mtime_ns"], row["mode"], row["target"], 7]
 
 
 def folder(name: str) -> list[Any]:

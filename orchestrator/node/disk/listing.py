@@ -33,6 +33,7 @@ class Entry(NamedTuple):
     mtime_ns: int
     mode: int
     target: str  # of a link
+    inode: int
 
     def same(self, other: Entry) -> bool:
         """Return True if nothing has to be sent to turn one into the other."""
@@ -84,10 +85,10 @@ def entry_at(path: str, folder: int | None, name: str) -> Entry:
     """Return the entry at `path`, possibly in an open folder, as `name`; raise OSError."""
     status = os.stat(path, dir_fd=folder, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
-        return Entry(name, LINK, 0, 0, 0o777, os.readlink(path, dir_fd=folder))
+        return Entry(name, LINK, 0, 0, 0o777, os.readlink(path, dir_fd=folder), status.st_ino)
     kind = FOLDER if stat.S_ISDIR(status.st_mode) else FILE if stat.S_ISREG(status.st_mode) else ODD
     size = status.st_size if kind == FILE else 0
-    return Entry(name, kind, size, time_of(status), stat.S_IMODE(status.st_mode), "")
+    return Entry(name, kind, size, time_of(status), stat.S_IMODE(status.st_mode), "", status.st_ino)
 
 
 def time_of(status: os.stat_result) -> int:
@@ -184,9 +185,9 @@ def _part(top: Below, name: str, at: int, length: int, listed: list[int], *, gro
         raise
     try:
         now = os.fstat(fd)
-        # A log becomes longer; one of the same length at another time was written again.
-        has_grown = growing and now.st_size > listed[0]
-        same = [now.st_size, time_of(now)] == listed
+        # A log becomes longer; another file in its place, or one of the same length, was written again.
+        has_grown = growing and now.st_size > listed[0] and now.st_ino == listed[2]
+        same = [now.st_size, time_of(now), now.st_ino] == listed
         if not stat.S_ISREG(now.st_mode) or not (same or has_grown):
             return None
         data = os.pread(fd, length, at)
