@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.base import procs
-from orchestrator.node.task import seat
+from orchestrator.node.task import slot
 from tests.node.harness import guard_of, interpreters, names_in, supervisor_of, until
 from tests.node.lab import Lab, gone
 
@@ -237,12 +237,17 @@ def test_the_free_memory_is_that_of_the_tightest_control_group(monkeypatch: pyte
         "/proc/self/cgroup": "1:cpu:/\n0::/user.slice/user-7.slice/session-3.scope\n",
     }
     monkeypatch.setattr(procs, "text", lambda path: files.get(path, ""))
-    assert seat.memory() == (10240, 9216)
+    assert slot.memory() == (10240, 9216)
     files |= {f"{above}/session-3.scope/memory.max": "max\n", f"{above}/memory.max": "6000\n"}
     files |= {f"{above}/memory.current": "5500\n", f"{above}/memory.stat": "anon 4000\ninactive_file 1500\n"}
-    assert seat.memory() == (6000, 2000)
+    assert slot.memory() == (6000, 2000)
     files |= {f"{above}/session-3.scope/memory.max": "5000\n"}
-    assert seat.memory() == (5000, 2000)
+    assert slot.memory() == (5000, 2000)
+
+
+def clean(ahead: Ahead, *, dry: bool = False) -> Any:
+    request: dict[str, Any] = {"workdir": str(ahead.lab.workdir), "alive": [], "known": [], "older": 0.0}
+    return ahead.agent.request("clean", **request, shared=False, work=False, dry=dry)
 
 
 def test_a_change_of_the_arguments_replaces_what_is_kept_warm(ahead: Ahead) -> None:
@@ -261,16 +266,15 @@ def test_a_change_of_the_arguments_replaces_what_is_kept_warm(ahead: Ahead) -> N
     commands = [one["command"] for one in ahead.agent.request("states", run=None)["standbys"]]
     ends = sorted(command.removeprefix(f"{sys.executable} ") for command in commands)
     assert ends == ["-u train.py --y", "other.py --x"]
+    assert clean(ahead)["standbys"] == 2
 
 
 def test_clean_ends_waiting_standbys_and_so_do_runs_of_other_owners(ahead: Ahead) -> None:
-    request: dict[str, Any] = {"workdir": str(ahead.lab.workdir), "alive": [], "known": [], "older": 0.0}
-    flags: dict[str, Any] = {"shared": False, "work": False}
     pid = ahead.prepare()
     ahead.agent.request("standby_keep", seconds=600.0, owner="me@here", machine=ahead.lab.run)
-    assert ahead.agent.request("clean", **request, **flags, dry=True)["standbys"] == 1
+    assert clean(ahead, dry=True)["standbys"] == 1
     assert not gone(pid)
-    assert ahead.agent.request("clean", **request, **flags, dry=False)["standbys"] == 1
+    assert clean(ahead)["standbys"] == 1
     until(lambda: gone(pid), what="it has ended")
     pid = ahead.prepare()
     ahead.agent.request("standby_keep", seconds=600.0, owner="me@here", machine=ahead.lab.run)

@@ -24,7 +24,7 @@ _HALF_OPEN = ("02", "03", "0C")  # SYN_SENT, SYN_RECV, NEW_SYN_RECV
 _CLOSED, LISTEN = "07", "0A"
 _ENDING = ("04", "05", "06", "09", "0B")  # FIN_WAIT1, FIN_WAIT2, TIME_WAIT, LAST_ACK, CLOSING
 _PRIVILEGED = 1024  # logins and file systems also connect hosts
-_MAPPED = "00000000" * 2 + "%08X" % int.from_bytes(b"\0\0\xff\xff", sys.byteorder)  # IPv4 in a table of IPv6
+_MAPPED = "0" * 16 + format(int.from_bytes(b"\0\0\xff\xff", sys.byteorder), "08X")  # IPv4 in a table of IPv6
 
 
 class Row(NamedTuple):
@@ -50,7 +50,7 @@ class Meeting:
         self._site = env.get(b"PYTHONPATH", b"").split(b":")[0] if patched else b""
         self._names = [name.strip("[]") for name, _ in ends[:own] + ends[own + 1 :] if name]
         self._addresses: set[str] = set()  # of the other tasks
-        ports = ["%04X" % int(port) if port.isdigit() else "" for _, port in ends]
+        ports = [f"{int(port):04X}" if port.isdigit() else "" for _, port in ends]
         self._ports = set(ports) - {""}
         self._others = self._ports.difference(ports[own : own + 1])  # those of other tasks only
         self.state = NONE if self._names else UNKNOWN
@@ -114,7 +114,7 @@ class Meeting:
     def _is_connected(self) -> bool:
         table = procs.scan()
         family = {process.pid for process in procs.descendants(os.getpid(), table)}
-        networks = {lenient.link("/proc/%d/ns/net" % pid): pid for pid in family or [os.getpid()]}
+        networks = {lenient.link(f"/proc/{pid}/ns/net"): pid for pid in family or [os.getpid()]}
         rows, own = [row for pid in networks.values() for row in tables(pid)], set(_sockets(family))
         if self._before is None:
             self.remember(rows, own)
@@ -139,7 +139,7 @@ def _ignored(site: bytes, ports: AbstractSet[str]) -> bool:
     """
     uses = {}
     for process in procs.descendants(os.getpid(), procs.scan()):
-        if os.path.basename(lenient.link("/proc/%d/exe" % process.pid)).startswith("python"):
+        if os.path.basename(lenient.link(f"/proc/{process.pid}/exe")).startswith("python"):
             paths = procs.variable(process.pid, b"PYTHONPATH").split(b":")
             isolated = re.match(r"-\w*[EIS]", "".join(procs.own_argv(process.pid)[1:2]))
             uses[process.pid] = site in paths and not isolated
@@ -199,7 +199,7 @@ def _packed(address: str) -> Iterator[bytes]:
 def hexadecimal(packed: bytes) -> str:
     """Return an address as in /proc/net/tcp: words of 32 bits in the machine's own order."""
     words = (packed[i : i + 4] for i in range(0, len(packed), 4))
-    return "".join("%08X" % int.from_bytes(word, sys.byteorder) for word in words)
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
 
 
 def parse(table: str) -> Iterator[Row]:
@@ -215,12 +215,12 @@ def parse(table: str) -> Iterator[Row]:
 def tables(pid: int) -> Iterator[Row]:
     """Return the connections in a process's network namespace."""
     for table in ("tcp", "tcp6"):
-        yield from parse(procs.text("/proc/%d/net/%s" % (pid, table)))
+        yield from parse(procs.text(f"/proc/{pid}/net/{table}"))
 
 
 def _sockets(pids: Iterable[int]) -> Iterator[str]:
     for pid in pids:
-        for fd in lenient.listed("/proc/%d/fd" % pid):
-            name = lenient.link("/proc/%d/fd/%s" % (pid, fd))
+        for fd in lenient.listed(f"/proc/{pid}/fd"):
+            name = lenient.link(f"/proc/{pid}/fd/{fd}")
             if name.startswith("socket:["):
                 yield name[8:-1]

@@ -1,6 +1,6 @@
 """Standbys: tasks that are started ahead, so that their framework is imported before their attempt begins.
 
-A standby (seat.py) holds no port, lease, or device. It ends with the agent that prepared it. Kept warm,
+A standby (slot.py) holds no port, lease, or device. It ends with the agent that prepared it. Kept warm,
 it ends after its time, or earlier if memory is short or another user's run needs the machine.
 
 Its key covers everything that an import may depend on. If the key matches, `start` passes the task's
@@ -30,7 +30,7 @@ from ..serve.frames import Json
 from ..serve.loop import READ
 from . import environ
 from .environ import Launch
-from .seat import CWD, MOMENT, Seat, free, guard, memory, near, send
+from .slot import CWD, MOMENT, Slot, free, guard, memory, near, send
 
 # No import reads a task's rank and peers. JAX's variables are set at the import if they are set later.
 _OF_PLACE = re.compile(
@@ -129,17 +129,17 @@ def _with_presets(spec: Mapping[str, Any], env: Mapping[bytes, bytes]) -> dict[b
 
 
 def _key(described: Mapping[str, Any]) -> str:
-    return "%08x" % zlib.crc32(json.dumps(described, sort_keys=True).encode())
+    return f"{zlib.crc32(json.dumps(described, sort_keys=True).encode()):08x}"
 
 
 def difference(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """Return the difference between a task and a standby, as text."""
     names = sorted(mine["env"].items() ^ other["env"].items()) if mine["env"] != other["env"] else []
     if names:
-        return "the environment differs: %s" % ", ".join(dict.fromkeys(name for name, _ in names[:6]))
+        return f"the environment differs: {', '.join(dict.fromkeys(name for name, _ in names[:6]))}"
     parts = {"argv": "the command", "python": "the interpreter", "limits": "a limit of the login"}
     changed = [words for part, words in parts.items() if mine[part] != other[part]]
-    return "%s differs" % changed[0] if changed else "the imports differ"
+    return f"{changed[0]} differs" if changed else "the imports differ"
 
 
 def _can_lend(other: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
@@ -323,7 +323,7 @@ def _begin(
     owner, ours = os.pipe()
     log = os.pipe()
     report = {b"ORCHESTRATE_REPORT": os.fsencode(f"{folder}/report")}
-    seat = Seat(
+    slot = Slot(
         paths,
         folder,
         [word.encode("latin-1") for word in described["argv"]],
@@ -337,7 +337,7 @@ def _begin(
         listener.listen(4)
         replace_file(f"{folder}/about.json", json.dumps(described).encode())
         kept = [lock, listener.fileno(), owner, *log]
-        procs.detach(lambda: guard(seat, listener, log), kept)
+        procs.detach(lambda: guard(slot, listener, log), kept)
         agent.rooms.setdefault("standby", []).append(ours)
         ours = -1
     finally:

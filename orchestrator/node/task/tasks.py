@@ -46,9 +46,9 @@ def start(agent: Agent, request: Request) -> None:
         agent.in_child(request, lambda: _already(folder), seconds=_SECONDS)
         return
 
-    def go(seat: socket.socket | None, cold: str) -> None:
+    def go(slot: socket.socket | None, cold: str) -> None:
         try:
-            heard = begin(paths, folder, spec, claim, held, seat=seat)
+            heard = begin(paths, folder, spec, claim, held, slot=slot)
         except NodeError as error:
             agent.fail(request, error)
             return
@@ -309,9 +309,9 @@ def begin(
     claim: Sequence[int],
     lease_fds: Sequence[int],
     *,
-    seat: socket.socket | None = None,
+    slot: socket.socket | None = None,
 ) -> int:
-    """Fork the guard of a claimed task, or give it the standby `seat`; return the pipe of the reply.
+    """Fork the guard of a claimed task, or give it the standby `slot`; return the pipe of the reply.
 
     `lease_fds` are locks that are held as long as the task lives.
     """
@@ -321,10 +321,10 @@ def begin(
         what, why = f"refuses to start run {folder.run} any more", "a user has stopped the run"
         raise supervisor.refuse(folder, NodeError("stopped", what, why), state.WANT_STOP)
     site = environ.install_site(paths, spec)  # here, where what it reads is cached for the next agent
-    if seat is not None:
+    if slot is not None:
         from . import standby
 
-        given = standby.give(seat, environ.launch(paths, folder, spec, site), claim, lease_fds)
+        given = standby.give(slot, environ.launch(paths, folder, spec, site), claim, lease_fds)
         if given is not None:
             return given
     size = spec.get("terminal")

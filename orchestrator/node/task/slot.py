@@ -39,7 +39,7 @@ _LAG = 1.0
 _LENT = b"+"  # before a task that gets a fork; alone, when it is over
 
 
-class Seat(NamedTuple):
+class Slot(NamedTuple):
     """The description of a standby that has no task yet."""
 
     paths: Paths
@@ -55,7 +55,7 @@ def near(folder: str) -> Iterator[str]:
     """Yield a short path of a folder's socket: the kernel accepts 107 bytes."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield "/proc/self/fd/%d/socket" % fd
+        yield f"/proc/self/fd/{fd}/socket"
     finally:
         os.close(fd)
 
@@ -72,7 +72,7 @@ def memory() -> tuple[int, int]:
     total, free = fields.get("MemTotal:", 1) << 10, fields.get("MemAvailable:", 0) << 10
     group = procs.text("/proc/self/cgroup").rpartition("::")[2].strip()
     while group:
-        folder = "/sys/fs/cgroup%s/memory." % group
+        folder = f"/sys/fs/cgroup{group}/memory."
         limit, used = (procs.text(folder + name).strip() for name in ("max", "current"))
         if limit.isdigit():
             cached = _fields(folder + "stat").get("inactive_file", 0)
@@ -94,7 +94,7 @@ def free() -> float:
 # --- the guard's side ---
 
 
-def guard(seat: Seat, listener: socket.socket, log: tuple[int, int]) -> NoReturn:
+def guard(slot: Slot, listener: socket.socket, log: tuple[int, int]) -> NoReturn:
     """Wait for a task or an order to end; all signals but TERM are blocked."""
     try:
         procs.set_name(procs.GUARD)
@@ -104,27 +104,27 @@ def guard(seat: Seat, listener: socket.socket, log: tuple[int, int]) -> NoReturn
         if child == 0:
             ours.close()
             listener.close()
-            os.close(seat.owner)
-            place = [seat.folder]
-            supervisor.supervise(lambda: _live(seat, theirs, log, place), lambda: f"{place[-1]}/crash.txt")
+            os.close(slot.owner)
+            place = [slot.folder]
+            supervisor.supervise(lambda: _live(slot, theirs, log, place), lambda: f"{place[-1]}/crash.txt")
         theirs.close()
         os.close(log[1])
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        task = _await(seat, listener, ours)
+        task = _await(slot, listener, ours)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         listener.close()
-        os.close(seat.owner)
+        os.close(slot.owner)
         if task is None:
             ours.close()
             supervisor.outlive()
-            remove(seat.folder)
+            remove(slot.folder)
             os._exit(0)
         status = os.waitpid(child, 0)[1]
         if status != 0:
             supervisor.bury(task.launch, Handles(task.held[0], -1, log[0], -1, -1), status)
-        remove(seat.folder)
+        remove(slot.folder)
     except BaseException:
-        supervisor.record_crash(f"{seat.folder}/crash.txt")
+        supervisor.record_crash(f"{slot.folder}/crash.txt")
     finally:
         os._exit(0)
 
@@ -143,10 +143,10 @@ def _pass_on(data: bytes, fds: list[int], ours: socket.socket) -> _Task:
     return _Task(_launch(data), [lock, *leases])
 
 
-def _await(seat: Seat, listener: socket.socket, ours: socket.socket) -> _Task | None:
+def _await(slot: Slot, listener: socket.socket, ours: socket.socket) -> _Task | None:
     """Return the task, or a lent one if the Python ended with it; None if the standby ends without a task."""
     poll = select.poll()
-    for fd in (listener.fileno(), seat.owner, ours.fileno()):
+    for fd in (listener.fileno(), slot.owner, ours.fileno()):
         poll.register(fd, READ)
     order, deadline, owner, machine, next_look = b"", 0.0, "", "", 0.0
     is_alone, lent = False, None  # whether the agent has ended; the task that runs in a fork
@@ -164,7 +164,7 @@ def _await(seat: Seat, listener: socket.socket, ours: socket.socket) -> _Task | 
             close_all(*lent.held)
             lent = None
         if listener.fileno() in ready:
-            message = _serve(seat, listener, busy=lent is not None)
+            message = _serve(slot, listener, busy=lent is not None)
             if message is None:
                 return None
             if message:
@@ -173,11 +173,11 @@ def _await(seat: Seat, listener: socket.socket, ours: socket.socket) -> _Task | 
                 if not data.startswith(_LENT):
                     return task
                 lent = task
-        if seat.owner in ready:
-            piece = os.read(seat.owner, 4096)
+        if slot.owner in ready:
+            piece = os.read(slot.owner, 4096)
             order += piece
             if not piece:
-                poll.unregister(seat.owner)
+                poll.unregister(slot.owner)
                 is_alone = not order.endswith(b"\n")
                 if not is_alone:
                     kept = json.loads(order)
@@ -187,7 +187,7 @@ def _await(seat: Seat, listener: socket.socket, ours: socket.socket) -> _Task | 
         if now >= next_look and lent is None:
             next_look = now + _LOOK
             over = (deadline and now >= deadline) or (owner and _others(owner, machine))
-            if over or free() < _LEAST or not os.path.exists(seat.folder):
+            if over or free() < _LEAST or not os.path.exists(slot.folder):
                 return None
 
 
@@ -197,7 +197,7 @@ def _others(owner: str, machine: str) -> bool:
     return any(not leases.is_of(place, owner) for place in places)
 
 
-def _serve(seat: Seat, listener: socket.socket, *, busy: bool) -> Any:
+def _serve(slot: Slot, listener: socket.socket, *, busy: bool) -> Any:
     """Serve one connection; return a task with its descriptors, None for an order to end, () for neither."""
     sock, _ = listener.accept()
     with sock:
@@ -210,7 +210,7 @@ def _serve(seat: Seat, listener: socket.socket, *, busy: bool) -> Any:
             if busy or want not in ("take", "lend", "end"):
                 return ()
             for name in ("about.json", "socket") if want != "lend" else ():
-                lenient.discard(f"{seat.folder}/{name}")
+                lenient.discard(f"{slot.folder}/{name}")
             if want == "end":
                 return None
             sock.sendall(b"\n")
@@ -257,14 +257,14 @@ def _launch(data: bytes) -> Launch:
 # --- the supervisor's side ---
 
 
-def _live(seat: Seat, channel: socket.socket, log: tuple[int, int], place: list[str]) -> None:
+def _live(slot: Slot, channel: socket.socket, log: tuple[int, int], place: list[str]) -> None:
     """Wait for a task, append its folder to `place`, and supervise it; after a lent fork, wait again."""
-    waiting = _start(seat, log)
+    waiting = _start(slot, log)
     lends = True
     while lends:
         while not select.select([channel], [], [], 0)[0]:
             if waiting.ready:
-                os.close(os.open(f"{seat.folder}/ready", os.O_WRONLY | os.O_CREAT, 0o600))
+                os.close(os.open(f"{slot.folder}/ready", os.O_WRONLY | os.O_CREAT, 0o600))
             try:
                 waiting.ready = bool(waiting.listen(channel.fileno())) or waiting.ready
             except EOFError:  # the Python has ended, and so will the guard, unless a task has just arrived
@@ -285,14 +285,14 @@ def _live(seat: Seat, channel: socket.socket, log: tuple[int, int], place: list[
                 channel.sendall(_LENT)
 
 
-def _start(seat: Seat, log: tuple[int, int]) -> Waiting:
+def _start(slot: Slot, log: tuple[int, int]) -> Waiting:
     ours, theirs = socket.socketpair()
     os.set_inheritable(theirs.fileno(), True)
-    mark = "%d:%s:" % (theirs.fileno(), seat.imports)
-    env = {**seat.env, b"ORCHESTRATE_STANDBY": mark.encode().ljust(_ROOM, b".")}  # last: it takes precedence
-    cwd = f"{seat.folder}/{CWD}"
-    folder = TaskFolder(seat.folder, "", "", "")
-    launch = Launch(seat.paths, folder, seat.argv, env, cwd, 0.0, False, None, None, None, None)
+    mark = f"{theirs.fileno()}:{slot.imports}:"
+    env = {**slot.env, b"ORCHESTRATE_STANDBY": mark.encode().ljust(_ROOM, b".")}  # last: it takes precedence
+    cwd = f"{slot.folder}/{CWD}"
+    folder = TaskFolder(slot.folder, "", "", "")
+    launch = Launch(slot.paths, folder, slot.argv, env, cwd, 0.0, False, None, None, None, None)
     reply, answer = os.pipe()
     parent = os.getpid()
     pid = os.fork()
@@ -300,5 +300,5 @@ def _start(seat: Seat, log: tuple[int, int]) -> Waiting:
         supervisor.lead(launch, log[1], parent, answer)
     theirs.close()
     close_all(answer, reply)
-    replace_file(f"{seat.folder}/leader", b"%d" % pid)
-    return Waiting(seat.folder, pid, ours, log[0])
+    replace_file(f"{slot.folder}/leader", str(pid).encode())
+    return Waiting(slot.folder, pid, ours, log[0])
