@@ -64,7 +64,7 @@ def carry(
     left_out: tuple[str, ...] = ()
     try:
         if giver:
-            left_out = fetch(sessions[giver], remote[giver], copy).left_out
+            left_out = fetch(sessions[giver], remote[giver], copy)
     except HostError as error:
         if giver in going_on and error.kind == Trouble.MISSING:
             return _forget(sessions, _others(sessions, giver, remote, groups), copy)

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import stat
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -59,16 +58,6 @@ class _Row(NamedTuple):
     mode: Annotated[int, Meta(ge=0)]
     target: str
     inode: Annotated[int, Meta(ge=0)]
-
-
-class Fetched(Value):
-    files: int  # transferred; 0: unchanged
-    bytes: int
-    seconds: float
-    left_out: tuple[str, ...] = ()  # existing on the host, but not accepted: see `admit`
-    grown: tuple[str, ...] = ()  # longer by now: what came is their beginning
-    same: int = 0  # files that were here already
-    torn: tuple[str, ...] = ()  # written again each time they were requested: none of them came
 
 
 class HostListing(Value):
@@ -149,13 +138,14 @@ def unasked(host: str, name: str, why: str) -> HostError:
     )
 
 
-def fetch(session: Conversation, remote: str, local: Path, *, any_link: bool = False) -> Fetched:
-    """Make the local folder equal to `remote`; raise HostError (kind "missing" for none) or ClusterError.
+def fetch(session: Conversation, remote: str, local: Path, *, any_link: bool = False) -> tuple[str, ...]:
+    """Make the local folder equal to `remote`; return the names that `admit` left out.
+
+    Raise HostError (kind "missing" for none) or ClusterError.
 
     ClusterError means that it cannot be written here. What was at `local` is replaced at the end, or not at
     all.
     """
-    began = time.monotonic()
     source = look(session, remote, any_link=any_link)
     if not source.kind:
         raise missing(session, remote)
@@ -168,7 +158,7 @@ def fetch(session: Conversation, remote: str, local: Path, *, any_link: bool = F
             entry for entry in source.entries if entry.path not in have or not entry.same(have[entry.path])
         ]
         if not differ and len(have) == len(source.entries):
-            return Fetched(0, 0, time.monotonic() - began, source.left_out)
+            return source.left_out
         local.parent.mkdir(parents=True, exist_ok=True)
         with Staging(local.with_name(f".{local.name}.incoming")) as staging:
             staging.keep_only(source.entries)
@@ -190,8 +180,7 @@ def fetch(session: Conversation, remote: str, local: Path, *, any_link: bool = F
                 local.rename(aside)
             staging.path.rename(local)
             discard(str(aside))
-    files = [entry for entry in differ if entry.kind != FOLDER]
-    return Fetched(len(files), sum(entry.size for entry in files), time.monotonic() - began, source.left_out)
+    return source.left_out
 
 
 def missing(session: Conversation, remote: str, names: Collection[str] = ()) -> HostError:

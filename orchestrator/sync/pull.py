@@ -24,7 +24,6 @@ from orchestrator.node.disk.removing import remove as discard
 from orchestrator.plainfile import read_plain, write_atomically
 from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import (
-    Fetched,
     HostListing,
     OnBytes,
     Staging,
@@ -43,6 +42,15 @@ STAGING = ".orchestrate-incoming-"
 _MOST_RECORD = 256 << 20  # bytes: as long as the names of a listing may be
 _SHOWN = 5
 _AGAIN = 3  # requests of a file that is written meanwhile
+
+
+class Fetched(Value):
+    files: int  # transferred
+    bytes: int
+    seconds: float
+    grown: tuple[str, ...]  # longer by now: what came is their beginning
+    same: int  # files that were here already
+    torn: tuple[str, ...]  # written again each time they were requested: none of them came
 
 
 class Part(Value):

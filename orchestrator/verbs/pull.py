@@ -16,8 +16,8 @@ from orchestrator.requests import PullRequest
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import events_of
 from orchestrator.sync import pull
-from orchestrator.sync.files import LEFT_OUT, Fetched, work_folder
-from orchestrator.sync.pull import keep_from_launches
+from orchestrator.sync.files import LEFT_OUT, work_folder
+from orchestrator.sync.pull import Fetched, keep_from_launches
 from orchestrator.text import count, plain, size, some
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking

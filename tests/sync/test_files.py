@@ -84,11 +84,10 @@ def test_escaping_links_files_git_would_execute_and_pipes_are_not_copied(
     (there / "step 1" / ".GIT" / "hooks").mkdir(parents=True)
     (there / "step 1" / ".GIT" / "hooks" / "post-checkout").write_text("#!/bin/sh")
     local = tmp_path / "backup"
-    fetched = fetch(session, str(there), local)
-    left_out = {"outside", "step 1/up", "step 1/through", "step 1/.GIT", "pipe"}
-    assert set(fetched.left_out) == left_out
-    assert seen(local) == before
-    assert fetch(session, str(there), local).files == 0
+    for _ in range(2):
+        left_out = fetch(session, str(there), local)
+        assert set(left_out) == {"outside", "step 1/up", "step 1/through", "step 1/.GIT", "pipe"}
+        assert seen(local) == before
 
 
 def test_only_changes_are_sent_and_deletions_are_mirrored(
@@ -101,9 +100,8 @@ def test_only_changes_are_sent_and_deletions_are_mirrored(
     shutil.rmtree(there / "step 0")
     (there / "latest").unlink()
     (there / "latest").symlink_to("step 2")
-    second = fetch(session, str(there), local)
+    fetch(session, str(there), local)
     assert seen(local) == seen(there)
-    assert (second.files, second.bytes) == (2, 150_000)
     assert (local / "step 2" / "part2").stat().st_ino == kept
     assert hidden(tmp_path) == []
 

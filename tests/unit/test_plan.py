@@ -30,7 +30,6 @@ from orchestrator.store.bus import Bus
 from orchestrator.store.folder import decode_plan
 from orchestrator.sync import backups
 from orchestrator.sync.contents import Contents
-from orchestrator.sync.files import Fetched
 from orchestrator.sync.sending import Delivery
 from orchestrator.timings import DEFAULT
 from tests.golden import matches_golden
@@ -310,7 +309,7 @@ def test_a_shared_workdir_implies_nothing_about_other_folders(
         put.append((session, remote))
         return Delivery(1, 0.0, reused=False)
 
-    monkeypatch.setattr(backups, "fetch", lambda *_: Fetched(1, 1, 0.0))
+    monkeypatch.setattr(backups, "fetch", lambda *_: ())
     monkeypatch.setattr(backups, "push", take)
     run = of_three(tmp_path, "abc")
     (run.folder.path / "backup").mkdir(parents=True)
