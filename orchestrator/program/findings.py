@@ -220,7 +220,7 @@ def hiding(command: tuple[str, ...], sent: Collection[str], sources: Sequence[So
         return []
     folder = "" if command and invocation.module_name(command) else posixpath.dirname(sources[0].path)
     imported = {name for source in sources for name in source.imports if _PACKAGES.fullmatch(name)}
-    beside = [path for path in sent if posixpath.dirname(path) == folder and path.endswith(".py")]
+    beside = [path for path in sent if path.endswith(".py") and posixpath.dirname(path) == folder]
     names = {path: posixpath.basename(path).removesuffix(".py") for path in beside}
     return sorted(path for path, name in names.items() if name in imported or _MODULES.fullmatch(name))
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from io import FileIO
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,6 +33,7 @@ _MOST_NAMED = MAX_PAYLOAD - (1 << 20)  # bytes of a manifest, which is sent alon
 _SMALL = 1 << 20  # bytes of a file that is searched for a key, and kept in memory while there is room:
 _KEPT = 16 << 20  # later edits of it have no effect
 _HASHERS = 4  # hashlib releases the interpreter lock
+_PARTS = 1024
 _MOST_MEMORY = 64 << 20  # bytes of digests that are stored
 
 
@@ -59,8 +61,8 @@ class Contents(Value, dict=True):
     """A manifest, and the location of its files on this machine."""
 
     manifest: Manifest
-    paths: Sequence[Path]  # of each file
-    root: Path | None = None  # of code: rsync sends what is below it
+    paths: Sequence[Path]  # of each file of data
+    root: Path | None = None  # of code: its files are below it
     kept: Mapping[int, bytes] = {}  # contents by the file's position
     notes: tuple[str, ...] = ()  # for the user: skipped or very large files
     left_out: Mapping[str, Reason] = {}
@@ -82,6 +84,9 @@ class Contents(Value, dict=True):
     def size(self) -> int:
         return self.manifest.total
 
+    def path(self, number: int) -> Path:
+        return self.root / self.manifest.files[number].path if self.root else self.paths[number]
+
     def read(self, piece: int) -> bytes:
         """Read one piece; raise ChangedError if it has changed."""
         return b"".join(self._read(blob) for blob in self.manifest.pieces[piece])
@@ -101,7 +106,7 @@ class Contents(Value, dict=True):
         kept = self.kept.get(blob.file)
         if kept is not None:
             return kept[blob.at : blob.at + blob.size]
-        path = self.paths[blob.file]
+        path = self.path(blob.file)
         named = [self.manifest.files[blob.file].path if self.root else str(path)]
         try:
             with path.open("rb", buffering=0) as file:
@@ -138,9 +143,14 @@ class CodeSource(Value):
         _check(subject, len(listing.paths), 0, hint)
         rows, kept, room = list[list[object]](), dict[str, bytes](), _KEPT
         left_out = dict(listing.left_out)
+
+        def read(paths: Sequence[str]) -> list[tuple[str, list[object] | None, bytes | None]]:
+            return [(path, *_row(root, path, is_named=path in listing.named)) for path in paths]
+
         with ThreadPoolExecutor(_HASHERS) as pool:
-            results = pool.map(lambda path: _row(root, path, is_named=path in listing.named), listing.paths)
-            for path, (row, content) in zip(listing.paths, results, strict=True):
+            # A task of the pool costs more than a small file; large files are often neighbors in the listing.
+            parts = pool.map(read, (listing.paths[start::_PARTS] for start in range(_PARTS)))
+            for path, row, content in itertools.chain.from_iterable(parts):
                 if row is not None:
                     rows.append(row)
                 elif content is not None:
@@ -151,8 +161,7 @@ class CodeSource(Value):
         manifest = Manifest(sorted(rows, key=lambda row: str(row[0])))
         notes = (*listing.notes, *private.remarks(left_out), *private.weight(manifest))
         places = {number: kept[file.path] for number, file in enumerate(manifest.files) if file.path in kept}
-        files = [root / file.path for file in manifest.files]
-        contents = Contents(manifest, files, root, places, notes, left_out)
+        contents = Contents(manifest, (), root, places, notes, left_out)
         _check(subject, contents.files, len(contents.encoded), hint)
         return contents
 
@@ -190,15 +199,15 @@ def _source(root: Path, paths: Iterable[Path]) -> CodeSource:
 
 def _row(root: Path, path: str, *, is_named: bool) -> tuple[list[object] | None, bytes | None]:
     """Return a manifest row and the content of a small file; no row for a key, a device, a missing file."""
-    full, digests, size = root / path, [], 0
+    full, digests, size = f"{root}/{path}", [], 0
     with reading(path), contextlib.suppress(FileNotFoundError):
-        status = full.lstat()
+        status = os.lstat(full)
         if stat.S_ISLNK(status.st_mode):
             return [path, os.readlink(full)], None
         if not stat.S_ISREG(status.st_mode):
             return None, None
         content: bytes | None = b""
-        with full.open("rb", buffering=0) as file:
+        with FileIO(full) as file:
             # Not beyond a truncated piece: the file may have grown since.
             while size % BLOB == 0 and (data := file.read(BLOB)):
                 digests.append(hashlib.sha256(data).hexdigest())

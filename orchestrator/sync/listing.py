@@ -150,12 +150,13 @@ def _git_paths(root: Path, listing: CodeListing, below: str = "", *, ignored: bo
     output = _git(root / below, "ls-files", *which, "--exclude-standard", "-z") or b""
     names = dict.fromkeys(os.fsdecode(name).rstrip("/") for name in output.split(b"\0") if name)
     for name in names:  # in a conflict git lists a name three times
-        path = f"{below}{name}"
-        full = root / path
-        if full.is_symlink() or not full.is_dir():
-            if os.path.lexists(full):  # a tracked file may be deleted
+        path, mode = f"{below}{name}", 0
+        with reading(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            mode = os.lstat(f"{root}/{path}").st_mode
+        if not stat.S_ISDIR(mode):
+            if mode:  # a tracked file may be deleted
                 yield path
-        elif (full / ".git").exists():
+        elif (root / path / ".git").exists():
             yield from _git_paths(root, listing, f"{path}/")
         else:
             listing.notes.append(

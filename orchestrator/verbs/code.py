@@ -129,7 +129,7 @@ def look(inventory: Inventory, project: CodeSource | None) -> Code:
     links = {} if project is None else _leaving(project)
     return Code(
         root=str(here),
-        sent=frozenset(posixpath.relpath(path, cwd or ".") for path in paths),
+        sent=frozenset(posixpath.relpath(path, cwd) for path in paths) if cwd else frozenset(paths),
         read=lambda path: _bytes(here / path),
         exists=lambda path: os.path.exists(here / os.path.expanduser(path)),  # noqa: PTH110, PTH111 - Path raises
         everywhere=lambda path: local or _shared(path),

@@ -38,10 +38,10 @@ def export(request: ExportRequest, output: Sequence[str]) -> Exported:
     remarks = common.remarks(plan, inventory)
     if request.engine == "kubernetes":
         tree = read_builtin() if project is None else project.read()
-        files = zip(tree.manifest.files, tree.paths, strict=True)
+        files = [(file.path, tree.path(number)) for number, file in enumerate(tree.manifest.files)]
         names = [request.selection.hosts or NAME, *output]
         own = [Path(name) for name in names if os.path.exists(name)]  # noqa: PTH110
-        code = {file.path: path.read_bytes() for file, path in files if not any(map(path.samefile, own))}
+        code = {name: path.read_bytes() for name, path in files if not any(map(path.samefile, own))}
         objects = kubernetes.manifests(plan, inventory.kubernetes, code, plan.cwd, jobset=request.jobset)
         return Exported(plan, kubernetes.text(objects, plan, remarks))
     if not request.plain:

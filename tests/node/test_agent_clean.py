@@ -1,6 +1,6 @@
 """`clean` removes what finished runs left, keeps live runs, and never takes code from a launch."""
 
-import shutil
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -155,14 +155,14 @@ def test_files_of_others_are_kept_however_old(lab: Lab) -> None:
 
 def test_a_tree_removed_during_its_copy_is_missing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tree(lab, DIGEST, 50)
-    copy = shutil.copytree
+    copy = work._copy
 
-    def slow(source: str, target: str, *, symlinks: bool) -> None:
+    def slow(item: os.DirEntry[str], target: str) -> None:
         if path.exists():
             removing.remove(str(path))
-        copy(source, target, symlinks=symlinks)
+        copy(item, target)
 
-    monkeypatch.setattr(shutil, "copytree", slow)
+    monkeypatch.setattr(work, "_copy", slow)
     fields = {"workdir": str(lab.workdir), "run": "run-a", "digest": DIGEST}
     agent: Any = SimpleNamespace(state=str(lab.state))
     reply = work.make(agent, Request(fields, b""))

@@ -373,13 +373,17 @@ def test_the_work_folder_is_a_copy_of_the_tree(lab: Lab) -> None:
         return Path(agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digest=digest)["work"])
 
     agent = lab.agent()
-    files = {"a": b"1", "sub/x": b"x"}
+    files = {"a": b"1", "sub/x": b"x" * (BLOB + 1), "empty": b""}
     make_tree(lab, agent, files, "aa", {"link": "a"})
+    (lab.workdir / "trees" / "aa" / "a").chmod(0o755)
     make_tree(lab, agent, {"a": b"2"}, "bb")
     work = make(agent, "aa")
     assert work == lab.workdir / "runs" / lab.run / "work"
     assert read_all(work) == files
     assert link(str(work / "link")) == "a"
+    for name in files:
+        copy, original = (work / name).stat(), (lab.workdir / "trees" / "aa" / name).stat()
+        assert (copy.st_mode, copy.st_mtime_ns) == (original.st_mode, original.st_mtime_ns)
     (work / "a").write_bytes(b"changed by the run")
     assert (lab.workdir / "trees" / "aa" / "a").read_bytes() == b"1"
     (lab.workdir / "trees" / "bb" / "a").unlink()  # as a cleanup of old files does

@@ -5,13 +5,14 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.sync import listing
+from orchestrator.sync import contents, listing
 from orchestrator.sync.contents import Contents
 from orchestrator.sync.listing import git_state, list_files
 from tests.sync.trees import read_tree
@@ -121,14 +122,13 @@ def test_links_modes_and_special_files(root: Path) -> None:
 
 def test_an_unreadable_file_is_an_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(root, "a.py", "secret.py")
-    original = Path.open
 
-    def refuse(self: Path, *args: object, **more: object) -> object:
-        if self.name == "secret.py":  # root can read everything
+    def refuse(path: str) -> FileIO:
+        if path.endswith("/secret.py"):  # root can read everything
             raise PermissionError(13, "Permission denied")
-        return original(self, *args, **more)  # type: ignore[call-overload]
+        return FileIO(path)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(contents, "FileIO", refuse)
     with pytest.raises(UsageError) as caught:
         read_tree(root)
     assert caught.value.what == "cannot read secret.py"

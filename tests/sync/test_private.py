@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.sync.private import Reason
+from orchestrator.sync.private import _PATTERNS, Reason, by_name
 from tests.sync.test_listing import git, paths, write
 from tests.sync.trees import read_tree
 
@@ -50,6 +50,14 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         git(root, "add", "-A", "-f")
         git(root, "commit", "-qm", "x")
     return root
+
+
+@pytest.mark.parametrize("reason", _PATTERNS)
+def test_every_pattern_excludes_a_path(reason: Reason) -> None:
+    """Most names are not compared with the patterns one by one."""
+    patterns = [text for text in _PATTERNS[reason].split() if not text.startswith("!")]
+    found = {text: by_name(text.replace("*", "x").lstrip("/")) for text in patterns}
+    assert found == dict.fromkeys(patterns, reason)
 
 
 def key(path: Path, *options: str) -> None:
