@@ -14,12 +14,15 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.node.base import procs, trust
+from orchestrator.node.base import paths, procs, trust
 from orchestrator.node.base.fault import NodeError
+from orchestrator.node.serve.agent import Request
+from orchestrator.node.task import leases
 from tests.exclusive import exclusive
 from tests.folders import remove
 from tests.node.agent_client import AgentClient, AgentError
@@ -198,6 +201,30 @@ def test_a_port_that_another_users_run_has_leased_is_refused(lab: Lab) -> None:
     assert (conflict["port"], conflict["run"], conflict["owner"]) == (port, lab.run, "ada@laptop")
     asked["ports"] = {str(port + 1): "worker/0"}
     assert eve.request("lease", run="hers", owner="eve@desk", **asked)["conflicts"] == []
+
+
+def test_of_two_users_who_ask_at_once_one_gets_a_port(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, places, port = list[bool](), leases.places, str(free_port())
+
+    def ask(user: str) -> None:
+        agent: Any = SimpleNamespace(paths=paths.open_root(str(lab.folder / user)), leases={}, rooms={})
+        asked = {"run": user, "owner": user, "machine": "", "since": 1.0, "ports": {port: "worker/0"}}
+        refused.append(bool(leases.lease(agent, Request(asked, b""))["conflicts"]))
+        agents.append(agent)
+
+    def meanwhile() -> list[leases.Spot]:
+        monkeypatch.setattr(leases, "places", places)
+        found = places()
+        ask("eve")
+        return found
+
+    agents = list[Any]()  # their sockets are the leases
+    monkeypatch.setattr(leases, "places", meanwhile)
+    ask("ada")
+    assert refused == [True, False]
+    for agent in agents:
+        for _, place in agent.rooms.values():
+            place.close()
 
 
 # --- copied cookies ---

@@ -16,8 +16,10 @@ import json
 import os
 import re
 import socket
+import time
 import zlib
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import Iterator, NamedTuple
 
 from ..base import locks
 from ..serve.agent import Agent, Request
@@ -25,6 +27,7 @@ from ..serve.frames import Json
 
 _OURS = "orch-line/"
 _ROOM = "line"
+_UNKNOWN: Json = {"run": None, "task": None, "owner": None}
 
 
 def lease(agent: Agent, request: Request) -> Json:
@@ -33,11 +36,17 @@ def lease(agent: Agent, request: Request) -> Json:
     A port that an earlier agent of the same run still holds, or one of its tasks, is not a conflict.
     """
     tasks = {int(port): task for port, task in request["ports"].items()}
-    taken: list[int] = []
     mine = _spot(request)._replace(runs=True, low=min(tasks, default=0), high=max(tasks, default=-1))
+    with _turn(mine.machine, locks.GLANCE) as granted:
+        conflicts = _take(agent, request, tasks, mine) if granted else dict.fromkeys(tasks, _UNKNOWN)
+    return {"conflicts": [{"port": port, **holder} for port, holder in conflicts.items()]}
+
+
+def _take(agent: Agent, request: Request, tasks: dict[int, str], mine: Spot) -> dict[int, Json]:
+    taken: list[int] = []
     others = [place for place in places() if place.machine == mine.machine and not is_of(place, mine.owner)]
     conflicts: dict[int, Json] = {
-        port: {"port": port, "run": place.run, "task": None, "owner": place.owner}
+        port: {"run": place.run, "task": None, "owner": place.owner}
         for port in tasks
         for place in others
         if place.low <= port <= place.high
@@ -52,17 +61,17 @@ def lease(agent: Agent, request: Request) -> Json:
             holder = _text(fd)
             os.close(fd)
             if holder["run"] != request["run"]:
-                conflicts[port] = {"port": port, **holder}
+                conflicts[port] = holder
     if conflicts:
         for port in taken:
             os.close(agent.leases.pop(port))
-        return {"conflicts": list(conflicts.values())}
+        return conflicts
     stand(agent, mine)  # even if it has not waited: runs in the queue wait for it
     for port, task in ((port, task) for port, task in tasks.items() if port in agent.leases):
         data = json.dumps({"run": request["run"], "task": task, "owner": request["owner"]}).encode()
         os.pwrite(agent.leases[port], data, 0)
         os.ftruncate(agent.leases[port], len(data))
-    return {"conflicts": []}
+    return {}
 
 
 def leased(agent: Agent, port: int, asker: str) -> Json | None:
@@ -82,11 +91,10 @@ def leased(agent: Agent, port: int, asker: str) -> Json | None:
 
 def _text(fd: int) -> Json:
     """Return the text of a lease; unknown if its holder has not written it yet."""
-    unknown = {"run": None, "task": None, "owner": None}
     try:
-        return {**unknown, **json.loads(os.pread(fd, 1 << 16, 0))}
+        return {**_UNKNOWN, **json.loads(os.pread(fd, 1 << 16, 0))}
     except (ValueError, TypeError):
-        return unknown
+        return _UNKNOWN
 
 
 # --- the queue ---
@@ -108,10 +116,8 @@ def join_queue(agent: Agent, request: Request) -> Json:
     if not request["go"]:
         stand(agent, mine)
         return {"ahead": [], "granted": False}
-    with socket.socket(socket.AF_UNIX) as turn:
-        try:
-            turn.bind("\0orchestrate-turn/" + mine.machine)
-        except OSError:  # another run is deciding right now
+    with _turn(mine.machine) as granted:
+        if not granted:
             return {"ahead": [], "granted": False}
         others = [place for place in places() if place.machine == mine.machine and place.run != mine.run]
         ahead = [place for place in others if place.runs or (place.since, place.run) < (mine.since, mine.run)]
@@ -119,6 +125,24 @@ def join_queue(agent: Agent, request: Request) -> Json:
             stand(agent, mine._replace(runs=True))
     queue = [{"since": place.since, "run": place.run, "owner": place.owner} for place in ahead]
     return {"ahead": queue[:20], "granted": not ahead}
+
+
+@contextmanager
+def _turn(machine: str, patience: float = 0.0) -> Iterator[bool]:
+    """Keep the runs of all users from deciding at the same time; yield False while another one does."""
+    deadline = time.monotonic() + patience
+    with socket.socket(socket.AF_UNIX) as turn:
+        while True:
+            try:
+                turn.bind("\0orchestrate-turn/" + machine)
+            except OSError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.005)
+                    continue
+                yield False
+            else:
+                yield True
+            return
 
 
 def _spot(request: Request) -> Spot:
