@@ -22,6 +22,7 @@ from orchestrator.text import duration
 from orchestrator.value import Value
 
 _PATIENCE = 45.0  # seconds for all nodes to reply
+_PAUSED = 5.0  # seconds between two looks, usually 0.5 apart, in which this process was not running
 
 
 class RunStacks(Value):
@@ -102,13 +103,17 @@ class Watch:
     def __init__(self, run: Run, follower: Follower) -> None:
         self._run = run
         self._follower = follower
-        self._began = self._since = run.clock.now()  # earlier silence does not count against the tasks
+        # Silence before `_since` does not count against the tasks.
+        self._began = self._since = self._looked = run.clock.now()
         self._suspicion: _Suspicion | None = None
         self._early_noted = False
 
     def look(self) -> Hung | None:
         """Decide once per hang; return None while there is nothing to do, or if `on_hang` only reports."""
-        now = self._run.clock.now()
+        now, before = self._run.clock.now(), self._looked
+        self._looked = now
+        if now - before > _PAUSED and self._suspicion is None:  # their output is yet to be read
+            self._since = now
         if any(self._follower.placed[task] in self._run.since_lost for task in self._follower.waiting()):
             # Its tasks are unknown, and the others may be waiting for them.
             self._since = now

@@ -16,7 +16,16 @@ from orchestrator import wire
 from orchestrator.clock import SYSTEM
 from orchestrator.connectors import Connectors
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import Event, HostLost, Last, Phase, TaskExited, TaskProgressed, TaskReported
+from orchestrator.events import (
+    Event,
+    HangSuspected,
+    HostLost,
+    Last,
+    Phase,
+    TaskExited,
+    TaskProgressed,
+    TaskReported,
+)
 from orchestrator.fleet import Answers, Fleet, TaskNews
 from orchestrator.fleet.session import Backlog
 from orchestrator.model import LOCAL, Host, TaskId
@@ -26,9 +35,11 @@ from orchestrator.phases.attempt import Attempt, Gauge
 from orchestrator.phases.connect import lease
 from orchestrator.phases.context import PhaseFailed, Run, StopFlag, failure
 from orchestrator.phases.follow import Follower
+from orchestrator.phases.hang import Watch
 from orchestrator.phases.loop import Loop, Reconnected
 from orchestrator.phases.validate import _failed
 from orchestrator.run import fitlines
+from orchestrator.run.hang import Life
 from orchestrator.run.records import number
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
@@ -283,6 +294,29 @@ def test_the_reconnect_thread_survives_everything_and_reports_a_changed_key_once
     reasons = [event.why for event in events if isinstance(event, HostLost)]
     assert reasons[0] == "the connection was closed"
     assert [CHANGED.what in reason for reason in reasons[1:]] == [False, True, False]
+
+
+def test_time_in_which_the_keeper_did_not_run_is_no_silence_of_the_tasks() -> None:
+    times, events, task = iter((0.0, 1.0, 61.0, 65.0, 70.0, 71.0)), list[Event](), TaskId.parse("worker/0")
+    plan = replace(make(host("a")), hang_timeout=10.0)
+    clock = SimpleNamespace(now=lambda: next(times))
+    run: Any = SimpleNamespace(
+        clock=clock,
+        plan=plan,
+        since_lost={},
+        emit=events.append,
+        id="r1",
+        fleet=SimpleNamespace(sessions={}),
+    )
+    lives = {task: Life(0.5)}
+    follower: Any = SimpleNamespace(
+        placed={task: "a"}, waiting=lambda: [task], ends={}, held={}, lives=lives, attempt="1"
+    )
+    watch = Watch(run, follower)
+    for expected in (0, 0, 0, 0, 1):
+        watch.look()
+        assert len(events) == expected
+    assert isinstance(events[0], HangSuspected)
 
 
 FREE = wire.Leased(conflicts=())
