@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import queue
 import sys
 from concurrent.futures import Future
 from pathlib import Path
@@ -294,6 +295,19 @@ def test_the_reconnect_thread_survives_everything_and_reports_a_changed_key_once
     reasons = [event.why for event in events if isinstance(event, HostLost)]
     assert reasons[0] == "the connection was closed"
     assert [CHANGED.what in reason for reason in reasons[1:]] == [False, True, False]
+
+
+def test_a_spare_is_tried_only_while_another_host_is_lost(tmp_path: Path) -> None:
+    fleet, loop = Fleet(cast("Any", None), lambda _: None), Loop()
+    plan = replace(make(host("a")), spares=(host("b", spare=True),))
+    run = Run(RunFolder(tmp_path, RunId("r1")), plan, Bus().emit, fleet, loop, "me", None)
+    run.since_lost["a"] = run.clock.now()
+    assert not recovery.replaceable(run)
+    assert "b" in run.since_lost
+    del run.since_lost["a"]  # it is back
+    with pytest.raises(queue.Empty):
+        loop.get(0.0)
+    assert run.since_lost == {}
 
 
 def test_time_in_which_the_keeper_did_not_run_is_no_silence_of_the_tasks() -> None:
