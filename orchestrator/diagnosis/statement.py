@@ -20,6 +20,8 @@ MESSAGE = 4000  # characters of a report's message
 _SHORT = 300
 _CHAIN = 6
 _TRACEBACK = "Traceback (most recent call last):"
+# torchrun's line about the first failure that is no exception (1), stop (15), or abort by PyTorch (6).
+_ENDED = re.compile(r" *exitcode +: (?!1 |-15 |-6 )-?\d+ ")
 NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")  # what may differ between equal failures
 
 
@@ -117,7 +119,11 @@ class Statement(Value, dict=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "lines", tracebacks.shortened(self.lines))
-        force_setattr(self, "report", self.report and self.report.quoted)
+        report = self.report and self.report.quoted
+        # Of the processes of a torchrun, one ended by itself, and the others report that they lost it.
+        if report and rules.blames_peer(report.words, report.type):
+            report = None if any(map(_ENDED.match, lastwords.final(self.lines))) else report
+        force_setattr(self, "report", report)
 
     @cached_property
     def name(self) -> str:

@@ -271,6 +271,24 @@ def test_an_exception_before_a_hang_is_named() -> None:
     matches_golden("verdict/hangs.txt", text)
 
 
+@pytest.mark.parametrize(("code", "at_fault"), [("3", "worker/0"), ("-9", "worker/0"), ("1", "worker/1")])
+def test_a_process_of_torchrun_that_exits_by_itself_is_the_root_cause(code: str, at_fault: str) -> None:
+    """Its siblings, and the other host before that, report that they lost it."""
+    log = (HERE.parent / "scripts" / "failures" / "torchrun_exit.txt").read_text()
+    lost = "[pair.cc:561] Connection closed by peer [127.0.0.1]:2966."
+    statements = {
+        "worker/0": Statement(
+            log.replace(": 3 (pid", f": {code} (pid").split("\n"), Raised("RuntimeError", lost)
+        ),
+        "worker/1": Statement((), Raised("RuntimeError", lost)),
+    }
+    exits = [
+        TaskExited(task, "a", "1", 1, None, "", 0.0, ended, stopped=False)
+        for task, ended in (("worker/1", 8.0), ("worker/0", 9.0))
+    ]
+    assert judge(exits, lambda task, _: statements[task]).cause_task == at_fault
+
+
 def test_the_last_traceback_is_shown_in_full_unless_very_long() -> None:
     frame = ('  File "train.py", line 7, in step', "    loss = model(x)")
     chain = ("", "During handling of the above exception, another exception occurred:", "")
