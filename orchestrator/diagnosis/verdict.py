@@ -27,7 +27,7 @@ SIGNAL_HINTS = {
     9: "`dmesg -T | grep -i oom` on {host}: SIGKILL is `kill -9` or the kernel's out-of-memory killer",
     11: "set PYTHONFAULTHANDLER=1 under [job.env]: it shows where native code crashed",
     15: "`journalctl` on {host}: a shutdown, a batch system or a person sent TERM",
-    24: "have root raise `ulimit -t` for your user in /etc/security/limits.conf on {host}",
+    24: "raise `ulimit -t` in `setup`, or have root raise it in /etc/security/limits.conf on {host}",
     25: "have root raise `ulimit -f` for your user in /etc/security/limits.conf on {host}",
 }
 

@@ -148,6 +148,7 @@ class Supervisor:
         self._ending = Ending()
         self._loop = Loop()
         self._leader_alive = True
+        self._cpu_limit = resource.RLIM_INFINITY
         self._asked = state.WANT_RUN  # a keeper's order for the leader, as opposed to our own decision
         self._reason = ""  # why it was ended without a request
         self._pause = _FIRST_PAUSE
@@ -254,6 +255,9 @@ class Supervisor:
         return max(0.0, min([self._lifeline.tick, *(when - time.monotonic() for when in due if when)]))
 
     def _reap(self) -> bool:
+        if self._leader_alive:  # `setup` may have set another limit than ours
+            with suppress(OSError):
+                self._cpu_limit = resource.prlimit(self._facts["pid"], resource.RLIMIT_CPU)[1]
         ended, any_alive = procs.reap()
         for pid, status in ended:
             if self._leader_alive and pid == self._facts["pid"]:
@@ -358,10 +362,7 @@ class Supervisor:
             leftover = "process behind, which was" if number == 1 else "processes behind, which were"
             self._reason = f"left {number} {leftover} ended"
         if facts["exit_signal"] == signal.SIGKILL and unasked:
-            used, limit = (
-                resource.getrusage(resource.RUSAGE_CHILDREN),
-                resource.getrlimit(resource.RLIMIT_CPU)[1],
-            )
+            used, limit = resource.getrusage(resource.RUSAGE_CHILDREN), self._cpu_limit
             if 0 <= limit <= used.ru_utime + used.ru_stime + 1.0:  # otherwise SIGKILL has no reason
                 self._reason = f"it used up its {limit} s of processor time (`ulimit -t`)"
         return state.ended(facts, state.EXITED, self._reason)
