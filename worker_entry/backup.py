@@ -102,7 +102,7 @@ class Backup:
             return [context.all_reduce(tf.distribute.ReduceOp.SUM, value) for value in values]
 
         summed = self._strategy.run(tf.function(contribute, autograph=False))
-        for variable, value in zip(self._variables, summed, strict=True):
+        for variable, value in zip(self._variables, summed):
             variable.assign(self._strategy.experimental_local_results(value)[0])
 
     def _local(self, function: Any) -> Any:

@@ -49,7 +49,7 @@ class Loop:
                 self._losses(labels, outputs), global_batch_size=self.job.global_batch
             )
         gradients = tape.gradient(loss, self.model.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+        self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables))
         self.train_accuracy.update_state(labels, outputs)
         return loss
 

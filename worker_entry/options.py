@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from worker_entry.failure import EXIT_USAGE, UsageError
 
@@ -52,7 +52,6 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(EXIT_USAGE)
 
 
-_Rows: TypeAlias = "tuple[tuple[str, str, dict[str, Any]], ...]"
 _DATASET = (
     "mnist (default), fashion_mnist, digits (scikit-learn's, needs no network), or another image"
     " classification set of tensorflow-datasets"
@@ -63,7 +62,7 @@ _VALIDATE = (
 )
 
 
-def _groups() -> dict[str, _Rows]:
+def _groups() -> dict[str, tuple[tuple[str, str, dict[str, Any]], ...]]:
     """Return the options by the title of their group, with their help and argparse settings."""
     path: dict[str, Any] = {"metavar": "DIR"}
     count: dict[str, Any] = {"type": int, "metavar": "N"}

@@ -22,30 +22,30 @@ AFTER_TENSORFLOW = 15.0  # seconds; it names the missing tasks if it detects the
 
 
 def make(chosen: Chosen, options: Options, cluster: Cluster) -> Any:
-    if chosen.name in SINGLE:
+    name = chosen.name
+    if name in SINGLE:
         _split_cpu(options.devices)
     devices = list(options.devices) or None
-    match chosen.name:
-        case "one-device":
-            gpu = tf.config.list_physical_devices("GPU")
-            return tf.distribute.OneDeviceStrategy(devices[0] if devices else "gpu:0" if gpu else "cpu:0")
-        case "mirrored":
-            return tf.distribute.MirroredStrategy(devices)
-        case "central-storage":
-            return tf.distribute.experimental.CentralStorageStrategy(devices, "cpu:0" if devices else None)
-        case "tpu":
-            return _tpu(options.tpu)
-        case "parameter-server":
-            resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-            with bounded(options.start_timeout):
-                return tf.distribute.ParameterServerStrategy(resolver)
-        case _:
-            _show_only(options.devices)
-            if not cluster.distributed:
-                return tf.distribute.MultiWorkerMirroredStrategy()
-            _configure_coordination(cluster, options.start_timeout)
-            with bounded(options.start_timeout + AFTER_TENSORFLOW):
-                return tf.distribute.MultiWorkerMirroredStrategy()
+    if name == "one-device":
+        gpu = tf.config.list_physical_devices("GPU")
+        return tf.distribute.OneDeviceStrategy(devices[0] if devices else "gpu:0" if gpu else "cpu:0")
+    if name == "mirrored":
+        return tf.distribute.MirroredStrategy(devices)
+    if name == "central-storage":
+        return tf.distribute.experimental.CentralStorageStrategy(devices, "cpu:0" if devices else None)
+    if name == "tpu":
+        return _tpu(options.tpu)
+    if name == "parameter-server":
+        with bounded(options.start_timeout):
+            return tf.distribute.ParameterServerStrategy(
+                tf.distribute.cluster_resolver.TFConfigClusterResolver()
+            )
+    _show_only(options.devices)
+    if not cluster.distributed:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    _configure_coordination(cluster, options.start_timeout)
+    with bounded(options.start_timeout + AFTER_TENSORFLOW):
+        return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def _show_only(devices: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 
@@ -21,7 +21,7 @@ from worker_entry.data import Source
 from worker_entry.failure import ExpectedError
 from worker_entry.ports import OPEN, look
 
-Tell: TypeAlias = Callable[[str, int, int], None]  # the activity, and bytes of how many (0: unknown)
+Tell = Callable[[str, int, int], None]  # the activity, and bytes of how many (0: unknown)
 
 SMALL = ("mnist", "fashion_mnist")  # downloaded without --download
 DIGITS = "`orchestrate launch -- --dataset digits` trains on real digits that need no download"
