@@ -117,7 +117,7 @@ def other_state(name: str) -> str:
 
 def state_for(name: str) -> str:
     """Return a separate state folder for an entry, next to the default one."""
-    return f"/var/tmp/orchestrate-{name}"  # noqa: S108 - the node takes none that is not ours
+    return f"/var/tmp/orchestrate-{name.replace(':', '-')}"  # noqa: S108 - the node takes none that is not ours
 
 
 def _exposure(evidence: Evidence) -> Judgements:
@@ -224,6 +224,8 @@ def _reach(evidence: Evidence) -> Judgements:
                 "`iptables -I INPUT -i lo -j ACCEPT` on it, as root; or set `address` to one that leads to "
                 "this host from all hosts, itself included"
             )
+            if to_itself.why == Closed.UNRESOLVED:
+                why, hint = _reason(to_itself)
             text = f"cannot reach its own address {to_itself.address}: {to_itself.why}"
             failures.append(_failed(text, why, hint))
         for finding in failures or ([] if name in wrong else [ok()]):

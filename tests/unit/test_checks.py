@@ -325,6 +325,7 @@ MESHES = {
     "d is cut off": mesh("a", "b", "c", "d", ALL_d=T, d_ALL=T, ping=False),
     "nobody reaches anybody": mesh("a", "b", "c", a_ALL=T, b_ALL=T, c_ALL=T),
     "b to itself": mesh("a", "b", "c", b_b=T),
+    "a name that nobody resolves": mesh("a", a_a="does not resolve"),
     "a name": mesh("a", "b", "c", a_c="does not resolve", b_c="does not resolve"),
     "two reasons": mesh("a", "b", "c", "d", a_b="answered by something else", c_b=T),
 }

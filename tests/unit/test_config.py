@@ -7,7 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from orchestrator.checks.cluster import state_for
 from orchestrator.config import load as config
+from orchestrator.config import values
 from orchestrator.config.load import load, parse
 from orchestrator.config.tables import HOST_KEYS, JOB_KEYS
 from orchestrator.errors import ExitStatus, UsageError
@@ -162,6 +164,7 @@ IN_A_HOST = (
     'python = "venv/bin/python"',
     'workdir = "/"',
     'workdir = "$HOME/o"',
+    'state = "/var/tmp/orchestrate-fd00::2"',
     'workdir = ""',
     'user = "a@b"',
     "tasks = 0",
@@ -356,3 +359,8 @@ def test_unreadable_files_are_reported(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             load(path)
         assert (caught.value.what, caught.value.why) == (f"cannot read {path}", why)
+
+
+def test_the_state_folder_suggested_for_an_ipv6_address_is_accepted() -> None:
+    """With a colon in its path, PYTHONPATH led elsewhere, and tasks ran without our `sitecustomize`."""
+    assert values.workdir(state_for("fd00::2")) == "/var/tmp/orchestrate-fd00--2"
