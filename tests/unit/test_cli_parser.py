@@ -43,6 +43,7 @@ MISTAKES = (
     "-- train.py --lr 1",
     "train.py --lr 1",
     "preflight gpu-01",
+    "push data --xyzzy data",
     "launch train.py --epochs 3",
     "launch --detatch",
     "launch --name my run -- train.py",

@@ -136,7 +136,7 @@ def _unexpected(arguments: Sequence[str], parser: _Parser, command: Sequence[str
     hint = f"`{parser.prog} --help`"
     if options.takes_command(parser) and not command:
         hint = f"{_launch(arguments, f'{parser.prog} [options]')}: the command comes after --"
-    elif "--only" in parser.options() and not command:
+    elif "--only" in parser.options() and not command and arguments[0][0] != "-":
         hint = f"`{parser.prog} --only {shlex.quote(','.join(arguments))}`"
     if arguments[0].startswith("-"):
         hint = _near(arguments[0], parser.options(), hint)
