@@ -146,3 +146,12 @@ def test_a_missing_python_gets_three_suggestions(tmp_path: Path, wheels: Path) -
     assert caught.value.kind == "no-python"
     assert "`python` under [env]" in caught.value.hint
     assert f"`{uv.binary()} python install '3.99'`" in caught.value.hint
+
+
+def test_a_disk_that_permits_no_programs_is_reported(tmp_path: Path, wheels: Path) -> None:
+    program = tmp_path / "uv"
+    program.touch(0o644)  # as with `noexec`
+    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
+        agent.request("env_find", **fields(tmp_path, wheels, python="3", uv=str(program)))
+    assert str(caught.value) == f"env: cannot run {program} (Permission denied)"
+    assert "noexec" in caught.value.hint

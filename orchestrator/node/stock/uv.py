@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from typing import Any, Mapping
 
-from ..base.fault import NodeError
+from ..base.fault import NodeError, reason
 from ..base.program import Said, listen
 from ..serve.agent import Request
 
@@ -45,7 +45,11 @@ def run(what: str, argv: list[str], env: dict[str, str]) -> Said:
     """Run a program; raise NodeError if something killed it."""
     made = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
     # uv reads the configuration of the project in its working folder.
-    done = listen([os.fsencode(word) for word in argv], made, _SECONDS, "/")
+    try:
+        done = listen([os.fsencode(word) for word in argv], made, _SECONDS, "/")
+    except OSError as error:
+        hint = "set `workdir` to a folder on a disk that is not mounted with `noexec`"
+        raise NodeError("env", "cannot run %s" % argv[0], reason(error), hint) from error
     if done.status < 0:
         raise NodeError(
             "env",
