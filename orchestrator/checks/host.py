@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from orchestrator import wire
 from orchestrator.checks.gpus import health
@@ -271,18 +271,26 @@ def _holder(taken: wire.Busy) -> str:
     return taken.words
 
 
+_LIMITS: Mapping[str, tuple[str, Callable[[int], str], str]] = {  # as in /proc/PID/limits
+    "cpu time": (
+        "{} of processor time", duration, "the kernel kills a process that has used it up (`ulimit -t`)"
+    ),
+    "file size": (
+        "files of at most {}", size, "a larger checkpoint, package, or log cannot be written (`ulimit -f`)"
+    ),
+    "address space": (
+        "{} of address space", size, "frameworks reserve more of it than they use as memory (`ulimit -v`)"
+    ),
+}  # fmt: skip
+
+
 def _limits(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
-    """Check hard limits of the login that end a task only after hours."""
-    rows = re.findall(
-        r"(?m)^Max (cpu time|file size) +\w+ +(\d{1,18}) ", report.facts.answers.get("limits", "")
-    )
-    limits = {name: int(number) for name, number in rows}
-    if seconds := limits.get("cpu time"):
-        why = "the kernel kills a process that has used it up (`ulimit -t`)"
-        yield Judgement(Level.WARN, f"{duration(seconds)} of processor time", why)
-    if most := limits.get("file size"):
-        why = "a larger checkpoint, package, or log cannot be written (`ulimit -f`)"
-        yield Judgement(Level.WARN, f"files of at most {size(most)}", why)
+    """Check hard limits of the login that end a task, perhaps only after hours."""
+    answer = report.facts.answers.get("limits", "")
+    for name, number in re.findall(r"(?m)^Max (\w+ \w+) +\w+ +([1-9]\d{0,17}) ", answer):
+        if name in _LIMITS:
+            text, unit, why = _LIMITS[name]
+            yield Judgement(Level.WARN, text.format(unit(int(number))), why)
 
 
 def _linger(report: HostReport, _needs: Needs) -> Iterator[Judgement]:

@@ -181,8 +181,10 @@ def ending(lines: Sequence[str]) -> PrintedException | None:
 
 def final(lines: Sequence[str]) -> Sequence[str]:
     """Return the last words from the last exception's line on; all of them without an exception."""
-    raised = ending(lines)
-    return rooted(lines[raised.at :][:_MESSAGE]) if raised else lines[-_WORDS:]
+    if raised := ending(lines):
+        return rooted(lines[raised.at :][:_MESSAGE])
+    aborted = _native(lines)  # a stack of any length follows
+    return lines[-_WORDS:] if aborted is None else lines[max(0, min(aborted, len(lines) - _WORDS)) :]
 
 
 def rooted(message: Sequence[str]) -> Sequence[str]:

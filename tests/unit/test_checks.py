@@ -110,6 +110,7 @@ LIMITS = """Limit                     Soft Limit           Hard Limit           
 Max cpu time              unlimited            {:<20} seconds
 Max file size             4096                 {:<20} bytes
 Max processes             96365                96365                processes
+Max address space         unlimited            {:<20} bytes
 """
 NO_HOOK = "CondaError: Run 'conda init' before 'conda activate'"
 DEAD = {"path": None, "version": None, "ok": False, "error": "/x/python: No such file"}
@@ -158,8 +159,8 @@ ALONE: list[dict[str, Any]] = [
     {"facts__answers__linger": "b true\n"},
     {"facts__answers__linger": "b false\nb true\n"},
     {"facts__answers__linger": "b true\nb true\n"},
-    {"facts__answers__limits": LIMITS.format("unlimited", "1048576000")},
-    {"facts__answers__limits": LIMITS.format("3600", "unlimited")},
+    {"facts__answers__limits": LIMITS.format("unlimited", "1048576000", "unlimited")},
+    {"facts__answers__limits": LIMITS.format("3600", "unlimited", "8000000000")},
     {"host__devices": ("0",)},
     {"host__devices": ("0", "3", "GPU-ab"), "facts__gpus": GPUS},
     {"facts__gpus": GPUS, "host__devices": ("0", "1"), "imported": imports(WELL, gpus=0)},
@@ -193,7 +194,7 @@ FINE: list[dict[str, Any]] = [
     {"facts__addresses": [{"name": "", "ip": ip} for ip in ("172.17.0.4", "2a02::1", "fe80::1%e")]},
     {"host__address": "node-1.example.org"},
     {"facts__answers": {"linger": "", "shm": "df: no such", "port": "?", "limits": "Max cpu time"}},
-    {"facts__answers__limits": LIMITS.format("unlimited", "unlimited")},
+    {"facts__answers__limits": LIMITS.format("unlimited", "unlimited", "unlimited")},
 ]
 
 
