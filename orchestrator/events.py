@@ -207,7 +207,7 @@ class PairReported(_Fact):
     tcp: bool
     tcp_ms: float | None
     icmp: bool | None  # without a reply: whether `target` answers a ping; None: not tried, or not measured
-    why: str = ""
+    why: str = ""  # with `tcp`: another address of that name connected
     resolved: str = ""  # the numeric address that `source` tried
     large: bool | None = None  # whether large packets arrive from `target`; None: not tried
     large_ms: float | None = None  # for 64 kB

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from orchestrator import wire
 from orchestrator.checks.gpus import alike
 from orchestrator.checks.report import (
@@ -22,7 +24,7 @@ from orchestrator.checks.report import (
 )
 from orchestrator.events import CheckReported, Closed, Level, PairReported
 from orchestrator.frameworks import FRAMEWORKS
-from orchestrator.model import OUTSIDE, Host, Role
+from orchestrator.model import OUTSIDE, FrameworkName, Host, Role
 from orchestrator.ranges import fold, grouped
 from orchestrator.text import count
 
@@ -217,6 +219,12 @@ def _reach(evidence: Evidence) -> Judgements:
             why = "others reach those hosts, so this one or its network blocks outgoing connections"
             hint = "check its routes (`ip route`) and its firewall's outgoing rules"
             findings[name].append(_failed(text, why, hint))
+    waits = evidence.needs.framework in (FrameworkName.TORCH, FrameworkName.JAX)
+    for name, late in grouped((pair.target, pair) for pair in pairs if pair.tcp and pair.why).items():
+        why, hint = _meaning(late[0], own)
+        text = f"{late[0].address} leads to {late[0].resolved} first: {late[0].why}"
+        why += "; PyTorch and JAX wait for it instead of trying another address"
+        findings[name].append(replace(_failed(text, why, hint), level=Level.FAIL if waits else Level.WARN))
     for name, failures in findings.items():
         if not failures and (to_itself := closed.get((name, name))):
             why = "a task also connects to itself: a firewall drops that, or a NAT does not route it back"

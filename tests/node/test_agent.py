@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.base import descriptors
+from orchestrator.node.look import mesh
 from orchestrator.node.serve import bootstrap
 from orchestrator.node.serve.agent import Jobs
 from orchestrator.node.serve.loop import Loop
@@ -253,6 +254,25 @@ def test_the_process_holding_a_port_is_named(lab: Lab) -> None:
     (busy,) = found["busy"]
     assert busy["port"] == port
     assert f"pid {os.getpid()} (user {pwd.getpwuid(os.getuid()).pw_name})" in busy["holder"]
+
+
+def test_an_address_that_did_not_answer_is_reported_although_another_one_does(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a firewall that drops IPv6: PyTorch and JAX wait there for the first address of the name."""
+    agent, port = lab.agent(), free_port()
+    agent.request("listen", ports=[port], nonce=NONCE, host="b")
+    with socket.socket() as full, socket.socket() as one, socket.socket() as two:
+        full.bind(("127.0.0.3", 0))
+        full.listen(0)
+        for waiting in (one, two):  # the kernel drops what comes next
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        places = [(2, 1, 6, "", place) for place in (full.getsockname(), ("127.0.0.1", port))]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+        answer = mesh._silence({"host": "b"})
+        mesh._call({"host": "b", "address": "b.lan", "port": port}, answer, NONCE, 0, 1.0)
+    assert (answer["tcp"], answer["why"], answer["resolved"]) == (True, "timed out", "127.0.0.3")
 
 
 def test_ipv4_is_used_when_ipv6_is_missing_or_undetermined(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,6 +332,16 @@ MESHES = {
 }
 
 
+def test_a_name_whose_first_address_does_not_answer_stops_only_frameworks_that_would_wait() -> None:
+    pairs = mesh("a", "b", "c")
+    pairs[2] = replace(pairs[2], why=T, resolved="fd00::3")  # from a to c
+    for needs, level in ((NEEDS, W), (OF_TORCH, F)):
+        results = checks.examined(Evidence([], needs, pairs=pairs))
+        (found,) = (each for each in results if each.level is not Level.OK)
+        assert (found.host, found.level) == ("c", level)
+        assert found.found == "10.0.0.3:2222 leads to fd00::3 first: timed out"
+
+
 def test_failing_pairs_are_attributed_to_the_host_to_fix() -> None:
     text = ""
     for name, pairs in MESHES.items():

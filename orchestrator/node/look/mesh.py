@@ -181,9 +181,10 @@ def _call(target: Json, answer: Json, nonce: str, large: int, timeout: float) ->
     """Try the addresses of one target until one connects; then read the nonce and what follows.
 
     If only large packets are lost (an MTU too large for the path), a connection opens, replies, and then
-    stalls. A name server that does not respond delays only its own name.
+    stalls. A name server that does not respond delays only its own name. If an earlier address has not
+    answered, the result names it: PyTorch and JAX do not try another one.
     """
-    deadline = time.monotonic() + timeout
+    deadline, silent = time.monotonic() + timeout, ""
     try:
         entries = socket.getaddrinfo(target["address"], int(target["port"]), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -198,6 +199,7 @@ def _call(target: Json, answer: Json, nonce: str, large: int, timeout: float) ->
                 peer.connect(address)
             except OSError as error:
                 answer["why"] = _reason(error)
+                silent = silent or (str(address[0]) if answer["why"] == _TIMED_OUT else "")
                 continue
             answer.update(tcp_ms=_rtt(peer) or _since(began), why=_FOREIGN)
             peer.settimeout(max(0.05, deadline - time.monotonic()))
@@ -206,6 +208,8 @@ def _call(target: Json, answer: Json, nonce: str, large: int, timeout: float) ->
             except OSError:
                 pass  # what is known by now remains valid
             answer["tcp"] = not answer["why"]
+            if silent and answer["tcp"]:
+                answer.update(resolved=silent, why=_TIMED_OUT)
             return
 
 
