@@ -355,7 +355,7 @@ def _hostname(evidence: Evidence) -> Judgements:
         has = [word for line in lines for word in line.split()[:1] if ip_of(word)]
         # gloo uses the first address that it can listen on.
         own = next((word for word in has if word in report.addresses or word.startswith("127.")), "")
-        if carrier and report.addresses.get(own) == carrier:
+        if carrier and report.addresses.get(own) == carrier and (":" in own) == (":" in target):
             yield report.name, ok(own)
             continue
         text = f"{name} resolves to {own or has[0]}" if has else f"{name} does not resolve"

@@ -457,6 +457,10 @@ def test_a_host_s_name_must_resolve_to_the_address_gloo_announces() -> None:
         "with GPUs": {"facts__answers__hostname": "n1\n127.0.1.1 STREAM n1\n", "facts__gpus": GPUS},
         "unknown": {"facts__answers__hostname": "n1\n"},
         "of another machine": {"facts__answers__hostname": "n1\n10.0.0.9 STREAM n1\n"},
+        "another family": {
+            "facts__answers__hostname": "n1\nfd00::1 STREAM n1\n10.0.0.1 STREAM\n",
+            "facts__addresses": [ETH, {"name": "eth0", "ip": "fd00::1"}],
+        },
         "another network": {"facts__answers__hostname": f"n1\n{natted}", "facts__addresses": two},
         "not asked": {"facts__answers__hostname": ""},
         "hostile": {"facts__answers__hostname": "$(reboot)\n127.0.1.1"},
