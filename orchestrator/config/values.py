@@ -53,7 +53,7 @@ def matching(pattern: str, what: str) -> Reader:
     return read
 
 
-user = matching(r"[^-\s@/:][^\s@/:]*", "a login name")
+user = matching(r"[^-\s@/:][^\s/:]*", "a login name")  # of a domain: ada@example.org
 program = matching(
     r"[~/].*[^/]|[^-~/\s][^/\s]*",
     "one program without arguments: a name on the PATH, a full path, or one that starts with ~/",

@@ -166,7 +166,7 @@ IN_A_HOST = (
     'workdir = "$HOME/o"',
     'state = "/var/tmp/orchestrate-fd00::2"',
     'workdir = ""',
-    'user = "a@b"',
+    'user = "a b"',
     "tasks = 0",
     'role = "cheif"',
     'role = "chief"\ntasks = 2',
@@ -364,3 +364,7 @@ def test_unreadable_files_are_reported(tmp_path: Path) -> None:
 def test_the_state_folder_suggested_for_an_ipv6_address_is_accepted() -> None:
     """With a colon in its path, PYTHONPATH led elsewhere, and tasks ran without our `sitecustomize`."""
     assert values.workdir(state_for("fd00::2")) == "/var/tmp/orchestrate-fd00--2"
+
+
+def test_the_name_of_an_account_in_a_domain_may_contain_an_at_sign() -> None:
+    assert values.user("ada@example.org") == "ada@example.org"
