@@ -2,16 +2,32 @@
 
 import ast
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from orchestrator.program.invocation import in_shell
+
 MARK = "# Made of {name} by orchestrate, again at each launch; edit the notebook."
 _SHOWN = 'def display(*shown):\n    print(*shown, sep="\\n")'
+# As %run does: the script's names become the notebook's, and a plain exit ends only the script.
+_RUN = """def _run_script(*words):
+    import runpy, sys
+    argv, sys.argv = sys.argv, [*words]
+    try:
+        globals().update(runpy.run_path(words[0], globals(), "__main__"))
+    except SystemExit as end:
+        if end.code:
+            raise
+    finally:
+        sys.argv = argv"""
 _MAGIC = re.compile(r"(\s*)(?:(\w+)\s*=\s*)?([%!?].*|[\w.]+\?{1,2}\s*)", re.DOTALL)
 _KEPT = re.compile(r"%%(?:time|timeit|capture|prun|memit)\b")  # what they measure belongs to the program
-_INSTALL = re.compile(r"!+\s*(?:\S*python\S*\s+-m\s+)?(?:pip3?|conda|mamba|apt|apt-get|sudo)\b")
+_INSTALL = re.compile(
+    r"!+\s*(?:\S*(?:python|sys\.executable)\S*\s+-m\s+)?(?:(?:uv )?pip3?|conda|mamba|apt|apt-get|sudo)\b"
+)
 _VALUE = re.compile(r"(?<!\$)\{([A-Za-z_][^{},]*)\}")  # `{name}` is Python's, `${name}` the shell's
 
 
@@ -33,8 +49,9 @@ def convert(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     for number, source in enumerate(sources, 1):
         if source is not None:
             parts.append(f"# --- cell {number} of {name}\n{_cell(source, left_out)}")
-    if re.search(r"\bdisplay\(", "\n".join(parts)):
-        parts.insert(1, _SHOWN)
+    for call, defined in (("display", _SHOWN), ("_run_script", _RUN)):
+        if re.search(rf"\b{call}\(", "\n".join(parts)):
+            parts.insert(1, defined)
     return "\n\n".join(parts) + "\n", tuple(left_out)
 
 
@@ -53,7 +70,7 @@ def _cell(source: str, left_out: list[str]) -> str:
             mode = "a" if " -a " in head else "w"
             return f"with open({file[1]!r}, {mode!r}) as _file:\n    _file.write({body!r})"
         if re.match(r"%%(?:bash|sh)\b", head):
-            return f'__import__("subprocess").run(["bash", "-c", {body!r}])'
+            return f'__import__("subprocess").run(["bash", "-c", {body!r}], check=True)'
         left_out.append(f"{head} (the whole cell)")
         return "\n".join(f"# {line}" for line in source.split("\n"))
     lines = source.split("\n")
@@ -83,12 +100,35 @@ def _line(line: str, left_out: list[str]) -> str:
     match = _MAGIC.fullmatch(line)
     assert match is not None
     blank, target, magic = match.groups()
+    if (code := None if target else _as_python(magic)) is not None:
+        return f"{blank}{code}"
     if not magic.startswith("!") or _INSTALL.match(magic):
         left_out.append(magic.strip())
         return f"{blank}{f'{target} = None' if target else 'pass'}  # {' '.join(magic.split())}"
-    parts = _VALUE.split(magic.lstrip("!"))
-    command = " + ".join(f"str({word})" if i % 2 else repr(word) for i, word in enumerate(parts) if word)
-    call = f'__import__("subprocess").run({command}, shell=True'
+    call = f'__import__("subprocess").run({_filled(magic.lstrip("!"))}, shell=True'
     if target:
         return f"{blank}{target} = {call}, stdout=-1, text=True).stdout.splitlines()"
-    return f"{blank}{call})"
+    # IPython ignores a failure, here it would be that of the training; `!mkdir data` may fail.
+    trains = any(command[1].endswith(".py") for command in in_shell(magic))
+    return f"{blank}{call}{', check=True' * trains})"
+
+
+def _as_python(magic: str) -> str | None:
+    """Return the statement for a magic whose omission would change what the notebook trains."""
+    name, _, rest = magic.partition(" ")
+    rest = rest.strip()
+    if name == "%time" and rest:
+        return rest
+    if name in ("%env", "%set_env") and (pair := re.fullmatch(r"(\w+)(?:\s*=\s*|\s+)(.+)", rest)):
+        return f"import os; os.environ[{pair[1]!r}] = {_filled(pair[2])}"
+    if name == "%cd" and re.match(r"[^-/~$]", rest):  # other folders are those of the notebook's machine
+        return f"import os; os.chdir({_filled(rest)})"
+    if name == "%run" and re.match(r"(?:-i\s+)?[^-\s]\S*\.py\b", rest):
+        return f"_run_script({', '.join(map(_filled, shlex.split(rest.removeprefix('-i'))))})"
+    return None
+
+
+def _filled(text: str) -> str:
+    """Return the expression for a magic's text, in which `{name}` is Python's."""
+    parts = _VALUE.split(text)
+    return " + ".join(f"str({word})" if i % 2 else repr(word) for i, word in enumerate(parts) if word)

@@ -27,7 +27,24 @@ GOOD: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("word = 'a b'\n!echo {word} ${HOME:+home}",), "a b home\n", ()),
     (("found = !printf 'a\\nb\\n'\nprint(found)",), "['a', 'b']\n", ()),
     (('text = """\n%d of\n!ls\n"""\nprint(text % 3)',), "\n3 of\n!ls\n\n", ()),
-    (('%time x = 1\ntext = """\n%d\n"""\nprint(text % 3)',), "\n3\n\n", ("%time x = 1",)),
+    (('%time x = 1\ntext = """\n%d\n"""\nprint(text % 3, x)',), "\n3\n 1\n", ()),
+    (
+        ("import os\nrate = 2", "%env A={rate}\n%set_env B x y\nprint(os.environ['A'], os.environ['B'])"),
+        "2 x y\n",
+        (),
+    ),
+    (("%env\n%env A",), "", ("%env", "%env A")),
+    (("!mkdir data\n%cd data\n!basename $PWD",), "data\n", ()),
+    (("%cd /content\n%cd\n%cd ~",), "", ("%cd /content", "%cd", "%cd ~")),
+    (
+        ("%%writefile a.py\nimport sys\nx = sys.argv\n", "%run a.py --lr 2\nprint(x)"),
+        "['a.py', '--lr', '2']\n",
+        (),
+    ),
+    (("%%writefile a.py\nprint(x)\nraise SystemExit\n", "x = 8\n%run -i a.py\nprint(9)"), "8\n9\n", ()),
+    (("%run other.ipynb",), "", ("%run other.ipynb",)),
+    (("!false\n!python3 missing.py 2>/dev/null || true\nprint(1)",), "1\n", ()),
+    (("!{sys.executable} -m pip install x",), "", ("!{sys.executable} -m pip install x",)),
     (("%%time\nprint(4)",), "4\n", ("%%time",)),
     (("%%writefile lib.py\nx = 5\n", "import lib\nprint(lib.x)"), "5\n", ()),
     (("%%bash\necho 6",), "6\n", ()),
@@ -47,6 +64,12 @@ def test_a_notebook_runs_as_a_script(
     (tmp_path / "a.ipynb.py").write_text(text)
     done = called([sys.executable, "a.ipynb.py"], cwd=tmp_path)
     assert (done.stdout, done.stderr) == (printed, "")
+
+
+@pytest.mark.parametrize("cell", ["%%bash\nexit 3", "!python3 b.py", "%run b.py"])
+def test_a_failed_part_fails_the_notebook(tmp_path: Path, cell: str) -> None:
+    text, _ = notebook.convert(cells("%%writefile b.py\nraise SystemExit(3)\n", cell), "a.ipynb")
+    assert called([sys.executable, "-c", text], cwd=tmp_path).returncode
 
 
 def test_a_traceback_names_the_cell() -> None:
@@ -77,12 +100,12 @@ def test_a_file_that_is_not_a_notebook_is_refused(tmp_path: Path, data: bytes, w
 
 
 def test_the_script_replaces_the_notebook(tmp_path: Path) -> None:
-    (tmp_path / "my nb.ipynb").write_bytes(cells("%cd x\nx = 1"))
+    (tmp_path / "my nb.ipynb").write_bytes(cells("%pip x\nx = 1"))
     for _ in range(2):  # the second time the file is already ours
         words, notes = code.of_notebook(("python", "-u", "my nb.ipynb", "--lr", "1"), tmp_path)
         assert words == ("python", "-u", "my nb.ipynb.py", "--lr", "1")
         assert notes == (
-            "my nb.ipynb is launched as my nb.ipynb.py, without 1 line that only IPython can run: %cd x",
+            "my nb.ipynb is launched as my nb.ipynb.py, without 1 line that only IPython can run: %pip x",
         )
     (tmp_path / "my nb.ipynb.py").write_text("mine\n")
     with pytest.raises(UsageError, match="already exists"):
