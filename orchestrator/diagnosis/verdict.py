@@ -50,7 +50,7 @@ _CONTAINER_HINT = (
 )
 
 _AFTER_A_RESTART = (
-    "; after a restart all tasks must continue from one step: name the folder of BackupAndRestore as `backup`"
+    "; after a restart all tasks must continue from one step: name the folder of the checkpoints as `backup`"
     " under [job] (docs/restarts.md)"
 )
 
@@ -174,7 +174,8 @@ def _by_reports_of_peers(
         before = duration(first.ended - max(exited.ended for exited in early))
         names = ranges.fold(exited.task for exited in early)
         why = f"{names} had ended with status 0, {before} earlier"
-        return replace(verdict, why="\n".join(filter(None, (why, verdict.why))))
+        hint = verdict.hint + _AFTER_A_RESTART * (first.attempt != "1")
+        return replace(verdict, why="\n".join(filter(None, (why, verdict.why))), hint=hint)
     rule = statement.rule
     kind = rule.kind if rule and rule.kind in OF_A_PEER else FailureKind.PEER
     if rule and kind is FailureKind.INCARNATION:
@@ -184,6 +185,7 @@ def _by_reports_of_peers(
         hint = (
             "use the same steps_per_epoch, epochs, and amount of data in all tasks, and let all of them call"
             " `model.save`, each with its own path: a collective operation waits for all tasks"
+            f"{_AFTER_A_RESTART * (first.attempt != '1')}"
         )
     elif kind is FailureKind.TIMEOUT:
         what = "was not ready in time"

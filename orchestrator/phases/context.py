@@ -65,6 +65,7 @@ class StagedCode(Struct):
     work: dict[str, str] = {}  # host -> absolute cwd
     made: set[str] = set()  # hosts whose cwd was recreated for the coming attempt
     shared: dict[str, str] = {}  # host -> the first one with the same workdir
+    lone: str = ""  # a warning: only one host has a checkpoint
 
 
 class PlacedData(Struct):

@@ -265,7 +265,7 @@ class _Keeper:
                 if finished.good:
                     ended = self._ended(Outcome.SUCCEEDED, ExitStatus.OK, doubt(finished))
                     hidden = warnings(finished, run.folder, str(self._number))
-                    return replace(ended, warnings=hidden)
+                    return replace(ended, warnings=(*filter(None, [run.staged.lone]), *hidden))
                 if run.allocation(now=True).over:
                     return self._run_failed(Verdict(), "")
                 verdict, failure = attempt_failed(finished, run.folder)

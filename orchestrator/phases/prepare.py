@@ -5,6 +5,7 @@ of the last one remains: no process, no port.
 """
 
 import dataclasses
+import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,20 +16,25 @@ from orchestrator import ranges, text, wire
 from orchestrator.errors import HostError, HostErrors, Trouble
 from orchestrator.events import AttemptPlanned, HostReplaced, Noted, Phase, StopBy
 from orchestrator.fleet import Cancelled
-from orchestrator.model import Preparing, RunPlan
+from orchestrator.model import Preparing, Role, RunPlan
 from orchestrator.phases import connect, data, preflight, recovery, stage, stop, validate
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, failure, phase, report_failures
 from orchestrator.phases.launch import begin_ahead, launch
 from orchestrator.phases.resume import carry_folder
+from orchestrator.planning.commands import is_builtin
 from orchestrator.run import restarts
 from orchestrator.run.restarts import Change, TooFewHostsError, fits, undo_replacements
 from orchestrator.sync.backups import BackupOrigin
-from orchestrator.sync.files import work_folder
+from orchestrator.sync.files import admit, work_folder
 
 _LOOK = 0.5  # seconds between two checks
 _TURN, _MOMENT = 1.0, 0.1  # seconds between two checks in the queue; while another run is deciding
 _STUCK = 3.0  # seconds, after which the holder is not a run of ours
 _HOLDER = "a process that holds the turn (`sudo ss -xap | grep orchestrate-turn` names it)"
+# Files from which programs continue; those in workertemp folders are tf_keras's, of tasks that are not chief.
+_CHECKPOINT = re.compile(
+    r"^(?!.*workertemp).*(?:(?:^|/)checkpoint|\.(?:index|ckpt|pth?|h5|keras|safetensors|msgpack))$"
+)
 
 # Nobody answers there. A host that answers and refuses (a login, a host key) is a mistake to be fixed.
 _AWAY = frozenset({Trouble.LOST, Trouble.NO_ROUTE, Trouble.REFUSED, Trouble.TIMEOUT})
@@ -325,6 +331,8 @@ def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
         validation()
     if run.plan.preparing.leader and run.plan.restarts.backup is not None:
         carry_backup(run, run.plan.preparing.leader, run.plan.restarts.backup)
+    elif run.plan.preparing.leader:
+        note_lone_checkpoint(run, run.plan.preparing.leader)
     if first:
         run.plan = replace(run.plan, preparing=Preparing())
     run.prepared = True
@@ -360,6 +368,39 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
         case BackupOrigin.HOST:
             return
     run.emit(Noted(note))
+
+
+def note_lone_checkpoint(run: Run, leader: str) -> None:
+    """Note a checkpoint of the first task that another host lacks, whose tasks may begin anew.
+
+    Nothing reports it otherwise: with Keras, all train and succeed, with different weights.
+    """
+    trainers = [spec for spec in run.plan.tasks if spec.id.role in (Role.CHIEF, Role.WORKER)]
+    other = next((spec.host for spec in trainers if spec.host != leader), None)
+    with_ps = any(spec.id.role is Role.PS for spec in run.plan.tasks)
+    if other is None or with_ps or is_builtin(run.plan.command):
+        return
+    questions = {
+        name: wire.FilesList(path=work_folder(run.plan.host(name).workdir, run.plan.folder, run.plan.cwd))
+        for name in (leader, other)
+    }
+    answers = run.fleet.ask(questions)
+    try:
+        mine, others = (_checkpoints(name, answers.good[name]) for name in questions)
+    except (KeyError, HostError):
+        return
+    if (lone := mine.keys() - others.keys()) and not others.keys() - mine.keys():
+        run.staged.lone = (
+            f"{mine[min(lone)]} is on {leader}, but not on {other}: if each task loads it, they continue from"
+            " different weights; name its folder as `backup` under [job] (docs/restarts.md)"
+        )
+        run.emit(Noted(run.staged.lone))
+
+
+def _checkpoints(host: str, listed: wire.Listed) -> dict[str, str]:
+    """Return each folder with checkpoints, and one of them; raise HostError for a false listing."""
+    entries, _ = admit(host, listed.payload, listed.kind)
+    return {path.rpartition("/")[0]: path for path, *_ in entries if _CHECKPOINT.search(path)}
 
 
 def _emptied(run: Run, leader: str) -> bool:

@@ -148,6 +148,10 @@ STORIES: dict[str, list[End]] = {
         STOPPED,
     ],
     "a peer that PyTorch does not name": [end(0, 3, GLOO, code=1), end(2, 3.1, GLOO, code=1)],
+    "one begins anew after a restart": [
+        end(0, 2, code=0, attempt="2"),
+        end(1, 3, GLOO, code=1, attempt="2"),
+    ],
     "a task that JAX waited for, after the end of the other": [
         end(1, 3, tail("jax_shutdown"), signal=6),
         end(0, 3.1, tail("jax_shutdown"), signal=6),

@@ -62,6 +62,18 @@ def test_a_run_can_be_continued_repeatedly_with_the_current_code(desk: Desk) -> 
     assert printed(desk, desk.run_id()) == {f"worker-{n}": "three begins at 0" for n in range(2)}
 
 
+def test_a_checkpoint_that_only_the_first_host_has_is_reported(desk: Desk) -> None:
+    """Keras tasks would all train and succeed, with different weights."""
+    alone = "saved/all is on rehearsal-01, but not on rehearsal-02: if each task loads it, they continue from"
+    for words, name, noted in (((), "all.pt", True), ((), "all", False), (("own",), "{index}.pt", False)):
+        script = TRAIN.replace('"all"', f'"{name}"').replace("rank_{index}", name)
+        desk.script("train.py", script)
+        desk.launch("--", "train.py", *words).ended()
+        viewer = desk.launch("--continue", desk.run_id(), "--", "train.py", *words).ended()
+        assert viewer.stderr.count(alone.replace("all", name)) == 2 * noted, viewer.stderr  # and at the end
+        assert bool(desk.named("RunEnded", desk.run_id())[0]["warnings"]) == noted
+
+
 def test_a_new_host_gets_the_folder_and_a_backup_is_copied_to_all(four: Desk) -> None:
     hosts = four.cluster.hosts
     four.write_hosts(hosts[:2])
