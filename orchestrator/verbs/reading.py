@@ -4,6 +4,7 @@ A launch that cannot work is refused as soon as its files show it: before its pa
 """
 
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -75,6 +76,13 @@ def _resumed(request: LaunchRequest, caller: Caller, cwd: str) -> Resumed:
         why = f"{before.owner} launched it: its folders, and what is in them, are not yours"
         hint = f"`orchestrate pull {before.run}` fetches its files where you may read them"
         raise UsageError(f"run {before.run} cannot be continued", why=why, hint=hint)
+    if is_builtin(request.command) and not is_builtin(before.command):
+        command = shlex.join(before.command)
+        raise UsageError(
+            f"run {before.run} ran `{command}`",
+            why="without a command, the bundled training program would start in its folders",
+            hint=f"`orchestrate launch --continue {before.run} -- {command}`",
+        )
     if before.cwd != cwd:
         there, here = (f"{folder}/" if folder else "the top" for folder in (before.cwd, cwd))
         raise UsageError(

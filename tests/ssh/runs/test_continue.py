@@ -136,6 +136,8 @@ def test_runs_that_cannot_be_continued_are_refused(desk: Desk) -> None:
 
     both = refused(desk, "--continue", run, "--replay", run, status=ExitStatus.USAGE)
     assert "--replay and --continue cannot be combined" in both.stderr
+    bare = refused(desk, "--continue", run, status=ExitStatus.USAGE)
+    assert f"error: run {run} ran `train.py wait`" in bare.stderr
     unknown = refused(desk, "--continue", "nonesuch", "--", "train.py", status=ExitStatus.USAGE)
     assert "there is no run 'nonesuch'" in unknown.stderr
 
