@@ -265,7 +265,7 @@ class _Keeper:
                 if finished.good:
                     ended = self._ended(Outcome.SUCCEEDED, ExitStatus.OK, doubt(finished))
                     hidden = warnings(finished, run.folder, str(self._number))
-                    return replace(ended, warnings=(*filter(None, [run.staged.lone]), *hidden))
+                    return replace(ended, warnings=ended.warnings + hidden)
                 if run.allocation(now=True).over:
                     return self._run_failed(Verdict(), "")
                 verdict, failure = attempt_failed(finished, run.folder)
@@ -387,6 +387,7 @@ class _Keeper:
             alive=alive,
             attempts=self._number,
             given_up=given_up,
+            warnings=(run.staged.lone,) if run.staged.lone else (),
         )
 
 
