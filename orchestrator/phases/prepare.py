@@ -332,7 +332,7 @@ def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
     if run.plan.preparing.leader and run.plan.restarts.backup is not None:
         carry_backup(run, run.plan.preparing.leader, run.plan.restarts.backup)
     elif run.plan.preparing.leader:
-        note_lone_checkpoint(run, run.plan.preparing.leader)
+        note_lone_checkpoint(run, run.plan.preparing.leader, joined or ())
     if first:
         run.plan = replace(run.plan, preparing=Preparing())
     run.prepared = True
@@ -370,19 +370,20 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
     run.emit(Noted(note))
 
 
-def note_lone_checkpoint(run: Run, leader: str) -> None:
+def note_lone_checkpoint(run: Run, leader: str, joined: Sequence[str]) -> None:
     """Note a checkpoint of the first task that another host lacks, whose tasks may begin anew.
 
     Nothing reports it otherwise: with Keras, all train and succeed, with different weights.
     """
-    trainers = [spec for spec in run.plan.tasks if spec.id.role in (Role.CHIEF, Role.WORKER)]
-    other = next((spec.host for spec in trainers if spec.host != leader), None)
+    trainers = [spec.host for spec in run.plan.tasks if spec.id.role in (Role.CHIEF, Role.WORKER)]
+    stayed = sorted({*trainers}.difference(joined), key=lambda name: (name != leader, trainers.index(name)))
+    pair = [*stayed[:1], *joined, *stayed[1:]][:2]
     with_ps = any(spec.id.role is Role.PS for spec in run.plan.tasks)
-    if other is None or with_ps or is_builtin(run.plan.command):
+    if len(pair) < 2 or not stayed or with_ps or is_builtin(run.plan.command):
         return
     questions = {
         name: wire.FilesList(path=work_folder(run.plan.host(name).workdir, run.plan.folder, run.plan.cwd))
-        for name in (leader, other)
+        for name in pair
     }
     answers = run.fleet.ask(questions)
     try:
@@ -391,8 +392,8 @@ def note_lone_checkpoint(run: Run, leader: str) -> None:
         return
     if (lone := mine.keys() - others.keys()) and not others.keys() - mine.keys():
         run.staged.lone = (
-            f"{mine[min(lone)]} is on {leader}, but not on {other}: if each task loads it, they continue from"
-            " different weights; name its folder as `backup` under [job] (docs/restarts.md)"
+            f"{mine[min(lone)]} is on {pair[0]}, but not on {pair[1]}: if each task loads it, they continue"
+            " from different weights; name its folder as `backup` under [job] (docs/restarts.md)"
         )
         run.emit(Noted(run.staged.lone))
 

@@ -199,6 +199,7 @@ def test_a_spare_gets_the_code_as_it_was_at_the_launch(four: Desk) -> None:
     four.timings = FAST
     spares(four, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
     how = WAIT + "\nprint('old code', pathlib.Path('data.txt').read_text(), flush=True)"
+    how += "\npathlib.Path('last.pt').touch()"
     four.script("data.txt", "as it was")
     viewer, run = four.begin("--max-restarts", "1", "--", trainer(four), how)
     half_way(four, run, 3)
@@ -210,6 +211,8 @@ def test_a_spare_gets_the_code_as_it_was_at_the_launch(four: Desk) -> None:
     power_off(four, run, 1)
     assert tail.wait() == ExitStatus.OK, tail.stderr
     assert "old code as it was" in log(four, run, 2, "worker-1")
+    first, *_, spare = (host.name for host in four.cluster.hosts)
+    assert f"last.pt is on {first}, but not on {spare}: if each task loads it" in tail.stderr
 
 
 def test_the_backup_of_the_first_task_reaches_every_host(four: Desk) -> None:
