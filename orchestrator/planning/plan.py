@@ -244,13 +244,21 @@ def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: S
     """Raise UsageError for hosts that a framework cannot use."""
     title = FRAMEWORKS[framework].title
     trainers = [host for host in hosts if host.role not in OUTSIDE]
-    starts = FRAMEWORKS[framework].starts.search(" ".join(command))
+    line = " ".join(command).partition(".py ")[0]
+    starts = FRAMEWORKS[framework].starts.search(line)
     same = next(filter(_NODE_RANK.match, command), "") if starts and len(trainers) > 1 else ""
     if same:
         raise UsageError(
             f"{same} would be the same on all {len(trainers)} hosts, and they would wait for each other",
             why="each host gets its own by PET_NODE_RANK, and the number of nodes and the master likewise",
             hint="remove --nnodes, --node_rank, --master_addr and --master_port from the command",
+        )
+    nodes = re.search(r"--nnodes[= ](\d+)(?![\d:])", line) if starts and not is_standalone(line) else None
+    if nodes and len(trainers) > 1 and int(nodes[1]) != len(trainers):
+        raise UsageError(
+            f"{nodes[0]} does not fit {len(trainers)} hosts: some would wait for others, or until those end",
+            why="each host gets the number by PET_NNODES, which the option overrides",
+            hint="remove --nnodes from the command",
         )
     for host in trainers if not FRAMEWORKS[framework].has_config else ():
         if host.role is not Role.WORKER:

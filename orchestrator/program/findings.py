@@ -14,6 +14,7 @@ from itertools import chain, islice
 
 from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.model import Recipe, Role, TaskSpec
+from orchestrator.orchestrate_rank import is_standalone
 from orchestrator.program import invocation, sources
 from orchestrator.program.refusals import Code
 from orchestrator.program.sources import SourceFile, argument, called, dotted, text
@@ -360,6 +361,7 @@ def _devices(source: SourceFile, call: ast.Call) -> int | None:
 
 _NODE_RANK = re.compile(r"--(?:node[_-]rank|machine_rank)\b(?:[= ]+\d+)?|\bNODE_RANK=\d+")
 _ALIKE = re.compile(r"--[\w-]+[= ]+\d+|NODE_RANK=\d+(?: --[\w-]+)?")  # with others the script chooses
+_ONE_NODE = re.compile(r"--nnodes[= ]1(?![\d:])")
 _SAME = "{} is the same on all hosts: use $NODE_RANK and $NNODES, which are set for each"
 _RUNS = r"\b(?:python[\d.]*|torchrun|accelerate)\b"
 _LEFT = re.compile(rf"(?m)^.*{_RUNS}.*[^&\s]\s*&\s*$(?![\s\S]*(?:{_RUNS}|\bwait\b))")  # the last one
@@ -381,6 +383,7 @@ def remarks(programs: Sequence[Program], *, several: bool) -> list[str]:
     lines = [f"{' '.join(program.command)}\n{shell}" for program, shell in zip(programs, shells, strict=True)]
     others = [_OWN.format(match[1]) for match in map(_LAUNCHER.search, lines) if match and several]
     given = [_NODE_RANK.findall(shell) for shell in shells if several]
+    given += [_ONE_NODE.findall(shell) for shell in shells if several and not is_standalone(shell)]
     same = [_SAME.format(ranks[0]) for ranks in given if _ALIKE.fullmatch(" ".join(ranks))]
     return others + same + [_WAIT] * any(map(_LEFT.search, shells))
 

@@ -269,9 +269,24 @@ def test_a_node_rank_shared_by_all_hosts_is_refused(option: str) -> None:
     assert make(host("a"), host("b"), command=("train.py", *option.split())).tasks
 
 
+def test_a_number_of_nodes_that_is_not_the_runs_is_refused() -> None:
+    """With `--nnodes=1` the first host would train alone, and the others wait until it ends."""
+    hosts = (host("a"), host("b"))
+    for option in ("--nnodes=1", "--nnodes 3"):
+        with pytest.raises(UsageError, match=f"{option} does not fit 2 hosts"):
+            make(*hosts, command=("torchrun", *option.split(), "train.py"))
+    for fine in ("--nnodes=2", "--nnodes=1:2", "--standalone --nnodes=1"):
+        assert make(*hosts, command=("torchrun", *fine.split(), "train.py")).tasks
+    assert make(host("a"), command=("torchrun", "--nnodes=1", "train.py")).tasks
+    assert make(*hosts, command=("torchrun", "train.py", "--nnodes=1")).tasks  # an option of the program
+
+
 @pytest.mark.parametrize(
     ("shell", "same"),
     [
+        ("torchrun --nnodes=1 --nproc_per_node=8 train.py", "--nnodes=1"),
+        ("torchrun --nnodes=1:2 train.py", ""),
+        ("torchrun --standalone --nnodes=1 train.py", ""),
         ("torchrun --nnodes=2 \\\n  --node_rank=0 train.py", "--node_rank=0"),
         ("accelerate launch --machine_rank 1 train.py", "--machine_rank 1"),
         ("NODE_RANK=0\ntorchrun --node_rank=${NODE_RANK} train.py", "NODE_RANK=0"),
