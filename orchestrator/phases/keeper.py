@@ -399,13 +399,7 @@ _DIVERGED_HINT = "lower the learning rate, clip gradients, or check the data: a 
 
 def attempt_failed(finished: Finished, folder: RunFolder) -> tuple[Verdict, FailedAttempt]:
     """Return the root cause of an attempt's failure, with the last lines from the run's folder."""
-
-    @cache
-    def hear(task: str, of: str) -> Statement:
-        lines = last_lines(folder.log(of, task), LOOKED_AT, _TAIL_BYTES)
-        report = last_error(last_bytes(folder.report(of, task)))
-        return Statement(lines, report)
-
+    hear = cache(partial(_statement, folder))
     steps, hung = finished.steps, finished.hung
     verdict = judge(finished.exits, hear)
     if hung is not None:
@@ -415,6 +409,11 @@ def attempt_failed(finished: Finished, folder: RunFolder) -> tuple[Verdict, Fail
     blamed = next((exited for exited in finished.exits if exited.task == verdict.cause_task), None)
     statement = hear(blamed.task, blamed.attempt) if blamed else Statement(())
     return verdict, restarts.failure(blamed, statement, steps)
+
+
+def _statement(folder: RunFolder, task: str, attempt: str) -> Statement:
+    lines = last_lines(folder.log(attempt, task), LOOKED_AT, _TAIL_BYTES)
+    return Statement(lines, last_error(last_bytes(folder.report(attempt, task))))
 
 
 def with_gpus(run: Run, verdict: Verdict, finished: Finished) -> Verdict:
@@ -451,14 +450,20 @@ def doubt(finished: Finished) -> Verdict:
 
 
 def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, ...]:
-    """Return problems hidden by tasks that exited with 0: a shell's status is that of its last command."""
+    """Return problems hidden by tasks that exited with 0.
+
+    A shell's status is that of its last command, and `multiprocessing.Process` raises nothing in its parent.
+    """
     words: list[tuple[str, TaskExited]] = []
     for exited in finished.exits:
         if exited.code != 0 or exited.stopped:
             continue
-        report = last_error(last_bytes(folder.report(attempt, exited.task)))
-        if report is not None:
-            words.append((f"exited with 0, but a Python that it ran ended with {report.brief}", exited))
+        statement = _statement(folder, exited.task, attempt)
+        if statement.report is not None:
+            brief = statement.report.brief
+            words.append((f"exited with 0, but a Python that it ran ended with {brief}", exited))
+        elif statement.loose.startswith("its process "):  # threads may well fail at the end
+            words.append((f"exited with 0, but {statement.loose}", exited))
         if exited.oom_kills:
             words.append(("exited with 0, but the kernel killed one of its processes: no memory", exited))
         if exited.note:

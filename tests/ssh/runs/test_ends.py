@@ -34,6 +34,10 @@ TRACKED = (
     "from multiprocessing import shared_memory as m\nb = m.SharedMemory(create=True, size=9)\nb.unlink()\n"
 )
 SLEEPS = 'import time\nopen("begun", "w").close()\ntime.sleep(60)\n'
+CHILD = (
+    "from multiprocessing import Process\n\n\ndef train():\n    raise ValueError('no data')\n\n\n"
+    "if __name__ == '__main__':\n    p = Process(target=train)\n    p.start()\n    p.join()\n"
+)
 UP = "while ! [ -e begun ]; do sleep 0.01; done"
 
 
@@ -42,6 +46,7 @@ UP = "while ! [ -e begun ]; do sleep 0.01; done"
     [
         ("python train.py | cat", FAILS, "ended with ValueError: no data (train.py, line 2)"),
         (f"nohup python train.py & {UP}", SLEEPS, "left 1 process behind, which was ended"),
+        ("exec python train.py", CHILD, "its process Process-1 ended with ValueError: no data (train.py"),
         ("python train.py; echo done", "print(1)\n", ""),
         ("exec python train.py", TRACKED, ""),
     ],
