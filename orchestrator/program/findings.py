@@ -366,6 +366,8 @@ _SAME = "{} is the same on all hosts: use $NODE_RANK and $NNODES, which are set 
 _RUNS = r"\b(?:python[\d.]*|torchrun|accelerate)\b"
 _LEFT = re.compile(rf"(?m)^.*{_RUNS}.*[^&\s]\s*&\s*$(?![\s\S]*(?:{_RUNS}|\bwait\b))")  # the last one
 _WAIT = "the program that the script starts with & is ended when the script ends: add `wait` to it"
+_BATCH = re.compile(r"\bR CMD BATCH(?:\s+-\S+)*\s+([\w./-]+)")
+_TO_FILE = "R CMD BATCH writes all output to a file on the host: with `Rscript {}` it appears here"
 # Other launchers, which do not read our variables; deepspeed can be given the rank of its host.
 _LAUNCHER = re.compile(
     r"(?m)(?:^|[;&|(])\s*(?:\S*/)?(deepspeed(?!.*--node_rank)|horovodrun|mpirun|mpiexec|srun|fabric run"
@@ -385,6 +387,7 @@ def remarks(programs: Sequence[Program], *, several: bool) -> list[str]:
     given = [_NODE_RANK.findall(shell) for shell in shells if several]
     given += [_ONE_NODE.findall(shell) for shell in shells if several and not is_standalone(shell)]
     same = [_SAME.format(ranks[0]) for ranks in given if _ALIKE.fullmatch(" ".join(ranks))]
+    others += [_TO_FILE.format(match[1]) for match in map(_BATCH.search, lines) if match]
     return others + same + [_WAIT] * any(map(_LEFT.search, shells))
 
 

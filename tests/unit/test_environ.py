@@ -317,6 +317,15 @@ def test_a_script_that_does_not_wait_has_a_note(shell: str, leaves: bool) -> Non
 
 
 @pytest.mark.parametrize(
+    ("command", "shell"),
+    [("R CMD BATCH --no-save train.R", ""), ("bash run.sh", "set -e\nR CMD BATCH train.R out.txt")],
+)
+def test_r_that_hides_its_output_has_a_note(command: str, shell: str) -> None:
+    notes = make(host("a"), command=tuple(command.split()), shell=shell).notes
+    assert "with `Rscript train.R` it appears here" in "".join(notes)
+
+
+@pytest.mark.parametrize(
     ("command", "shell", "launcher"),
     [
         ("deepspeed --num_gpus=2 train.py", "", "deepspeed"),
