@@ -18,6 +18,7 @@ from orchestrator.events import (
     HostRecovered,
     HostReplaced,
     LogGap,
+    Loss,
     Outcome,
     Phase,
     PhaseStarted,
@@ -29,12 +30,13 @@ from orchestrator.events import (
     TaskExited,
     TaskStarted,
 )
-from orchestrator.model import Role, TaskId
+from orchestrator.model import OnHang, Role, TaskId
 from orchestrator.node.task import state
 from orchestrator.timings import DEFAULT
+from tests.sim.node import RESTARTED
 
 if TYPE_CHECKING:
-    from tests.sim.node import Task
+    from tests.sim.node import Node, Task
     from tests.sim.world import World
 
 E = TypeVar("E")
@@ -43,6 +45,7 @@ _HARMLESS = {"split-frames", "clock-offset", "task-bursts", "task-ignores-term",
 _SURVIVED = {"cut", "cut-all", "cut-before-reply", "agent-dies", "agent-lingers"}
 # Faults that do not delay a stop: every host responds, and every task ends when it is killed.
 _PROMPT = {"stop", "kill", "stop-then-kill", "task-fails", "task-fails-early", "task-killed", "start-refused"}
+_PROMPT |= {"stop-in-a-pause"}
 _KILLED = {f"keeper-killed{when}" for when in ("", "-again", "-in-a-write", "-at-a-stop")}
 
 
@@ -65,6 +68,8 @@ def start(world: World, new: Task) -> None:
     for _, _, stamped in world.history.events:
         if isinstance(stamped.event, RunPlanned | AttemptPlanned):
             placed = {host for _, host in stamped.event.tasks}
+    if world.now < new.node.busy_until:
+        world.problem(f"{new.name} starts on {new.node.name}, where its port is in use")
     for task in _tasks(world):
         if task is not new and task.alive and task.node.name in placed and task.attempt != new.attempt:
             world.problem(
@@ -73,6 +78,13 @@ def start(world: World, new: Task) -> None:
             )
         if task is not new and task.name == new.name and task.attempt == new.attempt:
             world.problem(f"{new.name} of attempt {new.attempt} starts twice")
+
+
+def back(world: World, node: Node, planned: int, since: float) -> None:
+    """Check a host some time after its return: tasks of attempts before the `planned` one must have ended."""
+    for task in node.tasks if node.answers_since(since) and not _hard(world, node.name) else ():
+        if task.alive and int(task.attempt) < planned:
+            world.problem(f"{task.name} of attempt {task.attempt} is alive on {node.name}, which is back")
 
 
 def end(world: World, ended: RunEnded) -> None:
@@ -88,7 +100,7 @@ def end(world: World, ended: RunEnded) -> None:
     for name in ended.unproven if not {"late-reply", "lost-reply"} & set(world.history.hits) else ():
         lost = sum(one.host == name for one in _events(world, HostLost))
         back = sum(one.host == name for one in _events(world, HostRecovered))
-        seconds = 0.5 if back and back == lost else 60.0
+        seconds = 0.0 if back and back == lost else 60.0
         if world.nodes[name].answers_since(world.now - seconds) and not _hard(world, name):
             world.problem(f"{name} is in `unproven` although it responds")
     kept = any(one.agent is None for node in world.nodes.values() for one in node.standbys)
@@ -178,6 +190,7 @@ def whole(world: World) -> None:
     gaps: set[str] = set()
     where: dict[tuple[str, str], str] = {}
     away: dict[str, float] = {}  # since when
+    failed_at = 0.0
     waits = min(DEFAULT.host_return, world.plan.restarts.host_timeout)
     for at, event in events:
         match event:
@@ -198,8 +211,20 @@ def whole(world: World) -> None:
                 exits.setdefault((attempt, task), []).append(event)
             case AttemptFailed(cause=cause) | RunEnded(cause=cause) if "another keeper" in cause:
                 world.problem(f"no other keeper exists: {cause}")
+            case AttemptFailed(cause=cause) | RunEnded(cause=cause) if "uses task port" in cause:
+                if at - failed_at < DEFAULT.release:
+                    world.problem(f"a port in use ended the attempt after {at - failed_at:.1f} s")
+            case RunEnded(kind=FailureKind.HANG, given_up=given_up) if world.plan.restarts.most:
+                if (given_up in ("", "on_hang ends the run")) is (world.plan.on_hang is OnHang.RESTART):
+                    world.problem(f"on_hang is {world.plan.on_hang}, but after a hang: {given_up!r}")
+            case AttemptFailed(kind=FailureKind.HANG) if world.plan.on_hang is not OnHang.RESTART:
+                world.problem(f"on_hang is {world.plan.on_hang}, but another attempt follows a hang")
             case LogGap(task=task, where=GapPlace.CONTROLLER | GapPlace.NODE):
                 gaps.add(task)
+        if isinstance(event, AttemptFailed):
+            failed_at = at
+            if str(event.restart) != event.attempt:
+                world.problem(f"restart {event.restart} follows attempt {event.attempt}")
     for key, count in starts.items():
         if count > 1:
             world.problem(f"{key} was started {count} times")
@@ -219,6 +244,10 @@ def whole(world: World) -> None:
         for one in known:
             if found.final and (one.code, one.signal) != is_so:
                 world.problem(f"{key} was reported to end with {one.code}, {one.signal}: {found.state}")
+        for one in reported:
+            restarted = one.lost in ("", RESTARTED) and found.state["restarted"]
+            if (one.loss is Loss.RESTARTED) is not restarted:
+                world.problem(f"{key} was lost, {one.lost}, but its event says {one.loss!r}")
     for key in exits.keys() - starts.keys():
         if not any(one.lost for one in exits[key]):
             world.problem(f"{key} ended, but its start was not reported")

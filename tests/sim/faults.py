@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec.structs import replace
+
 from orchestrator.model import Order
 from tests.sim.node import Node, Task
 
@@ -111,6 +113,28 @@ def _reboot(world: World) -> None:
     seconds = world.dice.choice([2.0, 20.0, 90.0, 100_000.0])
     name = "reboot" if seconds < 1000 else "gone-for-good"
     _strikes(name, lambda _, node: node.reboot(seconds))(world)
+
+
+def _returns_late(world: World) -> None:
+    """Cut off a host with a long task until its attempt may be over; the last check waits for it longer."""
+    node = _node(world)
+    world.timings = replace(world.timings, last_try=60.0)
+
+    def long(_: World, task: Task) -> None:
+        task.conduct.length = 300.0
+
+    def strike() -> None:
+        world.hit("host-returns-late")
+        node.trouble = "refused"
+        node.cut()
+        world.after(world.dice.uniform(30.0, 200.0), back)
+        world.on_failure.append(lambda: world.after(world.dice.uniform(0.0, 60.0), back))
+
+    def back() -> None:
+        node.trouble = ""
+
+    world.conducts.append(("host-returns-late", node.name, long))
+    _at(world, strike)
 
 
 def _outage(world: World) -> None:
@@ -235,6 +259,12 @@ def _order(name: str, *orders: Order) -> Fault:
     return arm
 
 
+def _stop_in_a_pause(world: World) -> None:
+    """Stop the run between two attempts, in a pause much longer than a stop may take."""
+    world.timings = replace(world.timings, pauses=(100.0,))
+    world.on_failure.append(partial(_order("stop-in-a-pause", Order.STOP), world))
+
+
 def _stopped_elsewhere(world: World) -> None:
     """Another machine stops the run: it notifies the nodes, but not the keeper."""
 
@@ -309,6 +339,7 @@ FAULTS: dict[str, Fault] = {
     "agent-dies": _strikes("agent-dies", _agents_die),
     "reboot": _reboot,
     "gone-for-good": _strikes("gone-for-good", lambda _, node: node.reboot(100_000.0)),
+    "host-returns-late": _returns_late,
     "outage": _outage,
     "node-disk-full": _node_full,
     "controller-disk-full": _controller_full,
@@ -332,6 +363,7 @@ FAULTS: dict[str, Fault] = {
     "stop": _order("stop", Order.STOP),
     "kill": _order("kill", Order.KILL),
     "stop-then-kill": _order("stop-then-kill", Order.STOP, Order.KILL),
+    "stop-in-a-pause": _stop_in_a_pause,
     "stopped-elsewhere": _stopped_elsewhere,
     "keeper-killed": _killed,
     "keeper-killed-again": _killed_again,

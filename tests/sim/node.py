@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 IDLE = 120.0
 CHUNK = 64 << 10
+RESTARTED = "the machine was restarted"
 _SIGKILL, _SIGTERM = 9, 15
 
 
@@ -193,7 +194,7 @@ class Task:
         restarted = self.incarnation != self.node.boot
         self.alive = False
         self.state["restarted"] = restarted
-        self._end(state.LOST, "the machine was restarted" if restarted else "its supervisor was killed")
+        self._end(state.LOST, RESTARTED if restarted else "its supervisor was killed")
 
 
 class Standby:

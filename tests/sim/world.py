@@ -18,6 +18,8 @@ from msgspec.structs import replace
 from orchestrator import timings
 from orchestrator.events import (
     AttemptFailed,
+    HostConnected,
+    HostRecovered,
     RunEnded,
     RunLeft,
     Stamped,
@@ -78,6 +80,7 @@ class World:
         self.ahead = random.Random(f"standby {seed}")
         self.scheduler = Scheduler(self.dice)
         self.history = History(folder=str(folder))
+        self.timings = timings.DEFAULT
         self.length = self.dice.choice([3.0, 15.0, 40.0])
         self.plan = self._plan()
         self.nodes = {host.name: Node(self, host.name) for host in self.plan.members}
@@ -96,10 +99,11 @@ class World:
         self._pids = 1000
         self._seen = 0
         own, rare = sorted(name for name in FAULTS if "standby" in name), "keeper-killed-at-a-stop"
+        later = ("outage", "stop-in-a-pause", "host-returns-late")  # and the same for faults that came later
         names = self.dice.sample(
-            sorted(FAULTS.keys() - {*own, rare, "outage"}), self.dice.choice([0, 1, 1, 2, 2, 3, 4])
+            sorted(FAULTS.keys() - {*own, rare, *later}), self.dice.choice([0, 1, 1, 2, 2, 3, 4])
         )
-        names += ["outage"] * (random.Random(f"outage {seed}").random() < 0.02)
+        names += [name for name in later if random.Random(f"{name} {seed}").random() < 0.02]
         names += self.ahead.sample(own, self.ahead.choice([0, 1, 1, 2])) if self.plan.ahead.imports else []
         names += [rare] * (self.watching.random() < 0.05)
         for name in only or names:
@@ -243,8 +247,10 @@ class World:
             loop = Loop(clock)
             log = EventLog(self.folder, clock)
             emit = Bus(log, lambda stamped: self._record(number, process, stamped), clock=clock).emit
-            fleet = Fleet(Network(self, process), loop.put, timings.DEFAULT, loop)
-            run = Run(self.folder, plan, emit, fleet, loop, f"me, keeper {number}", None)
+            fleet = Fleet(Network(self, process), loop.put, self.timings, loop)
+            run = Run(
+                self.folder, plan, emit, fleet, loop, f"me, keeper {number}", None, timings=self.timings
+            )
             if new:
                 run.staged.reading = Future()
                 run.staged.reading.set_result((_CODE, ["", "", ""]))
@@ -266,6 +272,9 @@ class World:
             for strike in self.on_failure:
                 strike()
             self.on_failure.clear()
+        if isinstance(event, HostConnected | HostRecovered):
+            node, planned = self.nodes[event.host], self.folder.read_plan().attempt
+            self.after(5.0, lambda: check.back(self, node, planned, self.now - 5.0))
         if isinstance(event, StopRequested) and self.kill_at_a_stop:
             self.kill_at_a_stop = False
             self.kill("keeper-killed-at-a-stop")
