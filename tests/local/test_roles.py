@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from orchestrator.events import LogLine, Noted, StopRequested, TaskExited
+from orchestrator.events import LogLine, TaskExited
 from tests.local.here import inventory
 from tests.verbs import call
 
@@ -24,7 +24,7 @@ open(os.environ["CHECKPOINT"], "w").close()
 """
 EVALUATOR = """
 import os, sys, time
-while not os.path.exists(os.environ["CHECKPOINT"]) or "--forever" in sys.argv:
+while not os.path.exists(os.environ["CHECKPOINT"]):
     time.sleep(0.02)
 print(os.environ["ORCHESTRATE_ROLE"], "evaluates", *sys.argv[1:])
 """
@@ -40,7 +40,7 @@ ROLES = """
 command = "evaluate.py --once"
 [job]
 framework = "none"
-evaluator_timeout = {seconds}
+evaluator_timeout = 60
 """
 PROGRAMS = {"train.py": WORKER, "evaluate.py": EVALUATOR, "serve.py": SERVICE}
 
@@ -58,7 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         text = hosts.replace('"watcher"\n', f'"watcher"\n{watcher}').replace(
             '"server"\n', f'"server"\n{server}'
         )
-        Path("hosts.toml").write_text(ROLES.format(seconds=60) + text)
+        Path("hosts.toml").write_text(ROLES + text)
         yield tmp_path
 
 
@@ -99,16 +99,6 @@ def test_each_role_runs_its_program_and_a_replay_does_too(folder: Path) -> None:
     again = orchestrator.launch(replay=run.id)
     assert again.wait(check=True).status == 0
     assert printed(again) == OUTPUT
-
-
-def test_an_endless_evaluator_is_stopped_in_time(folder: Path) -> None:
-    text = Path("hosts.toml").read_text()
-    text = text.replace("--once", "--forever").replace("evaluator_timeout = 60", "evaluator_timeout = 0.2")
-    Path("hosts.toml").write_text(text)
-    events = list(launched(folder).events())
-    notes = [event.text for event in events if isinstance(event, Noted)]
-    assert any(note.startswith("training is done; evaluator/0 has 0.2 s for the last") for note in notes)
-    assert [str(event.by) for event in events if isinstance(event, StopRequested)] == ["completion"]
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ _SURVIVED = {"cut", "cut-all", "cut-before-reply", "agent-dies", "agent-lingers"
 # Faults that do not delay a stop: every host responds, and every task ends when it is killed.
 _PROMPT = {"stop", "kill", "stop-then-kill", "task-fails", "task-fails-early", "task-killed", "start-refused"}
 _PROMPT |= {"stop-in-a-pause"}
+_ABSENT = {"connect-refused", "connect-no-route", "connect-time-out"}
 _KILLED = {f"keeper-killed{when}" for when in ("", "-again", "-in-a-write", "-at-a-stop")}
 
 
@@ -178,6 +179,12 @@ def _succeeded(world: World, ended: RunEnded) -> None:
     left = [task for name, task in found.items() if name.role is Role.EVALUATOR and task.state["exit_signal"]]
     if left and had < world.plan.evaluator_timeout - 1.0:
         world.problem(f"the evaluator was stopped {had:.1f} s after the last trainer")
+    late = world.now - max(exits, default=world.now)
+    if (
+        late > world.plan.evaluator_timeout + world.plan.grace + 10.0
+        and not set(world.history.hits) - _HARMLESS
+    ):
+        world.problem(f"the run went on for {late:.1f} s after its last trainer")
 
 
 def whole(world: World) -> None:
@@ -214,8 +221,10 @@ def whole(world: World) -> None:
             case AttemptFailed(cause=cause) | RunEnded(cause=cause) if "uses task port" in cause:
                 if at - failed_at < DEFAULT.release:
                     world.problem(f"a port in use ended the attempt after {at - failed_at:.1f} s")
+            case RunEnded(outcome=Outcome.FAILED, given_up="") if world.plan.restarts.most:
+                world.problem("no other attempt follows, for no reason")
             case RunEnded(kind=FailureKind.HANG, given_up=given_up) if world.plan.restarts.most:
-                if (given_up in ("", "on_hang ends the run")) is (world.plan.on_hang is OnHang.RESTART):
+                if (given_up == "on_hang ends the run") is (world.plan.on_hang is OnHang.RESTART):
                     world.problem(f"on_hang is {world.plan.on_hang}, but after a hang: {given_up!r}")
             case AttemptFailed(kind=FailureKind.HANG) if world.plan.on_hang is not OnHang.RESTART:
                 world.problem(f"on_hang is {world.plan.on_hang}, but another attempt follows a hang")
@@ -225,6 +234,13 @@ def whole(world: World) -> None:
             failed_at = at
             if str(event.restart) != event.attempt:
                 world.problem(f"restart {event.restart} follows attempt {event.attempt}")
+    if (
+        not starts
+        and world.plan.restarts.most
+        and len(world.plan.spares) >= 1
+        and set(world.history.hits) <= _ABSENT
+    ):
+        world.problem(f"no spare replaced a host that was away at the launch: {[event for _, event in ends]}")
     for key, count in starts.items():
         if count > 1:
             world.problem(f"{key} was started {count} times")

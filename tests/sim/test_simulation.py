@@ -73,6 +73,7 @@ PLAYED = {
     ("task-fails", "port-busy"): 40,
     ("task-fails", "stop-in-a-pause"): 40,
     ("task-fails", "host-returns-late"): 100,
+    ("connect-refused",): 100,
     ("task-hangs",): 40,
     ("reboot",): 40,
 }

@@ -121,18 +121,6 @@ def test_stacks_can_be_requested_from_any_machine(desk: Desk) -> None:
     desk.nothing_is_left(run)
 
 
-def test_hung_tasks_are_restarted_if_allowed(desk: Desk) -> None:
-    desk.timings = {"pauses": [0.05]}
-    desk.script(
-        "t.py", 'import os\nif os.environ["ORCHESTRATE_ATTEMPT"] == "2":\n    raise SystemExit\n' + TRAINER
-    )
-    desk.launch(*FAST, "--max-restarts", "1", "--", "t.py", "stop").ended()
-    (failed,) = desk.named("AttemptFailed")
-    assert (failed["cause_task"], failed["kind"]) == ("worker/1", "hang")
-    assert "is stopped (SIGSTOP)" in failed["cause"]
-    desk.nothing_is_left(desk.run_id())
-
-
 # A failed process kept alive by a thread, and a feeder whose end the main thread does not notice.
 OUTLIVED = """
 import multiprocessing, os, queue, sys, threading, time

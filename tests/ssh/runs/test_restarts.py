@@ -64,26 +64,6 @@ def spares(desk: Desk, *numbers: int, job: str = "") -> None:
     )
 
 
-def test_a_failed_attempt_is_followed_by_one_that_resumes(desk: Desk) -> None:
-    desk.timings = FAST
-    how = "def fail(step):\n if me['index'] == 1 and attempt < 3 and step == 5 * attempt: sys.exit(7)"
-    viewer, run = desk.begin("--max-restarts", "2", "--", trainer(desk), how)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert "attempt 1 failed: worker/1 on" in viewer.stderr
-    assert "restart 2 of 2" in viewer.stderr
-    assert f"run {run} succeeded after" in viewer.stderr
-    assert "in attempt 3" in viewer.stderr
-    assert ended(desk, run)["attempts"] == 3
-    assert [log(desk, run, n, "worker-1").splitlines()[0] for n in (1, 2, 3)] == [
-        "attempt 1 begins at 0",
-        "attempt 2 begins at 5",
-        "attempt 3 begins at 10",
-    ]
-    failed = desk.named("AttemptFailed", run)
-    assert [(one["attempt"], one["cause_task"]) for one in failed] == [(1, "worker/1"), (2, "worker/1")]
-    desk.hosts_are_quiet(run)
-
-
 def test_a_missing_working_folder_is_reported(desk: Desk) -> None:
     desk.timings = FAST
     lose = (
@@ -93,17 +73,6 @@ def test_a_missing_working_folder_is_reported(desk: Desk) -> None:
     viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), how).ended()
     host = desk.cluster.hosts[1].name
     assert f"note: the run's folder is gone from {host}, with all that tasks wrote there" in viewer.stderr
-
-
-def test_a_user_can_stop_during_the_pause(desk: Desk) -> None:
-    desk.timings = LONG_PAUSE
-    viewer, run = desk.begin("--max-restarts", "2", "--", trainer(desk), "def fail(step): sys.exit(7)")
-    viewer.shows("restart 1 of 2 in 10 min")
-    viewer.signal(signal.SIGINT)
-    assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
-    assert not desk.named("AttemptPlanned", run)
-    assert ended(desk, run)["attempts"] == 1
-    desk.hosts_are_quiet(run)
 
 
 def test_a_new_keeper_continues_the_restarts(desk: Desk) -> None:
@@ -350,18 +319,3 @@ def _waits_for(pid: int, lock: Path) -> bool:
     inode = str(lock.stat().st_ino)
     waiters = (line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line)
     return any(words[5] == str(pid) and words[6].endswith(f":{inode}") for words in waiters)
-
-
-def test_a_host_unreachable_at_launch_is_replaced(four: Desk) -> None:
-    four.timings = FAST
-    spares(four, 2, 3)
-    four.kill_sshd(four.cluster.servers[0])
-    four.kill_sshd(four.cluster.servers[2])
-    names = [host.name for host in four.cluster.hosts]
-    viewer = four.launch("--max-restarts", "1", "--", trainer(four), "fail = lambda step: None").ended()
-    run = four.run_id()
-    assert f"{names[0]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
-    assert f"note: {names[2]} cannot replace another host: refused the connection" in viewer.stderr
-    placed = [tuple(pair) for pair in four.named("AttemptPlanned", run)[-1]["tasks"]]
-    assert placed == [("worker/0", names[3]), ("worker/1", names[1])]
-    assert (ended(four, run)["attempts"], ended(four, run)["unproven"]) == (1, [])
