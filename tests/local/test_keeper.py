@@ -18,7 +18,7 @@ from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.names import RunId
 from orchestrator.phases import keeper, launch, prepare, recovery
-from orchestrator.phases.connect import keep, open_sessions
+from orchestrator.phases.connect import open_sessions
 from orchestrator.phases.context import PhaseFailed, Run
 from orchestrator.phases.loop import Loop
 from orchestrator.store import RunFolder
@@ -148,12 +148,3 @@ def test_a_keeper_gives_up_a_run_that_another_keeper_has_taken_over(run: tuple[R
     assert isinstance(events[-1], RunLeft)
     assert "its keeper is eve, elsewhere, as here reports" in events[-1].why
     assert not any(isinstance(event, StopRequested | RunEnded) for event in events)
-
-
-def test_our_own_lingering_agent_is_not_mistaken_for_another_keeper(run: tuple[Run, Heard]) -> None:
-    kept, _ = run
-    with closing(Fleet(Connectors(), lambda _: None)) as left:
-        left.connect(kept.hosts)
-        left.ask(wire.Keep(run=kept.id, who=kept.who))
-        assert keep(kept) == {}
-        assert len(kept.loop._timers) == 1  # the request is repeated

@@ -301,6 +301,8 @@ def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
         stops = {"stop", "kill", "stop-then-kill"} & set(world.history.hits)
         kills = stops and "stop" not in stops  # at most 5 s after the stop
         patience = (min(5.0, world.plan.grace) if kills else world.plan.grace) + 5.0
+    if set(world.history.hits) <= {"stop", "controller-disk-full"}:  # the logs need not arrive
+        patience = max(DEFAULT.catch_up, world.plan.grace) + 10.0
     first = ends[0][0] if ends else None
     if world.history.keepers == 1 and (first is None or first - asked > patience):
         recorded = any(isinstance(one.event, StopRequested) for _, _, one in world.history.events)

@@ -73,6 +73,8 @@ PLAYED = {
     ("task-fails", "port-busy"): 40,
     ("task-fails", "stop-in-a-pause"): 40,
     ("task-fails", "host-returns-late"): 100,
+    ("agent-lingers", "agent-lingers", "task-fails"): 200,
+    ("stop", "controller-disk-full"): 100,
     ("connect-refused",): 100,
     ("task-hangs",): 40,
     ("reboot",): 40,

@@ -89,6 +89,7 @@ def test_the_output_of_a_failing_run() -> None:
         ev.LogLine("ps/10", "cpu", "", 1.0),
         ev.TaskProgressed("worker/0", 5, 0.5, 10.0),
         ev.LogGap("worker/1", ev.GapPlace.NODE, 1024, "No space left on device"),
+        ev.LogGap("worker/0", ev.GapPlace.CONTROLLER, 2048, "not fetched: the rest of its log is on gpu-01"),
         ev.HostLost("cpu", "no heartbeat for 15 s"),
         ev.HostRecovered("cpu", 20.0),
         ev.HangSuspected(ev.HangKind.SILENT, ("worker/0", "worker/1"), 600.0),
@@ -110,6 +111,7 @@ def test_the_output_of_a_failing_run() -> None:
             ("Epoch 1/3", "step \x1b[2J5"),
             "/runs/tidy-otter",
             "look into dmesg on gpu-2",
+            attempts=3,
         ),
     )
     matches_golden("render/failed_run.txt", f"{out}--- stderr\n{err}")

@@ -162,20 +162,6 @@ def test_once_there_is_space_the_rest_is_fetched_and_the_run_ends(desk: Desk, di
     desk.logs_are_identical(run)
 
 
-@pytest.mark.usefixtures("disk")
-def test_a_stop_ends_the_run_whatever_is_pending(desk: Desk) -> None:
-    """Its tasks had finished before, so it has succeeded."""
-    desk.timings = {"catch_up": 0.5}
-    viewer, run = full(desk)
-    stop = desk.start("stop", "--now", run).ended()
-    assert "no answer" not in stop.stderr
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    ended = {event["task"]: event["code"] for event in desk.named("TaskExited", run)}
-    assert ended == {"worker/0": 0, "worker/1": 0}
-    assert [event["outcome"] for event in desk.named("RunEnded", run)] == ["succeeded"]
-    assert "of its log are not here" in stop.stderr
-
-
 def test_a_viewer_reports_a_disk_too_full_for_events(desk: Desk, disk: Path) -> None:
     desk.script("long.py", "import time\nprint('up', flush=True)\ntime.sleep(3600)\n")
     run = desk.detached("--", "long.py")
