@@ -294,8 +294,10 @@ def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
         if isinstance(stamped.event, RunEnded) and at <= asked:
             return
     patience = world.plan.grace + 200.0
-    # The nodes cannot notify a keeper that waits for another one's reply to the longest request of staging.
-    if {"lost-reply", "stopped-elsewhere"} <= set(world.history.hits):
+    # The nodes cannot notify a keeper that waits for another one's reply, for up to the time of the longest
+    # request of staging; and those that have the request may be gone afterwards.
+    hits = set(world.history.hits)
+    if "stopped-elsewhere" in hits and ("lost-reply" in hits or {"late-reply", "gone-for-good"} <= hits):
         patience += 600.0
     if not set(world.history.hits) - _HARMLESS - _PROMPT | {"slow-connect"} & set(world.history.hits):
         stops = {"stop", "kill", "stop-then-kill"} & set(world.history.hits)
