@@ -2,13 +2,12 @@
 
 import argparse
 import time
-from fnmatch import fnmatchcase
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, say, tell, width
 from orchestrator.errors import ExitStatus, OrchestrateError
 from orchestrator.render.errors import block
-from orchestrator.render.tables import STATES, RunRow, is_state, refused, runs_table
+from orchestrator.render.tables import RunRow, refused, runs_table
 from orchestrator.report.compare import differences, facts_of, shown
 from orchestrator.store import find, runs
 from orchestrator.store.standing import standing
@@ -22,11 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = f"only the newest N, or `all` (default: {_NEWEST}; with --json all)"
     parser.add_argument("-n", type=options.lines, default=-1, metavar="N", help=text)
     options.flag(parser, "--all", "all runs, including refused launches")
-    parser.add_argument("--name", metavar="NAME", help="only runs with this name, or a pattern: 'night*'")
-    text = "only runs in this state: %(choices)s"
-    parser.add_argument("--state", action="append", choices=STATES, metavar="STATE", help=text)
-    text = "only runs since a time: 12h, 7d, 2026-11-20"
-    parser.add_argument("--since", type=options.since, metavar="TIME", help=text)
     text = "show what differs between two runs: code, packages, hosts, environment, data, options, outcome"
     parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help=text)
     options.as_json(parser)
@@ -46,9 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
         except OrchestrateError as error:
             damaged.append(error)
             continue
-        if not _matches(row, arguments):
-            continue
-        if refused(row) and not everything and not arguments.state:
+        if refused(row) and not everything:
             folded += 1
         elif most is None or len(rows) < most:
             rows.append(row)
@@ -61,19 +53,10 @@ def main(arguments: argparse.Namespace) -> int:
     if hidden and not arguments.json:
         tell(f"not shown: {', '.join(hidden)}; `orchestrate runs --all` lists all")
     elif not (rows or damaged or hidden or arguments.json):
-        chosen = arguments.name or arguments.state or arguments.since
-        tell("no run matches" if chosen else "no runs yet; orchestrate launch starts one")
+        tell("no runs yet; orchestrate launch starts one")
     for damage in damaged:
         tell(*block(damage.what, damage.why, damage.hint, word="warning"))
     return ExitStatus.OK
-
-
-def _matches(row: RunRow, arguments: argparse.Namespace) -> bool:
-    return (
-        (arguments.name is None or fnmatchcase(row.plan.name, arguments.name))
-        and (not arguments.state or any(is_state(row, state) for state in arguments.state))
-        and (arguments.since is None or row.plan.created >= arguments.since)
-    )
 
 
 def _diff(names: list[str], *, json: bool) -> int:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _OUTCOMES = {"cluster": "not started"}
 _HOSTS = 30  # characters of the hosts
 _NAME = 8  # of the name of a run, at least
-STATES = ("succeeded", "failed", "stopped", "not-started", "running", "unkept")
 # `ann@laptop, pid 4242`: how a keeper identifies itself to the nodes.
 _KEEPER = re.compile(r"(.{1,100})@(.{1,255}), pid (\d{1,10})")
 
@@ -62,12 +61,6 @@ def runs_table(
 def refused(row: RunRow) -> bool:
     """Return True if a launch ended without starting a task."""
     return row.view.ended is not None and not row.view.launched
-
-
-def is_state(row: RunRow, state: str) -> bool:
-    """Return True if a run is in one of STATES."""
-    current = state_of(row.view, kept=row.kept).replace(" ", "-")
-    return current == state or (state == "running" and current not in STATES)
 
 
 def status_table(

@@ -2,9 +2,7 @@
 
 import argparse
 import re
-import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -145,16 +143,6 @@ def _amount(text: str, units: Mapping[str, int], what: str) -> float:
 
 def age(text: str) -> float:
     return _amount(text, _TIMES, "an age, such as 12h or 7d")
-
-
-def since(text: str) -> float:
-    """Read a point in time: an age or a date."""
-    if re.fullmatch(r"[0-9]{1,6}[smhdw]", text):
-        return time.time() - age(text)
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time, such as 12h, 7d, or 2026-11-20") from None
 
 
 def span(text: str) -> float:
