@@ -44,9 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    if arguments.detach and arguments.report is not None:
-        what = "--report is written at the end of the run, but --detach returns earlier"
-        raise UsageError(what, hint="`orchestrate report RUN`, at any time")
     no_terminal = arguments.detach or arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty())
     if arguments.attach is not None and no_terminal and not arguments.dry_run:
         what = "--attach needs a terminal: no --detach, no --json, no pipe"

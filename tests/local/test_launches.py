@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import pytest
 
-from orchestrator.errors import ExitStatus
 from orchestrator.store.key import opened
 from tests.local.here import inventory
 from tests.polling import poll
@@ -98,20 +97,12 @@ def test_the_page_of_a_launch_shows_curves_code_and_log(tmp_path: Path, launch: 
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
     with (tmp_path / "train.py").open("a") as file:
         file.write("print('changed')\n")
-    ended = launch("--report", "page.html", "--", "python3", "train.py")
+    ended = launch("--", "python3", "train.py")
     assert ended.returncode == 0, ended.stderr
+    assert launch("-o", "page.html", verb="report").returncode == 0
     page = (tmp_path / "page.html").read_text()
     for part in ("succeeded after", "<path ", "+print(&#39;changed&#39;)", "&lt;i&gt;done", "git <code>"):
         assert part in page, part
-
-
-def test_an_unwritable_page_is_not_a_usage_error(tmp_path: Path, launch: Launch) -> None:
-    for end, status in (("", ExitStatus.HERE), ("; false", ExitStatus.RUN_FAILED)):
-        (tmp_path / "pages").mkdir()
-        ended = launch("--report", "pages/x.html", "--", "sh", "-c", f"rmdir {tmp_path}/pages{end}")
-        assert ended.returncode == status, ended.stderr
-        assert "error: cannot write the report to pages/x.html" in ended.stderr
-        assert "try: `orchestrate report 2" in ended.stderr
 
 
 def test_pytorch_tasks_use_the_network_interface_of_their_host(tmp_path: Path, launch: Launch) -> None:

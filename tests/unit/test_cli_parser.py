@@ -34,7 +34,6 @@ MISTAKES = (
     "launch 'python train.py'",
     "report -o /no/such/folder/x.html",
     "report -o /",
-    "launch --report /no/such/x.html",
     "export slurm -o /no/such/x.sh",
     "launch CUDA_VISIBLE_DEVICES=0 train.py",
     "launch 'python train.py | tee log'",
@@ -103,7 +102,6 @@ def test_help_is_printed(line: str, words: str, capsys: pytest.CaptureFixture[st
     ("line", "name", "value"),
     [
         ("tail night -n all", "run", "night"),
-        ("launch --report", "report", ""),
         ("tail -n all", "n", None),
         ("tail --task worker/1", "task", [TaskId(Role.WORKER, 1)]),
         ("launch --name größer", "name", "größer"),

@@ -216,7 +216,6 @@ def test_the_page_is_written_to_the_requested_place(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.split() == [str(run.page), "here.html"]
     assert run.page.stat().st_mode & 0o777 == 0o600
     assert main(["report", "-o", "no/such/place.html"]) == ExitStatus.USAGE
-    assert main(["launch", "--detach", "--report", "--", "true"]) == ExitStatus.USAGE
 
 
 PARAMETERS: dict[str, tuple[tuple[str, ...], dict[str, object], dict[str, str]]] = {

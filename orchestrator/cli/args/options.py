@@ -82,8 +82,6 @@ def launching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-hosts", type=whole(1), metavar="N", help=text)
     text = "with --max-restarts: the last N hosts are spares, which only replace lost hosts"
     parser.add_argument("--spares", type=whole(1), metavar="N", help=text)
-    text = "at the end, write the run as an HTML page (default: report.html in the run's folder)"
-    parser.add_argument("--report", nargs="?", const="", type=output, metavar="FILE", help=text)
     task(parser, "show only this task's lines")
     as_json(parser)
 
@@ -101,8 +99,8 @@ def assignment(text: str) -> tuple[str, str]:
 
 
 def output(text: str) -> str:
-    """Read the path of a file to write, in an existing folder: a run ends before some are written."""
-    if text and Path(text).is_dir():  # "" is --report without a file
+    """Read the path of a file to write, in an existing folder."""
+    if Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder; name a file")
     if not Path(text).parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {Path(text).parent}")

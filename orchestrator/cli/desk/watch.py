@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
@@ -24,7 +23,6 @@ from orchestrator.model import Order
 from orchestrator.node.base.fault import reason
 from orchestrator.node.base.paths import free_bytes
 from orchestrator.render import DisplayGoneError, Look, Plain, Renderer, choose, is_full
-from orchestrator.render.errors import report
 from orchestrator.store import RunFolder, RunReader
 from orchestrator.verbs import asking
 from orchestrator.verbs.watch import stream
@@ -76,17 +74,7 @@ def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interru
     terminal = Screen(folder, str(arguments.attach)) if getattr(arguments, "attach", None) else None
     look = Look(shows=lambda task: terminal is None and (not tasks or task in tasks))
     reader, renderer = shown(folder, look, as_json=arguments.json, plain=terminal is not None)
-    status = own(folder, reader, renderer, interrupts, terminal=terminal)
-    if arguments.report is not None:
-        from orchestrator.report.several import write
-
-        try:
-            tell(f"report: {write([folder], Path(arguments.report) if arguments.report else None)}")
-        except UsageError as error:  # its folder was removed, or its disk is full: the run's end counts
-            error.hint = f"`orchestrate report {folder.run} -o FILE`"
-            report(error, sys.stderr)
-            return status or ExitStatus.HERE
-    return status
+    return own(folder, reader, renderer, interrupts, terminal=terminal)
 
 
 def shown(
