@@ -155,7 +155,6 @@ class ExportRequest(Value):
     selection: Selection
     engine: str
     plain: bool = False  # slurm: without orchestrate
-    jobset: bool = False  # kubernetes: restarts all tasks after a failure
 
 
 def make(kind: type[_T], given: Mapping[str, object], **more: object) -> _T:

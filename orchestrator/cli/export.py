@@ -24,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "where to write (default: stdout)"
     parser.add_argument("-o", "--output", type=options.output, metavar="FILE", help=text)
     options.flag(parser, "--plain", "for slurm: use srun and orchestrate_rank.py instead of orchestrate")
-    options.flag(parser, "--jobset", "for kubernetes: a JobSet, which restarts all tasks after a failure")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -21,14 +21,11 @@ Manifest: TypeAlias = dict[str, Any]
 _MOST = 1 << 20  # bytes of a ConfigMap
 _NAME = 30  # characters of a job's name
 _PATIENCE = 900  # seconds that tasks wait for all pods to have an address
-_RESTARTS = 3  # of all tasks together, if the user gave no number
 _SECRETS = "orchestrate-secrets"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
-def manifests(
-    plan: RunPlan, table: Kubernetes, code: Mapping[str, bytes], cwd: str, *, jobset: bool
-) -> list[Manifest]:
+def manifests(plan: RunPlan, table: Kubernetes, code: Mapping[str, bytes], cwd: str) -> list[Manifest]:
     """Return the manifests to apply; `code` maps paths to files, and tasks run in its folder `cwd`."""
     if table.image is None:
         raise UsageError(
@@ -40,7 +37,7 @@ def manifests(
     code = {**code, "orchestrate_rank.py": common.RANK_FILE.read_bytes()}
     keys = _keys(code)
     counts = common.roles(plan)
-    jobs = {role: f"{name}-{role}-0" if jobset else f"{name}-{role}" for role in counts}
+    jobs = {role: f"{name}-{role}" for role in counts}
     hosts = ",".join(f"{jobs[role]}-[0-{count - 1}].{name}" for role, count in counts.items())
     rank = [DEFAULT_PYTHON, "/orchestrate/orchestrate_rank.py", "--hosts", hosts, "--wait", str(_PATIENCE)]
     rank += ["--roles", ",".join(f"{role}={count}" for role, count in counts.items())]
@@ -48,8 +45,6 @@ def manifests(
     specs = {role: _job(role, plan, table, (cwd, *rank), volumes) for role in counts}
     config_map: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", **_named(f"{name}-code", name, table)}
     config_map |= _data(code, keys)
-    if jobset:
-        return [config_map, _jobset(name, plan, table, specs)]
     service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels(name)}
     made = [config_map, {"apiVersion": "v1", "kind": "Service", **_named(name, name, table), "spec": service}]
     for role, spec in specs.items():
@@ -67,11 +62,12 @@ def text(made: Sequence[Manifest], plan: RunPlan, remarks: Iterable[str]) -> str
     if plan.secrets:
         literals = " ".join(f'--from-literal={secret}="${secret}"' for secret in plan.secrets)
         lines.append(f"first: kubectl create secret generic {_SECRETS} {literals}")
-    if len(made) > 2:
-        lines.append("a task that fails ends its own Job alone; --jobset starts all of them again, together")
-        if len(trainers := _trainers(plan)) < len(common.roles(plan)):
-            done = " and ".join(f"{name}-{role}" for role in trainers)
-            lines.append(f"when {done} {'is' if len(trainers) == 1 else 'are'} complete, delete the others")
+    lines.append(
+        "a task that fails ends its own Job alone; to start all of them again, delete and apply the file"
+    )
+    if len(trainers := _trainers(plan)) < len(common.roles(plan)):
+        done = " and ".join(f"{name}-{role}" for role in trainers)
+        lines.append(f"when {done} {'is' if len(trainers) == 1 else 'are'} complete, delete the others")
     documents = yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
     return "".join(f"# {line}\n" for line in lines) + "---\n" + documents
 
@@ -195,22 +191,3 @@ def _trainers(plan: RunPlan) -> list[str]:
     """The roles whose success is the run's; the others may serve for ever."""
     tasks = essential([spec.id for spec in plan.tasks], plan.completion)
     return list(dict.fromkeys(task.role.value for task in tasks))
-
-
-def _jobset(name: str, plan: RunPlan, table: Kubernetes, specs: Mapping[str, Manifest]) -> Manifest:
-    """Return a JobSet, which creates the Service and restarts the Jobs of all roles after a failure."""
-    spec: Manifest = {
-        "network": {"enableDNSHostnames": True, "subdomain": name, "publishNotReadyAddresses": True},
-        "failurePolicy": {"maxRestarts": plan.restarts.most or _RESTARTS},
-    }
-    if len(trainers := _trainers(plan)) < len(specs):
-        spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": trainers}
-    spec["replicatedJobs"] = [
-        {"name": role, "replicas": 1, "template": {"spec": job}} for role, job in specs.items()
-    ]
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        **_named(name, name, table),
-        "spec": spec,
-    }

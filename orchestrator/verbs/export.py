@@ -42,7 +42,7 @@ def export(request: ExportRequest, output: Sequence[str]) -> Exported:
         names = [request.selection.hosts or NAME, *output]
         own = [Path(name) for name in names if os.path.exists(name)]  # noqa: PTH110
         code = {name: path.read_bytes() for name, path in files if not any(map(path.samefile, own))}
-        objects = kubernetes.manifests(plan, inventory.kubernetes, code, plan.cwd, jobset=request.jobset)
+        objects = kubernetes.manifests(plan, inventory.kubernetes, code, plan.cwd)
         return Exported(plan, kubernetes.text(objects, plan, remarks))
     if not request.plain:
         return Exported(plan, _batch(plan, request))

@@ -34,13 +34,13 @@ def roles(**other: Any) -> RunPlan:
     return plans.make(*hosts, command=("train.py",), job=Job(max_restarts=2))
 
 
-def made(plan: RunPlan, table: Kubernetes = TABLE, *, jobset: bool = False) -> list[dict[str, Any]]:
-    return kubernetes.manifests(plan, table, CODE, "", jobset=jobset)
+def made(plan: RunPlan, table: Kubernetes = TABLE) -> list[dict[str, Any]]:
+    return kubernetes.manifests(plan, table, CODE, "")
 
 
-def shown(plan: RunPlan, *, jobset: bool = False) -> str:
+def shown(plan: RunPlan) -> str:
     """Return the file without the text of orchestrate_rank.py."""
-    files = made(plan, jobset=jobset)
+    files = made(plan)
     files[0]["data"]["orchestrate_rank.py"] = "...\n"
     return kubernetes.text(files, plan, ["a remark"])
 
@@ -48,15 +48,12 @@ def shown(plan: RunPlan, *, jobset: bool = False) -> str:
 def test_manifests() -> None:
     matches_golden("export/workers.yaml", shown(workers()))
     matches_golden("export/roles.yaml", shown(roles()))
-    matches_golden("export/jobset.yaml", shown(roles(), jobset=True))
 
 
-def test_a_job_set_is_done_when_its_training_tasks_are() -> None:
+def test_jobs_that_serve_for_ever_are_named() -> None:
     rows = [("a", "worker", ()), ("e", "evaluator", ("evaluate.py",)), ("s", "service", ("serve.py",))]
     plan = plans.make(*(host(name, role, command=own) for name, role, own in rows), command=("train.py",))
-    spec = made(plan, jobset=True)[1]["spec"]
-    assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["worker"]}
-    jobs = [job["template"]["spec"]["template"]["spec"]["containers"][0] for job in spec["replicatedJobs"]]
+    jobs = [one["spec"]["template"]["spec"]["containers"][0] for one in made(plan) if one["kind"] == "Job"]
     assert [job["args"][-1] for job in jobs] == ["train.py", "evaluate.py", "serve.py"]
     assert "# when train-worker is complete, delete the others\n" in shown(plan)
 
@@ -77,16 +74,12 @@ def test_batch_files() -> None:
 def test_exported_manifests_are_valid(plan: RunPlan, table: Kubernetes) -> None:
     for manifest in yaml.safe_load_all(kubernetes.text(made(plan, table), plan, [])):
         kubernetes_validate.validate(manifest, "1.30", strict=True)
-    # kubernetes-validate has no schema for jobset.x-k8s.io/v1alpha2, but has one for its jobs.
-    for job in made(plan, table, jobset=True)[1]["spec"]["replicatedJobs"]:
-        manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, **job["template"]}
-        kubernetes_validate.validate(manifest, "1.30", strict=True)
 
 
 def test_text_survives_yaml_and_keys_are_valid_in_a_config_map() -> None:
     code = {"a/b.py": b"if 1:\n\tpass  \n", "a_b.py": b"# \xc3\xa4: 'x'", ".x": b"", "y": b"\r\n\x85 no"}
     plan = workers()
-    text = kubernetes.text(kubernetes.manifests(plan, TABLE, code, "", jobset=False), plan, [])
+    text = kubernetes.text(kubernetes.manifests(plan, TABLE, code, ""), plan, [])
     config_map, *_, job = yaml.safe_load_all(text)
     items = job["spec"]["template"]["spec"]["volumes"][0]["configMap"]["items"]
     held = {item["path"]: config_map["data"].get(item["key"]) for item in items}
@@ -125,7 +118,7 @@ def test_unsupported_plans_are_refused() -> None:
     with pytest.raises(UsageError):
         made(workers(), Kubernetes())
     with pytest.raises(UsageError, match="1 MiB"):
-        kubernetes.manifests(workers(), TABLE, {"big": b"x" * (1 << 20)}, "", jobset=False)
+        kubernetes.manifests(workers(), TABLE, {"big": b"x" * (1 << 20)}, "")
     with pytest.raises(UsageError):
         slurm.batch(roles(), "/", [])
 

@@ -234,7 +234,7 @@ def test_a_manifest_passes_on_words_and_files(argv: list[str]) -> None:
         host("a"), host("b"), command=("python3", *argv), job=Job(env={"VALUE": argv[0] or "x"})
     )
     code = {"t.py": "\n".join(argv).encode()}
-    made = kubernetes.manifests(plan, Kubernetes("image"), code, "", jobset=False)
+    made = kubernetes.manifests(plan, Kubernetes("image"), code, "")
     config_map, *_, last = yaml.safe_load_all(kubernetes.text(made, plan, []))
     assert config_map["data"]["t.py"] == "\n".join(argv)
     container = last["spec"]["template"]["spec"]["containers"][0]
