@@ -79,7 +79,8 @@ class Follower:
         self.diverged: dict[TaskId, str] = {}  # each task's last loss, if that is not a finite number
         self.peers: dict[str, wire.Peers] = {}  # the progress of each with the others, reported by its node
         self.trains: dict[TaskId, float] = {}  # when each first showed a loss
-        self._missing: dict[TaskId, int] = {}  # bytes that were reported as missing
+        self._missing: dict[TaskId, int] = {}  # bytes
+        self._reported_missing: dict[TaskId, int] = {}  # of these, already reported
         self._holes: Counter[str] = Counter()  # by host
         # When a main thread was reported as ended by an exception.
         self.held: dict[TaskId, float] = {
@@ -326,12 +327,14 @@ class Follower:
 
     def _state(self, task: TaskId, session: Session, state: wire.TaskRecord) -> None:
         self.peers[str(task)] = state.peers
-        missing, shown = state.missing, self._missing.get(task, 0)
+        missing, shown = state.missing, self._reported_missing.get(task, 0)
         # A gap grows while there is no room: it is reported at its beginning, and as a whole at the end.
         if missing > shown and (not shown or state.state.final):
-            self._missing[task] = missing
+            self._reported_missing[task] = missing
             self._emit(LogGap(str(task), GapPlace.NODE, missing - shown, state.gaps[-1].why))
-        if missing:  # it prints, but its node has no room for it
+        if missing != self._missing.get(task, 0):
+            self._missing[task] = missing
+            # It prints, but its node has no room for it.
             hang.record_activity(self.lives, task, self._run.clock.now())
         if not state.state.final:
             return
