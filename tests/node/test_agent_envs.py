@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,8 @@ def behind_a_proxy(tmp_path: Path) -> Path:
     """A uv that needs the machine's certificates, as behind a proxy that signs for all sites."""
     path = tmp_path / "behind a proxy"
     failure = "echo 'invalid peer certificate: UnknownIssuer' >&2; exit 2"
-    path.write_text(f'#!/bin/sh\n[ "$UV_SYSTEM_CERTS" ] || {{ {failure}; }}\nexec {uv.binary()} "$@"\n')
+    real = shlex.quote(str(uv.binary()))
+    path.write_text(f'#!/bin/sh\n[ "$UV_SYSTEM_CERTS" ] || {{ {failure}; }}\nexec {real} "$@"\n')
     path.chmod(0o755)
     return path
 
