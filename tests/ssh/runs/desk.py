@@ -323,6 +323,16 @@ class Desk:
     def agents(self) -> list[int]:
         return [pid for number in range(len(self.cluster.servers)) for pid in self.agents_of(number)]
 
+    def served(self) -> list[int]:
+        """Return sshd sessions and agents of all connections, or nothing until every host has one."""
+        found: list[int] = []
+        for number in range(len(self.cluster.servers)):
+            agents = self.agents_of(number)
+            if not agents:
+                return []
+            found += [*agents, *self.sessions_of(number)]
+        return found
+
     def machinery(self, run: str) -> list[int]:
         """Return our own processes on the nodes that have a file of the run open: guards and supervisors.
 

@@ -1,6 +1,7 @@
 """Killed agents, hanging hosts, and lost hosts."""
 
 import os
+import random
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -71,3 +72,36 @@ def test_with_all_hosts_lost_a_stop_ends_in_time_and_reports_what_is_unknown(des
         desk.start_sshd(server)
     desk.start("stop", run).ended()
     desk.nothing_is_left(run)
+
+
+# --- no byte is lost ---
+
+LOUD = r"""
+import os, sys, time
+out = sys.stdout.buffer
+line = bytes(range(33, 120)) + b"\n"
+n = 0
+while n < 10_000 or not os.path.exists(sys.argv[1]):
+    n += 1
+    out.write(b"%d " % n + line * 3 + b"half\r\xff\x00")
+    if n % 500 == 0:
+        time.sleep(0.05)
+"""
+
+
+def test_no_output_is_lost_however_often_connections_are_cut(desk: Desk) -> None:
+    dice = random.Random(20261121)
+    run = desk.detached("--", desk.script("t.py", LOUD), str(desk.folder / "enough"))
+    until("both run", lambda: len(desk.named("TaskStarted", run)) == 2)
+    for cut in range(8):
+        victims = until("both are followed", lambda: len(found := desk.served()) >= 4 and found)
+        with suppress(ProcessLookupError):
+            os.kill(dice.choice(victims), signal.SIGKILL)
+        if cut == 3:
+            os.kill(desk.keeper(run), signal.SIGKILL)
+            desk.start("tail", run, "-n", "0")
+    (desk.folder / "enough").touch()
+    until("the run has ended", lambda: desk.named("RunEnded", run))
+    assert desk.named("RunEnded", run)[0]["outcome"] == "succeeded"
+    desk.logs_are_identical(run)
+    desk.is_traceback_free(run)
