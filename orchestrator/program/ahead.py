@@ -50,7 +50,7 @@ def find(command: Sequence[str], sources: Sequence[SourceFile]) -> EarlyImports:
     name = invocation.program(words) if words else None
     module = invocation.module_name(words) if words else None
     plain = words and (words[0].endswith(".py") or invocation.PYTHON.match(words[0].rpartition("/")[2]))
-    if not plain or not sources or not (name or module):
+    if not plain or invocation.is_wrapped(words) or not sources or not (name or module):
         return EarlyImports(why="the command is not a Python program")
     walk = _Walk(
         {source.path: source for source in sources}, (name or "").removeprefix("./").rpartition("/")[0]

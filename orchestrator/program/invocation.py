@@ -16,7 +16,12 @@ SCRIPTS = (".py", ".R", ".r", *_SHELL)
 # Programs that run the rest of their arguments, as in `conda run -n tf python train.py`.
 _WRAPPERS = re.compile(
     "env|nice|nohup|time|timeout|ionice|stdbuf|numactl|taskset|chrt|setsid|nsys|ncu|py-spy"
-    "|deepspeed|horovodrun|mpirun|mpiexec|srun"
+    "|deepspeed|horovodrun|mpirun|mpiexec|srun|ipython3?|kernprof|memray|scalene|viztracer|strace|unbuffer"
+    "|xvfb-run|dotenv|apptainer|singularity"
+)
+# Modules that do the same, as in `python -m cProfile -o out.prof train.py`.
+_TOOLS = frozenset(
+    ["cProfile", "profile", "coverage", "trace", "pdb", "debugpy", "scalene", "viztracer", "kernprof"]
 )
 _RUNNERS = re.compile("conda|mamba|micromamba|poetry|uv|pipenv|pdm|pixi|hatch|rye|coverage|fabric|lightning")
 _CALLED = re.compile(r"[\w./-]+\.(?:sh|bash)\b")
@@ -186,16 +191,21 @@ def _started_text(command: tuple[str, ...], read: Read) -> str:
 
 def is_wrapped(command: tuple[str, ...]) -> bool:
     name = PurePosixPath(command[0]).name if command else ""
-    return bool(_WRAPPERS.fullmatch(name) or (_RUNNERS.fullmatch(name) and command[1:2] == ("run",)))
+    return bool(
+        _WRAPPERS.fullmatch(name)
+        or (_RUNNERS.fullmatch(name) and command[1:2] == ("run",))
+        or (PYTHON.match(name) and command[1:2] == ("-m",) and not _TOOLS.isdisjoint(command[2:3]))
+    )
 
 
 def unwrapped(command: tuple[str, ...]) -> tuple[str, ...]:
     """Strip wrappers up to an interpreter or script: `nice -n 5 python train.py`."""
     if not is_wrapped(command):
         return command
-    for place, word in enumerate(command):
+    first = 3 if command[1:2] == ("-m",) else 0
+    for place, word in enumerate(command[first:], first):
         name = PurePosixPath(word).name
-        if word == "-m" and command[1] == "run":
+        if word == "-m" and (first or command[1] == "run"):
             return ("python", *command[place:])
         if PYTHON.match(name) or name in SHELLS or name.endswith((".py", ".R", ".sh")):
             return command[place:]

@@ -84,7 +84,14 @@ def test_local_modules_run_where_the_program_imports_them() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [("bash", "run.sh"), ("torchrun", "train.py"), ("nice", "python", "train.py"), ("train.R",), ()],
+    [
+        ("bash", "run.sh"),
+        ("torchrun", "train.py"),
+        ("nice", "python", "train.py"),
+        ("python", "-m", "cProfile", "train.py"),
+        ("train.R",),
+        (),
+    ],
 )
 def test_only_python_is_started_ahead(command: tuple[str, ...]) -> None:
     made = found(*command, train="import tensorflow", run="import tensorflow")

@@ -395,6 +395,7 @@ GOOD = [
     "declared.py",
     f"bash -c 'python train.py {'--x ' * 2000}'",
     "conda run -n tf python train.py",
+    "python -m cProfile train.py",
 ]
 
 
@@ -428,6 +429,9 @@ def test_the_program_may_be_created_by_the_setup(project: Path) -> None:
         "env A=1 ./start.sh",
         "python -mtrain",
         "uv run --frozen -m train",
+        "python -m cProfile -o out.prof train.py --x",
+        "python3 -m coverage run -m train",
+        "ipython train.py",
         "poetry run fit",
         "poetry run python train.py fit",
         "bash -c 'uv run train.py'",
