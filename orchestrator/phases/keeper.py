@@ -41,6 +41,7 @@ from orchestrator.phases.attempt import Attempt, Finished
 from orchestrator.phases.context import PhaseFailed, Run, log, unforeseen
 from orchestrator.phases.follow import collect
 from orchestrator.phases.loop import ViewerRequest, Watched
+from orchestrator.plainfile import tail_of
 from orchestrator.planning.takeover import FIRST
 from orchestrator.ranges import fold, grouped
 from orchestrator.run import hang, restarts
@@ -458,12 +459,13 @@ def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, 
     for exited in finished.exits:
         if exited.code != 0 or exited.stopped:
             continue
-        statement = _statement(folder, exited.task, attempt)
-        if statement.report is not None:
-            brief = statement.report.brief
-            words.append((f"exited with 0, but a Python that it ran ended with {brief}", exited))
-        elif statement.loose.startswith("its process "):  # threads may well fail at the end
-            words.append((f"exited with 0, but {statement.loose}", exited))
+        report = last_error(last_bytes(folder.report(attempt, exited.task)))
+        if report is not None:
+            words.append((f"exited with 0, but a Python that it ran ended with {report.brief}", exited))
+        elif b"Process " in tail_of(folder.log(attempt, exited.task), _TAIL_BYTES)[0]:
+            loose = _statement(folder, exited.task, attempt).loose
+            if loose.startswith("its process "):  # threads may well fail at the end
+                words.append((f"exited with 0, but {loose}", exited))
         if exited.oom_kills:
             words.append(("exited with 0, but the kernel killed one of its processes: no memory", exited))
         if exited.note:

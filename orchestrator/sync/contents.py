@@ -149,7 +149,8 @@ class CodeSource(Value):
 
         with ThreadPoolExecutor(_HASHERS) as pool:
             # A task of the pool costs more than a small file; large files are often neighbors in the listing.
-            parts = pool.map(read, (listing.paths[start::_PARTS] for start in range(_PARTS)))
+            count = min(_PARTS, len(listing.paths))
+            parts = pool.map(read, (listing.paths[start::count] for start in range(count)))
             for path, row, content in itertools.chain.from_iterable(parts):
                 if row is not None:
                     rows.append(row)
