@@ -101,8 +101,8 @@ def workdir(value: Any) -> str:
     given = text(value)
     if re.search(r"\$\{?[A-Za-z_]", given):  # a folder may well be called $(here)
         raise Wrong(f"contains $, but no shell expands it: {show(given)}; write its value")
-    if ":" in given:  # it separates the folders in PATH and PYTHONPATH
-        raise Wrong(f"must not contain a colon: {show(given)}")
+    if ":" in given:
+        raise Wrong(f"must not contain a colon, which separates folders in PYTHONPATH: {show(given)}")
     plain = normal(given)
     if not given.startswith(("/", "~")) or ".." in plain.split("/"):
         raise Wrong(f"must be a full path or start with ~/, without .., not {show(given)}")

@@ -46,16 +46,16 @@ def lose(run: Run, name: str, why: str, *, pause: float = 0.0) -> None:
 class _Retry:
     """Attempts to open another session with a lost host, each in a thread, until it is back."""
 
-    def __init__(self, run: Run, host: Host, *, instead: bool = False) -> None:
+    def __init__(self, run: Run, host: Host, *, is_spare: bool = False) -> None:
         self._run = run
         self._host = host
-        self._instead = instead  # a spare, tried only while another host is lost
+        self._is_spare = is_spare  # tried only while another host is lost
         self._pauses = chain(_BACKOFF[1:], repeat(_BACKOFF[-1]))
         self._shown = ""  # the problem that users have seen
 
     def begin(self) -> None:
         run, name = self._run, self._host.name
-        if self._instead and not run.lost:
+        if self._is_spare and not run.lost:
             run.since_lost.pop(name, None)
         if name not in run.since_lost:
             return
@@ -122,7 +122,7 @@ def replaceable(run: Run) -> bool:
     for host in candidates:
         if host.name not in {*run.fleet.sessions, *run.since_lost}:
             run.since_lost[host.name] = run.clock.now()
-            run.loop.after(0.0, _Retry(run, host, instead=True).begin)
+            run.loop.after(0.0, _Retry(run, host, is_spare=True).begin)
     connected = [host for host in candidates if host.name in run.fleet.sessions]
     with contextlib.suppress(restarts.TooFewHostsError):
         restarts.replace_lost(run.plan, run.lost, connected, run.plan.attempt)

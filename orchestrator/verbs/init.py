@@ -96,7 +96,7 @@ _HEAD = """\
 [defaults]
 """
 _ENV = """
-# They have no common Python with TensorFlow of their own; `orchestrate setup` creates this environment.
+# The hosts have no common Python with TensorFlow of their own; `orchestrate setup` creates this one.
 [env]
 # packages = ["torch", "numpy"]   # for PyTorch; the default is TensorFlow and what its tutorials need
 """

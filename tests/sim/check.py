@@ -44,8 +44,8 @@ _HARMLESS = {"split-frames", "clock-offset", "task-bursts", "task-ignores-term",
 # Faults that a run survives: broken connections to hosts that are reachable again at once.
 _SURVIVED = {"cut", "cut-all", "cut-before-reply", "agent-dies", "agent-lingers"}
 # Faults that do not delay a stop: every host responds, and every task ends when it is killed.
-_PROMPT = {"stop", "kill", "stop-then-kill", "task-fails", "task-fails-early", "task-killed", "start-refused"}
-_PROMPT |= {"stop-in-a-pause"}
+_PROMPT = {"stop", "kill", "stop-then-kill", "stop-in-a-pause"}
+_PROMPT |= {"task-fails", "task-fails-early", "task-killed", "start-refused"}
 _ABSENT = {"connect-refused", "connect-no-route", "connect-time-out"}
 _KILLED = {f"keeper-killed{when}" for when in ("", "-again", "-in-a-write", "-at-a-stop")}
 
@@ -299,11 +299,11 @@ def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
     hits = set(world.history.hits)
     if "stopped-elsewhere" in hits and ("lost-reply" in hits or {"late-reply", "gone-for-good"} <= hits):
         patience += 600.0
-    if not set(world.history.hits) - _HARMLESS - _PROMPT | {"slow-connect"} & set(world.history.hits):
-        stops = {"stop", "kill", "stop-then-kill"} & set(world.history.hits)
+    if not hits - _HARMLESS - _PROMPT | {"slow-connect"} & hits:
+        stops = {"stop", "kill", "stop-then-kill"} & hits
         kills = stops and "stop" not in stops  # at most 5 s after the stop
         patience = (min(5.0, world.plan.grace) if kills else world.plan.grace) + 5.0
-    if set(world.history.hits) <= {"stop", "controller-disk-full"}:  # the logs need not arrive
+    if hits <= {"stop", "controller-disk-full"}:  # the logs need not arrive
         patience = max(DEFAULT.catch_up, world.plan.grace) + 10.0
     first = ends[0][0] if ends else None
     if world.history.keepers == 1 and (first is None or first - asked > patience):
@@ -316,7 +316,7 @@ def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
     recorded_at += [at for _, at, one in world.history.events if isinstance(one.event, RunAdopted)] * len(
         recorded_at
     )
-    quiet = not set(world.history.hits) - _HARMLESS - _PROMPT - _KILLED
+    quiet = not hits - _HARMLESS - _PROMPT - _KILLED
     if quiet and recorded_at and first is not None and first - max(recorded_at) > world.plan.grace + 5.0:
         world.problem(f"a stop was recorded at {recorded_at[0]:.1f}, but the run ended at {first:.1f}")
     late = (task for task in _tasks(world) if task.began > asked + 90.0)

@@ -48,7 +48,9 @@ def run(what: str, argv: list[str], env: dict[str, str]) -> Said:
     try:
         done = listen([os.fsencode(word) for word in argv], made, _SECONDS, "/")
     except OSError as error:
-        hint = "set `workdir` to a folder on a disk that is not mounted with `noexec`"
+        hint = "run `orchestrate setup` again"
+        if isinstance(error, PermissionError):
+            hint = "set `workdir` to a folder on a disk that is not mounted with `noexec`"
         raise NodeError("env", "cannot run %s" % argv[0], reason(error), hint) from error
     if done.status < 0:
         raise NodeError(

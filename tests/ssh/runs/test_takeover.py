@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,30 @@ def test_with_the_key_a_run_can_be_restarted_from_elsewhere(desk: Desk) -> None:
         assert not json.loads((desk.run_folder(run) / "plan.json").read_text())["untrusted"]
         desk.logs_are_identical(run)
     assert not canary.exists()
+
+
+def test_without_the_key_a_run_is_followed_but_not_restarted(desk: Desk) -> None:
+    run = sealed_run(desk)
+    key = desk.config / "orchestrate" / "key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    kept = [path for host in desk.cluster.hosts for path in Path(host.state or "").parent.rglob("*")]
+    assert not [path for path in kept if path.is_file() and key.read_bytes().strip() in path.read_bytes()]
+    desk.config = desk.folder / "another machine's config"
+    with desk.elsewhere():
+        tail = desk.start("tail", run, "--hosts", str(desk.hosts))
+        taken_over(desk, run)
+        os.kill(desk.task_pids(run, "worker/1")[0], signal.SIGKILL)
+        assert tail.wait() == ExitStatus.RUN_FAILED, tail.stderr
+        assert desk.named("RunEnded", run)[0]["attempts"] == 1
+
+
+def test_without_the_key_a_run_can_be_stopped(desk: Desk) -> None:
+    run = sealed_run(desk)
+    desk.config = desk.folder / "another machine's config"
+    with desk.elsewhere():
+        status, text = verb(desk, "stop", run)
+        assert status == ExitStatus.OK, text
+    desk.nothing_is_left(run)
 
 
 def test_runs_invented_by_a_node_do_not_hide_the_real_one(desk: Desk) -> None:
