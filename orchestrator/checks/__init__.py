@@ -1,11 +1,11 @@
 """Checks of preflight: facts in, `CheckReported` out. Pure.
 
-A check is a row of the table: its name, a program that every host runs for it, the judgment, and a fix.
+A check is a row of the table: its name, the judgment, and a fix.
 `host.py` has those of one machine, `cluster.py` those of all machines and their pairs.
 """
 
 from orchestrator.checks import cluster, host
-from orchestrator.checks.host import MACHINE, described
+from orchestrator.checks.host import described
 from orchestrator.checks.report import MODULES, PACKAGES, Check, Evidence, HostReport, Needs
 from orchestrator.events import CheckReported
 from orchestrator.frameworks import FRAMEWORKS

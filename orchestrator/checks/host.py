@@ -194,10 +194,10 @@ def _r(report: HostReport, needs: Needs) -> Iterator[Judgement]:
 
 
 def _shm(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
-    free = report.facts.answers.get("shm", "").split()[-3:-2]
-    if len(report.facts.gpus) > 1 and free and free[0].isdecimal() and int(free[0]) << 10 < LEAST_SHM:
+    free = report.facts.machine.shm
+    if len(report.facts.gpus) > 1 and free is not None and free < LEAST_SHM:
         why = "NCCL exchanges gradients between the GPUs of a machine through it"
-        yield Judgement(Level.FAIL, f"{size(int(free[0]) << 10)} in /dev/shm", why)
+        yield Judgement(Level.FAIL, f"{size(free)} in /dev/shm", why)
 
 
 def _state(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
@@ -250,8 +250,7 @@ def _port(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
         why = "; ".join(f"{port}: {holder}" for port, holder in holders.items())
         yield Judgement(Level.FAIL, f"{', '.join(map(str, holders))} taken", why)
         return
-    numbers = [int(word) for word in report.facts.answers.get("port", "").split()[:2] if word.isdecimal()]
-    low, high = numbers if len(numbers) == 2 else (32768, 60999)
+    low, high = report.facts.machine.ports or (32768, 60999)
     unsafe = ",".join(str(port) for port in report.ports if low <= port <= high)
     listed = ", ".join(map(str, report.ports))
     if not unsafe:
@@ -271,14 +270,14 @@ def _holder(taken: wire.Busy) -> str:
     return taken.words
 
 
-_LIMITS: Mapping[str, tuple[str, Callable[[int], str], str]] = {  # as in /proc/PID/limits
-    "cpu time": (
+_LIMITS: Mapping[str, tuple[str, Callable[[int], str], str]] = {  # see setrlimit(2)
+    "RLIMIT_CPU": (
         "{} of processor time", duration, "the kernel kills a process that has used it up (`ulimit -t`)"
     ),
-    "file size": (
+    "RLIMIT_FSIZE": (
         "files of at most {}", size, "a larger checkpoint, package, or log cannot be written (`ulimit -f`)"
     ),
-    "address space": (
+    "RLIMIT_AS": (
         "{} of address space", size, "frameworks reserve more of it than they use as memory (`ulimit -v`)"
     ),
 }  # fmt: skip
@@ -286,18 +285,14 @@ _LIMITS: Mapping[str, tuple[str, Callable[[int], str], str]] = {  # as in /proc/
 
 def _limits(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     """Check hard limits of the login that end a task, perhaps only after hours."""
-    answer = report.facts.answers.get("limits", "")
-    for name, number in re.findall(r"(?m)^Max (\w+ \w+) +\w+ +([1-9]\d{0,17}) ", answer):
-        if name in _LIMITS:
-            text, unit, why = _LIMITS[name]
-            yield Judgement(Level.WARN, text.format(unit(int(number))), why)
+    for name, (text, unit, why) in _LIMITS.items():
+        limit = report.facts.machine.limits.get(name)
+        if limit:
+            yield Judgement(Level.WARN, text.format(unit(limit)), why)
 
 
 def _linger(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
-    answers = report.facts.answers.get("linger", "").split("\n")
-    consequences = [
-        why for why, answer in zip(_LEFT_BEHIND.values(), answers, strict=False) if answer == "b true"
-    ]
+    consequences = [why for name, why in _LEFT_BEHIND.items() if name in report.facts.machine.logout]
     if consequences:
         hint = f"`loginctl enable-linger {shlex.quote(report.hello.user)}` there"
         yield Judgement(Level.WARN, "off", "; ".join(consequences), hint)
@@ -328,30 +323,17 @@ def _gpu(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         yield Judgement(Level.FAIL, f"{framework.title} sees {visible} of {per_task}", why, hint)
 
 
-_MACHINE = """
-exec 2>/dev/null
-echo cpus $(nproc)
-echo memory $(sed -n 's/^MemTotal: *\\([0-9]*\\) kB$/\\1/p' /proc/meminfo)
-echo kernel $(uname -sr)
-echo processor $(grep -m1 '^model name' /proc/cpuinfo | cut -d: -f2-)
-echo driver $(cat /sys/module/nvidia/version)
-"""
-MACHINE = ("sh", "-c", _MACHINE)
-
-
 def described(report: HostReport) -> HostDescribed:
-    """Return the description of a host from its output for MACHINE, and its packages."""
-    answer, versions = report.facts.answers.get("machine", ""), report.facts.packages
-    texts = dict(re.findall(r"(?m)^(kernel|processor|driver) (.+)$", answer))
-    numbers = {name: int(text) for name, text in re.findall(r"(?m)^(cpus|memory) ([0-9]{1,12})$", answer)}
+    """Return the description of a host: the machine, and its packages."""
+    machine, versions = report.facts.machine, report.facts.packages
     packages = {"python": report.facts.python.version, **{name: versions.get(name) for name in PACKAGES}}
     return HostDescribed(
         report.name,
-        texts.get("processor", ""),
-        numbers.get("cpus", 0),
-        numbers.get("memory", 0) << 10,
-        texts.get("kernel", ""),
-        texts.get("driver", ""),
+        machine.processor,
+        machine.cpus,
+        machine.memory,
+        machine.kernel,
+        machine.driver,
         tuple(gpu.name for gpu in report.facts.gpus),
         {name: version for name, version in packages.items() if version},
     )
@@ -366,13 +348,6 @@ _LEFT_BEHIND = {  # settings of systemd, and their consequences
         "a lost connection breaks data loaders"
     ),
 }
-_LINGERS = f"""  # root is excluded by default
-[ "$(id -u)" = 0 ] || [ ! -d /run/systemd/system ] || [ -e "/var/lib/systemd/linger/$(id -un)" ] ||
-for setting in {" ".join(_LEFT_BEHIND)}; do
-    echo $(busctl get-property org.freedesktop.login1 /org/freedesktop/login1 \\
-        org.freedesktop.login1.Manager $setting)
-done
-"""
 
 CHECKS = (
     Check("login", each(_login)),
@@ -386,7 +361,6 @@ CHECKS = (
     Check(
         "shm",
         each(_shm),
-        ask=("df", "-Pk", "/dev/shm"),  # noqa: S108 - a question about it
         fix="`docker run --shm-size=1g`, or `mount -o remount,size=1g /dev/shm` as root",
     ),
     Check("state", each(_state), fix=set_key("state", "a folder of your own on a local disk")),
@@ -396,16 +370,14 @@ CHECKS = (
     Check(
         "port",
         each(_port),
-        ask=("cat", "/proc/sys/net/ipv4/ip_local_port_range"),
         fix="set another `task_port` in hosts.toml, or end that process (a run: `orchestrate stop RUN`)",
     ),
     Check(
         "limits",
         each(_limits),
-        ask=("cat", "/proc/self/limits"),
         fix="have root raise it for your user in /etc/security/limits.conf there",
     ),
-    Check("linger", each(_linger), ask=("sh", "-c", _LINGERS)),
+    Check("linger", each(_linger)),
     Check("gpu", each(_gpu)),
     Check("health", health),
 )

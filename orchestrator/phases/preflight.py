@@ -245,7 +245,7 @@ def facts_of(host: Host, plan: RunPlan) -> wire.Facts:
         packages=checks.PACKAGES,
         setup=spec.setup,
         env=alone(plan.recipe.framework, spec.env),
-        programs={**checks.programs(plan.recipe.framework), "machine": checks.MACHINE},
+        programs=checks.programs(plan.recipe.framework),
     )
 
 

@@ -139,7 +139,22 @@ class Interface(Reply):
     ip: Words
 
 
+class Hardware(Reply):
+    """Properties of the machine and of this login; 0 or "" if unknown."""
+
+    cpus: Count
+    memory: Size
+    kernel: Words
+    processor: Words
+    driver: Words  # the version of NVIDIA's kernel module
+    shm: Size | None  # free bytes in /dev/shm
+    ports: tuple[Port, Port] | None  # the first and the last that the kernel assigns to connections
+    limits: dict[Name, Size]  # hard limits of a process, named as in setrlimit(2)
+    logout: tuple[Name, ...]  # settings of systemd that affect a user's processes after a logout
+
+
 class MachineFacts(GpuLook, kw_only=True):
+    machine: Hardware
     python: Python
     setup: Setup | None  # None: there is none, or it did not finish
     packages: dict[Words, Words | None]

@@ -4,6 +4,7 @@ import os
 import pwd
 import shlex
 import shutil
+import subprocess
 import sys
 import venv
 from importlib import metadata
@@ -42,6 +43,22 @@ def test_a_broken_python_is_reported_as_a_fact(lab: Lab) -> None:
         assert words in answer["python"]["error"]
         assert answer["packages"] == {"pip": None}
         assert answer["addresses"]  # everything else is still reported
+
+
+def test_the_machine_is_described_as_by_its_own_programs(lab: Lab) -> None:
+    wrapper = lab.folder / "python"
+    wrapper.write_text(f'#!/bin/sh\nulimit -f 2000000\nexec {shlex.quote(sys.executable)} "$@"\n')
+    wrapper.chmod(0o755)
+    agent = lab.agent(python=str(wrapper))
+    machine = agent.request("facts", python=sys.executable, workdir=str(lab.workdir))["machine"]
+    script = "nproc; uname -sr; sed -n 's/^MemTotal: *//p' /proc/meminfo; df -Pk /dev/shm | sed 1d"
+    cpus, kernel, memory, shm = subprocess.check_output(["sh", "-c", script], text=True).splitlines()
+    assert (machine["cpus"], machine["kernel"]) == (int(cpus), kernel)
+    assert machine["memory"] == int(memory.split()[0]) << 10
+    assert 0 < machine["shm"] <= int(shm.split()[1]) << 10
+    assert machine["ports"] == list(map(int, procs.text("/proc/sys/net/ipv4/ip_local_port_range").split()))
+    assert machine["limits"] == {"RLIMIT_FSIZE": 2000000 * 512}
+    assert machine["processor"] in procs.text("/proc/cpuinfo")
 
 
 def test_pip_is_not_suggested_where_it_is_missing(lab: Lab) -> None:

@@ -51,7 +51,18 @@ def report(name: str = "gpu-01", **changes: Any) -> HostReport:
         },
         "gpus": [],
         "addresses": [{"name": "lo", "ip": "127.0.0.1"}, {"name": "eth0", "ip": f"10.0.0.{number}"}],
-        "answers": {"port": "32768\t60999\n", "linger": "b false"},
+        "answers": {},
+        "machine": {
+            "cpus": 8,
+            "memory": 64 << 30,
+            "kernel": "Linux 6.1",
+            "processor": "EPYC",
+            "driver": "",
+            "shm": 32 << 30,
+            "ports": [32768, 60999],
+            "limits": {},
+            "logout": [],
+        },
     }
     listen: dict[str, Any] = {"listening": [2222], "busy": []}
     made = HostReport(
@@ -106,15 +117,8 @@ GPUS = [{"index": i, "name": "A100", "memory": 80 << 30} for i in range(2)]
 STATE_ERROR = {"kind": "state", "what": "the state folder is on NFS", "why": "no locks", "hint": ""}
 LEASE = {"run": "tidy-otter", "task": "worker/0", "owner": "ann@laptop", "since": 1.0}
 SMALL = 4 * 10**9
-LIMITS = """Limit                     Soft Limit           Hard Limit           Units
-Max cpu time              unlimited            {:<20} seconds
-Max file size             4096                 {:<20} bytes
-Max processes             96365                96365                processes
-Max address space         unlimited            {:<20} bytes
-"""
 NO_HOOK = "CondaError: Run 'conda init' before 'conda activate'"
 DEAD = {"path": None, "version": None, "ok": False, "error": "/x/python: No such file"}
-DF = "Filesystem 1024-blocks Used Available Capacity Mounted\nshm 65536 0 65536 0% /shm"
 DEBIAN = {"version": "4.2.2", "reticulate": "1.28", "jsonlite": "1.8.4", "error": ""}
 WELL = {"name": "tensorflow", "version": "2.21.0", "error": ""}
 ETH = {"name": "eth0", "ip": "10.0.0.1"}
@@ -146,7 +150,7 @@ ALONE: list[dict[str, Any]] = [
     {"facts__packages__tensorflow": "2.21.1"},
     {"facts__python__version": "3.10.4"},
     {"facts__packages__numpy": "1.26.4"},
-    {"facts__gpus": GPUS, "host__devices": ("0", "1"), "facts__answers__shm": DF},
+    {"facts__gpus": GPUS, "host__devices": ("0", "1"), "facts__machine__shm": 64 << 20},
     {"hello__state_error": STATE_ERROR},
     {"facts__disk__workdir__writable": False, "facts__disk__workdir__error": "Read-only file system"},
     {"facts__disk__workdir__free": 4_900_000_000},
@@ -156,11 +160,11 @@ ALONE: list[dict[str, Any]] = [
     {"listen__busy": [{"port": 2222, "holder": "python3 pid 4242 (user bob)"}]},
     {"listen__busy": [{"port": 2222, "holder": LEASE}]},
     {"ports": (40000,)},
-    {"facts__answers__linger": "b true\n"},
-    {"facts__answers__linger": "b false\nb true\n"},
-    {"facts__answers__linger": "b true\nb true\n"},
-    {"facts__answers__limits": LIMITS.format("unlimited", "1048576000", "unlimited")},
-    {"facts__answers__limits": LIMITS.format("3600", "unlimited", "8000000000")},
+    {"facts__machine__logout": ["KillUserProcesses"]},
+    {"facts__machine__logout": ["RemoveIPC"]},
+    {"facts__machine__logout": ["KillUserProcesses", "RemoveIPC"]},
+    {"facts__machine__limits": {"RLIMIT_FSIZE": 1048576000}},
+    {"facts__machine__limits": {"RLIMIT_CPU": 3600, "RLIMIT_AS": 8000000000}},
     {"host__devices": ("0",)},
     {"host__devices": ("0", "3", "GPU-ab"), "facts__gpus": GPUS},
     {"facts__gpus": GPUS, "host__devices": ("0", "1"), "imported": imports(WELL, gpus=0)},
@@ -193,8 +197,7 @@ FINE: list[dict[str, Any]] = [
     {"host__devices": ("0", "1"), "facts__gpus": GPUS},
     {"facts__addresses": [{"name": "", "ip": ip} for ip in ("172.17.0.4", "2a02::1", "fe80::1%e")]},
     {"host__address": "node-1.example.org"},
-    {"facts__answers": {"linger": "", "shm": "df: no such", "port": "?", "limits": "Max cpu time"}},
-    {"facts__answers__limits": LIMITS.format("unlimited", "unlimited", "unlimited")},
+    {"facts__machine__ports": None, "facts__machine__shm": None, "facts__machine__limits": {"other": 1}},
 ]
 
 

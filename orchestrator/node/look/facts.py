@@ -11,7 +11,7 @@ import os
 import tempfile
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
-from ..base import network, procs
+from ..base import machine, network, procs
 from ..base.fault import reason
 from ..base.lenient import listed
 from ..base.paths import absolute, free_bytes
@@ -182,6 +182,7 @@ def have(needs: Json) -> Json:
 def facts(agent: Agent, request: Request) -> Json:
     python, setup, state = request["python"], request.get("setup"), agent.state
     return {
+        "machine": machine.look(),
         **_python(python, setup, list(request.get("packages") or ()), request.get("env") or {}),
         "r": _r(python, setup) if request.get("r") else None,
         "disk": {"state": free_bytes(state) if state else None, "workdir": _workdir(request["workdir"])},

@@ -17,6 +17,7 @@ from typing import Any, Container, Dict, Iterator, List, Tuple
 
 from ..base import lenient, trust
 from ..base.fault import NodeError, unwritable
+from ..base.machine import lingers
 from ..base.paths import absolute, open_root
 from ..base.program import Said, listen
 from . import frames
@@ -211,9 +212,7 @@ def _start(engine: str, spec: Spec, state: "str | None") -> "Dict[str, str]":
         time.sleep(_PAUSE)
     if is_sif(kind):
         _watch(engine, spec["name"])
-    user = lenient.user(os.getuid())
-    lingers = os.path.exists(f"/var/lib/systemd/linger/{user}") or not os.path.isdir("/run/systemd/system")
-    return {"started": "", "ends": "" if kind != "podman" or not os.getuid() or lingers else "yes"}
+    return {"started": "", "ends": "yes" if kind == "podman" and not lingers() else ""}
 
 
 def _mounts(spec: Spec, state: "str | None", uid: int) -> "List[Tuple[str, str]]":
