@@ -6,30 +6,8 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
+from orchestrator import events as ev
 from orchestrator.diagnosis.ends import essential, failed
-from orchestrator.events import (
-    AttemptFailed,
-    AttemptPlanned,
-    FailureKind,
-    GapPlace,
-    HangSuspected,
-    HostConnected,
-    HostLost,
-    HostRecovered,
-    HostReplaced,
-    LogGap,
-    Loss,
-    Outcome,
-    Phase,
-    PhaseStarted,
-    RunAdopted,
-    RunEnded,
-    RunPlanned,
-    StopBy,
-    StopRequested,
-    TaskExited,
-    TaskStarted,
-)
 from orchestrator.model import OnHang, Role, TaskId
 from orchestrator.node.task import state
 from orchestrator.timings import DEFAULT
@@ -67,7 +45,7 @@ def start(world: World, new: Task) -> None:
     """Check a program's start: no task of another attempt may be alive, and none may start twice."""
     placed: set[str] = set()
     for _, _, stamped in world.history.events:
-        if isinstance(stamped.event, RunPlanned | AttemptPlanned):
+        if isinstance(stamped.event, ev.RunPlanned | ev.AttemptPlanned):
             placed = {host for _, host in stamped.event.tasks}
     if world.now < new.node.busy_until:
         world.problem(f"{new.name} starts on {new.node.name}, where its port is in use")
@@ -88,7 +66,7 @@ def back(world: World, node: Node, planned: int, since: float) -> None:
             world.problem(f"{task.name} of attempt {task.attempt} is alive on {node.name}, which is back")
 
 
-def end(world: World, ended: RunEnded) -> None:
+def end(world: World, ended: ev.RunEnded) -> None:
     """Check the run's end: it must be truthful about live tasks and about the cause."""
     since = world.now - (90.0 if {"late-reply", "lost-reply"} & set(world.history.hits) else 30.0)
     for task in _tasks(world):
@@ -99,8 +77,8 @@ def end(world: World, ended: RunEnded) -> None:
         elif task.alive and not _hard(world, task.node.name) and task.node.answers_since(since):
             world.problem(f"{task.name} is alive on {task.node.name}, which responds")
     for name in ended.unproven if not {"late-reply", "lost-reply"} & set(world.history.hits) else ():
-        lost = sum(one.host == name for one in _events(world, HostLost))
-        back = sum(one.host == name for one in _events(world, HostRecovered))
+        lost = sum(one.host == name for one in _events(world, ev.HostLost))
+        back = sum(one.host == name for one in _events(world, ev.HostRecovered))
         seconds = 0.0 if back and back == lost else 60.0
         if world.nodes[name].answers_since(world.now - seconds) and not _hard(world, name):
             world.problem(f"{name} is in `unproven` although it responds")
@@ -108,9 +86,9 @@ def end(world: World, ended: RunEnded) -> None:
     if kept and not world.plan.keep_warm:
         world.problem("standbys remain although the run has no keep_warm")
     history = world.history
-    if ended.kind is FailureKind.BUG or ended.status == 4:
+    if ended.kind is ev.FailureKind.BUG or ended.status == 4:
         world.problem("a bug ended the run")
-    before = [one.event for _, _, one in history.events[:-1] if isinstance(one.event, RunEnded)]
+    before = [one.event for _, _, one in history.events[:-1] if isinstance(one.event, ev.RunEnded)]
     if before and not before[-1].unproven:
         world.problem("the run ended twice")
     if before:  # the same end, reported again for the remaining hosts
@@ -120,29 +98,29 @@ def end(world: World, ended: RunEnded) -> None:
     if ended.attempts > world.plan.restarts.most + 1:
         world.problem(f"{ended.attempts} attempts, more than {world.plan.restarts.most + 1}")
     asked = history.asked
-    if ended.outcome is Outcome.STOPPED and asked is None:
+    if ended.outcome is ev.Outcome.STOPPED and asked is None:
         world.problem("the run was stopped without a request")
-    exits = [one for one in _events(world, TaskExited) if one.attempt == str(ended.attempts)]
+    exits = [one for one in _events(world, ev.TaskExited) if one.attempt == str(ended.attempts)]
     essentials = {
         str(name) for name in essential([task.id for task in world.plan.tasks], world.plan.completion)
     }
     match ended.outcome:
-        case Outcome.SUCCEEDED:
+        case ev.Outcome.SUCCEEDED:
             _succeeded(world, ended)
-        case Outcome.STOPPED:
+        case ev.Outcome.STOPPED:
             # The end of a task decides nothing while others are still being started.
-            follows = any(one.phase is Phase.FOLLOW for one in _events(world, PhaseStarted))
+            follows = any(one.phase is ev.Phase.FOLLOW for one in _events(world, ev.PhaseStarted))
             first = min((one.at for _, _, one in history.events if _is_stop_of_user(one.event)), default=0.0)
             done = {one.task for one in exits if one.code == 0 and not one.stopped and one.ended < first}
             if follows and essentials <= done and not any(one.lost for one in exits):
                 world.problem("the run counts as stopped although all tasks had finished")
-        case Outcome.FAILED | Outcome.CLUSTER:
+        case ev.Outcome.FAILED | ev.Outcome.CLUSTER:
             _after_a_stop(world, exits)
             early = ended.cause.startswith(("connect: ", "stage: "))  # phases that a lost host ends
             survived = set() if early or "slow-connect" in history.hits else _SURVIVED
             if not set(history.hits) - _HARMLESS - survived:
                 world.problem(f"the run failed without a cause: {ended.cause}")
-    if ended.cause_task and ended.kind is not FailureKind.HOST_LOST:  # the task may have outlived its host
+    if ended.cause_task and ended.kind is not ev.FailureKind.HOST_LOST:  # the task may have outlived its host
         known = [task for task in _tasks(world) if task.name == ended.cause_task]
         if known and all(task.state["exit_code"] == 0 and not task.state["gaps"] for task in known):
             world.problem(
@@ -150,19 +128,19 @@ def end(world: World, ended: RunEnded) -> None:
             )
 
 
-def _after_a_stop(world: World, exits: list[TaskExited]) -> None:
+def _after_a_stop(world: World, exits: list[ev.TaskExited]) -> None:
     """Check that a stop request did not make the run fail: tasks may fail because their peers are stopped."""
     stops = [
         stamped.at
         for _, _, stamped in world.history.events
-        if isinstance(stamped.event, StopRequested) and stamped.event.by is StopBy.USER
+        if isinstance(stamped.event, ev.StopRequested) and stamped.event.by is ev.StopBy.USER
     ]
     bad = [one.ended for one in exits if failed(one) and not one.lost]
     if stops and bad and min(bad) > stops[0] and not {"clock-jumps", "slow-host"} & set(world.history.hits):
         world.problem("the run failed because of what followed a stop")
 
 
-def _succeeded(world: World, ended: RunEnded) -> None:
+def _succeeded(world: World, ended: ev.RunEnded) -> None:
     last = str(ended.attempts)
     found = {TaskId.parse(task.name): task for task in _tasks(world) if task.attempt == last}
     if not found:
@@ -173,8 +151,10 @@ def _succeeded(world: World, ended: RunEnded) -> None:
             world.problem(f"the run succeeded, but {name} ended as {found[name].state}")
     needed = {str(name) for name in essential(list(found), world.plan.completion)}
     events = [(at, stamped.event) for _, at, stamped in world.history.events]
-    stops = [at for at, event in events if isinstance(event, StopRequested) and event.by is StopBy.COMPLETION]
-    exits = [at for at, event in events if isinstance(event, TaskExited) and event.task in needed]
+    stops = [
+        at for at, event in events if isinstance(event, ev.StopRequested) and event.by is ev.StopBy.COMPLETION
+    ]
+    exits = [at for at, event in events if isinstance(event, ev.TaskExited) and event.task in needed]
     had = stops[-1] - max(exits) if stops and exits else math.inf
     left = [task for name, task in found.items() if name.role is Role.EVALUATOR and task.state["exit_signal"]]
     if left and had < world.plan.evaluator_timeout - 1.0:
@@ -190,10 +170,10 @@ def _succeeded(world: World, ended: RunEnded) -> None:
 def whole(world: World) -> None:
     """Check the history as a whole."""
     events = [(at, stamped.event) for _, at, stamped in world.history.events]
-    ends = [(at, event) for at, event in events if isinstance(event, RunEnded)]
+    ends = [(at, event) for at, event in events if isinstance(event, ev.RunEnded)]
     unknown: set[tuple[str, str]] = set()  # it is unknown whether they started
     starts: Counter[tuple[str, str]] = Counter()
-    exits: dict[tuple[str, str], list[TaskExited]] = {}
+    exits: dict[tuple[str, str], list[ev.TaskExited]] = {}
     gaps: set[str] = set()
     where: dict[tuple[str, str], str] = {}
     away: dict[str, float] = {}  # since when
@@ -201,36 +181,36 @@ def whole(world: World) -> None:
     waits = min(DEFAULT.host_return, world.plan.restarts.host_timeout)
     for at, event in events:
         match event:
-            case HostLost(host=host):
+            case ev.HostLost(host=host):
                 away.setdefault(host, at)
-            case HostRecovered(host=host) | HostConnected(host=host):  # reconnected by a later keeper
+            case ev.HostRecovered(host=host) | ev.HostConnected(host=host):  # reconnected by a later keeper
                 away.pop(host, None)
-            case HostReplaced(host=host) if at - away.get(host, -math.inf) < waits and starts:
+            case ev.HostReplaced(host=host) if at - away.get(host, -math.inf) < waits and starts:
                 world.problem(f"{host} was replaced after only {at - away[host]:.1f} s")
-            case HangSuspected() if any(where[key] in away for key in starts.keys() - exits.keys()):
+            case ev.HangSuspected() if any(where[key] in away for key in starts.keys() - exits.keys()):
                 world.problem("a hang was reported while a host was lost")
-            case TaskStarted(task=task, attempt=attempt, host=host, pid=pid):
+            case ev.TaskStarted(task=task, attempt=attempt, host=host, pid=pid):
                 starts[attempt, task] += 1
                 where[attempt, task] = host
                 if not pid:
                     unknown.add((attempt, task))
-            case TaskExited(task=task, attempt=attempt):
+            case ev.TaskExited(task=task, attempt=attempt):
                 exits.setdefault((attempt, task), []).append(event)
-            case AttemptFailed(cause=cause) | RunEnded(cause=cause) if "another keeper" in cause:
+            case ev.AttemptFailed(cause=cause) | ev.RunEnded(cause=cause) if "another keeper" in cause:
                 world.problem(f"no other keeper exists: {cause}")
-            case AttemptFailed(cause=cause) | RunEnded(cause=cause) if "uses task port" in cause:
+            case ev.AttemptFailed(cause=cause) | ev.RunEnded(cause=cause) if "uses task port" in cause:
                 if at - failed_at < DEFAULT.release:
                     world.problem(f"a port in use ended the attempt after {at - failed_at:.1f} s")
-            case RunEnded(outcome=Outcome.FAILED, given_up="") if world.plan.restarts.most:
+            case ev.RunEnded(outcome=ev.Outcome.FAILED, given_up="") if world.plan.restarts.most:
                 world.problem("no other attempt follows, for no reason")
-            case RunEnded(kind=FailureKind.HANG, given_up=given_up) if world.plan.restarts.most:
+            case ev.RunEnded(kind=ev.FailureKind.HANG, given_up=given_up) if world.plan.restarts.most:
                 if (given_up == "on_hang ends the run") is (world.plan.on_hang is OnHang.RESTART):
                     world.problem(f"on_hang is {world.plan.on_hang}, but after a hang: {given_up!r}")
-            case AttemptFailed(kind=FailureKind.HANG) if world.plan.on_hang is not OnHang.RESTART:
+            case ev.AttemptFailed(kind=ev.FailureKind.HANG) if world.plan.on_hang is not OnHang.RESTART:
                 world.problem(f"on_hang is {world.plan.on_hang}, but another attempt follows a hang")
-            case LogGap(task=task, where=GapPlace.CONTROLLER | GapPlace.NODE):
+            case ev.LogGap(task=task, where=ev.GapPlace.CONTROLLER | ev.GapPlace.NODE):
                 gaps.add(task)
-        if isinstance(event, AttemptFailed):
+        if isinstance(event, ev.AttemptFailed):
             failed_at = at
             if str(event.restart) != event.attempt:
                 world.problem(f"restart {event.restart} follows attempt {event.attempt}")
@@ -262,7 +242,7 @@ def whole(world: World) -> None:
                 world.problem(f"{key} was reported to end with {one.code}, {one.signal}: {found.state}")
         for one in reported:
             restarted = one.lost in ("", RESTARTED) and found.state["restarted"]
-            if (one.loss is Loss.RESTARTED) is not restarted:
+            if (one.loss is ev.Loss.RESTARTED) is not restarted:
                 world.problem(f"{key} was lost, {one.lost}, but its event says {one.loss!r}")
     for key in exits.keys() - starts.keys():
         if not any(one.lost for one in exits[key]):
@@ -282,16 +262,16 @@ def _bytes(world: World, task: Task, *, complete: bool) -> None:
 
 
 def _is_stop_of_user(event: object) -> bool:
-    return isinstance(event, StopRequested) and event.by is StopBy.USER
+    return isinstance(event, ev.StopRequested) and event.by is ev.StopBy.USER
 
 
-def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
+def _stopped(world: World, ends: list[tuple[float, ev.RunEnded]]) -> None:
     """Check that a user's stop request takes effect soon."""
     asked = world.history.asked
     if asked is None:
         return
     for _, at, stamped in world.history.events:
-        if isinstance(stamped.event, RunEnded) and at <= asked:
+        if isinstance(stamped.event, ev.RunEnded) and at <= asked:
             return
     patience = world.plan.grace + 200.0
     # The nodes cannot notify a keeper that waits for another one's reply, for up to the time of the longest
@@ -307,13 +287,13 @@ def _stopped(world: World, ends: list[tuple[float, RunEnded]]) -> None:
         patience = max(DEFAULT.catch_up, world.plan.grace) + 10.0
     first = ends[0][0] if ends else None
     if world.history.keepers == 1 and (first is None or first - asked > patience):
-        recorded = any(isinstance(one.event, StopRequested) for _, _, one in world.history.events)
+        recorded = any(isinstance(one.event, ev.StopRequested) for _, _, one in world.history.events)
         world.problem(
             f"a stop was requested at {asked:.1f}, but the run ended at {first} (recorded: {recorded})"
         )
     # A stop that one keeper has recorded is carried out by the next one.
     recorded_at = [at for _, at, one in world.history.events if _is_stop_of_user(one.event)][:1]
-    recorded_at += [at for _, at, one in world.history.events if isinstance(one.event, RunAdopted)] * len(
+    recorded_at += [at for _, at, one in world.history.events if isinstance(one.event, ev.RunAdopted)] * len(
         recorded_at
     )
     quiet = not hits - _HARMLESS - _PROMPT - _KILLED

@@ -15,18 +15,8 @@ from unittest import mock
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from orchestrator import events as ev
 from orchestrator import timings
-from orchestrator.events import (
-    AttemptFailed,
-    HostConnected,
-    HostRecovered,
-    RunEnded,
-    RunLeft,
-    Stamped,
-    StopRequested,
-    TaskProgressed,
-    encode,
-)
 from orchestrator.fleet import Fleet
 from orchestrator.model import Admission, EarlyImports, Host, Job, OnHang, Order, Restarts, Role, RunPlan
 from orchestrator.names import RunId
@@ -55,7 +45,7 @@ _CODE = Contents(Manifest([]), [])  # none: the code that is sent is not simulat
 class History(Struct):
     """Record of what happened, for the checker."""
 
-    events: list[tuple[int, float, Stamped]] = field(default_factory=list)  # (keeper, time, event)
+    events: list[tuple[int, float, ev.Stamped]] = field(default_factory=list)  # (keeper, time, event)
     problems: list[str] = field(default_factory=list)
     hits: Counter[str] = field(default_factory=Counter)
     armed: tuple[str, ...] = ()
@@ -66,7 +56,7 @@ class History(Struct):
 
     @property
     def digest(self) -> str:
-        lines = "\n".join(f"{who} {at!r} {encode(one).decode()}" for who, at, one in self.events)
+        lines = "\n".join(f"{who} {at!r} {ev.encode(one).decode()}" for who, at, one in self.events)
         return hashlib.sha256(lines.replace(self.folder, "").encode()).hexdigest()[:16]
 
 
@@ -263,22 +253,22 @@ class World:
 
         self.scheduler.start(process, process.name, life)
 
-    def _record(self, number: int, process: Process, stamped: Stamped) -> None:
+    def _record(self, number: int, process: Process, stamped: ev.Stamped) -> None:
         if not process.alive:
             return
         event = stamped.event
         self.history.events.append((number, self.now, stamped))
-        if isinstance(event, AttemptFailed):
+        if isinstance(event, ev.AttemptFailed):
             for strike in self.on_failure:
                 strike()
             self.on_failure.clear()
-        if isinstance(event, HostConnected | HostRecovered):
+        if isinstance(event, ev.HostConnected | ev.HostRecovered):
             node, planned = self.nodes[event.host], self.folder.read_plan().attempt
             self.after(5.0, lambda: check.back(self, node, planned, self.now - 5.0))
-        if isinstance(event, StopRequested) and self.kill_at_a_stop:
+        if isinstance(event, ev.StopRequested) and self.kill_at_a_stop:
             self.kill_at_a_stop = False
             self.kill("keeper-killed-at-a-stop")
-        if isinstance(event, RunEnded):
+        if isinstance(event, ev.RunEnded):
             check.end(self, event)
 
     def kill(self, name: str) -> None:
@@ -290,7 +280,9 @@ class World:
             self.hit("keeper-killed-in-a-write")
             os.truncate(self.folder.events, size - self.dice.randint(2, 30))  # more than its newline
             kept = [
-                n for n, one in enumerate(self.history.events) if not isinstance(one[2].event, TaskProgressed)
+                n
+                for n, one in enumerate(self.history.events)
+                if not isinstance(one[2].event, ev.TaskProgressed)
             ]
             del self.history.events[kept[-1]]
         self.hit("keeper-killed-again" if self.kill_again and self.history.keepers > 1 else name)
@@ -309,11 +301,11 @@ class World:
     def _exited(self, process: Process) -> None:
         last = self.history.events[-1][2].event
         self._ends(process)
-        if isinstance(last, RunEnded) and not last.unproven:
+        if isinstance(last, ev.RunEnded) and not last.unproven:
             self.over = True
-        elif isinstance(last, RunEnded):  # a user follows the advice once the hosts respond
+        elif isinstance(last, ev.RunEnded):  # a user follows the advice once the hosts respond
             self.after(60.0, lambda: self._again(Order.STOP))
-        elif isinstance(last, RunLeft):
+        elif isinstance(last, ev.RunLeft):
             order = self.dice.choice([None, Order.STOP])
             self.after(30.0, lambda: self._again(order))
         else:
@@ -324,7 +316,7 @@ class World:
         if self.process is not None or self.over:
             return
         last = self.history.events[-1][2].event if self.history.events else None
-        if isinstance(last, RunEnded) and not last.unproven:  # it was killed during its last steps
+        if isinstance(last, ev.RunEnded) and not last.unproven:  # it was killed during its last steps
             self.over = True
             return
         if self.history.keepers >= _MOST:

@@ -17,15 +17,8 @@ from msgspec.structs import fields
 import orchestrator
 from orchestrator import api, checks
 from orchestrator.cli.args import parser
+from orchestrator.config import tables
 from orchestrator.config.load import parse
-from orchestrator.config.tables import (
-    DATA_KEYS,
-    DEFAULTS_KEYS,
-    HOST_KEYS,
-    JOB_KEYS,
-    KUBERNETES_KEYS,
-    ROLE_KEYS,
-)
 from orchestrator.envs import Platform, fitting, resolve
 from orchestrator.errors import ExitStatus
 from orchestrator.events import Event, FailureKind, Stamped, TaskExited, TaskProgressed, TaskStarted, encode
@@ -65,7 +58,7 @@ def first_codes(text: str) -> list[str]:
 
 # --- hosts.toml ---
 
-TABLES = [("Keys of `[[host]]`", HOST_KEYS, Host), ("Keys of `[job]`", JOB_KEYS, Job)]
+TABLES = [("Keys of `[[host]]`", tables.HOST_KEYS, Host), ("Keys of `[job]`", tables.JOB_KEYS, Job)]
 
 
 @pytest.mark.parametrize(("title", "keys", "kind"), TABLES)
@@ -83,12 +76,12 @@ def test_every_key_is_documented_with_its_default(title: str, keys: dict[str, ob
 
 def test_every_other_key_and_role_is_on_the_inventory_page() -> None:
     text = page("inventory")
-    assert list(HOST_KEYS)[3:] == list({**DEFAULTS_KEYS, **ROLE_KEYS})
+    assert list(tables.HOST_KEYS)[3:] == list({**tables.DEFAULTS_KEYS, **tables.ROLE_KEYS})
     assert "Keys from `user` to `container_engine` are also valid under `[defaults]`" in text
     assert "`[role.NAME]`" in text
     assert all(f'`"{role.value}"`' in text for role in Role)
-    assert first_codes(section(text, "Keys of `[data]`")) == list(DATA_KEYS)
-    assert first_codes(section(text, "Keys of `[export.kubernetes]`")) == list(KUBERNETES_KEYS)
+    assert first_codes(section(text, "Keys of `[data]`")) == list(tables.DATA_KEYS)
+    assert first_codes(section(text, "Keys of `[export.kubernetes]`")) == list(tables.KUBERNETES_KEYS)
 
 
 # --- the command line ---

@@ -13,20 +13,11 @@ from typing import Any, TypeAlias, cast
 import pytest
 from msgspec.structs import replace
 
+from orchestrator import events as ev
 from orchestrator import wire
 from orchestrator.clock import SYSTEM
 from orchestrator.connectors import Connectors
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import (
-    Event,
-    HangSuspected,
-    HostLost,
-    Last,
-    Phase,
-    TaskExited,
-    TaskProgressed,
-    TaskReported,
-)
 from orchestrator.fleet import Answers, Fleet, TaskNews
 from orchestrator.fleet.session import Backlog
 from orchestrator.model import LOCAL, Host, TaskId
@@ -53,12 +44,12 @@ SESSION: Any = SimpleNamespace(host=host("a"), clock_offset=0.0, backlog=Backlog
 
 
 @pytest.fixture
-def told() -> list[Event]:
+def told() -> list[ev.Event]:
     return []
 
 
 @pytest.fixture
-def follower(tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch) -> Follower:
+def follower(tmp_path: Path, told: list[ev.Event], monkeypatch: pytest.MonkeyPatch) -> Follower:
     monkeypatch.setattr(recovery, "lose", lambda *_, **__: None)
     fleet = Fleet(cast("Any", None), lambda _: None)
     fleet.sessions["a"] = SESSION
@@ -68,7 +59,7 @@ def follower(tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch)
     return taken_over(run, told)
 
 
-def taken_over(run: Run, told: list[Event]) -> Follower:
+def taken_over(run: Run, told: list[ev.Event]) -> Follower:
     """Follow the task as the next keeper does, from the state on disk."""
     run.points = PointFile(run.folder.points, 1)
     return Follower(run, "1", {TaskId.parse("worker/0"): "a"}, told.append)
@@ -86,8 +77,8 @@ def progress(first: int, behind: int) -> bytes:
     )
 
 
-def steps(told: list[Event]) -> list[int]:
-    return [event.step for event in told if isinstance(event, TaskProgressed)]
+def steps(told: list[ev.Event]) -> list[int]:
+    return [event.step for event in told if isinstance(event, ev.TaskProgressed)]
 
 
 def test_a_new_keeper_neither_duplicates_nor_loses_points(follower: Follower) -> None:
@@ -124,7 +115,9 @@ def test_a_follower_is_closed_whatever_ends_it(follower: Follower, monkeypatch: 
     assert attempt._follower._closed
 
 
-def test_a_flood_of_reports_is_bounded_for_viewers_and_on_disk(follower: Follower, told: list[Event]) -> None:
+def test_a_flood_of_reports_is_bounded_for_viewers_and_on_disk(
+    follower: Follower, told: list[ev.Event]
+) -> None:
     offset = 0
     flood = b"".join(
         b'{"kind":"data","name":"d","step":"%d"}\n{"kind":"result","x":%d}\n' % (n, n) for n in range(5000)
@@ -138,8 +131,8 @@ def test_a_flood_of_reports_is_bounded_for_viewers_and_on_disk(follower: Followe
     assert steps(told)[-1] == 119_999
     assert sorted(steps(told)) == steps(told)
     assert follower._run.folder.points.stat().st_size < 1 << 20
-    assert sum(isinstance(event, TaskReported) for event in told) < 300
-    assert isinstance(told[-1], TaskExited)
+    assert sum(isinstance(event, ev.TaskReported) for event in told) < 300
+    assert isinstance(told[-1], ev.TaskExited)
 
 
 def test_resource_usage_of_tasks_is_sampled(follower: Follower) -> None:
@@ -217,14 +210,14 @@ FRAMES: dict[str, list[Frame]] = {
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_reports_of_a_task_become_events(name: str, follower: Follower, told: list[Event]) -> None:
+def test_reports_of_a_task_become_events(name: str, follower: Follower, told: list[ev.Event]) -> None:
     for kind, payload, header in FRAMES[name]:
         give(follower, kind, payload, **header)
     matches_golden(f"follow/{name}.txt", "".join(f"{event}\n" for event in told))
 
 
-def end(code: int) -> TaskExited:
-    return TaskExited("worker/0", "a", "1", code, None, "", seconds=3.0, ended=1.0, stopped=False)
+def end(code: int) -> ev.TaskExited:
+    return ev.TaskExited("worker/0", "a", "1", code, None, "", seconds=3.0, ended=1.0, stopped=False)
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [], float("nan"), float("inf"), 10**40])
@@ -235,7 +228,7 @@ def test_a_non_numeric_result_is_ignored(value: object) -> None:
 
 def test_an_error_of_worker_entry_is_reported_for_its_host(tmp_path: Path) -> None:
     known = {"message": "no data", "why": "no network", "hint": "do this"}
-    report = TaskReported("worker/0", Last.ERROR, known)
+    report = ev.TaskReported("worker/0", ev.Last.ERROR, known)
     error = _failed(tmp_path / "log", "a", end(1), report, 900.0)
     assert (error.what, error.hint) == ("cannot train: no data", "")
     assert error.why == "no network\nits task advises: do this"
@@ -254,7 +247,7 @@ def test_an_error_of_worker_entry_is_reported_for_its_host(tmp_path: Path) -> No
 )
 def test_the_most_common_host_error_is_the_cause_of_a_failed_phase(errors: str, cause: str) -> None:
     made = [HostError(each[0], f"has error {each[1]}", kind="k") for each in errors.split()]
-    assert failure(Phase.VALIDATE, made).cause == cause
+    assert failure(ev.Phase.VALIDATE, made).cause == cause
 
 
 CHANGED = HostError("a", "presented an unexpected host key", kind=Trouble.HOSTKEY_CHANGED, why="w")
@@ -281,7 +274,7 @@ def test_the_reconnect_thread_survives_everything_and_reports_a_changed_key_once
 ) -> None:
     loop = Loop()
     monkeypatch.setattr(recovery, "_BACKOFF", (0.0,))
-    events: list[Event] = []
+    events: list[ev.Event] = []
     emit = Bus(lambda stamped: events.append(stamped.event)).emit
     here = OSError(errno.EMFILE, "Too many open files")
     fleet = Fleet(Troubled(here, KeyError("a bug"), CHANGED, CHANGED, here), loop.put)
@@ -292,7 +285,7 @@ def test_the_reconnect_thread_survives_everything_and_reports_a_changed_key_once
     assert isinstance(item, Reconnected)
     item.session.close()
     fleet.close()
-    reasons = [event.why for event in events if isinstance(event, HostLost)]
+    reasons = [event.why for event in events if isinstance(event, ev.HostLost)]
     assert reasons[0] == "the connection was closed"
     assert [CHANGED.what in reason for reason in reasons[1:]] == [False, True, False]
 
@@ -311,7 +304,7 @@ def test_a_spare_is_tried_only_while_another_host_is_lost(tmp_path: Path) -> Non
 
 
 def test_time_in_which_the_keeper_did_not_run_is_no_silence_of_the_tasks() -> None:
-    times, events, task = iter((0.0, 1.0, 61.0, 65.0, 70.0, 71.0)), list[Event](), TaskId.parse("worker/0")
+    times, events, task = iter((0.0, 1.0, 61.0, 65.0, 70.0, 71.0)), list[ev.Event](), TaskId.parse("worker/0")
     plan = replace(make(host("a")), hang_timeout=10.0)
     clock = SimpleNamespace(now=lambda: next(times))
     run: Any = SimpleNamespace(
@@ -330,7 +323,7 @@ def test_time_in_which_the_keeper_did_not_run_is_no_silence_of_the_tasks() -> No
     for expected in (0, 0, 0, 0, 1):
         watch.look()
         assert len(events) == expected
-    assert isinstance(events[0], HangSuspected)
+    assert isinstance(events[0], ev.HangSuspected)
 
 
 FREE = wire.Leased(conflicts=())

@@ -17,29 +17,10 @@ from orchestrator import events as ev
 from orchestrator import wire
 from orchestrator.cli.desk.out import bars
 from orchestrator.errors import ClusterError, ExitStatus, HostError, SeveralErrors, UsageError
-from orchestrator.events import (
-    CheckReported,
-    DataPlaced,
-    EnvironmentMade,
-    Level,
-    Outcome,
-    PairReported,
-    Phase,
-    Stamped,
-    Stepped,
-)
 from orchestrator.model import Host, RunPlan
-from orchestrator.render import errors, progress
+from orchestrator.render import errors, progress, tables
 from orchestrator.render.clean import lines
 from orchestrator.render.preflight import preflight_table
-from orchestrator.render.tables import (
-    MachineRow,
-    RunRow,
-    machine_rows,
-    machines_table,
-    runs_table,
-    status_table,
-)
 from orchestrator.run.fitlines import Fit
 from orchestrator.run.view import View, Vital, Vitals, replay
 from orchestrator.store.folder import encode_plan
@@ -51,9 +32,10 @@ from tests.golden import matches_golden
 from tests.unit import plans
 
 
-def checks(host: str, **found: tuple[Level, str]) -> list[CheckReported]:
+def checks(host: str, **found: tuple[ev.Level, str]) -> list[ev.CheckReported]:
     return [
-        CheckReported(host, check, level, text, f"why {check}", "") for check, (level, text) in found.items()
+        ev.CheckReported(host, check, level, text, f"why {check}", "")
+        for check, (level, text) in found.items()
     ]
 
 
@@ -62,7 +44,7 @@ def by_width(shown: Mapping[int | None, list[str]]) -> str:
 
 
 OF_HOSTS = ("has no python3", "could not be resolved", "reports: cannot write", "the login ended")
-OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
+OK, WARN, FAIL = ev.Level.OK, ev.Level.WARN, ev.Level.FAIL
 
 
 def test_preflight_shows_a_table_and_the_problems() -> None:
@@ -76,7 +58,7 @@ def test_preflight_shows_a_table_and_the_problems() -> None:
         ),
         *checks("gpu-05", login=login, python=(FAIL, "does not run")),
     ]
-    pairs = [PairReported("gpu-01", "gpu-01", "10.0.0.1:2222", True, 0.3, None, "")]
+    pairs = [ev.PairReported("gpu-01", "gpu-01", "10.0.0.1:2222", True, 0.3, None, "")]
     shown: dict[int | None, list[str]] = {width: preflight_table(cluster, pairs, width) for width in (80, 30)}
     matches_golden("render/preflight.txt", by_width(shown))
     assert preflight_table([], [], 80) == []
@@ -108,10 +90,10 @@ def view(*events: ev.Event) -> View:
     planned = ev.RunPlanned(
         "tidy-otter", "mnist", "ann", (), (("worker/0", "gpu-01"), ("worker/1", "gpu-02")), (), "/r"
     )
-    return replay([Stamped(100.0 + at, event) for at, event in enumerate((planned, *events))])
+    return replay([ev.Stamped(100.0 + at, event) for at, event in enumerate((planned, *events))])
 
 
-ENDED = ev.RunEnded("tidy-otter", Outcome.FAILED, 1, 52.0, "worker/1 failed", "worker/1", (), "/r")
+ENDED = ev.RunEnded("tidy-otter", ev.Outcome.FAILED, 1, 52.0, "worker/1 failed", "worker/1", (), "/r")
 
 
 # With a long name and cause of failure, a narrow terminal still shows the essentials.
@@ -134,22 +116,24 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.usefixtures("_utc")
 def test_each_run_is_one_line() -> None:
     rows = [
-        RunRow(plan(), view(ENDED), kept=False),
-        RunRow(plan("r2", ("python", "-c", "x" * 60)), view(ev.PhaseStarted(Phase.FOLLOW, 2)), kept=True),
-        RunRow(plan("r3", ()), view(), kept=False),
-        RunRow(plan("r4"), view(), kept=True),
+        tables.RunRow(plan(), view(ENDED), kept=False),
+        tables.RunRow(
+            plan("r2", ("python", "-c", "x" * 60)), view(ev.PhaseStarted(ev.Phase.FOLLOW, 2)), kept=True
+        ),
+        tables.RunRow(plan("r3", ()), view(), kept=False),
+        tables.RunRow(plan("r4"), view(), kept=True),
     ]
-    shown = {width: runs_table(rows, json=False, width=width) for width in (None, 100, 80, 60)}
+    shown = {width: tables.runs_table(rows, json=False, width=width) for width in (None, 100, 80, 60)}
     assert all(width is None or len(line) <= width for width, lines in shown.items() for line in lines)
-    long = RunRow(
+    long = tables.RunRow(
         replace(plan("20261121-010203-abcd"), name="a sweep of the night before"), NIGHT, kept=False
     )
-    text = by_width(shown) + by_width({80: runs_table([long], json=False, width=80)})
+    text = by_width(shown) + by_width({80: tables.runs_table([long], json=False, width=80)})
     matches_golden("render/runs.txt", text)
-    facts = json.loads(runs_table(rows, json=True)[0])
+    facts = json.loads(tables.runs_table(rows, json=True)[0])
     assert (facts["run"], facts["state"], facts["status"]) == ("tidy-otter", "failed", 1)
     assert facts["hosts"] == ["gpu-01", "gpu-02"]
-    assert runs_table([], json=False) == []
+    assert tables.runs_table([], json=False) == []
 
 
 def node(**state: Any) -> dict[tuple[str, str], tuple[str, wire.TaskStatus]]:
@@ -160,17 +144,17 @@ def node(**state: Any) -> dict[tuple[str, str], tuple[str, wire.TaskStatus]]:
 
 def test_status_shows_why_a_run_never_started() -> None:
     error = refused("gpu-02")
-    failed = ev.HostFailed(error.host, Phase.CONNECT, error.kind, error.what, error.why, error.hint)
-    check = CheckReported("gpu-01", "python", FAIL, "does not run", "no such file", "")
+    failed = ev.HostFailed(error.host, ev.Phase.CONNECT, error.kind, error.what, error.why, error.hint)
+    check = ev.CheckReported("gpu-01", "python", FAIL, "does not run", "no such file", "")
     text = ""
     for event, cause in (
         (failed, "connect: gpu-02 refused the login"),
         (check, "preflight: gpu-01 does not run"),
         (ev.Noted("-"), "this machine is full"),
     ):
-        never = view(event, replace(ENDED, outcome=Outcome.CLUSTER, cause=cause, cause_task=""))
+        never = view(event, replace(ENDED, outcome=ev.Outcome.CLUSTER, cause=cause, cause_task=""))
         text += "\n".join(
-            [*status_table(StatusReport(plan(), never, {}, {}, kept=False), json=False), "", ""]
+            [*tables.status_table(StatusReport(plan(), never, {}, {}, kept=False), json=False), "", ""]
         )
     matches_golden("render/status_unstarted.txt", text)
 
@@ -184,7 +168,10 @@ def test_status_shows_what_the_nodes_report() -> None:
     vitals = Vitals(100.0, "1", {"worker/0": Vital(98.0, Fit(3, 8), cpu=1.8, memory=2**30)})
     away = {"gpu-02": "timed out while it was asked for the state of the tasks"}
     report = StatusReport(plan(), view(*started), node(state="running"), away, kept=True, vitals=vitals)
-    shown = {width: status_table(report, json=False, now=101.0, width=width) for width in (None, 100, 80, 60)}
+    shown = {
+        width: tables.status_table(report, json=False, now=101.0, width=width)
+        for width in (None, 100, 80, 60)
+    }
     assert all(width is None or len(line) <= width for width, lines in shown.items() for line in lines[1:])
     matches_golden("render/status.txt", by_width(shown))
 
@@ -192,7 +179,7 @@ def test_status_shows_what_the_nodes_report() -> None:
 def test_status_as_json_is_one_object() -> None:
     states, keeper = node(state="exited", exit_signal=9), "ann@laptop.lan, pid 42"
     report = StatusReport(plan(), view(ENDED), states, {"gpu-02": "x"}, kept=False, keeper=keeper)
-    (line,) = status_table(report, json=True)
+    (line,) = tables.status_table(report, json=True)
     matches_golden("render/status.json", json.dumps(json.loads(line), indent=1) + "\n")
 
 
@@ -221,17 +208,19 @@ def test_a_thousand_hosts_fit_on_the_screen() -> None:
     states = {("1", task): (host, node(state="running")["1", "worker/0"][1]) for task, host in tasks}
     failed = node(state="exited", exit_code=1)["1", "worker/0"][1]
     states["1", "worker/700"] = "gpu-0700", failed
-    lines = status_table(
+    lines = tables.status_table(
         StatusReport(many, View(), states, {}, kept=True), json=False, now=1.0, width=80, height=23
     )
     assert len(lines) <= 23
     assert "exited" in lines[2]
     assert lines[-1].split() == ["and", "985", "more", "tasks:", "985", "running"]
     machines = [
-        MachineRow(host.name, "ann", "r1", [f"worker/{n}"]) if n else MachineRow(host.name, said="free")
+        tables.MachineRow(host.name, "ann", "r1", [f"worker/{n}"])
+        if n
+        else tables.MachineRow(host.name, said="free")
         for n, host in enumerate(hosts)
     ]
-    rows = machines_table(machines, json=False, now=1.0, width=None, height=23)
+    rows = tables.machines_table(machines, json=False, now=1.0, width=None, height=23)
     assert [row.split()[0] for row in rows] == ["host", "gpu-0000", "gpu-[0001-0999]"]
     assert "worker/[1-999]" in rows[2]
     failures = (HostError(host.name, "fails", kind="x", why=f"reason {n}") for n, host in enumerate(hosts))
@@ -251,14 +240,16 @@ class Terminal(io.StringIO):
         return True
 
 
-def each(step: str, done: int = 0, total: int = 0, *, unit: str = "bytes", hosts: int = 3) -> list[Stepped]:
-    return [Stepped(host, step, done, total, unit) for host in HOSTS[:hosts]]
+def each(
+    step: str, done: int = 0, total: int = 0, *, unit: str = "bytes", hosts: int = 3
+) -> list[ev.Stepped]:
+    return [ev.Stepped(host, step, done, total, unit) for host in HOSTS[:hosts]]
 
 
 # The state of each host, and the rows on the screen twelve seconds later.
-SCREENS: list[tuple[list[Stepped], list[str]]] = [
-    ([Stepped("", "resolve packages")], ["this machine: resolve packages 12 s"]),
-    ([Stepped("", "resolve packages"), Stepped("", "")], []),
+SCREENS: list[tuple[list[ev.Stepped], list[str]]] = [
+    ([ev.Stepped("", "resolve packages")], ["this machine: resolve packages 12 s"]),
+    ([ev.Stepped("", "resolve packages"), ev.Stepped("", "")], []),
     (each("unpack", 10**9), ["gpu-[01-03]: unpack 3.0 GB"]),
     (
         [*each("unpack", 10**9), *each("install", 20, 80, unit="packages", hosts=2)],
@@ -275,7 +266,7 @@ SCREENS: list[tuple[list[Stepped], list[str]]] = [
 
 @pytest.mark.parametrize(("steps", "rows"), SCREENS)
 def test_hosts_at_the_same_step_share_a_row(
-    steps: list[Stepped], rows: list[str], monkeypatch: pytest.MonkeyPatch
+    steps: list[ev.Stepped], rows: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, made = [0.0], list[Progress]()
 
@@ -297,11 +288,11 @@ def test_hosts_at_the_same_step_share_a_row(
 
 def test_results_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
     made = [
-        EnvironmentMade(host, "/e", {"python": "3.11.2"}, float(at), reused=False)
+        ev.EnvironmentMade(host, "/e", {"python": "3.11.2"}, float(at), reused=False)
         for at, host in enumerate(HOSTS, 31)
     ]
-    data = [DataPlaced(host, "d", "/d", 10**9, 0, 0, 1.0, reused=True) for host in HOSTS]
-    other = EnvironmentMade("head", "/e", {"python": "3.12.0"}, 9.0, reused=False)
+    data = [ev.DataPlaced(host, "d", "/d", 10**9, 0, 0, 1.0, reused=True) for host in HOSTS]
+    other = ev.EnvironmentMade("head", "/e", {"python": "3.12.0"}, 9.0, reused=False)
     with bars(json=False) as emit:
         for one in made:
             emit(one)
@@ -344,7 +335,7 @@ def test_each_user_of_a_host_is_a_row() -> None:
     gpus = {host: wire.read({"gpus": [], **gpu}, wire.GpuLook, "gpus") for host, (_, gpu) in told.items()}
     silent, ahead = {"gone": "cannot be reached: no route to host"}, dict.fromkeys(told, 30.0)
     machines = Machines(states, gpus, silent, ahead, lambda _: (View(), Vitals()))
-    rows = [row for host in (*told, "gone") for row in machine_rows(host, machines)]
-    lines = machines_table(rows, json=False, now=NOW, width=None)
+    rows = [row for host in (*told, "gone") for row in tables.machine_rows(host, machines)]
+    lines = tables.machines_table(rows, json=False, now=NOW, width=None)
     matches_golden("render/machines.txt", "\n".join(lines) + "\n")
-    assert "\x1b" not in "".join(machines_table(rows, json=True, now=NOW, width=80))
+    assert "\x1b" not in "".join(tables.machines_table(rows, json=True, now=NOW, width=80))
