@@ -171,20 +171,14 @@ def test_file_modes_from_a_host_are_limited_to_permissions_and_the_umask(home: P
     assert stat.S_IMODE((home / "new" / "a").stat().st_mode) == 0o755
 
 
-@pytest.mark.parametrize(
-    ("name", "target", "inside"),
-    [
-        ("l", "x", True),
-        ("d/l", "../x", True),
-        ("d/l", "../../x", False),
-        ("l", "/x", False),
-        ("l", "x/../..", False),
-        ("d/l", "x/../y", False),  # x may be a link
-        ("d/l", "..", True),
-    ],
-)
-def test_only_links_that_cannot_escape_are_accepted(name: str, target: str, inside: bool) -> None:
-    assert stays_inside(name.split("/"), target) is inside
+def test_only_links_that_cannot_escape_are_accepted() -> None:
+    assert stays_inside(["l"], "x")
+    assert stays_inside(["d", "l"], "../x")
+    assert not stays_inside(["d", "l"], "../../x")
+    assert not stays_inside(["l"], "/x")
+    assert not stays_inside(["l"], "x/../..")
+    assert not stays_inside(["d", "l"], "x/../y")  # x may be a link
+    assert stays_inside(["d", "l"], "..")
 
 
 def test_removing_never_follows_a_link(home: Path) -> None:
