@@ -8,14 +8,13 @@
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tests.chaos.controller import Controller
 from tests.chaos.machine import Machine, Process
+from tests.ssh.runs.desk import Controller, Viewer
 
 STUB_EATS = signal.SIGUSR1
 _ROOM = 24 << 20  # bytes of free memory in a container once its limit is lowered
@@ -33,11 +32,11 @@ class Scene:
     bastion: Machine
     victim: Machine
     peer: Machine  # another one of the run
-    viewer: subprocess.Popen[bytes]
+    viewer: Viewer
     spare: Machine | None = None
 
     def over(self) -> bool:
-        return self.controller.ended(self.run)
+        return bool(self.controller.named("RunEnded", self.run))
 
 
 @dataclass
@@ -139,7 +138,7 @@ def _number(path: str) -> int:
 
 class KeeperKilled(Fault):
     def strike(self) -> bool:
-        keeper = self.scene.controller.keeper(self.scene.run)
+        keeper = self.scene.controller.holder(self.scene.run)
         if keeper:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(keeper, signal.SIGKILL)

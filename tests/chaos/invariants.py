@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.controller import Controller
 from tests.chaos.machine import Machine, Process
+from tests.ssh.runs.desk import Controller
 
 Event = dict[str, Any]
 PATIENCE = 10.0  # seconds within which agents and guards must exit

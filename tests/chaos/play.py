@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.chaos import expected, invariants
-from tests.chaos.controller import IMPATIENT, Controller
 from tests.chaos.faults import BY_NAME, LinkCut, Scene
 from tests.chaos.machine import SMALL, Machine
 from tests.chaos.rounds import Round
 from tests.cluster.machines import Cluster, Node
+from tests.ssh.runs.desk import Controller
 
 T = TypeVar("T")
 
 LIMIT = 150.0  # seconds for any step: a run that is not over by then hangs
 _REAL = 3  # factor for TensorFlow: 4,000 steps have taken 160 s on a busy machine
 _STUB = Path(__file__).parent / "stub_trainer.py"
+# A hanging host is given up after 20 s, and awaited for 30 s at the end: most rounds have less time.
+_IMPATIENT = {"silence": 3.0, "beat": 0.5, "stop_unreachable": 4.0, "stop_impatient": 3.0, "host_return": 6.0}
 _HOST_TIMEOUT = 4  # seconds, for a host without a replacement
 _LOCAL_STEPS = 100  # of a validation: 2 s, longer than the delay of any fault in it
 
@@ -75,10 +77,7 @@ def _machine(node: Node, round_: Round) -> Machine:
 
 @contextmanager
 def _controller(round_: Round, folder: Path) -> Iterator[Controller]:
-    timings = {} if round_.patient else IMPATIENT
-    controller = Controller(folder, timings=timings)
-    controller.project.mkdir(parents=True)
-    controller.state.mkdir()
+    controller = Controller(folder, timings={} if round_.patient else _IMPATIENT)
     shutil.copy(_STUB, controller.project / "train.py")
     with closing(controller):
         yield controller
@@ -91,9 +90,9 @@ def _play(
     if round_.moment == "away":
         victim.docker("kill")
     viewer = controller.start("launch", *_launch(round_, cluster, controller, victim))
-    run = _wait("there is a run", controller.newest, lambda: viewer.poll() is not None)
+    run = _wait("there is a run", controller.newest, lambda: viewer.process.poll() is not None)
     if not run:
-        return "", False, [f"no run: {controller.text(viewer)}"], "-"
+        return "", False, [f"no run: {viewer.text}"], "-"
     spare = machines.get(round_.spare)
     scene = Scene(run, controller, machines, _machine(cluster.bastion, round_), victim, peer, viewer, spare)
     fault = BY_NAME[round_.fault](scene)
@@ -106,9 +105,9 @@ def _play(
     # as long each time, so at most as long again as the cut was.
     cut = time.monotonic() - began if isinstance(fault, LinkCut) else 0.0
     limit = LIMIT if round_.trainer == "stub" else _REAL * LIMIT
-    _wait("the viewer ends", lambda: viewer.poll() is not None, limit=limit)
+    _wait("the viewer ends", lambda: viewer.process.poll() is not None, limit=limit)
     first = _end(controller, run)
-    wrong = _judged(round_, first, viewer.returncode, controller.text(viewer), struck=struck)
+    wrong = _judged(round_, first, viewer.wait(), viewer.text, struck=struck)
     for machine in machines.values():
         machine.start()
         _wait(f"sshd of {machine.name} listens", machine.answers)
@@ -117,7 +116,7 @@ def _play(
     killed = round_.fault == "keeper-kill"
     wrong += invariants.check(run, controller, machines, killed=killed, cut=cut)
     wrong += invariants.hosts_were_replaced(controller.events(run), expected.replaced(round_, struck=struck))
-    if re.search("^Traceback", controller.text(viewer), re.MULTILINE):
+    if re.search("^Traceback", viewer.text, re.MULTILINE):
         wrong.append("the viewer printed a traceback")
     return run, struck, wrong, f"{first.get('status')} {first.get('outcome')} {first.get('cause')}"
 
@@ -190,13 +189,13 @@ def _until_healed(round_: Round, scene: Scene) -> None:
     viewer = scene.viewer
     if round_.seconds is not None:
         deadline = time.monotonic() + round_.seconds
-        while time.monotonic() < deadline and viewer.poll() is None:
+        while time.monotonic() < deadline and viewer.process.poll() is None:
             time.sleep(0.02)
         return
     if round_.fault in expected.LATE:
-        _wait("the spare trains", lambda: _attempt_steps(scene) or viewer.poll() is not None)
+        _wait("the spare trains", lambda: _attempt_steps(scene) or viewer.process.poll() is not None)
         return
-    _wait(f"the run ends after {round_.fault}", lambda: viewer.poll() is not None)
+    _wait(f"the run ends after {round_.fault}", lambda: viewer.process.poll() is not None)
 
 
 def _wait(
@@ -242,7 +241,7 @@ def _finish(controller: Controller, run: str) -> list[str]:
             return (
                 []
                 if status in (0, 1)
-                else [f"stop of what was unproven ended with {status}: {controller.text(stop)[-300:]}"]
+                else [f"stop of what was unproven ended with {status}: {stop.text[-300:]}"]
             )
 
 

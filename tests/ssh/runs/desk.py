@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -91,6 +91,10 @@ class Viewer:
     def stderr(self) -> str:
         return self.err.read_text(errors="replace")
 
+    @property
+    def text(self) -> str:
+        return self.stdout + self.stderr
+
     def shows(self, text: str) -> None:
         def seen() -> bool:
             return text in self.stdout or text in self.stderr
@@ -99,95 +103,41 @@ class Viewer:
             return self.process.poll() is not None
 
         until(f"{text!r} is shown", lambda: seen() or over())
-        assert seen(), f"ended with {self.process.returncode} without {text!r}:\n{self.stdout}\n{self.stderr}"
+        assert seen(), f"ended with {self.process.returncode} without {text!r}:\n{self.text}"
 
     def wait(self, limit: float = LIMIT) -> int:
         try:
             return self.process.wait(limit)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running:\n{self.stdout}\n{self.stderr}") from None
+            raise AssertionError(f"still running:\n{self.text}") from None
 
     def ended(self, status: int = ExitStatus.OK, limit: float = LIMIT) -> Self:
         """Wait for the command to end, and check its exit status."""
         found = self.wait(limit)
-        assert found == status, f"ended with {found}:\n{self.stdout}\n{self.stderr}"
+        assert found == status, f"ended with {found}:\n{self.text}"
         return self
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
 
-@dataclass
-class Desk:
-    """Runs commands against the cluster with a state folder of its own."""
+class Controller:
+    """Runs commands in a project's folder, with a state folder of its own."""
 
-    cluster: Cluster
-    folder: Path
-    project: Path = field(init=False)
-    state: Path = field(init=False)
-    hosts: Path = field(init=False)
-    config: Path = field(init=False)
-    timings: Mapping[str, object] = field(default_factory=dict)  # as in orchestrator.timings
-    patch: str = ""  # Python code that each command runs first, to break something
-    _count: int = 0
-    _viewers: list[Viewer] = field(default_factory=list)
-    _others: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.project = self.folder / "my project's code"
-        self.state = self.folder / "state"
-        self.config = self.folder / "config"
-        self.hosts = self.folder / "hosts.toml"
+    def __init__(self, folder: Path, timings: Mapping[str, object] | None = None) -> None:
+        self.folder = folder
+        self.project = folder / "my project's code"
+        self.state = folder / "state"
+        self.config = folder / "config"
+        self.timings: Mapping[str, object] = timings or {}  # as in orchestrator.timings
+        self.patch = ""  # Python code that each command runs first, to break something
+        self._count = 0
+        self._viewers: list[Viewer] = []
         self.project.mkdir(parents=True)
-        self.write_hosts(self.cluster.hosts)
-
-    def write_hosts(self, hosts: Sequence[Host], job: str = "", **changes: str) -> None:
-        lines = [job]
-        for host in hosts:
-            lines.append("[[host]]")
-            fields = {
-                "name": host.name,
-                "ssh": host.ssh,
-                "user": host.user or "",
-                "identity": host.identity or "",
-                "address": host.address,
-                "python": host.python,
-                "agent_python": host.agent_python,
-                "workdir": host.workdir,
-                "role": "" if host.role is Role.WORKER else host.role.value,
-                "state": host.state or "",
-                "ssh_config": str(self.cluster.ssh_config),
-                **changes,
-            }
-            lines += [f"{key} = {json.dumps(value)}" for key, value in fields.items() if value]
-            lines.append(f"task_port = {host.task_port}")
-            if host.spare:
-                lines.append("spare = true")
-            if host.tasks != 1:
-                lines.append(f"tasks = {host.tasks}")
-        self.hosts.write_text("\n".join(lines) + "\n")
-
-    def give_roles(self, *roles: str) -> None:
-        """Write a role to each entry of the inventory."""
-        head, *hosts = self.hosts.read_text().split("[[host]]")
-        given = (f"{text}role = {role!r}\n" for text, role in zip(hosts, roles, strict=True))
-        self.hosts.write_text("[[host]]".join([head, *given]))
 
     def script(self, name: str, text: str) -> str:
         (self.project / name).write_text(text)
         return name
-
-    def example(self, name: str) -> str:
-        """Copy one of the bundled examples, unchanged, with its data."""
-        (self.project / "digits.csv.gz").write_bytes((EXAMPLES / "digits.csv.gz").read_bytes())
-        return self.script(name, (EXAMPLES / name).read_text())
-
-    def program(self, name: str, text: str) -> Path:
-        """Create an executable file outside the project."""
-        path = self.folder / name
-        path.write_text(text)
-        path.chmod(0o755)
-        return path
 
     def environment(self, **more: str) -> dict[str, str]:
         kept = {
@@ -235,6 +185,111 @@ class Desk:
         (folder / "sitecustomize.py").write_text(self.patch)
         return folder
 
+    def newest(self) -> str:
+        """Return the newest run's id; "" if there is none."""
+        return max((path.name for path in self._runs()), default="")
+
+    def run_id(self) -> str:
+        """Wait for a run, and return the newest run's id."""
+        return str(until("there is a run", self.newest))
+
+    def _runs(self) -> Iterator[Path]:
+        root = self.state / "orchestrate" / "runs"
+        if root.is_dir():
+            yield from (path for path in root.iterdir() if (path / "plan.json").exists())
+
+    def run_folder(self, run: str | None = None) -> Path:
+        return self.state / "orchestrate" / "runs" / (run or self.run_id())
+
+    def events(self, run: str | None = None) -> list[dict[str, Any]]:
+        """Return the events as a viewer reads them."""
+        folder = self.run_folder(run)
+        return [json.loads(encode(one)) for one in events_of(RunFolder(folder.parent, RunId(folder.name)))]
+
+    def named(self, event: str, run: str | None = None) -> list[dict[str, Any]]:
+        return [found for found in self.events(run) if found["event"] == event]
+
+    def holder(self, run: str) -> int:
+        """Return the pid of the process that holds the run's lock; 0 if there is none."""
+        starters = (viewer.process.pid for viewer in self._viewers)  # until they have started it
+        return holder(self.run_folder(run) / "keeper.lock", *starters)
+
+    def keeper(self, run: str | None = None) -> int:
+        """Wait for the run's keeper, and return its pid."""
+        run = run or self.run_id()
+        return int(until("the run has a keeper", lambda: self.holder(run)))
+
+    def close(self) -> None:
+        """Kill what a failed test may have left."""
+        for viewer in self._viewers:
+            if viewer.process.poll() is None:
+                viewer.process.kill()
+                viewer.process.wait()
+        for path in self._runs():
+            try:
+                lock = (path / "keeper.lock").stat()
+            except FileNotFoundError:
+                continue
+            for pid in pids():
+                if has_open(pid, lock):
+                    with contextlib.suppress(ProcessLookupError):  # a keeper that was just exiting
+                        os.kill(pid, signal.SIGKILL)
+
+
+class Desk(Controller):
+    """A controller with an inventory of the cluster's hosts."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        super().__init__(folder)
+        self.cluster = cluster
+        self.hosts = folder / "hosts.toml"
+        self._others: list[subprocess.Popen[bytes]] = []
+        self.write_hosts(cluster.hosts)
+
+    def write_hosts(self, hosts: Sequence[Host], job: str = "", **changes: str) -> None:
+        lines = [job]
+        for host in hosts:
+            lines.append("[[host]]")
+            fields = {
+                "name": host.name,
+                "ssh": host.ssh,
+                "user": host.user or "",
+                "identity": host.identity or "",
+                "address": host.address,
+                "python": host.python,
+                "agent_python": host.agent_python,
+                "workdir": host.workdir,
+                "role": "" if host.role is Role.WORKER else host.role.value,
+                "state": host.state or "",
+                "ssh_config": str(self.cluster.ssh_config),
+                **changes,
+            }
+            lines += [f"{key} = {json.dumps(value)}" for key, value in fields.items() if value]
+            lines.append(f"task_port = {host.task_port}")
+            if host.spare:
+                lines.append("spare = true")
+            if host.tasks != 1:
+                lines.append(f"tasks = {host.tasks}")
+        self.hosts.write_text("\n".join(lines) + "\n")
+
+    def give_roles(self, *roles: str) -> None:
+        """Write a role to each entry of the inventory."""
+        head, *hosts = self.hosts.read_text().split("[[host]]")
+        given = (f"{text}role = {role!r}\n" for text, role in zip(hosts, roles, strict=True))
+        self.hosts.write_text("[[host]]".join([head, *given]))
+
+    def example(self, name: str) -> str:
+        """Copy one of the bundled examples, unchanged, with its data."""
+        (self.project / "digits.csv.gz").write_bytes((EXAMPLES / "digits.csv.gz").read_bytes())
+        return self.script(name, (EXAMPLES / name).read_text())
+
+    def program(self, name: str, text: str) -> Path:
+        """Create an executable file outside the project."""
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
     def launch(self, *words: str, fast: bool = True, shell: str = "", **environ: str) -> Viewer:
         options = ("--skip-preflight", "--no-validate") if fast else ()
         return self.start("launch", "--hosts", str(self.hosts), *options, *words, shell=shell, **environ)
@@ -256,31 +311,6 @@ class Desk:
             yield
         finally:
             self.state = here
-
-    def run_id(self) -> str:
-        """Wait for a run, and return the newest run's id."""
-        return str(until("there is a run", lambda: max((path.name for path in self._runs()), default="")))
-
-    def _runs(self) -> Iterator[Path]:
-        root = self.state / "orchestrate" / "runs"
-        if root.is_dir():
-            yield from (path for path in root.iterdir() if (path / "plan.json").exists())
-
-    def run_folder(self, run: str | None = None) -> Path:
-        return self.state / "orchestrate" / "runs" / (run or self.run_id())
-
-    def events(self, run: str | None = None) -> list[dict[str, Any]]:
-        """Return the events as a viewer reads them."""
-        folder = self.run_folder(run)
-        return [json.loads(encode(one)) for one in events_of(RunFolder(folder.parent, RunId(folder.name)))]
-
-    def named(self, event: str, run: str | None = None) -> list[dict[str, Any]]:
-        return [found for found in self.events(run) if found["event"] == event]
-
-    def keeper(self, run: str | None = None) -> int:
-        """Return the pid of the process that holds the run's lock."""
-        lock = self.run_folder(run) / "keeper.lock"
-        return int(until("the run has a keeper", lambda: holder(lock)))
 
     def lose_keeper(self, run: str) -> None:
         """Kill the keeper, and wait until its lock is free: the next viewer finds no keeper."""
@@ -402,22 +432,10 @@ class Desk:
 
     def close(self) -> None:
         """Kill what a failed test may have left; the cluster cleans up the nodes."""
-        for viewer in self._viewers:
-            if viewer.process.poll() is None:
-                viewer.process.kill()
-                viewer.process.wait()
         for other in self._others:
             other.kill()
             other.wait()
-        for path in self._runs():
-            try:
-                lock = (path / "keeper.lock").stat()
-            except FileNotFoundError:
-                continue
-            for pid in pids():
-                if has_open(pid, lock):
-                    with contextlib.suppress(ProcessLookupError):  # a keeper that was just exiting
-                        os.kill(pid, signal.SIGKILL)
+        super().close()
 
 
 def desk_with(hosts: int, folder: Path, **cluster: Any) -> Iterator[Desk]:
