@@ -26,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,32 @@ class Nursery:
             os.close(theirs)
         return Forked(end)
 
+    def ended(
+        self,
+        words: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        limit: float,
+        late: Callable[[Forked], Any] = Forked.kill,
+    ) -> tuple[int | None, str, str]:
+        """Run a process without input; return its status, None if it had to be killed, and its output."""
+        with (
+            Path(os.devnull).open("rb") as stdin,
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as out,
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as err,
+        ):
+            forked = self.start(words, cwd, env, (stdin.fileno(), out.fileno(), err.fileno()))
+            status: int | None = None
+            try:
+                status = forked.wait(limit)
+            except subprocess.TimeoutExpired:
+                late(forked)
+                forked.kill()
+                forked.wait()
+            for file in (out, err):
+                file.seek(0)
+            return status, out.read(), err.read()
+
     def close(self) -> None:
         self._channel.close()
         self._process.wait()
@@ -122,36 +148,24 @@ def _nursery(started_in: tuple[tuple[str, str], ...]) -> Nursery:
     return Nursery(sys.executable, _PROGRAM, dict(started_in))
 
 
-def start(words: Sequence[str], cwd: Path, env: Mapping[str, str], streams: tuple[int, int, int]) -> Forked:
-    """Start `orchestrate words...` in a folder, with this environment and these descriptors 0, 1, and 2."""
+def nursery(env: Mapping[str, str]) -> Nursery:
+    """Return the process that forks `orchestrate words...` for this environment."""
     # Variables that the interpreter reads at startup, and that cannot be changed later.
     started_in = {
         name: value
         for name, value in env.items()
         if name.startswith(("PYTHON", "LC_", "LANG", "LD_")) and name != "PYTHONPATH"
     }
-    return _nursery(tuple(sorted(started_in.items()))).start(words, cwd, env, streams)
+    return _nursery(tuple(sorted(started_in.items())))
 
 
 def run(
     words: Sequence[str], cwd: Path, env: Mapping[str, str], limit: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
     """Run `orchestrate words...` without input to its end, and return the result as `subprocess.run` does."""
-    with (
-        Path(os.devnull).open("rb") as stdin,
-        tempfile.TemporaryFile("w+", encoding="utf-8") as out,
-        tempfile.TemporaryFile("w+", encoding="utf-8") as err,
-    ):
-        forked = start(words, cwd, env, (stdin.fileno(), out.fileno(), err.fileno()))
-        try:
-            status = forked.wait(limit)
-        except subprocess.TimeoutExpired:
-            forked.kill()
-            forked.wait()
-            raise
-        for file in (out, err):
-            file.seek(0)
-        return subprocess.CompletedProcess(list(words), status, out.read(), err.read())
+    status, out, err = nursery(env).ended(words, cwd, env, limit)
+    assert status is not None, f"not within {limit:.0f} s: {words}\n{out}{err}"
+    return subprocess.CompletedProcess(list(words), status, out, err)
 
 
 # --- The forking process ---

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import random
 import shutil
 import signal
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.ports import free_ports
-from tests.processes import bearers
-from tests.verbs import LIMIT, Called, call, kill_keeper, until, wait_for_keeper
+from tests.processes import bearers, send
+from tests.verbs import LIMIT, Called, call, kill_keeper, launch, until, wait_for_keeper
 
 # Every verb that reads runs. RUN is the damaged one, AWAY a folder for pulled files.
 VERBS = (
@@ -65,12 +64,7 @@ class Ground:
         self.said = self.about_other(self.whole)
 
     def launch(self, state: Path, script: str, *options: str, status: int = 0) -> str:
-        """Launch a run, and return its id once it has ended, or with --detach once it has started."""
-        before = set(_runs(state))
-        words = ["launch", "--skip-preflight", "--no-validate", *options, "--", script]
-        called = call(words, self.project, state)
-        assert called.status == status, called
-        return (set(_runs(state)) - before).pop()
+        return launch([*options, "--", script], self.project, state, status)
 
     def about_other(self, state: Path) -> list[str]:
         """Return the output about the undamaged run."""
@@ -79,10 +73,6 @@ class Ground:
         status = call(["status", self.other], self.project, state)
         squeezed = [" ".join(row.split()) for row in rows]  # columns are as wide as their widest cell
         return [str(tail.status), tail.out, *squeezed, str(status.status), status.out]
-
-    def alive(self, run: str) -> list[int]:
-        """Return the processes with the run's cookie."""
-        return bearers(run)
 
 
 @dataclass(frozen=True)
@@ -129,7 +119,7 @@ def play_alive(ground: Ground, seed: int) -> Iterator[Wrong | None]:
     state = ground.folder / f"state-{seed}"
     run = ground.launch(state, "long.py", "--detach")
     folder = state / "orchestrate" / "runs" / run
-    until(f"both tasks of {run} live", lambda: len(ground.alive(run)) >= 2)
+    until(f"both tasks of {run} live", lambda: len(bearers(run)) >= 2)
     if draw.random() < 0.7:
         kill_keeper(folder)
     damage = ", ".join(_damage(draw, folder) for _ in range(draw.choice([1, 1, 2])))
@@ -138,10 +128,9 @@ def play_alive(ground: Ground, seed: int) -> Iterator[Wrong | None]:
     if not what and called.status != 0:
         what = f"ended with {called.status}"
     wait_for_keeper(folder)
-    if not what and (left := ground.alive(run)):
+    if not what and (left := bearers(run)):
         what = f"left {left} alive"
-    for pid in ground.alive(run):
-        os.kill(pid, signal.SIGKILL)
+    send(signal.SIGKILL, bearers(run))
     yield Wrong(seed, damage, "stop --now (tasks alive)", what, called) if what else None
     shutil.rmtree(state, ignore_errors=True)
 
@@ -253,8 +242,3 @@ _KINDS = (
     *(_closed, _emptied, _truncated, _flipped, _no_utf8, _noise, _long_line, _deep),
     *(_odd_value, _odd_value, _odd_value, _no_number),
 )
-
-
-def _runs(state: Path) -> list[str]:
-    root = state / "orchestrate" / "runs"
-    return [path.name for path in root.iterdir() if path.name[0] != "."] if root.is_dir() else []

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +69,29 @@ def has_open(pid: int, file: os.stat_result, state: str = "") -> bool:
     return False
 
 
+def openers(path: Path, *others: int, state: str = "") -> Iterator[int]:
+    """Yield the processes other than `others` that have a file open."""
+    with contextlib.suppress(FileNotFoundError):
+        file = path.stat()
+        yield from (pid for pid in pids() if pid not in others and has_open(pid, file, state))
+
+
 def holder(lock: Path, *others: int) -> int:
     """Return the holder of a file's lock other than `others`, which share it; 0 if there is none.
 
     The lock was taken before the fork: in a container /proc/locks hides it, since its owner has ended.
     """
-    try:
-        file = lock.stat()
-    except FileNotFoundError:
-        return 0
-    return next((pid for pid in pids() if pid not in others and has_open(pid, file, "FLOCK")), 0)
+    return next(openers(lock, *others, state="FLOCK"), 0)
+
+
+def send(number: int, pids: Iterable[int]) -> list[int]:
+    """Send a signal to those processes that still exist, and return them."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            found.append(pid)
+    return found
 
 
 def is_gone(pid: int) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tests.chaos.machine import Machine, Process
+from tests.processes import send
 from tests.ssh.runs.desk import Controller, Viewer
 
 STUB_EATS = signal.SIGUSR1
@@ -74,12 +75,7 @@ class TaskKilled(Fault):
         deadline = time.monotonic() + _FIND
         while not (found := self.processes()) and time.monotonic() < deadline and not self.scene.over():
             time.sleep(0.005)
-        struck = False
-        for process in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, self.number)
-                struck = True
-        return struck
+        return bool(send(self.number, [process.pid for process in found]))
 
 
 class SupervisorKilled(TaskKilled):
@@ -139,11 +135,7 @@ def _number(path: str) -> int:
 class KeeperKilled(Fault):
     def strike(self) -> bool:
         keeper = self.scene.controller.holder(self.scene.run)
-        if keeper:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(keeper, signal.SIGKILL)
-                return True
-        return False
+        return bool(keeper and send(signal.SIGKILL, [keeper]))
 
 
 # --- machines ---

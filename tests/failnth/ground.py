@@ -6,7 +6,6 @@ that replaces its Python. Executed programs do not have it: neither `ssh`, rsync
 """
 
 import atexit
-import contextlib
 import ctypes
 import errno
 import faulthandler
@@ -218,7 +217,6 @@ class Ground:
             one.give(failure if one is order else None, trace=one is self.here)
         self.trace.write_bytes(b"")
         desk = self.desk
-        out, err = desk.folder / "out", desk.folder / "err"
         env = desk.environment(
             FAILNTH=str(self.here.path),
             FAILNTH_TRACE=str(self.trace),
@@ -230,21 +228,13 @@ class Ground:
         meant = {"AWAY": str(self.away), "DATA": str(self.data), "RUN": self.run}
         meant.update(CONFIG=str(self.cluster.ssh_config), HOSTS=self.cluster.hosts[1].name)
         words = tuple(meant.get(word, word) for word in words)
-        with Path(os.devnull).open("rb") as stdin, out.open("wb") as stdout, err.open("wb") as stderr:
-            streams = (stdin.fileno(), stdout.fileno(), stderr.fileno())
-            forked = _nursery().start(words, desk.project, env, streams)
-        status: int | None
-        try:
-            status = forked.wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            status = None
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(forked.pid, signal.SIGUSR2)  # its trace shows where it waits
-                time.sleep(0.2)
-            forked.kill()
-            forked.wait()
-        texts = out.read_text(errors="replace"), err.read_text(errors="replace")
-        return Outcome(status, *texts, order.hits, order.where, self.trace.read_text(errors="replace"))
+
+        def late(forked: command.Forked) -> None:
+            forked.send_signal(signal.SIGUSR2)  # its trace shows where it waits
+            time.sleep(0.2)
+
+        ended = _nursery().ended(words, desk.project, env, LIMIT, late)
+        return Outcome(*ended, order.hits, order.where, self.trace.read_text(errors="replace"))
 
     def runs(self) -> list[Path]:
         return sorted(

@@ -50,6 +50,7 @@ class Ground:
         self.home = folder / "home"
         self.state = self.home / ".local" / "state"
         self.project = self.home / "project"
+        self.fresh = self.project / "fresh"  # changes the code each time
         self.canary = folder / "canary"
         self.project.mkdir(parents=True)
         self.data = folder / "data"
@@ -68,7 +69,7 @@ class Ground:
         self.over = self.launch("others.toml", self.state, SHORT)
         self.living = self.launch("hosts.toml", self.state, LONG, "--detach")
         self.wait_until_told(self.living)
-        self.bystanders = self.tasks(self.living)
+        self.bystanders = set(bearers(self.living))
         self.before = self.snapshot()
 
     def close(self) -> None:
@@ -86,7 +87,7 @@ class Ground:
             whole, _, _ = events.read_bytes().rpartition(b"\n")  # its keeper may be writing a line
             started = sum(json.loads(line)["event"] == "TaskStarted" for line in whole.splitlines())
             # Before that they fork.
-            asleep = [cmdline(pid).startswith(b"sleep\0") for pid in self.tasks(run)]
+            asleep = [cmdline(pid).startswith(b"sleep\0") for pid in bearers(run)]
             return started == 2 and asleep == [True, True]
 
         verbs.until("both tasks are reported", reported)
@@ -125,15 +126,8 @@ class Ground:
         (self.home / "way").symlink_to("thesis")
 
     def launch(self, hosts: str, state: Path, script: str, *options: str) -> str:
-        before = runs_in(state)
-        words = ["launch", "--skip-preflight", "--no-validate", "--hosts", hosts, *options]
-        called = verbs.call([*words, "--", "sh", "-c", script], self.project, state)
-        assert called.status == 0, called
-        return (runs_in(state) - before).pop()
-
-    def tasks(self, run: str) -> list[int]:
-        """Return the processes with the run's cookie."""
-        return sorted(bearers(run))
+        words = ["--hosts", hosts, *options, "--", "sh", "-c", script]
+        return verbs.launch(words, self.project, state)
 
     def holds_ports(self) -> bool:
         """Return whether an agent or task holds a port of the next launch: an agent ends after its run."""
@@ -152,25 +146,15 @@ class Ground:
         """Return everything of the controller that no lie may change: names, kinds, modes, and contents."""
         found: dict[str, str] = {}
         for top, folders, files in os.walk(self.home):
-            if Path(top).name in RUN_FOLDERS:
+            if Path(top).name == "runs":
                 folders[:] = [name for name in folders if not RUN_ID.fullmatch(name)]
             for name in [*folders, *files]:
                 path = Path(top) / name
-                if path.name in OUTPUTS and path.parent == self.project:
-                    continue
-                found[str(path.relative_to(self.home))] = _print(path)
+                if path != self.fresh:
+                    found[str(path.relative_to(self.home))] = _print(path)
         for path in self.folder.iterdir():
             found[f"../{path.name}"] = "there"
         return found
-
-
-RUN_FOLDERS = ("runs",)
-OUTPUTS = ("out", "err", "fresh")  # output of the verbs, and the file that changes the code each time
-
-
-def runs_in(state: Path) -> set[str]:
-    folder = state / "orchestrate" / "runs"
-    return {name for name in os.listdir(folder) if RUN_ID.fullmatch(name)} if folder.is_dir() else set()
 
 
 def _print(path: Path) -> str:

@@ -4,12 +4,12 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from tests import verbs
-from tests.hostile.ground import LONG, RUN_ID, SHORT, Ground, Played, runs_in
+from tests.hostile.ground import LONG, RUN_ID, SHORT, Ground, Played
 from tests.hostile.row import Row, Verb
+from tests.processes import bearers
 
 _FAST = ("--skip-preflight", "--no-validate")
 _FAILS_ONCE = (
@@ -30,15 +30,15 @@ def play(ground: Ground, row: Row) -> Played:
             ground.wait_until_told(run)
             verbs.kill_keeper(ground.folder_of(run))
         state = away if row.verb in _AWAY else ground.state
-        before = runs_in(state)
+        before = verbs.runs_in(state)
         # Otherwise there is nothing to send; too large to be sent along with a request.
-        (ground.project / "fresh").write_text(row.id * (100_000 // len(row.id)))
+        ground.fresh.write_text(row.id * (100_000 // len(row.id)))
         ground.liar.lie(row.lie)
         try:
             called = verbs.call(_words(ground, row.verb, run or row.run), ground.project, state)
         finally:
             ground.liar.be_honest()
-        made = frozenset(runs_in(state) - before)
+        made = frozenset(verbs.runs_in(state) - before)
         for one in made:
             verbs.wait_for_keeper(state / "orchestrate" / "runs" / one)
         logs = [state / "orchestrate" / "runs" / one / "debug.log" for one in made]
@@ -105,7 +105,7 @@ def wrong(ground: Ground, row: Row, played: Played) -> str:
         "a host's word as our advice": _advised(lines),
         f"{len(errors)} errors": not _fitting(row, len(errors), len(warned)),
         f"does not say {row.words!r}": row.words not in played.text,
-        "tasks of another run ended": ground.tasks(ground.living) != ground.bystanders,
+        "tasks of another run ended": set(bearers(ground.living)) != ground.bystanders,
         "something of the run lives": not _ended(ground, played),
     }
     found = [what for what, is_so in checks.items() if is_so]
@@ -133,16 +133,11 @@ def _advised(lines: Sequence[str]) -> bool:
 
 def _ended(ground: Ground, played: Played) -> bool:
     try:
-        for run in played.about:
-            verbs.until("nothing of the run lives", partial(_nothing_lives, ground, run))
+        verbs.until("nothing of the run lives", lambda: not any(map(bearers, played.about)))
         verbs.until("its ports are free", lambda: not ground.holds_ports())
     except AssertionError:
         return False
     return True
-
-
-def _nothing_lives(ground: Ground, run: str) -> bool:
-    return not ground.tasks(run)
 
 
 def _strange(state: Path) -> list[str]:

@@ -190,7 +190,6 @@ def play(folder: Path, hosts: str) -> Iterator[tuple[str, verbs.Called]]:
         launch("--only", "gpu-02", "--", "trainer", "--fast"),
     )
 
-    (project / ".orchestrateignore").write_text("out\nerr\n")
     launch("--only", "gpu-[01-02]", "--name", "monday", "--", "train.py", "--rate", "1e-3")
     with (project / "train.py").open("a") as program:
         program.write("# edited\n")

@@ -110,7 +110,7 @@ def test_exported_code_is_only_that_of_the_program(tmp_path: Path) -> None:
         done = call(["export", "kubernetes", *words, "--", "t.py"], tmp_path, tmp_path / ".orchestrate-state")
         assert done.status == 0, done.err
     config_map = next(yaml.safe_load_all((tmp_path / "k.yaml").read_text()))
-    assert set(config_map["data"]) - {"err", "out"} == {"t.py", "orchestrate_rank.py"}
+    assert set(config_map["data"]) == {"t.py", "orchestrate_rank.py"}
     assert "out" not in next(yaml.safe_load_all(done.out))["data"], "it is being written"
 
 

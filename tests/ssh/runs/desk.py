@@ -23,7 +23,7 @@ from orchestrator.store.reader import events_of
 from orchestrator.timings import VARIABLE
 from tests import command
 from tests.polling import poll
-from tests.processes import bearers, cmdline, descendants, has_open, holder, is_gone, opened, pids
+from tests.processes import bearers, cmdline, descendants, holder, is_gone, opened, openers, pids, send
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LIMIT = 120.0  # seconds; an upper bound, never a fixed wait
@@ -57,9 +57,7 @@ def until(what: str, condition: Callable[[], Any], limit: float = LIMIT) -> Any:
 def kill_all(pids: Sequence[int]) -> None:
     """Kill processes at once, so that none can react to the end of another."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        send(number, pids)
 
 
 def _listeners(server: SshServer) -> list[int]:
@@ -173,7 +171,7 @@ class Controller:
                 )
             else:
                 streams = (stdin.fileno(), stdout.fileno(), stderr.fileno())
-                process = command.start(words, self.project, env, streams)
+                process = command.nursery(env).start(words, self.project, env, streams)
         viewer = Viewer(process, out, err)
         self._viewers.append(viewer)
         return viewer
@@ -226,14 +224,7 @@ class Controller:
                 viewer.process.kill()
                 viewer.process.wait()
         for path in self._runs():
-            try:
-                lock = (path / "keeper.lock").stat()
-            except FileNotFoundError:
-                continue
-            for pid in pids():
-                if has_open(pid, lock):
-                    with contextlib.suppress(ProcessLookupError):  # a keeper that was just exiting
-                        os.kill(pid, signal.SIGKILL)
+            send(signal.SIGKILL, openers(path / "keeper.lock"))
 
 
 class Desk(Controller):
@@ -419,10 +410,8 @@ class Desk(Controller):
         """Kill one host's sshd with all sessions, and wait until they are gone and the port is free."""
         listeners, sessions = _listeners(server), sessions_of(server)
         assert listeners
-        for pid in (*listeners, *sessions):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        until("sshd is gone", lambda: all(map(is_gone, (*listeners, *sessions))))
+        killed = send(signal.SIGKILL, (*listeners, *sessions))
+        until("sshd is gone", lambda: all(map(is_gone, killed)))
 
     def start_sshd(self, server: SshServer) -> None:
         """Restart sshd, and wait until it listens."""

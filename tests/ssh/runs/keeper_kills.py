@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import random
 import re
 import signal
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import ExitStatus
-from tests.processes import cookies, has_open, is_gone, pids
+from tests.processes import cookies, is_gone, openers, send
 from tests.ssh.runs.desk import Desk, Viewer, until
 
 # Behaves like training: has a child, prints, may ignore TERM, and ends by itself.
@@ -249,17 +248,11 @@ def _names(desk: Desk) -> list[str]:
 
 def _keepers(desk: Desk, run: str, viewer: Viewer) -> list[int]:
     """Return processes other than viewers with the keeper's lock open: keepers, even one just starting."""
-    lock = (desk.run_folder(run) / "keeper.lock").stat()
-    others = (pid for pid in pids() if pid != viewer.process.pid)
-    return [pid for pid in others if has_open(pid, lock)]
+    return list(openers(desk.run_folder(run) / "keeper.lock", viewer.process.pid))
 
 
 def _kill_keepers(desk: Desk, run: str, viewer: Viewer) -> list[int]:
-    found = _keepers(desk, run, viewer)
-    for pid in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return found
+    return send(signal.SIGKILL, _keepers(desk, run, viewer))
 
 
 def _phase(desk: Desk, run: str, phase: str) -> bool:
@@ -283,9 +276,7 @@ def _always_ended(desk: Desk) -> Iterator[None]:
         yield
     except BaseException:
         for run in _names(desk):
-            for pid in (*desk.task_pids(run), *desk.machinery(run)):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            send(signal.SIGKILL, (*desk.task_pids(run), *desk.machinery(run)))
         for viewer in desk._viewers:
             if viewer.process.poll() is None:
                 viewer.process.kill()

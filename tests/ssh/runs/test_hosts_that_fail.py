@@ -4,9 +4,10 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from orchestrator.errors import ExitStatus
+from tests.processes import send
 from tests.ssh.runs.desk import FAMILY, Desk, until
 
 
@@ -14,15 +15,11 @@ from tests.ssh.runs.desk import FAMILY, Desk, until
 def stopped(pids: list[int]) -> Iterator[None]:
     """Suspend processes while the block runs."""
     assert pids
-    for pid in pids:
-        with suppress(ProcessLookupError):  # a child of an agent that had finished
-            os.kill(pid, signal.SIGSTOP)
+    send(signal.SIGSTOP, pids)
     try:
         yield
     finally:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        send(signal.SIGCONT, pids)
 
 
 # --- a host fails in a phase ---
@@ -95,8 +92,7 @@ def test_no_output_is_lost_however_often_connections_are_cut(desk: Desk) -> None
     until("both run", lambda: len(desk.named("TaskStarted", run)) == 2)
     for cut in range(8):
         victims = until("both are followed", lambda: len(found := desk.served()) >= 4 and found)
-        with suppress(ProcessLookupError):
-            os.kill(dice.choice(victims), signal.SIGKILL)
+        send(signal.SIGKILL, [dice.choice(victims)])
         if cut == 3:
             os.kill(desk.keeper(run), signal.SIGKILL)
             desk.start("tail", run, "-n", "0")

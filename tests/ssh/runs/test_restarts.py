@@ -303,8 +303,7 @@ def test_no_attempt_starts_while_a_task_cannot_be_ended(desk: Desk) -> None:
         try:
             until("it waits for the lock", lambda: _waits_for(holder.pid, lock))
             kill_all(ours)
-            for pid in desk.task_pids(run, "worker/0"):
-                os.kill(pid, signal.SIGKILL)
+            kill_all(desk.task_pids(run, "worker/0"))
             assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
         finally:
             holder.kill()
