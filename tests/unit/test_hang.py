@@ -149,11 +149,13 @@ def standing(
     task: str, *places: str, step: int | None = None, before: tuple[str, ...] = (), **more: Any
 ) -> Stack:
     """A task at made-up places: `train.py:3 in f`, a library's with its path; `before` is of a thread."""
-    text = ""
-    for thread in filter(None, (before, places)):
-        frames = (re.sub(r"(.+):(\d+) in", r'  File "\1", line \2 in', place) + "\n" for place in thread)
-        text += "Thread 0x1 (most recent call first):\n" + "".join(frames)
+    text = "".join(map(thread, filter(None, (before, places))))
     return stacks.stack_of(task, "h", [process(text, **more)], step)
+
+
+def thread(places: tuple[str, ...]) -> str:
+    frames = (re.sub(r"(.+):(\d+) in", r'  File "\1", line \2 in', place) + "\n" for place in places)
+    return "Thread 0x1 (most recent call first):\n" + "".join(frames)
 
 
 COLLECTIVE = "/e/lib/python3.11/site-packages/tensorflow/python/eager/execute.py:53 in quick_execute"
@@ -226,8 +228,7 @@ def test_a_task_s_stack_is_that_of_the_program_its_command_started() -> None:
     """With torchrun, one of two processes does not wait for the others and has a data loader process."""
 
     def dump(*places: str) -> wire.StackProcess:
-        frames = (re.sub(r"(.+):(\d+) in", r'  File "\1", line \2 in', place) + "\n" for place in places)
-        return process("Thread 0x1 (most recent call first):\n" + "".join(frames))
+        return process(thread(places))
 
     agent = "/e/site-packages/torch/distributed/elastic/agent/server/api.py:730 in _invoke_run"
     torchrun = dump(agent, "/e/bin/torchrun:8 in <module>")
