@@ -2,59 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.timings import VARIABLE
-from tests.polling import poll
 from tests.processes import cmdline, environ, pids
+from tests.ssh.runs.desk import Controller, until
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 90.0  # seconds; an upper bound, never a fixed wait
 
 
-@dataclass
-class Slurm:
+class Slurm(Controller):
     """The result of `scripts/slurm up`, and a user with a project and a home folder there."""
 
-    conf: Path
-    folder: Path
-    project: Path = field(init=False)
-    environment: dict[str, str] = field(init=False)
-    _jobs: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.project = self.folder / "project"
-        self.project.mkdir()
+    def __init__(self, conf: Path, folder: Path) -> None:
+        super().__init__(folder, {"least_fence": 25.0})  # more than the 20 s between two messages of a keeper
+        self.conf = conf
+        self._jobs: list[str] = []
         (self.folder / "home").mkdir()
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("SLURM", "PYTHONUNBUFFERED", "PYTHONDONTWRITE"))
-        }
-        self.environment = {
-            **kept,
-            "PATH": f"{self.folder}:{os.environ['PATH']}",
-            "SLURM_CONF": str(self.conf),
-            "PYTHONPATH": str(ROOT),
-            "HOME": str(self.folder / "home"),  # on every node: ~/orchestrate is in it
-            "XDG_STATE_HOME": str(self.folder / "state"),
-            "XDG_CONFIG_HOME": str(self.folder / "config"),
-            # More than the 20 s between two messages of a keeper.
-            VARIABLE: json.dumps({"least_fence": 25.0}),
-        }
         orchestrate = self.folder / "orchestrate"
         code = "from orchestrator.cli.main import run; run()"
         orchestrate.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "{code}" "$@"\n')
         orchestrate.chmod(0o755)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {name: value for name, value in super().environment().items() if not name.startswith("SLURM")}
+        own = {
+            "PATH": f"{self.folder}:{os.environ['PATH']}",
+            "SLURM_CONF": str(self.conf),
+            "HOME": str(self.folder / "home"),  # on every node: ~/orchestrate is in it
+        }
+        return {**kept, **own, **more}
 
     def run(self, *words: str, status: int | None = 0, **environ: str) -> str:
         """Run a command on the login node; return its stdout and stderr; it must end with `status`."""
@@ -66,13 +51,13 @@ class Slurm:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=self.project,
-            env=self.environment | environ,
+            env=self.environment(**environ),
             timeout=LIMIT,
         )
         assert status in (None, done.returncode), f"{words}: {done.returncode}\n{done.stdout}"
         return done.stdout
 
-    def start(self, *words: str, **environ: str) -> subprocess.Popen[bytes]:
+    def session(self, *words: str, **environ: str) -> subprocess.Popen[bytes]:
         """Start a command on the login node in its own session, with output to `out`."""
         with (self.folder / "out").open("ab") as out:
             return subprocess.Popen(
@@ -81,13 +66,9 @@ class Slurm:
                 stdout=out,
                 stderr=out,
                 cwd=self.project,
-                env=self.environment | environ,
+                env=self.environment(**environ),
                 start_new_session=True,
             )
-
-    def script(self, name: str, text: str) -> str:
-        (self.project / name).write_text(text)
-        return name
 
     def submit(self, options: str, *words: str) -> Job:
         """Submit a batch file whose one command is `orchestrate launch --hosts slurm words...`."""
@@ -113,28 +94,15 @@ class Slurm:
         if self._jobs:
             self.run("scancel", "--quiet", *self._jobs, status=None)
         self.run("scontrol", "update", "nodename=n[1-4]", "state=resume", status=None)
-        self.until("the nodes are idle", lambda: self.run("sinfo", "-hNt", "idle").count("\n") == 4)
-
-    def until(self, what: str, condition: Any, limit: float = LIMIT) -> None:
-        assert poll(condition, limit), f"not within {limit:.0f} s: {what}"
+        until("the nodes are idle", lambda: self.run("sinfo", "-hNt", "idle").count("\n") == 4, LIMIT)
+        super().close()
 
     def runs(self) -> list[Path]:
-        return sorted((self.folder / "state" / "orchestrate" / "runs").glob("2*"))
+        return sorted(self._runs())
 
     def ended(self) -> dict[str, Any]:
         """Wait for the newest run to end, and return its RunEnded."""
-
-        def find() -> Any:
-            return next((one for one in self.events() if one["event"] == "RunEnded"), None)
-
-        self.until("the run has ended", find)
-        return dict(find())
-
-    def events(self) -> list[dict[str, Any]]:
-        if not (runs := self.runs()):
-            return []
-        *lines, _unfinished = (runs[-1] / "events.jsonl").read_bytes().split(b"\n")
-        return [json.loads(line) for line in lines if line]
+        return dict(until("the run has ended", lambda: self.named("RunEnded"), LIMIT)[0])
 
     def alive(self, variable: str = "") -> dict[int, str]:
         """Return the processes with a task's cookie, and optionally a variable, on any node."""
@@ -157,13 +125,11 @@ class Job:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def prints(self, text: str) -> None:
-        self.slurm.until(f"{text!r} in\n{self.output}", lambda: text in self.output)
+        until(f"{text!r} in\n{self.output}", lambda: text in self.output, LIMIT)
 
     def wait(self, limit: float = LIMIT) -> str:
         """Wait for the job, and return the output of its batch file."""
-        self.slurm.until(
-            "the job is over", lambda: not self.slurm.run("squeue", "-hj", self.number, status=None), limit
-        )
+        until("the job is over", lambda: not self.slurm.run("squeue", "-hj", self.number, status=None), limit)
         return self.output
 
 

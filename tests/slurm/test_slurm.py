@@ -12,7 +12,7 @@ import pytest
 from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from tests.slurm.cluster import LIMIT, ROOT, Slurm
-from tests.ssh.runs.desk import Desk
+from tests.ssh.runs.desk import Desk, until
 from tests.training import jax_python, short, torch_python, training_python
 
 EXAMPLES = ROOT / "examples"
@@ -101,7 +101,7 @@ def test_an_example_survives_a_kill_and_an_exception_and_ends_with_equal_weights
     ends = dict(re.findall(r"rank (\d) of 4: weights (\w{16})", job.wait(3 * LIMIT)))
     assert sorted(ends) == ["0", "1", "2", "3"], job.output
     assert len(set(ends.values())) == 1
-    killed, raised = (one["cause"] for one in slurm.events() if one["event"] == "AttemptFailed")
+    killed, raised = (one["cause"] for one in slurm.named("AttemptFailed"))
     assert killed.startswith("worker/2 on n3 was killed by SIGKILL")
     assert raised.startswith("worker/1 on n2 "), raised
     assert raised.endswith("ValueError: record 17 has no label")
@@ -154,9 +154,9 @@ def test_a_run_continues_on_the_remaining_nodes(
     slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=a fan is dead")
     ended = slurm.ended()
     assert (ended["outcome"], ended["attempts"]) == ("succeeded", 2), ended
-    started = [(one["attempt"], one["host"]) for one in slurm.events() if one["event"] == "TaskStarted"]
+    started = [(one["attempt"], one["host"]) for one in slurm.named("TaskStarted")]
     assert [host for attempt, host in started if attempt == 2] == hosts
-    (failed,) = [one for one in slurm.events() if one["event"] == "AttemptFailed"]
+    (failed,) = slurm.named("AttemptFailed")
     assert failed["kind"] == "allocation"
     assert "n2 is DOWN" in failed["cause"]
 
@@ -186,8 +186,8 @@ def test_a_run_can_be_stopped_from_the_login_node(slurm: Slurm, count: str) -> N
 def test_two_runs_in_one_allocation_outlive_their_terminals(slurm: Slurm, count: str) -> None:
     job = slurm.allocate("-N2")
     words = ("orchestrate", "launch", "--hosts", "slurm", *FAST, "--", count, "25")
-    viewers = [slurm.start(*words, SLURM_JOB_ID=job.number) for _ in range(2)]
-    slurm.until("both train", lambda: (slurm.folder / "out").read_text().count("step 1\n") == 4)
+    viewers = [slurm.session(*words, SLURM_JOB_ID=job.number) for _ in range(2)]
+    until("both train", lambda: (slurm.folder / "out").read_text().count("step 1\n") == 4)
     for viewer in viewers:
         os.killpg(viewer.pid, signal.SIGHUP)
         viewer.wait()
