@@ -8,12 +8,11 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.chaos.faults import BY_NAME
 from tests.chaos.play import Result, play
-from tests.chaos.rounds import plan
+from tests.chaos.rounds import KINDS, plan
 from tests.cluster.machines import described
 
-_NAMES = tuple(BY_NAME)
+_NAMES = tuple(KINDS)
 
 
 def main() -> int:

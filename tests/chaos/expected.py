@@ -53,48 +53,27 @@ CHECKED = (Ending(3, "cluster", "(connect|preflight|stage): {host}"), UNTRIED)
 HOST_LOST = failed(r"{host}: the host stopped answering at .*, and {task} is lost with it$", kind="host-lost")
 FALLS_SILENT = by(r"stopped answering, according to worker/\d+ on node\d", kind="peer")
 
+# A run survives every other fault.
 TRAINING: dict[str, tuple[Ending, ...]] = {
-    "none": (OK,),
     "task-kill": (by("was killed by SIGKILL", "signal"),),
     # Until its first victim's memory is freed, the kernel may also kill the supervisor.
     "oom": (by("ran out of memory(?: after .*)?: the kernel killed (?:it|a process)", "out-of-memory"),),
     "supervisor-kill": (by("is lost.*: its supervisor was killed by signal 9", "lost"),),
-    "guard-kill": (OK,),
-    "agent-kill": (OK,),
-    "sshd-kill": (OK,),
-    "keeper-kill": (OK,),
-    "pause": (OK,),
     "pause-long": (FALLS_SILENT, HOST_LOST),
     "node-stop": (FALLS_SILENT, HOST_LOST),
     "node-restart": (failed(r"{host}: .*restarted", kind="rebooted"), FALLS_SILENT),
-    "link-cut": (OK,),
     "link-cut-long": (FALLS_SILENT, HOST_LOST),
-    "slow": (OK,),
-    "lossy": (OK,),
-    "pair-cut": (OK,),
     # Each side reports that the other fell silent; the remaining tasks report both.
     "pair-cut-long": (
         FALLS_SILENT,
         failed(r"{peer} on .* stopped answering, according to", "{peer}", "peer"),
         failed(r"worker/\d on node\d exited with 1 after .*: UnavailableError: ", ANY, "peer"),
     ),
-    "split": (OK,),
     "split-long": (
         failed(r"worker/\d on .* stopped answering, according to", ANY, "peer"),
         failed(r"worker/\d on node\d exited with 1 after .*: UnavailableError: ", ANY, "peer"),
     ),
-    "keeper-cut": (OK,),
-    "disk-full": (OK,),
-    "spare-stop": (OK,),
-    "spare-cut": (OK,),
-    "spare-gone": (OK,),
-    "spare-back": (OK,),
-    "spare-rejoin": (OK,),
-    "fewer-stop": (OK,),
-    "fewer-cut": (OK,),
     "too-few": (FALLS_SILENT, HOST_LOST),
-    "spare-away": (OK,),
-    "fewer-away": (OK,),
     "check-stop": (),
     "check-cut": (),
 }
@@ -124,7 +103,7 @@ def endings(round_: Round, *, struck: bool) -> tuple[Ending, ...]:
         return (OK,)
     if round_.restarts and round_.fault != "too-few":
         return (OK,)
-    found = TRAINING[round_.fault]
+    found = TRAINING.get(round_.fault, (OK,))
     early = EARLY.get(round_.fault, ())
     if round_.moment == "validate":
         early = VALIDATING.get(round_.fault, early)

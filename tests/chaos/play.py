@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.chaos import expected, invariants
-from tests.chaos.faults import BY_NAME, LinkCut, Scene
+from tests.chaos.faults import LinkCut, Scene
 from tests.chaos.machine import SMALL, Machine
-from tests.chaos.rounds import Round
+from tests.chaos.rounds import KINDS, Round
 from tests.cluster.machines import Cluster, Node
 from tests.ssh.runs.desk import Controller
 
@@ -95,7 +95,7 @@ def _play(
         return "", False, [f"no run: {viewer.text}"], "-"
     spare = machines.get(round_.spare)
     scene = Scene(run, controller, machines, _machine(cluster.bastion, round_), victim, peer, viewer, spare)
-    fault = BY_NAME[round_.fault](scene)
+    fault = KINDS[round_.fault].fault(scene)
     _reach(round_, scene)
     time.sleep(round_.later)
     began = time.monotonic()

@@ -4,6 +4,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tests.chaos import faults
+
 NODES = ("node1", "node2", "node3", "node4", "node5", "node6")
 EVENTS = ("connect", "stage", "launch", "start", "train")  # when a fault strikes
 
@@ -21,6 +23,7 @@ _LONG = 700  # it continues for a while after the lost host has returned
 class Kind:
     """The use of a fault: its moment, its duration, and the training."""
 
+    fault: type[faults.Fault]
     moments: tuple[str, ...] = (*EVENTS, "train", "train", "train")
     seconds: tuple[float, float] | None = None  # until it is healed; None: the run's end heals it
     early: tuple[float, float] | None = None  # the same before the training, when fewer faults are survived
@@ -38,40 +41,54 @@ class Kind:
 
 
 KINDS = {
-    "task-kill": Kind(moments=_TASK, on_tensorflow=True, restarts=True),
-    "oom": Kind(moments=("train",), restarts=True),
-    "supervisor-kill": Kind(moments=_TASK, on_tensorflow=True, restarts=True),
-    "guard-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
-    "agent-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
-    "sshd-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
-    "keeper-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
-    "pause": Kind(seconds=(0.5, 4.0), early=(0.3, 2.0), steps=_SURVIVES, on_tensorflow=True),
-    "pause-long": Kind(heartbeat=2.0),
-    "node-stop": Kind(heartbeat=2.0, on_tensorflow=True),
-    "node-restart": Kind(heartbeat=2.0, early_steps=_SURVIVES, restarts=True),
-    "link-cut": Kind(seconds=(0.5, 6.0), early=(0.3, 1.5), steps=_SURVIVES),
-    "link-cut-long": Kind(heartbeat=2.0),
-    "slow": Kind(steps=_SURVIVES, patient=True),
-    "lossy": Kind(steps=_SURVIVES, patient=True),
-    "pair-cut": Kind(seconds=(0.5, 3.0), steps=_SURVIVES),
-    "pair-cut-long": Kind(heartbeat=2.0),
-    "split": Kind(seconds=(0.5, 3.0), steps=_SURVIVES),
-    "split-long": Kind(_TASK, heartbeat=5.0),  # rules for all machines take a while
-    "keeper-cut": Kind(seconds=(0.5, 6.0), early=(0.3, 1.5), steps=_SURVIVES),
-    "disk-full": Kind(moments=("stage", "launch", "start", "train", "train"), steps=_SURVIVES),
-    "none": Kind(moments=("train",), steps=60, on_tensorflow=True),
-    "spare-stop": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, examined=0.5),
-    "spare-cut": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, examined=0.5),
-    "spare-gone": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, fewer=1),
-    "spare-back": Kind(("train",), steps=_LONG, heartbeat=2.0, always=True, spare=True, on_tensorflow=True),
-    "spare-rejoin": Kind(("train",), steps=_LONG, heartbeat=2.0, always=True, spare=True),
-    "fewer-stop": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, fewer=1),
-    "fewer-cut": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, fewer=1),
-    "too-few": Kind(_TASK, heartbeat=2.0, always=True, fewer=0),
-    "spare-away": Kind(_AWAY, steps=_SURVIVES, always=True, spare=True, examined=0.5),
-    "fewer-away": Kind(_AWAY, steps=_SURVIVES, always=True, fewer=1),
-    "check-stop": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
-    "check-cut": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
+    "task-kill": Kind(faults.TaskKilled, moments=_TASK, on_tensorflow=True, restarts=True),
+    "oom": Kind(faults.OutOfMemory, moments=("train",), restarts=True),
+    "supervisor-kill": Kind(faults.SupervisorKilled, moments=_TASK, on_tensorflow=True, restarts=True),
+    "guard-kill": Kind(faults.GuardKilled, steps=_SURVIVES, on_tensorflow=True),
+    "agent-kill": Kind(faults.AgentKilled, steps=_SURVIVES, on_tensorflow=True),
+    "sshd-kill": Kind(faults.SshdKilled, steps=_SURVIVES, on_tensorflow=True),
+    "keeper-kill": Kind(faults.KeeperKilled, steps=_SURVIVES, on_tensorflow=True),
+    "pause": Kind(faults.Paused, seconds=(0.5, 4.0), early=(0.3, 2.0), steps=_SURVIVES, on_tensorflow=True),
+    "pause-long": Kind(faults.Paused, heartbeat=2.0),
+    "node-stop": Kind(faults.Stopped, heartbeat=2.0, on_tensorflow=True),
+    "node-restart": Kind(faults.Restarted, heartbeat=2.0, early_steps=_SURVIVES, restarts=True),
+    "link-cut": Kind(faults.LinkCut, seconds=(0.5, 6.0), early=(0.3, 1.5), steps=_SURVIVES),
+    "link-cut-long": Kind(faults.LinkCut, heartbeat=2.0),
+    "slow": Kind(faults.Slow, steps=_SURVIVES, patient=True),
+    "lossy": Kind(faults.Lossy, steps=_SURVIVES, patient=True),
+    "pair-cut": Kind(faults.PairCut, seconds=(0.5, 3.0), steps=_SURVIVES),
+    "pair-cut-long": Kind(faults.PairCut, heartbeat=2.0),
+    "split": Kind(faults.Split, seconds=(0.5, 3.0), steps=_SURVIVES),
+    "split-long": Kind(faults.Split, _TASK, heartbeat=5.0),  # rules for all machines take a while
+    "keeper-cut": Kind(faults.KeeperCut, seconds=(0.5, 6.0), early=(0.3, 1.5), steps=_SURVIVES),
+    "disk-full": Kind(
+        faults.NodeDiskFull, moments=("stage", "launch", "start", "train", "train"), steps=_SURVIVES
+    ),
+    "none": Kind(faults.Fault, moments=("train",), steps=60, on_tensorflow=True),
+    "spare-stop": Kind(
+        faults.Stopped, _LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, examined=0.5
+    ),
+    "spare-cut": Kind(
+        faults.LinkCut, _LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, examined=0.5
+    ),
+    "spare-gone": Kind(
+        faults.SpareGone, _LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, fewer=1
+    ),
+    # Frozen until the spare trains; then it returns with its old tasks.
+    "spare-back": Kind(
+        faults.Paused, ("train",), steps=_LONG, heartbeat=2.0, always=True, spare=True, on_tensorflow=True
+    ),
+    # Its old tasks have continued alone meanwhile.
+    "spare-rejoin": Kind(faults.LinkCut, ("train",), steps=_LONG, heartbeat=2.0, always=True, spare=True),
+    "fewer-stop": Kind(faults.Stopped, _LOST, steps=_SURVIVES, heartbeat=2.0, always=True, fewer=1),
+    "fewer-cut": Kind(faults.LinkCut, _LOST, steps=_SURVIVES, heartbeat=2.0, always=True, fewer=1),
+    # The run may continue with fewer hosts, but not with so few.
+    "too-few": Kind(faults.Stopped, _TASK, heartbeat=2.0, always=True, fewer=0),
+    # Powered off before the launch, by the round.
+    "spare-away": Kind(faults.Fault, _AWAY, steps=_SURVIVES, always=True, spare=True, examined=0.5),
+    "fewer-away": Kind(faults.Fault, _AWAY, steps=_SURVIVES, always=True, fewer=1),
+    "check-stop": Kind(faults.Stopped, _CHECKS, steps=60, examined=1.0, later=1.2),
+    "check-cut": Kind(faults.LinkCut, _CHECKS, steps=60, examined=1.0, later=1.2),
 }
 
 
@@ -112,13 +129,13 @@ class Round:
         return f"{who} at {when}+{self.later:.2f} s{healed}, {self.trainer} on {len(self.hosts)}"
 
 
-def plan(seed: int, faults: Sequence[str], tensorflow: int = 6) -> Round:
+def plan(seed: int, names: Sequence[str], tensorflow: int = 6) -> Round:
     """Return the round of a seed: faults in turn, everything else at random.
 
     One in `tensorflow` rounds trains with TensorFlow, if the fault has the same effect there.
     """
     chance = random.Random(seed)
-    fault = faults[seed % len(faults)]
+    fault = names[seed % len(names)]
     kind = KINDS[fault]
     real = kind.on_tensorflow and bool(tensorflow) and chance.randrange(tensorflow) == 0
     count = 2 if real else chance.randint(2, 5)
