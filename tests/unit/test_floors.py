@@ -5,7 +5,7 @@ import functools
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,18 +139,23 @@ def floors_allow(source: str, target: str) -> bool:
     return below < above or (below == above and (above in PURE or target in SEAMS))
 
 
+def none(package: str, is_wrong: Callable[[Import], bool]) -> None:
+    """Check that no import of a package is wrong."""
+    wrong = [str(found) for found in all_imports(package) if is_wrong(found)]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_every_room_is_on_a_floor() -> None:
     unknown = {module.room for module in ORCHESTRATOR.values()} - set(FLOOR_OF) - {""}
     assert not unknown, f"put them on a floor, here and in CONTRIBUTING.md: {sorted(unknown)}"
 
 
 def test_imports_go_down() -> None:
-    wrong = [
-        str(found)
-        for found in all_imports("orchestrator")
-        if ours(found) and found.source.room and not floors_allow(found.source.room, room_of(found.target))
-    ]
-    assert not wrong, "\n".join(wrong)
+    def is_wrong(found: Import) -> bool:
+        source, target = found.source.room, room_of(found.target)
+        return ours(found) and source != "" and not floors_allow(source, target)
+
+    none("orchestrator", is_wrong)
 
 
 @pytest.mark.parametrize(
@@ -197,17 +202,15 @@ def test_no_class_name_has_two_meanings(program: str, apart: str) -> None:
 
 def test_node_imports_only_the_standard_library() -> None:
     """It becomes the package `orchestrate_node` on hosts with nothing but Python."""
-    wrong = [
-        str(found)
-        for found in all_imports("orchestrator")
-        if found.source.room == "node"
-        and not (
-            under(found.target, "orchestrator.node")
-            if found.relative
-            else found.target.partition(".")[0] in {*sys.stdlib_module_names, *OF_NODES}
-        )
-    ]
-    assert not wrong, "\n".join(wrong)
+
+    def is_wrong(found: Import) -> bool:
+        if found.relative:
+            allowed = under(found.target, "orchestrator.node")
+        else:
+            allowed = found.target.partition(".")[0] in {*sys.stdlib_module_names, *OF_NODES}
+        return found.source.room == "node" and not allowed
+
+    none("orchestrator", is_wrong)
 
 
 # Rooms that decide: they get time, randomness, and waits from `clock`, so that they can be simulated.
@@ -232,17 +235,12 @@ def test_time_randomness_and_threads_come_through_the_clock() -> None:
 
 @pytest.mark.parametrize("package", sorted(DOORS))
 def test_each_third_party_package_is_imported_in_one_place(package: str) -> None:
-    wrong = [
-        str(found)
-        for found in all_imports("orchestrator")
-        if under(found.target, package) and not under(found.source.name, *DOORS[package])
-    ]
-    assert not wrong, "\n".join(wrong)
+    doors = DOORS[package]
+    none("orchestrator", lambda found: under(found.target, package) and not under(found.source.name, *doors))
 
 
 def test_worker_entry_is_independent() -> None:
-    wrong = [str(found) for found in all_imports("worker_entry") if ours(found)]
-    assert not wrong, "\n".join(wrong)
+    none("worker_entry", ours)
 
 
 def test_imported_packages_are_declared() -> None:
@@ -250,13 +248,8 @@ def test_imported_packages_are_declared() -> None:
         requirement.partition(">")[0].strip().replace("-", "_").replace("pyyaml", "yaml")
         for requirement in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     }
-    missing = {
-        str(found)
-        for found in all_imports("orchestrator")
-        if not ours(found)
-        and found.target.partition(".")[0] not in {*sys.stdlib_module_names, *declared, *OF_NODES}
-    }
-    assert not missing, "\n".join(sorted(missing))
+    known = {*sys.stdlib_module_names, *declared, *OF_NODES}
+    none("orchestrator", lambda found: not ours(found) and found.target.partition(".")[0] not in known)
 
 
 def test_no_type_is_first_decoded_by_two_threads_at_once() -> None:
