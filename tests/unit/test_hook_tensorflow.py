@@ -5,9 +5,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -21,10 +23,20 @@ class Strategy:
 
     def __init__(self, workers: int) -> None:
         self.extended = SimpleNamespace(_in_multi_worker_mode=lambda: workers > 1)
+        self.num_replicas_in_sync = workers
+
+    def run(self, function: Callable[[], int]) -> int:
+        return function()
+
+    def experimental_local_results(self, value: int) -> tuple[int]:
+        return (value,)
 
 
 class Trainer:
     """The parts of Keras' trainer that the hook uses."""
+
+    built = True
+    trainable_weights = (b"a", b"b")
 
     def __init__(self, workers: int = 2, steps: int = 1) -> None:
         self._distribute_strategy = self.distribute_strategy = Strategy(workers)
@@ -94,6 +106,36 @@ def test_an_unexpected_keras_does_not_train_on_several_tasks(
         with pytest.raises(RuntimeError, match=r"cannot repair Keras 3\.\d+\.\d for several tasks: .*3\.10"):
             getattr(keras.TensorFlowTrainer(), name)()
     assert keras.TensorFlowTrainer(workers=1).fit() == "fits"
+
+
+@pytest.mark.parametrize(("other", "raised"), [(b"ab", False), (b"ac", True), (None, True)])
+def test_tasks_do_not_train_from_different_weights(
+    other: bytes | None, raised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Keras 3 does with restarts, if each task loads its own checkpoint and one is older, or missing."""
+    digest = crc32(other) if other else 0
+    strategy = SimpleNamespace(
+        MultiWorkerMirroredStrategy=Strategy,
+        get_replica_context=lambda: SimpleNamespace(all_reduce=lambda _, mine: mine + digest),
+    )
+    tensorflow = SimpleNamespace(
+        distribute=strategy,
+        int64="int64",
+        constant=lambda value, _: value,
+        convert_to_tensor=lambda weight: SimpleNamespace(
+            numpy=lambda: SimpleNamespace(tobytes=lambda: weight)
+        ),
+        function=lambda call, **_: call,
+    )
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    monkeypatch.setattr(hook, "_compared", [])
+    callbacks = type("CallbackList", (), {"on_train_begin": print, "model": Trainer()})
+    hook.compare(SimpleNamespace(CallbackList=callbacks))
+    fit = {"__name__": "keras.src.backend.tensorflow.trainer", "callbacks": callbacks()}
+    callbacks().on_train_begin()  # in a loop of the program
+    with pytest.raises(RuntimeError, match="different weights") if raised else nullcontext():
+        exec("callbacks.on_train_begin()", fit)
+    exec("callbacks.on_train_begin()", fit)  # only the first is compared
 
 
 def test_layers_of_another_backend_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

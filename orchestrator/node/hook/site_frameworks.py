@@ -9,6 +9,7 @@ A framework that differs from what this file expects is an error before training
 
 import os
 import sys
+from zlib import crc32
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _SIGNATURES = {
 _REPAIRED = ["fit", "evaluate", "steps_per_execution", "moving statistics of layers", "loss scaling"]
 _REPAIRED += ["gradient clipping", "losses that are one number"]
 _missing: "List[str]" = []  # what this Keras lacks of what is repaired
+_compared: "List[bool]" = []  # the weights of the tasks
 _PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 _READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "SSTableDataset")
 
@@ -38,10 +40,12 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
     if "tf_keras" in keras:
         made.update(dict.fromkeys(("tf_keras.api._v2.keras", "tensorflow.keras"), name_version))
         made["tf_keras.src.saving.saving_lib"] = read_arrays
+        made.update(dict.fromkeys(("tf_keras.src.callbacks", "keras.src.callbacks"), compare))
         if "KERAS_HOME" in os.environ:
             made["tf_keras.src.utils.data_utils"] = keep_home
     if "keras" in keras:
         made["keras.src.backend.tensorflow.trainer"] = repair
+        made["keras.src.callbacks.callback_list"] = compare
         made["keras.src.layers.layer"] = _if_there(average)
         made["keras.src.optimizers.loss_scale_optimizer"] = _if_there(agree)
         made["keras.src.backend.tensorflow.optimizer"] = _if_there(clip)
@@ -292,6 +296,43 @@ def _step_by_step(model: "Any") -> None:
     if _missing:
         _refuse(_version(), _missing[0])
     model.steps_per_execution = 1
+
+
+def compare(callbacks: "Any") -> None:
+    """Make tasks compare their weights when `fit` has restored them."""
+    begin = callbacks.CallbackList.on_train_begin
+
+    def on_train_begin(self: "Any", logs: "Any" = None) -> None:
+        begin(self, logs)
+        # A program's own loop may have callbacks in one task only.
+        if "keras.src." in sys._getframe(1).f_globals["__name__"]:  # noqa: SLF001
+            _begin_alike(self.model)
+
+    callbacks.CallbackList.on_train_begin = on_train_begin
+
+
+def _begin_alike(model: "Any") -> None:
+    """Raise if the tasks begin the first `fit` with different weights, which would stay different.
+
+    It happens if each loads its own checkpoint, and one of them ended before it saved the last one.
+    """
+    tf, strategy = sys.modules.get("tensorflow"), getattr(model, "distribute_strategy", None)
+    if _compared or tf is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return  # parameter servers have one copy
+    _compared.append(True)
+    digest = 0
+    for weight in model.trainable_weights if model.built else ():
+        digest = crc32(tf.convert_to_tensor(weight).numpy().tobytes(), digest)
+
+    def digests() -> "Any":
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(digest, tf.int64))
+
+    sums = tf.function(lambda: strategy.run(digests), autograph=False)()
+    if int(strategy.experimental_local_results(sums)[0]) != digest * strategy.num_replicas_in_sync:
+        raise RuntimeError(
+            "orchestrate: the tasks begin to train with different weights, which would stay different: load"
+            " one checkpoint in all of them (docs/restarts.md)"
+        )
 
 
 def agree(optimizers: "Any") -> None:
