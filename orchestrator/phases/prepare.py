@@ -33,7 +33,7 @@ _STUCK = 3.0  # seconds, after which the holder is not a run of ours
 _HOLDER = "a process that holds the turn (`sudo ss -xap | grep orchestrate-turn` names it)"
 # Files from which programs continue; those in workertemp folders are tf_keras's, of tasks that are not chief.
 _CHECKPOINT = re.compile(
-    r"^(?!.*workertemp).*(?:(?:^|/)checkpoint|\.(?:index|ckpt|pth?|h5|keras|safetensors|msgpack))$"
+    r"^(?!.*workertemp).*(?:(?:^|/)(?:checkpoint|\.metadata)|\.(?:index|ckpt|pth?|h5|keras|safetensors|msgpack))$"
 )
 
 # Nobody answers there. A host that answers and refuses (a login, a host key) is a mistake to be fixed.
@@ -391,10 +391,13 @@ def note_lone_checkpoint(run: Run, leader: str, joined: Sequence[str]) -> None:
     except (KeyError, HostError):
         return
     if (lone := mine.keys() - others.keys()) and not others.keys() - mine.keys():
-        run.staged.lone = (
-            f"{mine[min(lone)]} is on {pair[0]}, but not on {pair[1]}: if each task loads it, they continue"
-            " from different weights; name its folder as `backup` under [job] (docs/restarts.md)"
-        )
+        path = mine[min(lone)]
+        advice = "if each task loads it, they continue from different weights; name its folder as `backup`"
+        if path.endswith("/.metadata"):  # of torch.distributed.checkpoint
+            advice = (
+                "each task reads the parts that all have written; save to a folder that all machines share"
+            )
+        run.staged.lone = f"{path} is on {pair[0]}, but not on {pair[1]}: {advice} (docs/restarts.md)"
         run.emit(Noted(run.staged.lone))
 
 
