@@ -28,7 +28,8 @@ _KEPT = re.compile(r"%%(?:time|timeit|capture|prun|memit)\b")  # what they measu
 _INSTALL = re.compile(
     r"!+\s*(?:\S*(?:python|sys\.executable)\S*\s+-m\s+)?(?:(?:uv )?pip3?|conda|mamba|apt|apt-get|sudo)\b"
 )
-_VALUE = re.compile(r"(?<!\$)\{([A-Za-z_][^{},]*)\}")  # `{name}` is Python's, `${name}` the shell's
+# `{name}` is Python's, `${name}` the shell's; `$name` is Python's if there is one.
+_VALUE = re.compile(r"(?<!\$)(?:\{([A-Za-z_][^{},]*)\}|\$([A-Za-z_]\w*))")
 
 
 def convert(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
@@ -69,8 +70,8 @@ def _cell(source: str, left_out: list[str]) -> str:
         if (file := re.match(r"%%writefile\s+(?:-a\s+)?(\S+)\s*$", head)) is not None:
             mode = "a" if " -a " in head else "w"
             return f"with open({file[1]!r}, {mode!r}) as _file:\n    _file.write({body!r})"
-        if re.match(r"%%(?:bash|sh)\b", head):
-            return f'__import__("subprocess").run(["bash", "-c", {body!r}], check=True)'
+        if (shell := re.match(r"%%(bash|sh|python3?)\b", head)) is not None:
+            return f'__import__("subprocess").run([{shell[1]!r}, "-c", {body!r}], check=True)'
         left_out.append(f"{head} (the whole cell)")
         return "\n".join(f"# {line}" for line in source.split("\n"))
     lines = source.split("\n")
@@ -100,8 +101,8 @@ def _line(line: str, left_out: list[str]) -> str:
     match = _MAGIC.fullmatch(line)
     assert match is not None
     blank, target, magic = match.groups()
-    if (code := None if target else _as_python(magic)) is not None:
-        return f"{blank}{code}"
+    if (code := _as_python(magic)) is not None and (not target or magic.startswith("%time ")):
+        return f"{blank}{f'{target} = ' if target else ''}{code}"
     if not magic.startswith("!") or _INSTALL.match(magic):
         left_out.append(magic.strip())
         return f"{blank}{f'{target} = None' if target else 'pass'}  # {' '.join(magic.split())}"
@@ -129,6 +130,20 @@ def _as_python(magic: str) -> str | None:
 
 
 def _filled(text: str) -> str:
-    """Return the expression for a magic's text, in which `{name}` is Python's."""
-    parts = _VALUE.split(text)
-    return " + ".join(f"str({word})" if i % 2 else repr(word) for i, word in enumerate(parts) if word)
+    """Return the expression for a magic's text, in which `{name}` and `$name` are Python's."""
+    parts, end = [], 0
+    for match in _VALUE.finditer(text):
+        if match[1] and not _is_expression(match[1]):
+            continue  # awk '{print $1}'
+        value = match[1] or f"globals().get({match[2]!r}, {match[0]!r})"
+        parts += [repr(text[end : match.start()]), f"str({value})"]
+        end = match.end()
+    return " + ".join([*parts, repr(text[end:])])
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError):
+        return False
+    return True

@@ -52,6 +52,9 @@ GOOD: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("print?\nimport os\n?os",), "", ("print?", "?os")),
     (("display(7)",), "7\n", ()),
     (("x = !pip list\nprint(x)",), "None\n", ("!pip list",)),
+    (("x = %time 3 + 4\nprint(x)",), "7\n", ()),
+    (("%%python3\nprint(8)",), "8\n", ()),
+    (("b = 9\n!echo a c | awk '{print $2}'; b=1; echo $b $c_; c_=2; echo $c_",), "c\n9\n2\n", ()),
 ]
 
 
