@@ -371,15 +371,15 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
 
 
 def note_lone_checkpoint(run: Run, leader: str, joined: Sequence[str]) -> None:
-    """Note a checkpoint of the first task that another host lacks, whose tasks may begin anew.
+    """Note a checkpoint of the first task that another host lacks, or that is lost with its host.
 
-    Nothing reports it otherwise: with Keras, all train and succeed, with different weights.
+    Nothing reports it otherwise: tasks that lack it begin anew, and succeed.
     """
     trainers = [spec.host for spec in run.plan.tasks if spec.id.role in (Role.CHIEF, Role.WORKER)]
     stayed = sorted({*trainers}.difference(joined), key=lambda name: (name != leader, trainers.index(name)))
     pair = [*stayed[:1], *joined, *stayed[1:]][:2]
     with_ps = any(spec.id.role is Role.PS for spec in run.plan.tasks)
-    if len(pair) < 2 or not stayed or with_ps or is_builtin(run.plan.command):
+    if not stayed or with_ps or is_builtin(run.plan.command):
         return
     questions = {
         name: wire.FilesList(path=work_folder(run.plan.host(name).workdir, run.plan.folder, run.plan.cwd))
@@ -387,9 +387,13 @@ def note_lone_checkpoint(run: Run, leader: str, joined: Sequence[str]) -> None:
     }
     answers = run.fleet.ask(questions)
     try:
-        mine, others = (_checkpoints(name, answers.good[name]) for name in questions)
+        found = [_checkpoints(name, answers.good[name]) for name in questions]
     except (KeyError, HostError):
         return
+    mine, others = found[0], found[-1]
+    if leader not in run.names and not mine:
+        what = f"if only {leader} had saved a checkpoint, it is lost: name its folder as `backup` under [job]"
+        run.emit(Noted(f"{what} (docs/restarts.md); {pair[0]} has none in the run's folder"))
     if (lone := mine.keys() - others.keys()) and not others.keys() - mine.keys():
         path = mine[min(lone)]
         advice = "if each task loads it, they continue from different weights; name its folder as `backup`"

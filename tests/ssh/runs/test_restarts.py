@@ -143,6 +143,7 @@ def test_a_spare_replaces_a_lost_host(four: Desk) -> None:
     assert names[0] not in json.dumps(plan["cluster"])
     assert [host["name"] for host in plan["retired"]] == [names[0]]
     assert f"warning: {names[0]}: no answer" in viewer.stderr
+    assert f"if only {names[0]} had saved a checkpoint, it is lost: name its folder" in viewer.stderr
     # Whatever the lost host still runs, nothing listens on its ports.
     assert f"{names[0]} may still run old tasks: the new ones listen on port" in viewer.stderr
     assert _ports(plan).isdisjoint(known)
