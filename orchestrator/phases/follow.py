@@ -223,11 +223,16 @@ class Follower:
                 recovery.lose(self._run, frame.host, str(error))
             else:
                 self._distrust(problems.foreign(frame.session.host, str(error)))
+        else:
+            # Free space alone proves nothing: a quota or the number of files may be exhausted.
+            if self._unwritten in FULL and not self._due and frame.payload:
+                self._unwritten = None
+                self._emit(Noted("there is space again on this machine: the logs are being fetched"))
 
     def _defer(self, frame: TaskNews, error: OSError) -> None:
         """Pause a stream that has no room; its host stays connected and can be stopped."""
         frame.session.unfollow(frame.news.stream)
-        if not self._due and (error.errno in FULL or error.errno != self._unwritten):
+        if not self._due and error.errno != self._unwritten:
             folder = self._run.folder.path
             where = error.filename or folder
             log.warning("no room for the logs: %s", error)
@@ -249,8 +254,6 @@ class Follower:
         elif due:
             for name in due:
                 del self._due[name]
-            if not self._due and self._unwritten in FULL:
-                self._emit(Noted("there is space again on this machine: the logs are being fetched"))
             self.attach(due)
 
     def _frame(self, frame: TaskNews) -> None:

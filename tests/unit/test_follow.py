@@ -33,7 +33,7 @@ from orchestrator.phases.validate import _failed
 from orchestrator.run import fitlines
 from orchestrator.run.hang import Life
 from orchestrator.run.records import number
-from orchestrator.store import RunFolder
+from orchestrator.store import RunFolder, mirror
 from orchestrator.store.bus import Bus
 from orchestrator.store.points import PointFile, PointReader
 from orchestrator.transport import Link
@@ -133,6 +133,27 @@ def test_a_flood_of_reports_is_bounded_for_viewers_and_on_disk(
     assert follower._run.folder.points.stat().st_size < 1 << 20
     assert sum(isinstance(event, ev.TaskReported) for event in told) < 300
     assert isinstance(told[-1], ev.TaskExited)
+
+
+def test_a_full_disk_is_reported_once_however_often_logs_are_requested(
+    follower: Follower, told: list[ev.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a quota, or of a limited number of files, the free space shows nothing."""
+
+    def full(_fd: int, _data: bytes) -> None:
+        raise OSError(errno.EDQUOT, "it is full")
+
+    monkeypatch.setattr(follower, "attach", lambda _hosts: None)
+    monkeypatch.setattr(SESSION, "unfollow", lambda _stream: None, raising=False)
+    with monkeypatch.context() as disk:
+        disk.setattr(mirror, "write_all", full)
+        for _ in range(3):
+            give(follower, "log", b"a line", offset=0, times=[])
+            follower._due["a"] = 0.0
+            follower.step(0.0)
+    give(follower, "log", b"a line", offset=0, times=[])
+    notes = [event.text.partition(":")[0] for event in told if isinstance(event, ev.Noted)]
+    assert notes == ["the logs wait on their hosts", "there is space again on this machine"]
 
 
 def test_resource_usage_of_tasks_is_sampled(follower: Follower) -> None:
