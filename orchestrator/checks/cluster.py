@@ -65,8 +65,8 @@ def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:
     if package == "python":
         other = f'set `python = "{".".join(minor(usual))}"` under [env], then run `orchestrate setup`'
         return other if report.is_made(needs) else "set `python` in hosts.toml to one of that version"
-    if report.is_made(needs):
-        return "`orchestrate setup`"
+    if report.is_made(needs):  # a lock may have other versions for other Pythons
+        return "set `python` under [env] to one version for all hosts, then run `orchestrate setup`"
     name = report.distribution or package if package == "tensorflow" else package
     # --no-deps: tf_keras would pull in the full tensorflow beside a tensorflow-cpu.
     return report.pip(*(["--no-deps"] if package == "tf-keras" else []), f"{name}=={usual}")

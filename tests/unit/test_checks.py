@@ -287,7 +287,7 @@ def test_setup_is_suggested_for_an_environment_from_env() -> None:
     own = {"host__python": f"{DEFAULT_WORKDIR}/{python}", "facts__python__path": f"/home/t/o/{python}"}
     rows: list[dict[str, Any]] = [
         {"facts__python": DEAD, "facts__packages": {}},
-        {"facts__python__version": "3.12.1"},
+        {"facts__python__version": "3.12.1", "facts__packages__tensorflow": "2.22.0"},
         {"facts__packages": {}},
         {"imported": lacking("tensorflow_datasets", "'importlib_resources'")},
         {"imported": lacking("google.protobuf", "'google'")},
