@@ -27,6 +27,18 @@ from orchestrator.text import count, duration, size
 START_TIMEOUT = 60.0
 
 
+def launch(run: Run, attempt: str) -> None:
+    """Start every task of the plan; raise PhaseFailed if one cannot start, while the started ones run on."""
+    with phase(run, Phase.LAUNCH):
+        recovery.gather(run, run.timings.host_return)
+        if run.stop.requested:
+            raise Cancelled
+        fail_on(run, Phase.LAUNCH, recovery.losses(run))
+        if run.fleet.sessions != run.leased:  # including during validation
+            lease(run, Phase.LAUNCH)  # the previous agents held theirs
+        fail_on(run, Phase.LAUNCH, start(run, attempt, run.plan.tasks, run.staged.work))
+
+
 def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]) -> HostErrors:
     """Ask every node to start its tasks and to send their output, all at once; return the errors by host.
 
@@ -138,18 +150,6 @@ def spec_of(run: Run, spec: TaskSpec, attempt: str, cwd: str) -> wire.Spec:
         free=tuple(run.secrets),
         guest=validates and ahead is BUNDLED,
     )
-
-
-def launch(run: Run, attempt: str) -> None:
-    """Start every task of the plan; raise PhaseFailed if one cannot start, while the started ones run on."""
-    with phase(run, Phase.LAUNCH):
-        recovery.gather(run, run.timings.host_return)
-        if run.stop.requested:
-            raise Cancelled
-        fail_on(run, Phase.LAUNCH, recovery.losses(run))
-        if run.fleet.sessions != run.leased:  # including during validation
-            lease(run, Phase.LAUNCH)  # the previous agents held theirs
-        fail_on(run, Phase.LAUNCH, start(run, attempt, run.plan.tasks, run.staged.work))
 
 
 # --- tasks started ahead ---

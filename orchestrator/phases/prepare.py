@@ -5,37 +5,28 @@ of the last one remains: no process, no port.
 """
 
 import dataclasses
-import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from orchestrator import ranges, text, wire
+from orchestrator import ranges, wire
 from orchestrator.errors import HostError, HostErrors, Trouble
 from orchestrator.events import AttemptPlanned, HostReplaced, Noted, Phase, StopBy
 from orchestrator.fleet import Cancelled
-from orchestrator.model import Preparing, Role, RunPlan
+from orchestrator.model import Preparing, RunPlan
 from orchestrator.phases import connect, data, preflight, recovery, stage, stop, validate
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, failure, phase, report_failures
 from orchestrator.phases.launch import begin_ahead, launch
-from orchestrator.phases.resume import carry_folder
-from orchestrator.planning.commands import is_builtin
+from orchestrator.phases.resume import carry_backup, note_lone_checkpoint
 from orchestrator.run import restarts
 from orchestrator.run.restarts import Change, TooFewHostsError, fits, undo_replacements
-from orchestrator.sync.backups import BackupOrigin
-from orchestrator.sync.files import admit, work_folder
 
 _LOOK = 0.5  # seconds between two checks
 _TURN, _MOMENT = 1.0, 0.1  # seconds between two checks in the queue; while another run is deciding
 _STUCK = 3.0  # seconds, after which the holder is not a run of ours
 _HOLDER = "a process that holds the turn (`sudo ss -xap | grep orchestrate-turn` names it)"
-# Files from which programs continue; those in workertemp folders are tf_keras's, of tasks that are not chief.
-_CHECKPOINT = re.compile(
-    r"^(?!.*workertemp).*(?:(?:^|/)(?:checkpoint|\.metadata)|\.(?:index|ckpt|pth?|h5|keras|safetensors|msgpack))$"
-)
-
 # Nobody answers there. A host that answers and refuses (a login, a host key) is a mistake to be fixed.
 _AWAY = frozenset({Trouble.LOST, Trouble.NO_ROUTE, Trouble.REFUSED, Trouble.TIMEOUT})
 
@@ -336,86 +327,6 @@ def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
     if first:
         run.plan = replace(run.plan, preparing=Preparing())
     run.prepared = True
-
-
-def carry_backup(run: Run, leader: str, backup: str) -> None:
-    """Bring the backup of the task that led the last attempt to every host; raise PhaseFailed."""
-    works = {
-        host.name: work_folder(host.workdir, run.plan.folder, run.plan.cwd)
-        for host in (run.plan.host(leader), *run.hosts)
-    }
-    source = leader
-    if backup.startswith(("/", "~")):
-        # Hosts that share the workdir need not share other folders, such as a disk of each machine's own.
-        # If they do, each finds that it already has the same.
-        paths, shared = dict.fromkeys(works, backup), {}
-    else:
-        paths, shared = {name: f"{work}/{backup}" for name, work in works.items()}, run.staged.shared
-        if _emptied(run, leader):
-            source = ""
-    carried = carry_folder(run, backup, source, paths, copy=run.folder.path / "backup", shared=shared)
-    if reached := [name for name, sent in carried.sent.items() if not sent.reused]:
-        size = text.size(max(carried.sent[name].bytes for name in reached))
-        giver = carried.giver or "this machine"
-        run.emit(Noted(f"{backup} ({size}) was copied from {giver} to {ranges.fold(reached)}"))
-    match carried.origin:
-        case BackupOrigin.COPY:
-            note = f"the newest {backup} is lost with {leader}; every host has an earlier attempt's"
-        case BackupOrigin.REMOVED:
-            note = f"{leader} has removed its {backup}: training starts from the beginning, everywhere"
-        case BackupOrigin.NOWHERE:
-            note = f"no {backup} of {leader} is available: training starts from the beginning"
-        case BackupOrigin.HOST:
-            return
-    run.emit(Noted(note))
-
-
-def note_lone_checkpoint(run: Run, leader: str, joined: Sequence[str]) -> None:
-    """Note a checkpoint of the first task that another host lacks, or that is lost with its host.
-
-    Nothing reports it otherwise: tasks that lack it begin anew, and succeed.
-    """
-    trainers = [spec.host for spec in run.plan.tasks if spec.id.role in (Role.CHIEF, Role.WORKER)]
-    stayed = sorted({*trainers}.difference(joined), key=lambda name: (name != leader, trainers.index(name)))
-    pair = [*stayed[:1], *joined, *stayed[1:]][:2]
-    with_ps = any(spec.id.role is Role.PS for spec in run.plan.tasks)
-    if not stayed or with_ps or is_builtin(run.plan.command):
-        return
-    questions = {
-        name: wire.FilesList(path=work_folder(run.plan.host(name).workdir, run.plan.folder, run.plan.cwd))
-        for name in pair
-    }
-    answers = run.fleet.ask(questions)
-    try:
-        found = [_checkpoints(name, answers.good[name]) for name in questions]
-    except (KeyError, HostError):
-        return
-    mine, others = found[0], found[-1]
-    if leader not in run.names and not mine:
-        what = f"if only {leader} had saved a checkpoint, it is lost: name its folder as `backup` under [job]"
-        run.emit(Noted(f"{what} (docs/restarts.md); {pair[0]} has none in the run's folder"))
-    if (lone := mine.keys() - others.keys()) and not others.keys() - mine.keys():
-        path = mine[min(lone)]
-        advice = "if each task loads it, they continue from different weights; name its folder as `backup`"
-        if path.endswith("/.metadata"):  # of torch.distributed.checkpoint
-            advice = (
-                "each task reads the parts that all have written; save to a folder that all machines share"
-            )
-        run.staged.lone = f"{path} is on {pair[0]}, but not on {pair[1]}: {advice} (docs/restarts.md)"
-        run.emit(Noted(run.staged.lone))
-
-
-def _checkpoints(host: str, listed: wire.Listed) -> dict[str, str]:
-    """Return each folder with checkpoints, and one of them; raise HostError for a false listing."""
-    entries, _ = admit(host, listed.payload, listed.kind)
-    return {path.rpartition("/")[0]: path for path, *_ in entries if _CHECKPOINT.search(path)}
-
-
-def _emptied(run: Run, leader: str) -> bool:
-    """Return True if a continuing host got a new working folder: its disk lost the last one."""
-    shared = run.staged.shared
-    group = shared.get(leader, leader)
-    return leader in run.names and any(shared.get(name, name) == group for name in run.staged.made)
 
 
 def shared_now(run: Run, now: Mapping[str, str]) -> dict[str, str]:

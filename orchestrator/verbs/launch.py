@@ -38,20 +38,6 @@ class Planned(Value):
     findings: tuple[Finding, ...]
 
 
-def prepare(request: LaunchRequest, caller: Caller, *, resolves: bool = True) -> Planned:
-    """Plan a launch, new or of an earlier run; unless it `resolves`, no package index is queried."""
-    if request.replay is None:
-        given, facts, code = read(request, caller, resolves=resolves)
-    else:
-        from orchestrator.verbs.replay import read_again  # importing it takes 80 ms, and few launches need it
-
-        given, facts, code = read_again(request, caller)
-    plan, findings = make(given, facts)
-    if request.terminal is not None:
-        wanted_tasks([request.terminal.task], plan, "the run")
-    return Planned(given, plan, code, findings)
-
-
 def launch(
     request: LaunchRequest, caller: Caller, shown: Iterable[TaskId] = (), *, awaited: bool = False
 ) -> RunFolder:
@@ -84,6 +70,20 @@ def launch(
         return folder
 
     return unbroken(begin, undo=lambda folder: folder.ask_keeper(Order.STOP))
+
+
+def prepare(request: LaunchRequest, caller: Caller, *, resolves: bool = True) -> Planned:
+    """Plan a launch, new or of an earlier run; unless it `resolves`, no package index is queried."""
+    if request.replay is None:
+        given, facts, code = read(request, caller, resolves=resolves)
+    else:
+        from orchestrator.verbs.replay import read_again  # importing it takes 80 ms, and few launches need it
+
+        given, facts, code = read_again(request, caller)
+    plan, findings = make(given, facts)
+    if request.terminal is not None:
+        wanted_tasks([request.terminal.task], plan, "the run")
+    return Planned(given, plan, code, findings)
 
 
 def notify_command(job: Job, given: str | None) -> tuple[str, ...]:
