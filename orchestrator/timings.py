@@ -24,7 +24,6 @@ class Timings(Value, forbid_unknown_fields=True):
     last_try: float = 2.0  # to reconnect to a host to verify that nothing remains
     release: float = 20.0  # for the kernel and the driver to release the resources of killed processes
     quiet: float = 180.0  # without output from any task until a notice, where hang detection is off
-    early: float = 15.0  # without output from the other tasks after one has finished, until a notice
     ahead: float = 5.0  # of training, until the tasks of the next attempt or launch are started beside it
     held: float = 10.0  # that a task may live on after an exception ended its main thread
     validation: float = 900.0  # enough for a first import and a data set on a slow disk

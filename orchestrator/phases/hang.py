@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from orchestrator import ranges, wire
 from orchestrator.diagnosis.verdict import Verdict
 from orchestrator.errors import HostError
-from orchestrator.events import FailureKind, HangKind, HangPassed, HangSuspected, Noted, StacksTaken
+from orchestrator.events import FailureKind, HangKind, HangPassed, HangSuspected, StacksTaken
 from orchestrator.model import Completion, OnHang, RunPlan, TaskId
 from orchestrator.phases.context import Run, unforeseen
 from orchestrator.phases.follow import Follower
@@ -106,7 +106,6 @@ class Watch:
         # Silence before `_since` does not count against the tasks.
         self._began = self._since = self._looked = run.clock.now()
         self._suspicion: _Suspicion | None = None
-        self._early_noted = False
 
     def look(self) -> Hung | None:
         """Decide once per hang; return None while there is nothing to do, or if `on_hang` only reports."""
@@ -123,7 +122,6 @@ class Watch:
                 why = f"{task} has failed, but does not end"
                 seconds = since - self._began
                 return Hung(restart=True, place=f"held: {task}", seconds=seconds, verdict=None, why=why)
-        self._look_at_early(now)
         current, suspected = self._look(now), self._suspicion
         if suspected is None:
             if current is not None:
@@ -147,23 +145,6 @@ class Watch:
         lives = {task: life for task, life in follower.lives.items() if task in watched}
         patience = plan.hang_timeout or self._run.timings.quiet
         return hang.look(lives, patience, now, since=self._since, completion=plan.completion)
-
-    def _look_at_early(self, now: float) -> None:
-        """Note once that some tasks have finished, while the others, connected to them, run on in silence."""
-        run, follower = self._run, self._follower
-        trainers = hang.watched(follower.placed)
-        done = trainers & follower.ends.keys()
-        others = trainers - done
-        if self._early_noted or not done or not others or run.plan.completion is not Completion.ALL:
-            return
-        ago = run.clock.wall() - max(follower.ends[task].ended for task in done)
-        quiet = now - max(self._since, *(follower.lives[task].last_output for task in others))
-        # Without contact they are independent, as in a sweep.
-        contact = not {wire.Peers.MET, wire.Peers.UNPATCHED}.isdisjoint(follower.peers.values())
-        if contact and min(ago, quiet) >= run.timings.early:
-            self._early_noted = True
-            finished, running = (ranges.fold(map(str, tasks)) for tasks in (done, others))
-            run.emit(Noted(f"{finished} ended with status 0 {duration(ago)} ago; still running: {running}"))
 
     def _suspect(self, symptom: HangSuspected, now: float) -> None:
         run = self._run

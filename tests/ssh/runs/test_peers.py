@@ -214,35 +214,3 @@ def test_programs_that_need_no_peers_get_no_warning(desk: Desk, framework: str) 
     desk.write_hosts(desk.cluster.hosts, job=f'[job]\nframework = "{framework}"\n')
     desk.launch("--", "t.py").ended()
     assert not desk.named("PeersReported")
-
-
-# The task that ends early closes its end first, which leaves a trace, after the first check.
-UNEVEN = """
-import sys
-if RANK == 0:
-    a = serve(int(HOSTS[0][2])).accept()[0]; a.recv(1); a.close()
-else:
-    c = join("localhost", int(HOSTS[0][2]))
-    while not os.path.exists(sys.argv[2]): time.sleep(0.05)
-    c.shutdown(socket.SHUT_WR); c.recv(1)
-"""
-ALONE = """
-import sys
-while RANK == 0 and not os.path.exists(sys.argv[1]): time.sleep(0.05)
-"""
-
-
-@pytest.mark.parametrize("meets", [True, False])
-def test_a_task_that_ends_long_before_its_peers_is_reported(desk: Desk, meets: bool) -> None:
-    desk.script("t.py", TASK + UNEVEN * meets + ALONE)
-    desk.timings = {"early": 0.0, "quiet": 0.5}
-    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"), str(desk.folder / "first"))
-    if meets:
-        viewer.shows("no output from worker/[0-1] for")
-        (desk.folder / "first").touch()
-    viewer.shows("still running: worker/0" if meets else "worker/1 rehearsal-02: finished")
-    (desk.folder / "enough").touch()
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    notes = [note["text"] for note in desk.named("Noted")]
-    early = [note for note in notes if note.startswith("worker/1 ended with status 0 ")]
-    assert [note.partition("; ")[2] for note in early] == (["still running: worker/0"] if meets else [])
