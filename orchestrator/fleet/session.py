@@ -29,7 +29,6 @@ _READ = 262_144
 ROOM = 32 << 20  # unprocessed bytes of one host, at which its reader waits
 MOST = 256 << 20  # bytes, at which a host is given up: replies are queued behind them
 _FRAME = 1024  # bytes that a frame takes besides its payload
-_SUSPICIOUS = 3.0  # seconds without a message from our command, after which the login is examined
 
 
 class Backlog:
@@ -120,7 +119,6 @@ class Session:
         self._ended: Callable[[], HostError] | None = None
         self._closing = False
         self._greeted: Future[wire.Hello] = Future()
-        self._silence = "no reply from the agent"
         self._channel: Channel | None = None
         self._stream = wire.AgentStream(self._limits, self._limit)
         self._ahead: list[tuple[Request[Any], Future[Any]]] = []
@@ -136,15 +134,11 @@ class Session:
         self._channel = channel = self.link.open(bootstrap.argv(self.host.agent_python))
         self.clock.start(f"read {self.host.name}", self._read, channel, beat, ahead)
         try:
-            try:
-                hello = self.clock.result(self._greeted, min(timeout, _SUSPICIOUS))
-            except FutureTimeoutError:
-                if not self._stream.ready:
-                    self.clock.start(f"examine {self.host.name}", self._examine, timeout)
-                hello = self.clock.result(self._greeted, max(0.0, timeout - _SUSPICIOUS))
+            hello = self.clock.result(self._greeted, timeout)
         except FutureTimeoutError:
-            why = f"{self._silence} within {timeout:.0f} s"
-            error = problems.no_agent(self.host, why, None, begun=self._stream.ready)
+            begun, why = self._stream.ready, f"no reply from the agent within {timeout:.0f} s"
+            why += "" if begun else "; a startup file waits, or starts another shell"
+            error = problems.no_agent(self.host, why, None, begun=begun)
             self.close()
             raise error from None
         # The hello was stamped when the agent was up, which is close to now, not to the beginning.
@@ -165,26 +159,6 @@ class Session:
             pass  # the end of its output shows the reason
         except OSError as error:  # our own code cannot be read
             settle(self._greeted, error=error)
-
-    def _examine(self, timeout: float) -> None:
-        """Log in once more with an empty stdin, at which our command begins, or a shell in its place ends."""
-        try:
-            probe = self.link.open(bootstrap.argv(self.host.agent_python))
-        except HostError:  # it may allow only one session
-            return
-        try:
-            probe.send_eof()
-            output = b""
-            while frames.READY not in output and (data := probe.recv(_READ)):
-                output = (output + data)[-_READ:]
-            status = probe.wait(timeout)
-        finally:
-            probe.close()
-        if frames.READY in output:
-            self._silence = "a startup file waits for input: the command did not begin"
-        elif not self._stream.ready:
-            noise = problems.noise(output, probe.stderr_tail())
-            settle(self._greeted, error=problems.no_agent(self.host, noise, status, begun=False))
 
     @property
     def hello(self) -> wire.Hello:

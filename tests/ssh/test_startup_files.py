@@ -21,7 +21,11 @@ SHELLS = {
     "bash": ".bashrc", "dash": "", "zsh": ".zshenv", "fish": ".config/fish/config.fish",
     "csh": ".cshrc", "tcsh": ".tcshrc", "ksh": "", "busybox": "",
 }  # fmt: skip
-WORKS, REPLACED, WAITS = "", "a startup file (or a ForceCommand) replaces or ends", "a startup file waits"
+WORKS, REPLACED, WAITS = (
+    "",
+    "a startup file (or a ForceCommand) replaces or ends",
+    "a startup file waits, or starts",
+)
 GUARD = "case $- in *i*) ;; *) return ;; esac"
 GO_ON = {"fish", "csh", "tcsh"}  # where `exit` ends the file, but the command still runs
 READ = {"fish": "read x", "csh": "set x = $<", "tcsh": "set x = $<"}
@@ -29,8 +33,8 @@ FILES = {
     "plain": ("", WORKS),
     "noise": ("echo Welcome; echo quota >/dev/null; printf 'a\\n\\n'", WORKS),
     "much on stderr": ("sh -c 'head -c 20000000 /dev/zero >&2'", WORKS),
-    "another shell": ("exec dash", REPLACED),
-    "interactive": ("exec bash --norc -i", REPLACED),
+    "another shell": ("exec dash", WAITS),
+    "interactive": ("exec bash --norc -i", WAITS),
     "tmux": ("exec tmux new -As main", REPLACED),
     "exit": ("exit", REPLACED),
     "read": ("read -r x", WAITS),
