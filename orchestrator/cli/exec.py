@@ -9,13 +9,12 @@ from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.cli.desk.person import Person, request_of
 from orchestrator.errors import ExitStatus, SeveralErrors
-from orchestrator.phases.command import Commands
 from orchestrator.render.commands import CommandAnswers, StreamLines
 from orchestrator.render.errors import report
 from orchestrator.render.fold import names
 from orchestrator.requests import ExecRequest
 from orchestrator.text import count
-from orchestrator.verbs.exec import prepare
+from orchestrator.verbs.exec import Commands, prepare
 from orchestrator.wire import Pipe
 
 _OFTEN = 0.5  # seconds between two checks of what can be shown

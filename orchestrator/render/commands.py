@@ -8,11 +8,18 @@ from typing import TypeAlias
 from msgspec.structs import asdict
 
 from orchestrator.errors import HostError
-from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted, Word
 from orchestrator.ranges import grouped
 from orchestrator.render.fold import names
 from orchestrator.text import plain, shell_signal, signal_name
-from orchestrator.verbs.exec import LIMIT, Answer, HostAnswer
+from orchestrator.verbs.exec import (
+    LIMIT,
+    Answer,
+    CommandEnded,
+    CommandOutput,
+    CommandStarted,
+    HostAnswer,
+    Word,
+)
 from orchestrator.wire import CommandEnd, Pipe
 
 _HELD = 64 << 10  # bytes; longer answers are not compared with others

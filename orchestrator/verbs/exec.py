@@ -1,23 +1,135 @@
-"""`exec`: one command on all hosts, without a run, and the answer of each."""
+"""`exec`: one command on all hosts, without a run: started on each as it connects, and the answer of each."""
 
+import queue
+import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeAlias
 
 from msgspec import Struct, field
 
 from orchestrator.connectors import Connectors
 from orchestrator.errors import HostError
+from orchestrator.fleet import Fleet
 from orchestrator.fleet.containers import Inside
-from orchestrator.phases.command import CommandEnded, CommandOutput, Commands, CommandStarted
+from orchestrator.fleet.session import Backlog, Cancelled, Session
+from orchestrator.model import Host
 from orchestrator.requests import ExecRequest
 from orchestrator.store.known import new_run_id
 from orchestrator.text import count
+from orchestrator.transport import Connector
 from orchestrator.value import Value
 from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import logins
-from orchestrator.wire import CommandEnd, Pipe
+from orchestrator.wire import CommandEnd, Exec, ExecEnd, Pipe
 
 LIMIT = 4 << 20  # bytes of one stream of one host that an answer holds
 _LOOK = 0.2  # seconds; a Ctrl-C takes effect in between
+
+
+class CommandStarted(Value):
+    host: str
+
+
+class CommandOutput(Value):
+    host: str
+    stream: Pipe
+    data: bytes
+
+
+class CommandEnded(Value):
+    host: str
+    end: CommandEnd
+
+
+Word: TypeAlias = CommandStarted | CommandOutput | CommandEnded | HostError
+
+
+class Commands:
+    """`argv` on all hosts; each host contributes exactly one `CommandEnded` or error.
+
+    Backpressure: what waits here is bounded, so a slow consumer slows down the commands.
+    """
+
+    def __init__(self, connector: Connector, hosts: Sequence[Host], argv: Sequence[str]) -> None:
+        self._words: queue.SimpleQueue[Word | Exception] = queue.SimpleQueue()
+        self._backlog = Backlog()  # of all hosts together
+        self._fleet = Fleet(connector, lambda _frame: None)
+        self.hosts = hosts
+        self._argv = tuple(argv)
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Connect in a separate thread: the first replies need not wait for the last host."""
+        self._fleet.clock.start("exec", self._connect)
+
+    def next(self, timeout: float) -> Word | None:
+        """Return the next message, or None if none arrives in time; raise what ended the connecting."""
+        try:
+            word = self._fleet.clock.take(self._words, timeout)
+        except queue.Empty:
+            return None
+        if isinstance(word, Exception) and not isinstance(word, HostError):
+            raise word
+        if isinstance(word, CommandOutput):
+            self._backlog.take(word.data)
+            return None if self._stopping.is_set() else word  # minutes of it may wait here
+        return word
+
+    def stop(self) -> None:
+        """Ask for the command's end everywhere; the hosts' last messages report where it ended."""
+        self._stopping.set()
+        self._backlog.hurry()
+        for session in list(self._fleet.sessions.values()):
+            session.submit(ExecEnd())
+
+    def close(self) -> None:
+        """Close the connections; agents end what still runs."""
+        self._stopping.set()
+        self._backlog.hurry()
+        self._fleet.close()
+
+    def _connect(self) -> None:
+        try:
+            bad = self._fleet.connect(self.hosts, self._run)
+        except Cancelled:
+            pass
+        except Exception as reason:  # otherwise a consumer would wait for these hosts forever
+            self._words.put(reason)
+        else:
+            for error in bad.values():
+                self._words.put(error)
+
+    def _run(self, session: Session, _seconds: float) -> None:
+        name = session.host.name
+        if self._stopping.is_set():
+            self._words.put(CommandEnded(name, CommandEnd(status=0, stopped=True, ended=0, left=())))
+            return
+        self._words.put(CommandStarted(name))
+        session.on_output = partial(self._on_output, session)
+        session.submit(Exec(argv=self._argv)).add_done_callback(partial(self._on_end, name))
+        if self._stopping.is_set():
+            session.submit(ExecEnd())
+
+    def _on_output(self, session: Session, stream: Pipe, data: bytes) -> None:
+        """Called by the reader of a session, which stops reading meanwhile."""
+        if self._stopping.is_set():
+            return
+        self._backlog.add(data)
+        self._words.put(CommandOutput(session.host.name, stream, data))
+        session.held = True
+        self._backlog.wait(lambda: self._stopping.is_set() or not session.alive)
+        session.last_message, session.held = self._fleet.clock.now(), False
+
+    def _on_end(self, name: str, future: Future[CommandEnd]) -> None:
+        self._backlog.hurry()
+        error = future.exception()
+        if error is None:
+            self._words.put(CommandEnded(name, future.result()))
+        elif isinstance(error, HostError):
+            self._words.put(error)
 
 
 class HostAnswer(Value):
