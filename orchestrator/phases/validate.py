@@ -55,15 +55,15 @@ def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
                 host.name: age
                 for host in (run.hosts if recall else ())
                 if host.name in subjects
-                and (age := run.validations.age(host, subjects[host.name][0])) is not None
+                and (age := run.validations.age(host, subjects[host.name])) is not None
             }
             if passed:
                 run.emit(ValidationStood(tuple(passed), max(passed.values())))
             rest = [spec for spec in specs if spec.host not in passed]
             good, bad = _train(run, rest) if rest else ([], {})
             for name in good:
-                for subject in subjects.get(name, ()):
-                    run.validations.write(run.plan.host(name), subject)
+                if name in subjects:
+                    run.validations.write(run.plan.host(name), subjects[name])
             for name in bad:
                 with contextlib.suppress(OSError):
                     run.validations.forget(run.plan.host(name))
@@ -72,14 +72,12 @@ def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
     return validate
 
 
-def _subjects(run: Run, specs: Sequence[TaskSpec]) -> Callable[[], Mapping[str, Sequence[str]]]:
+def _subjects(run: Run, specs: Sequence[TaskSpec]) -> Callable[[], Mapping[str, str]]:
     """Ask hosts for their state without waiting, unless preflight does: a Python has to start for each.
 
-    The result names what is validated on each host, by its digest, with a description. Hosts that cannot
-    report their state are left out: their validation will show the problem.
+    The result has the digest of what is validated on each host. Hosts that cannot report their state are left
+    out: their validation will show the problem.
     """
-    own = run.plan.admission.validate_command is not None
-    builtin = not own and is_builtin(run.plan.command)
     questions = {}
     for host in (run.plan.host(spec.host) for spec in specs):
         facts = facts_of(host, run.plan)
@@ -87,17 +85,14 @@ def _subjects(run: Run, specs: Sequence[TaskSpec]) -> Callable[[], Mapping[str, 
             questions[host.name] = replace(facts, python=host.python, r=False, programs={})
     gather = run.fleet.begin(questions, timeout=FACTS_TIMEOUT)
 
-    def subjects() -> dict[str, list[str]]:
+    def subjects() -> dict[str, str]:
         facts = {**run.facts, **gather().good}
-        tree = run.staged.trees[0 if own else -1].digest
-        groups: dict[str, list[str]] = {}
-        for spec in specs:
-            if spec.host in facts and facts[spec.host].python.ok:
-                # Passing with the data of worker_entry also covers programs with data of their own.
-                plain = [replace(spec, argv=(*spec.argv[:4], *_NO_DATA))] if builtin else []
-                digest = facts[spec.host].digest
-                groups[spec.host] = [subject(each, tree, digest) for each in (spec, *plain)]
-        return groups
+        tree = run.staged.trees[-1 if run.plan.admission.validate_command is None else 0].digest
+        return {
+            spec.host: subject(spec, tree, facts[spec.host].digest)
+            for spec in specs
+            if spec.host in facts and facts[spec.host].python.ok
+        }
 
     return subjects
 
