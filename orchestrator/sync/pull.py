@@ -127,16 +127,12 @@ def take(session: Conversation, parts: Sequence[Part], to: Path, run: str, on_by
     )
 
 
-def keep_from_launches(to: Path, run: str) -> None:
+def keep_from_launches(to: Path) -> None:
     """Make git, and thereby the next launch, treat the folder as results rather than code."""
     path = to / ".gitignore"
     with our_disk(to):
-        if os.path.lexists(path):
-            return
-        path.write_text("*\n", encoding="ascii")
-        if record := read_record(to, run):  # ours, so that one of the run's own may replace it
-            entry = listing.entry_at(str(path), None, path.name)
-            write_record(to, run, {**record, path.name: [entry.size, entry.mtime_ns]})
+        if not os.path.lexists(path):
+            path.write_text("*\n", encoding="ascii")
 
 
 def _elsewhere(session: Conversation, remote: str, name: str) -> Part:

@@ -69,7 +69,7 @@ def fetch(
                 except HostError as error:
                     errors.append(error)
     if fresh and to.is_dir():
-        keep_from_launches(to, folder.run)
+        keep_from_launches(to)
     _conclude(errors, caller, some=len(errors) < len(names))
     return filled
 
