@@ -305,11 +305,6 @@ class _Entry(Value):
 
 def _walk(source: DataPath) -> Iterator[_Entry]:
     """Return the files of a source; links are followed, because tasks read their content."""
-    if not os.path.lexists(source.path):
-        raise UsageError(
-            f"[data] names {source.path}, which does not exist",
-            hint="correct the path in hosts.toml; relative ones start at its folder",
-        )
     waiting = [(source.name, source.path)]
     while waiting:
         name, path = waiting.pop()
