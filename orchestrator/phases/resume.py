@@ -140,9 +140,9 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
             source = ""
     carried = carry_folder(run, backup, source, paths, copy=run.folder.path / "backup", shared=shared)
     if reached := [name for name, sent in carried.sent.items() if not sent.reused]:
-        size = text.size(max(carried.sent[name].bytes for name in reached))
+        most = size(max(carried.sent[name].bytes for name in reached))
         giver = carried.giver or "this machine"
-        run.emit(Noted(f"{backup} ({size}) was copied from {giver} to {ranges.fold(reached)}"))
+        run.emit(Noted(f"{backup} ({most}) was copied from {giver} to {ranges.fold(reached)}"))
     match carried.origin:
         case BackupOrigin.COPY:
             note = f"the newest {backup} is lost with {leader}; every host has an earlier attempt's"
@@ -172,10 +172,10 @@ def note_lone_checkpoint(run: Run, leader: str, joined: Sequence[str]) -> None:
     }
     answers = run.fleet.ask(questions)
     try:
-        found = [_checkpoints(name, answers.good[name]) for name in questions]
+        checkpoints = [_checkpoints(name, answers.good[name]) for name in questions]
     except (KeyError, HostError):
         return
-    mine, others = found[0], found[-1]
+    mine, others = checkpoints[0], checkpoints[-1]
     if leader not in run.names and not mine:
         what = f"if only {leader} had saved a checkpoint, it is lost: name its folder as `backup` under [job]"
         run.emit(Noted(f"{what} (docs/restarts.md); {pair[0]} has none in the run's folder"))

@@ -16,7 +16,7 @@ from orchestrator.events import TaskExited
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host, Inventory, Job, RunPlan
 from orchestrator.names import RunId
-from orchestrator.phases import prepare as phase
+from orchestrator.phases import prepare, resume
 from orchestrator.phases.context import Run
 from orchestrator.phases.loop import Loop
 from orchestrator.planning import explain
@@ -308,7 +308,7 @@ def test_a_shared_workdir_implies_nothing_about_other_folders(
     run = of_three(tmp_path, "abc")
     (run.folder.path / "backup").mkdir(parents=True)
     run.staged.shared = dict.fromkeys("abc", "a")
-    phase.carry_backup(run, "a", backup)
+    resume.carry_backup(run, "a", backup)
     assert sorted(put) == sent
 
 
@@ -326,7 +326,7 @@ def test_disk_sharing_of_a_lost_host_is_remembered(
 ) -> None:
     run = of_three(tmp_path, connected)
     run.staged.shared = before
-    assert phase.shared_now(run, now) == known
+    assert prepare.shared_now(run, now) == known
 
 
 @pytest.mark.parametrize(
@@ -344,4 +344,4 @@ def test_a_recreated_folder_does_not_count_as_a_removal(
 ) -> None:
     run = of_three(tmp_path, connected)
     run.staged.shared, run.staged.made = shared, made
-    assert phase._emptied(run, "a") is emptied
+    assert resume._emptied(run, "a") is emptied
