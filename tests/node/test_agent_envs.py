@@ -85,7 +85,7 @@ def test_keras_imports_an_available_backend(tmp_path: Path, wheels: Path, lock: 
     wheel(wheels, "keras", "1.0", f"import os\nassert os.environ['KERAS_BACKEND'] == {backend!r}\n")
     for name in ("jax", "torch"):
         wheel(wheels, name, "1.0", "")
-    with AgentClient(tmp_path / "state") as agent:
+    with AgentClient(tmp_path / "state", env={"PYTHONHOME": "/nowhere"}) as agent:
         made = agent.request("env_make", f"keras==1.0\n{lock}\n".encode(), **fields(tmp_path, wheels))
     assert "keras" in made["versions"]
 

@@ -1,5 +1,6 @@
 """The pure rules of a task on a node: when to signal which process, and the task's environment."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,3 +97,17 @@ def test_the_locale_is_utf_8_where_needed(login: dict[bytes, bytes], changed: di
 def test_a_tilde_path_of_an_unknown_user_is_not_a_relative_path() -> None:
     with pytest.raises(NodeError, match="~no-such-user/x names a user that this machine lacks"):
         absolute("~no-such-user/x")
+
+
+@pytest.mark.parametrize(
+    ("of_its_own", "own", "home"),
+    [("pyvenv.cfg", {}, None), ("conda-meta/history", {}, None), ("bin/x", {}, b"/a")]
+    + [("pyvenv.cfg", {"PYTHONHOME": "/b"}, b"/b")],
+)
+def test_an_environment_does_not_get_the_home_of_another_python(
+    tmp_path: Path, of_its_own: str, own: dict[str, str], home: bytes | None
+) -> None:
+    (tmp_path / of_its_own).parent.mkdir(exist_ok=True)
+    (tmp_path / of_its_own).touch()
+    made = environ.build({b"PYTHONHOME": b"/a"}, str(tmp_path / "bin/python"), own, {})
+    assert made.get(b"PYTHONHOME") == home

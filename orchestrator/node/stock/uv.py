@@ -66,7 +66,6 @@ def environment(login: Mapping[str, str]) -> "dict[str, str]":
     """Return the login's environment, with pip's settings where uv has none."""
     made = {**_of_pip(login), **compiling(login)}
     made.update(UV_NO_PROGRESS="1", UV_PYTHON_DOWNLOADS="never", NO_COLOR="1")
-    made.pop("VIRTUAL_ENV", None)
     return made
 
 
@@ -90,9 +89,9 @@ def _of_pip(login: Mapping[str, str]) -> "dict[str, str]":
 
 
 def compiling(login: Any) -> dict[str, str]:
-    """Return the login's environment without settings that put bytecode elsewhere than next to its source."""
-    elsewhere = {"PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
-    return {name: value for name, value in login.items() if name not in elsewhere}
+    """Return the login's environment without settings for another Python, or another place of bytecode."""
+    others = {"PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
+    return {name: value for name, value in login.items() if name not in others}
 
 
 def failed(arguments: list[str], log: str) -> NodeError:

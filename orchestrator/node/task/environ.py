@@ -89,8 +89,11 @@ def _put_first(env: Environ, interpreter: str) -> None:
     rest = env.get(b"PATH", os.defpath.encode())
     env[b"PATH"] = os.fsencode(folder) + b":" + rest
     home = os.path.dirname(folder)
-    if os.path.isfile(os.path.join(home, "pyvenv.cfg")):
+    is_venv = os.path.isfile(os.path.join(home, "pyvenv.cfg"))
+    if is_venv:
         env[b"VIRTUAL_ENV"] = os.fsencode(home)
+    if is_venv or os.path.isdir(os.path.join(home, "conda-meta")):
+        env.pop(b"PYTHONHOME", None)  # of another Python; a venv's `activate` removes it, too
 
 
 def _set_utf8(env: Environ) -> None:
