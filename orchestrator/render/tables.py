@@ -252,8 +252,8 @@ def machine_rows(host: str, machines: Machines) -> Iterator[MachineRow]:
             if not any(row.run and f"(run {row.run}, " in words for row in rows):
                 rows.append(MachineRow(host, gpus=str(gpu.index), said=words))
     if reply.standbys:
-        memory = size(sum(task.memory for task in reply.standbys))
-        what = f"{count(len(reply.standbys), 'task')} kept warm ({memory})"
+        memory = sum(task.memory for task in reply.standbys)  # 0 until they have imported
+        what = f"{count(len(reply.standbys), 'task')} kept warm ({size(memory) if memory else 'importing'})"
         rows.append(MachineRow(host, said=f"{what}: {cut(reply.standbys[0].command, _LONG)}"))
     yield from rows or [MachineRow(host, said="free")]
 

@@ -101,8 +101,12 @@ def test_a_tilde_path_of_an_unknown_user_is_not_a_relative_path() -> None:
 
 @pytest.mark.parametrize(
     ("of_its_own", "own", "home"),
-    [("pyvenv.cfg", {}, None), ("conda-meta/history", {}, None), ("bin/x", {}, b"/a")]
-    + [("pyvenv.cfg", {"PYTHONHOME": "/b"}, b"/b")],
+    [
+        ("pyvenv.cfg", {}, None),
+        ("pyvenv.cfg", {"PYTHONHOME": "/b"}, b"/b"),
+        ("conda-meta/history", {}, None),
+        ("bin/x", {}, b"/a"),
+    ],
 )
 def test_an_environment_does_not_get_the_home_of_another_python(
     tmp_path: Path, of_its_own: str, own: dict[str, str], home: bytes | None

@@ -321,20 +321,20 @@ def status(run: str, plan: str, attempt: str = "1", *, alive: bool = True) -> di
 
 def test_each_user_of_a_host_is_a_row() -> None:
     ours = seal(encode_plan(PLAN), None)
-    users = "pid 7 python (user bob); pid 8 x (run r1, user me)"
-    gpu = {"index": 1, "name": "A100", "fields": {"users": users}}
+    fields = {"users": "pid 7 python (user bob); pid 8 x (run r1, user me)"}
     since = (NOW - 3600) * 10**9
-    told: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
-        "ours": ([status("r1", ours)], {"gpus": [gpu]}),
+    told: dict[str, Any] = {
+        "ours": ([status("r1", ours)], {"gpus": [{"index": 1, "name": "A100", "fields": fields}]}),
         "validation": ([status("r1", ours, "validate")], {}),
         "over": ([status("r1", ours, alive=False)], {}),
         "other": ([], {"others": [["ann@home", "r7", since]]}),
         "liar": ([status("r2", EVIL)], {"others": [[EVIL, EVIL, since]]}),
     }
     states = {host: wire.read({"runs": runs}, wire.Runs, "states") for host, (runs, _) in told.items()}
+    states["other"] = wire.Runs((), standbys=(wire.StandbyTask("train.py", 0),))
     gpus = {host: wire.read({"gpus": [], **gpu}, wire.GpuLook, "gpus") for host, (_, gpu) in told.items()}
-    silent, ahead = {"gone": "cannot be reached: no route to host"}, dict.fromkeys(told, 30.0)
-    machines = Machines(states, gpus, silent, ahead, lambda _: (View(), Vitals()))
+    silent = {"gone": "cannot be reached: no route to host"}
+    machines = Machines(states, gpus, silent, dict.fromkeys(told, 30.0), lambda _: (View(), Vitals()))
     rows = [row for host in (*told, "gone") for row in tables.machine_rows(host, machines)]
     lines = tables.machines_table(rows, json=False, now=NOW, width=None)
     matches_golden("render/machines.txt", "\n".join(lines) + "\n")
