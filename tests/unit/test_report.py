@@ -387,6 +387,14 @@ def test_the_history_shows_when_a_task_restarted() -> None:
     assert story.restarts == {"worker/0": [9.0]}
 
 
+def test_the_page_of_hundreds_of_restarts_stays_small() -> None:
+    failed = [ev.AttemptFailed(str(number), "", "", (), "", 1.0, number, 300) for number in range(1, 301)]
+    again = [ev.TaskStarted("worker/0", "gpu-1", failure.attempt, 7) for failure in failed]
+    text = page(folder(*again, *failed), 2e9)
+    assert len(text) < 1 << 20
+    assert text.count("attempt 300 failed") == 1
+
+
 # --- `report --follow`: accepted requests, responses, and the end of the server ---
 
 
