@@ -329,10 +329,7 @@ def _begin_alike(model: "Any") -> None:
 
     sums = tf.function(lambda: strategy.run(digests), autograph=False)()
     if int(strategy.experimental_local_results(sums)[0]) != digest * strategy.num_replicas_in_sync:
-        raise RuntimeError(
-            "orchestrate: the tasks begin to train with different weights, which would stay different: load"
-            " one checkpoint in all of them (docs/restarts.md)"
-        )
+        raise RuntimeError("the tasks begin to train with different weights, which would stay different")
 
 
 def agree(optimizers: "Any") -> None:
