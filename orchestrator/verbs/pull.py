@@ -1,6 +1,7 @@
 """`pull`: copy what a run's training wrote from its hosts into a local folder."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from orchestrator.verbs.asking import asking
 from orchestrator.verbs.finding import source_of
 
 _SHOWN = 5  # names on one line
+# As torch.distributed.checkpoint names them.
+_SHARD = re.compile(r"(?:^|/)__(\d+)_\d+\.distcp$")
 
 
 def fetch(
@@ -116,6 +119,12 @@ def _pull(
     emit(Stepped(name, ""))
     same = f", {came.same} {'was' if came.same == 1 else 'were'} here already" if came.same else ""
     caller.tell(f"{name}: {count(came.files, 'file')}, {size(came.bytes)} in {came.seconds:.1f} s{same}")
+    entries = [entry for part in parts for entry in part.entries]
+    shards = {match[1]: entry.path for entry in entries if (match := _SHARD.search(entry.path))}  # by rank
+    if not request.all_hosts and 0 < len(shards) < len(plan.tasks):
+        caller.tell(
+            f"{min(shards.values())} is a part of a checkpoint: --all fetches those of other hosts, too"
+        )
     if came.grown:
         caller.tell(f"{name}: still being written, so only their beginning: {_some(came.grown)}")
     return came

@@ -105,9 +105,10 @@ def test_pull_can_copy_a_part_from_any_host(desk: Desk, trained: str) -> None:
     assert files(desk.project / "code") == {"train.py", "package/model.py"}
     outside = desk.folder / "backup"
     outside.mkdir()
-    (outside / "state").write_text("kept elsewhere")
-    pull(desk, trained, str(outside), "checkpoints/latest", "--to", "more")
-    assert files(desk.project / "more") == {"backup/state", "checkpoints/latest/weights"}
+    (outside / "__0_0.distcp").write_text("kept elsewhere")
+    more = pull(desk, trained, str(outside), "checkpoints/latest", "--to", "more")
+    assert "__0_0.distcp is a part of a checkpoint: --all fetches" in more.stderr
+    assert files(desk.project / "more") == {"backup/__0_0.distcp", "checkpoints/latest/weights"}
 
 
 MISTAKES = [
