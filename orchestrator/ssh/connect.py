@@ -391,10 +391,10 @@ def _host_key(error: HostKeyRefused, target: Target) -> Problem:
 
 def _login(error: LoginRefused, target: Target) -> Problem:
     user = f'user "{target.user}"'
-    why = f"no key was accepted for {user} (tried {some(error.offered, 4)})"
+    why = f"no key {'sufficed' if str(error) else 'was accepted'} for {user} (tried {some(error.offered, 4)})"
     parts = [why if error.offered else f"there was no key to offer for {user}"]
     parts += [f"{file.path} {file.problem}" for file in error.unusable[:4]]
-    parts += [str(error)] if str(error) else []
+    parts += filter(None, [str(error)])
     locked = next((file.path for file in error.unusable if file.locked), None)
     hint = f"`{target.by_hand}`, or set `user` and `identity` under [defaults]"
     hint = f"`{shlex.join(['ssh-add', str(locked)])}`" if locked else hint

@@ -278,5 +278,5 @@ class Login(Value):
             else:
                 return
         if allowed and "publickey" not in allowed:
-            message = f"it takes only {' or '.join(name[:100] for name in allowed[:8])}"
+            message = f'it asks for {" or ".join(allowed)[:200]}; `via = "openssh"` lets ssh prompt for it'
         raise LoginRefused(offered, self.keyring.unusable(self.target), message)

@@ -131,13 +131,15 @@ def _pipe(source: socket.socket, target: socket.socket, most: float = math.inf) 
 
 
 def test_a_server_that_hangs_up_at_the_login_may_give_a_reason(tmp_path: Path) -> None:
-    """As PAM does: an expired account, a machine that is booting."""
-    banner, key = tmp_path / "banner", tmp_path / "key"
+    """As PAM does: an expired account, a machine that is booting. Or it asks for more than a key."""
+    banner = tmp_path / "banner"
     banner.write_text("Your account\nhas \x1b[31mexpired.\n")
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    with Cluster(1, options={"Banner": str(banner), "MaxAuthTries": "1"}) as own:
-        error = refused(SshConnector(), replace(own.hosts[0], identity=str(key)))
+    two = {"AuthenticationMethods": "publickey,password", "PasswordAuthentication": "yes"}
+    with Cluster(1, options={"Banner": str(banner), "MaxAuthTries": "1", **two}) as own:
+        error = refused(SshConnector(), replace(own.hosts[0], identity=str(own.folder / "sshd-1/host_key")))
+        asked = refused(SshConnector(), own.hosts[0])
     assert "it closed the connection: Your account has expired." in error.why
+    assert 'it asks for password; `via = "openssh"`' in asked.why
 
 
 def test_a_bad_ssh_config_is_quoted(connector: SshConnector, cluster: Cluster, config: Path) -> None:
