@@ -288,7 +288,7 @@ class Gauge(Struct):
             values["gpu_busy"] = float(max(use.gpu_busy or 0 for use in tasks.values()))
         if tasks and (usage := self.run.usage) is not None:
             use = TaskProgressed(host, 0, None, None, metrics=values)
-            usage.take(use, self.follower.attempt, self.run.clock.wall(), 0, printed=False)
+            usage.take(use, self.follower.attempt, self.run.clock.wall())
             try:
                 usage.write()
             except OSError as error:  # disk full: it waits

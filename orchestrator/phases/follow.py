@@ -36,14 +36,23 @@ from orchestrator.phases.loop import Reconnected, ViewerRequest, Watched
 from orchestrator.plainfile import tail_of
 from orchestrator.run import fitlines, hang
 from orchestrator.run.fitlines import Fit
-from orchestrator.run.records import Allowance, ReportLines, TaskPlace, final, last_error, reported, vanished
+from orchestrator.run.records import (
+    LONGEST,
+    Allowance,
+    ReportLines,
+    TaskPlace,
+    final,
+    last_error,
+    reported,
+    vanished,
+)
 from orchestrator.store.mirror import Mirror, has_room
 from orchestrator.store.reader import events_of, last_bytes
 
 _TOGETHER = 0.3  # seconds after an end: tasks that fail for one reason are reported together
 _AGAIN = 5.0  # seconds until a failed request is repeated
 _UNKNOWN = "its host has no record of it: it was never started, or its state folder was emptied"
-_EPOCH, _CAUGHT_UP = 64 << 10, 8 << 20  # bytes of a log before the last point, and after it
+_EPOCH = 64 << 10  # bytes of a log in which its epoch is
 _LOSS = re.compile(rb"(?i)\bloss\W{1,4}\d")  # in its own output: it trains
 _HOLES = 3  # in what a host sends of its files; beyond it the host is not trusted any more
 LOG_CAP = 16 * 2**30  # bytes of one task's log that a node keeps
@@ -312,7 +321,7 @@ class Follower:
             now = self._run.clock.now()
             if isinstance(event, TaskProgressed):
                 hang.stepped(self.lives, task, event.step, now)
-                self._progressed(task, event, self._run.clock.wall(), self._reports[task].end)
+                self._progressed(task, event, self._run.clock.wall())
                 continue
             if isinstance(event, TaskReported):
                 self.results[task] = event
@@ -358,11 +367,9 @@ class Follower:
                 others = {name: value for name, value in event.metrics.items() if name not in reported}
                 event = TaskProgressed(str(task), max(reported.values()), None, None, metrics=others)
             if not reported or event.metrics:
-                self._progressed(task, event, at if at < now - _AGAIN else now, end, printed=True)
+                self._progressed(task, event, at if at < now - _AGAIN else now, printed=True)
 
-    def _progressed(
-        self, task: TaskId, event: TaskProgressed, at: float, end: int, *, printed: bool = False
-    ) -> None:
+    def _progressed(self, task: TaskId, event: TaskProgressed, at: float, *, printed: bool = False) -> None:
         """Record a point, and emit it at a readable rate; a loss that is not a finite number at once."""
         if event.loss is not None or event.diverged:
             self.trains.setdefault(task, self._run.clock.now())
@@ -376,7 +383,7 @@ class Follower:
         shown = [event]
         if self._points is not None:
             changed = before != self.diverged.get(task, "")
-            made = self._points.take(event, self.attempt, at, end, printed=printed)
+            made = self._points.take(event, self.attempt, at)
             shown = [point.event for point in made or self._points.newest(str(task), now=changed)]
         for point in shown:
             self._emit(point)
@@ -394,24 +401,14 @@ class Follower:
             log.debug("points: %s", error)
 
     def _catch_up(self, task: TaskId) -> None:
-        """Read the points in output that an earlier keeper had fetched but not evaluated."""
-        if self._points is None:
-            return
-        last = self._points.last(self.attempt, str(task), printed=False)
-        printed = self._points.last(self.attempt, str(task), printed=True)
-        report, log_end = last.end if last else 0, printed.end if printed else 0
-        if last is not None:
-            self._reported[task] = dict.fromkeys(("loss", *last.values), last.step)
-        mirror, lines, fits = self._mirrors[task], self._reports[task], self.fits[task]
-        lines.end = report
-        for line in lines.feed(tail_of(mirror.report.path, 1 << 30, report)[0]):
+        """Read the end of what an earlier keeper has fetched: the metrics, the epoch, an incomplete line."""
+        mirror, fits = self._mirrors[task], self.fits[task]
+        for line in self._reports[task].feed(tail_of(mirror.report.path, LONGEST)[0]):
             with contextlib.suppress(ValueError):
                 if isinstance(event := reported(task, line), TaskProgressed):
-                    self._progressed(task, event, self._run.clock.wall(), lines.end)
-        data, fits.offset = tail_of(mirror.log.path, _CAUGHT_UP, max(0, log_end - _EPOCH))
-        received = max(0, log_end - fits.offset)
-        fits.feed(data[:received])  # for the epoch
-        self._printed(task, fits.feed(data[received:]), (), 0.0)
+                    self._reported[task] = dict.fromkeys(("loss", *event.metrics), event.step)
+        data, fits.offset = tail_of(mirror.log.path, _EPOCH)
+        fits.feed(data)
 
     def _end(self, exited: TaskExited) -> None:
         self._show(TaskId.parse(exited.task), now=True)

@@ -19,8 +19,6 @@ class TrainingPoint(Value, omit_defaults=True):
     step: int
     values: dict[str, float]
     diverged: str = ""
-    end: int = 0  # position in the source after it
-    printed: bool = False  # its source is the log, otherwise the report
     kept: bool = False  # it stands for those around it; otherwise it was only shown as the newest
 
     @property

@@ -89,15 +89,12 @@ class ReportLines:
     def __init__(self) -> None:
         self._rest = bytearray()
         self._skips = False
-        self._length = 0  # of the line so far
-        self.end = 0  # position after the last line
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the lines that end in `data`."""
         *ends, rest = data.split(b"\n")
         for end in ends:
             self._keep(end)
-            self.end, self._length = self.end + self._length + 1, 0
             if not self._skips:
                 yield bytes(self._rest)
             self._rest.clear()
@@ -105,7 +102,6 @@ class ReportLines:
         self._keep(rest)
 
     def _keep(self, part: bytes) -> None:
-        self._length += len(part)
         if self._skips or len(self._rest) + len(part) > LONGEST:
             self._skips = True
             self._rest.clear()

@@ -37,7 +37,6 @@ class PointFile:
 
     def __init__(self, path: Path, tasks: int, clock: Clock = SYSTEM) -> None:
         self._path, self._thinned, self._clock = path, Thinned(tasks), clock
-        self._last: dict[tuple[str, str, bool], TrainingPoint] = {}  # by attempt, task, and whether printed
         self._waiting: dict[str, TrainingPoint] = {}  # the newest of each task, unless it is on disk
         self._shown: dict[str, float] = {}  # when the last one of a task was (monotonic)
         self._buffer, self._lines, self._next, self._most = b"", 0, 0, _SLACK
@@ -46,28 +45,18 @@ class PointFile:
             self._buffer = b"\n"
         for point in _points(data):
             self._lines, self._next = self._lines + 1, max(self._next, point.n + 1)
-            self._last[point.attempt, point.task, point.printed] = point
             self._thinned.take(point, stored=point.kept)
         try:
             self._thinned.stride(_decode_head(data.partition(b"\n")[0]).strides)
         except msgspec.MsgspecError:
             self._lines = self._most + 1  # written anew
 
-    def last(self, attempt: str, task: str, *, printed: bool) -> TrainingPoint | None:
-        """Return the last point of a task's report, or of what it printed."""
-        return self._last.get((attempt, task, printed))
-
-    def take(
-        self, event: TaskProgressed, attempt: str, at: float, end: int, *, printed: bool
-    ) -> list[TrainingPoint]:
+    def take(self, event: TaskProgressed, attempt: str, at: float) -> list[TrainingPoint]:
         """Take what a task reported or printed; return the point if it is kept."""
         values = {"loss": event.loss, "steps_per_second": event.steps_per_second, **event.metrics}
         present = {name: value for name, value in values.items() if value is not None}
-        point = TrainingPoint(
-            self._next, at, event.task, attempt, event.step, present, event.diverged, end, printed
-        )
+        point = TrainingPoint(self._next, at, event.task, attempt, event.step, present, event.diverged)
         self._next += 1
-        self._last[attempt, event.task, printed] = point
         if self._thinned.take(point):
             return self._show(replace(point, kept=True))
         self._waiting[event.task] = point

@@ -56,7 +56,7 @@ def folder(
     log = EventLog(made)
     progress = ev.TaskProgressed("worker/0", 5, 0.5, pace)
     points = PointFile(made.points, 1)
-    points.take(progress, "1", 1e9, 0, printed=False)
+    points.take(progress, "1", 1e9)
     points.write()
     for event in (*(described(host.name) for host in hosts), *more, STARTED):
         log(ev.Stamped(1e9, event))

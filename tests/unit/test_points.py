@@ -49,7 +49,7 @@ def test_a_reader_gets_each_point_once_and_always_the_last_one(tmp_path: Path) -
     seen: list[list[int]] = [[] for _ in readers]
     for n in range(MANY):
         event = TaskProgressed("worker/0", n, 1.0, None)
-        shown = file.take(event, "1", float(n), n, printed=False) or file.newest("worker/0", now=n % 10 == 0)
+        shown = file.take(event, "1", float(n)) or file.newest("worker/0", now=n % 10 == 0)
         if shown and dice.random() < 0.1:
             file.write()
         for number, reader in enumerate(readers):
@@ -76,12 +76,9 @@ def test_damaged_points_are_skipped_and_repaired(damage: bytes, tmp_path: Path) 
     path.write_bytes(damage + b"\nhalf")
     assert PointReader(path).poll() == []
     file = PointFile(path, 1)
-    file.take(TaskProgressed("worker/0", 1, 1.0, None), "1", 1.0, 10, printed=False)
+    file.take(TaskProgressed("worker/0", 1, 1.0, None), "1", 1.0)
     file.write()
     assert [one.step for one in PointReader(path).poll()] == [1]
-    last = PointFile(path, 1).last("1", "worker/0", printed=False)
-    assert last is not None
-    assert last.end == 10
 
 
 def test_a_new_keeper_keeps_the_same_density_of_points(tmp_path: Path) -> None:
@@ -90,7 +87,7 @@ def test_a_new_keeper_keeps_the_same_density_of_points(tmp_path: Path) -> None:
         if n == half:
             file.write()
             file = PointFile(tmp_path / "p", 1)
-        file.take(TaskProgressed("worker/0", n, 1.0, None), "1", float(n), n, printed=False)
+        file.take(TaskProgressed("worker/0", n, 1.0, None), "1", float(n))
     file.write()
     kept = [one.step for one in PointReader(tmp_path / "p").poll() if one.kept]
     early = sum(step < half for step in kept)

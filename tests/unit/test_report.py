@@ -105,7 +105,7 @@ def trained(run: RunFolder, metrics: dict[str, list[float]], task: str = "worker
     for step in range(max(map(len, metrics.values()))):
         values = {name: each[step] for name, each in metrics.items() if step < len(each)}
         event = ev.TaskProgressed(task, step, values.pop("loss", None), None, loss, values)
-        points.take(event, "1", 1e9 + step, step, printed=False)
+        points.take(event, "1", 1e9 + step)
     points.write()
 
 
@@ -137,7 +137,7 @@ def test_text_from_a_task_or_host_stays_text() -> None:
     used = PointFile(run.usage, 2)
     for at in (1e9, 1e9 + 5):
         event = ev.TaskProgressed(HOSTILE[:-2], 0, None, None, metrics={"memory": 1.0, HOSTILE[:-2]: 2.0})
-        used.take(event, "1", at, 0, printed=False)
+        used.take(event, "1", at)
     used.write()
     Mirror(run, "1", "worker-1").add_log(0, big, [(0, 1)])
     run.stacks.mkdir()
