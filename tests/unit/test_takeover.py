@@ -177,9 +177,9 @@ def test_only_its_host_reports_on_a_task() -> None:
     second = replace(PLAN, attempt=2)
     assert speaks_for(second, "a", "2", "worker/0")
     assert speaks_for(second, "a", "4", "worker/0")
-    assert not speaks_for(second, "a", "5", "worker/0")  # more than the restarts allow
-    assert not speaks_for(second, "b", "2", "worker/0")  # the other host's task
-    assert not speaks_for(second, "a", "2", "worker/1")
+    assert speaks_for(second, "a", "5", "worker/0") is False  # more than the restarts allow
+    assert speaks_for(second, "b", "2", "worker/0") is False  # the other host's task
+    assert speaks_for(second, "a", "2", "worker/1") is False
     assert speaks_for(second, "b", "1", "worker/0")  # it may have had the task then
     assert speaks_for(second, "b", "validate", "worker/1")
 
