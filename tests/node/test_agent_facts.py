@@ -47,7 +47,8 @@ def test_a_broken_python_is_reported_as_a_fact(lab: Lab) -> None:
 
 def test_the_machine_is_described_as_by_its_own_programs(lab: Lab) -> None:
     wrapper = lab.folder / "python"
-    wrapper.write_text(f'#!/bin/sh\nulimit -f 2000000\nexec {shlex.quote(sys.executable)} "$@"\n')
+    limits = f"ulimit -f 2000000\nulimit -t {2**63 - 1}"  # the second one is none
+    wrapper.write_text(f'#!/bin/sh\n{limits}\nexec {shlex.quote(sys.executable)} "$@"\n')
     wrapper.chmod(0o755)
     agent = lab.agent(python=str(wrapper))
     machine = agent.request("facts", python=sys.executable, workdir=str(lab.workdir))["machine"]

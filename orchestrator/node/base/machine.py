@@ -27,7 +27,7 @@ def look() -> Dict[str, Any]:
         "driver": procs.text("/sys/module/nvidia/version").strip(),
         "shm": free_bytes("/dev/shm") if os.path.isdir("/dev/shm") else None,
         "ports": list(map(int, ports)) or None,
-        "limits": {name: hard for name, hard in limits.items() if hard > 0},
+        "limits": {name: hard for name, hard in limits.items() if 0 < hard < 1 << 60},
         "logout": [] if lingers() else [setting for setting in _SETTINGS if _is_set(setting)],
     }
 
