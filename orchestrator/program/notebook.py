@@ -28,8 +28,8 @@ _KEPT = re.compile(r"%%(?:time|timeit|capture|prun|memit)\b")  # what they measu
 _INSTALL = re.compile(
     r"!+\s*(?:\S*(?:python|sys\.executable)\S*\s+-m\s+)?(?:(?:uv )?pip3?|conda|mamba|apt|apt-get|sudo)\b"
 )
-# `{name}` is Python's, `${name}` the shell's; `$name` is Python's if there is one.
-_VALUE = re.compile(r"(?<!\$)(?:\{([A-Za-z_][^{},]*)\}|\$([A-Za-z_]\w*))")
+# `{name}` is Python's, `${name}` the shell's; `$name` is Python's if there is one, except in single quotes.
+_VALUE = re.compile(r"(?<!\$)(?:\{([A-Za-z_][^{},]*)\}|\$([A-Za-z_]\w*)(?=(?:[^']*'[^']*')*[^']*$))")
 
 
 def convert(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
@@ -135,7 +135,7 @@ def _filled(text: str) -> str:
     for match in _VALUE.finditer(text):
         if match[1] and not _is_expression(match[1]):
             continue  # awk '{print $1}'
-        value = match[1] or f"globals().get({match[2]!r}, {match[0]!r})"
+        value = match[1] or f"{{**globals(), **locals()}}.get({match[2]!r}, {match[0]!r})"
         parts += [repr(text[end : match.start()]), f"str({value})"]
         end = match.end()
     return " + ".join([*parts, repr(text[end:])])

@@ -55,6 +55,7 @@ GOOD: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("x = %time 3 + 4\nprint(x)",), "7\n", ()),
     (("%%python3\nprint(8)",), "8\n", ()),
     (("b = 9\n!echo a c | awk '{print $2}'; b=1; echo $b $c_; c_=2; echo $c_",), "c\n9\n2\n", ()),
+    (("b = 9\n!b=1; eval 'echo $b'\ndef f(b):\n    !echo $b\nf(3)",), "1\n3\n", ()),
 ]
 
 
