@@ -320,11 +320,17 @@ def _begin_alike(model: "Any") -> None:
     if _compared or tf is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return  # parameter servers have one copy
     _compared.append(True)
-    mine = [0.0]
+    values: "List[float]" = []
     for weight in map(tf.convert_to_tensor, model.trainable_weights if model.built else ()):
         if weight.dtype in (tf.float32, tf.float64):  # half precision rounds far more
-            mine += tf.reshape(weight, [-1])[:100].numpy().tolist()
-    means = strategy.reduce("MEAN", tf.constant(mine, tf.float32), axis=None).numpy().tolist()
+            values += tf.reshape(weight, [-1])[:100].numpy().tolist()
+    mine = [sum(values[at::64]) for at in range(64)]  # as many in a task whose model is not built
+
+    def average() -> "Any":
+        return tf.distribute.get_replica_context().all_reduce("MEAN", tf.constant(mine, tf.float32))
+
+    results = tf.function(lambda: strategy.run(average), autograph=False)()  # one from each GPU of this task
+    means = strategy.experimental_local_results(results)[0].numpy().tolist()
     if sum(abs(mean - mine[at]) for at, mean in enumerate(means)) > 1e-5 * sum(map(abs, mine)):
         raise RuntimeError("the tasks begin to train with different weights, which would stay different")
 
