@@ -119,18 +119,20 @@ def test_an_unexpected_keras_does_not_train_on_several_tasks(
 
 
 @pytest.mark.parametrize(
-    ("mine", "other", "raised"),
+    ("attempt", "mine", "other", "raised"),
     [
-        (0.5, 0.5, False),
-        (0.5, 0.500001, False),  # trained together, on machines that round differently
-        (0.5, 0.501, True),
-        (0.5, 0.0, True),
-        (0.0, 0.5, True),
-        (0.0, 0.0, False),
+        ("2", 0.5, 0.5, False),
+        ("2", 0.5, 0.500001, False),  # trained together, on machines that round differently
+        ("2", 0.5, 0.501, True),
+        ("3", 0.5, 0.0, True),
+        ("2", 0.0, 0.5, True),
+        ("2", 0.0, 0.0, False),
+        ("1", 0.5, 0.0, False),
+        ("validate", 0.5, 0.0, False),
     ],
 )
-def test_tasks_do_not_train_from_different_weights(
-    mine: float, other: float, raised: bool, monkeypatch: pytest.MonkeyPatch
+def test_tasks_do_not_continue_from_different_weights(
+    attempt: str, mine: float, other: float, raised: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Keras does with restarts, if each task loads its own checkpoint and one is older, or missing."""
     tensorflow = SimpleNamespace(
@@ -146,6 +148,7 @@ def test_tasks_do_not_train_from_different_weights(
         reshape=lambda weight, _: weight,
     )
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    monkeypatch.setenv("ORCHESTRATE_ATTEMPT", attempt)
     monkeypatch.setattr(hook, "_compared", [])
     model = Trainer()
     model.distribute_strategy.other = other

@@ -311,13 +311,16 @@ def compare(callbacks: "Any") -> None:
 
 
 def _begin_alike(model: "Any") -> None:
-    """Raise if the tasks begin the first `fit` with different weights, which would stay different.
+    """Raise if tasks begin the first `fit` after a restart with different weights, which would stay different.
 
     It happens if each loads its own checkpoint, and one of them ended before it saved the last one. Different
     machines also round differently: after the same steps, a norm that clips gradients differs by 1e-7.
+    Without a restart the tasks exchange only what the program does.
     """
+    if _compared or os.environ.get("ORCHESTRATE_ATTEMPT", "1") in ("1", "validate"):
+        return
     tf, strategy = sys.modules.get("tensorflow"), getattr(model, "distribute_strategy", None)
-    if _compared or tf is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    if tf is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return  # parameter servers have one copy
     _compared.append(True)
     values: "List[float]" = []
