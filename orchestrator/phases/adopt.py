@@ -31,7 +31,7 @@ class Adopted(Value):
     attempt: int
     missing: str  # a task that was never started; "" if all were
     exits: tuple[TaskExited, ...]
-    over: RunEnded | None  # it has ended: only remaining processes are to be ended
+    over: RunEnded | None  # its end, if it has ended: only remaining processes are to be ended
     apart: PeersReported | None = None  # its tasks train separately, as reported before
 
 
@@ -74,7 +74,7 @@ def adopt(run: Run) -> Adopted | RunLeft:
             refused = keep(run)
     if not run.fleet.sessions:
         why = "none of its hosts can be reached"
-        return RunLeft(run.id, why, f"orchestrate status {run.id}, when they answer again")
+        return RunLeft(run.id, why, f"`orchestrate status {run.id}`, when they answer again")
     kept = next((error for error in refused.values() if error.kind == Trouble.KEPT), None)
     if kept is not None and not run.stop.requested:
         return RunLeft(run.id, f"{kept.why}, as {kept.host} reports", kept.hint)
@@ -87,7 +87,7 @@ def adopt(run: Run) -> Adopted | RunLeft:
             if speaks_for(run.plan, name, task.attempt, task.task):
                 records[task.attempt, task.task] = task.state
             else:
-                log.warning("%s tells of %r in attempt %r: ignored", name, task.task, task.attempt)
+                log.warning("%s reports %r of attempt %r: ignored", name, task.task, task.attempt)
     # The last keeper may have planned an attempt without starting any task of it.
     attempts = {int(attempt) for attempt, _ in records if attempt.isdigit()}  # the others are validations
     attempt = str(max([*attempts, run.plan.attempt]))
@@ -98,9 +98,9 @@ def adopt(run: Run) -> Adopted | RunLeft:
     ]
     over = next((event for event in reversed(history) if isinstance(event, RunEnded)), None)
     if missing and run.plan.untrusted and not run.stop.requested:
-        # Ending running tasks would mean acting on the word of whoever sent the plan.
+        # Whoever sent the plan could otherwise make us end running tasks.
         why = f"{missing[0]} was not started, and {run.plan.untrusted}"
-        return RunLeft(run.id, why, f"`orchestrate stop {run.id}` ends what is left of it")
+        return RunLeft(run.id, why, f"`orchestrate stop {run.id}` ends what is left of the run")
     if missing:
         return Adopted(int(attempt), missing[0], (), over)
     started = {(event.attempt, event.task) for event in history if isinstance(event, TaskStarted)}
@@ -109,7 +109,7 @@ def adopt(run: Run) -> Adopted | RunLeft:
         if (attempt, str(spec.id)) not in started:
             pid = state.started_as if state else 0
             run.emit(TaskStarted(str(spec.id), spec.host, attempt, pid))
-    # Ask again for what was given up as lost: its host may have new information.
+    # Lost tasks are followed again: their host may have new information.
     ends = [e for e in history if isinstance(e, TaskExited) and e.attempt == attempt and not e.lost]
     exits = tuple({end.task: end for end in ends}.values())
     reports = [event for event in history if isinstance(event, (AttemptPlanned, PeersReported))]

@@ -37,7 +37,7 @@ _EVALUATES = (
     "training is done; evaluator/0 has {} for the last checkpoint (evaluator_timeout under [job]);"
     " `stop` ends it now"
 )
-_LEAVE_EVERY = 2.0
+_LEAVE_EVERY = 2.0  # seconds between two checks for ended tasks whose output stays on the nodes
 
 
 class Finished(Value):
@@ -63,7 +63,7 @@ class Attempt:
         placed = {spec.id: spec.host for spec in run.plan.tasks}
         self._follower = Follower(run, name, placed, run.emit)
         for exited in adopted.exits if adopted is not None else ():
-            self._follower.know(exited)
+            self._follower.record_end(exited)
         self._follower.attach()
 
     def follow(self) -> Finished:
@@ -92,7 +92,7 @@ class Attempt:
                     next_leave = run.clock.now() + _LEAVE_EVERY
                     follower.leave_behind()  # even if much of their output is still on the nodes
                 if run.stop.kill and stopper is not None:
-                    stopper.sharpen()
+                    stopper.escalate()
                 match decide(follower.placed, follower.ends, run.plan.completion):
                     case GangDecision.ENDED:
                         break
@@ -116,7 +116,7 @@ class Attempt:
                     follower.give_up()
                     break
                 gauge.look()
-                if not ahead and stopper is None and launch.due(run, follower.trains.values()):
+                if not ahead and stopper is None and launch.due(run, follower.first_loss.values()):
                     ahead = True
                     launch.begin_ahead(run, spare=True)
                 self._look_at_peers(hang.CLEAR)
@@ -153,7 +153,7 @@ class Attempt:
         run, now, follower = self._run, self._run.clock.now(), self._follower
         if run.plan.recipe.framework is FrameworkName.NONE:
             return
-        trained = [when for when in follower.trains.values() if ended or now - when > hang.SETTLED]
+        trained = [when for when in follower.first_loss.values() if ended or now - when > hang.SETTLED]
         longest = max((end.seconds for end in follower.ends.values()), default=0.0)
         seconds = longest if ended else max(now - self._began, longest)  # their output may take long to come
         if not trained and self._apart is None and seconds < clear:
@@ -199,7 +199,7 @@ class Attempt:
         lost = {name: now - since for name, since in run.lost.items()}
         gone = restarts.given_up(
             lost,
-            {follower.placed[task] for task in follower.waiting()},
+            {follower.placed[task] for task in follower.running()},
             silent=now - follower.last_output,
             patience=run.plan.restarts.host_timeout,
         )
@@ -207,14 +207,14 @@ class Attempt:
         return gone if len(lost) < len(run.hosts) or (gone and recovery.replaceable(run)) else ""
 
 
-_WRITE_EVERY, _AT_ONCE = 1.0, 0.1  # the latter if a viewer has just requested it
-_ASK_EVERY = 5.0
-_SAMPLES, _MAX_ASK_INTERVAL = 20, 30.0  # of a short attempt; seconds between two of a long one
+_WRITE_EVERY, _AT_ONCE = 1.0, 0.1  # seconds; the latter if a viewer has just requested the values
+_ASK_EVERY = 5.0  # seconds between two samples for a viewer
+_SAMPLES, _MAX_ASK_INTERVAL = 20, 30.0  # in a short attempt; seconds between two in a long one
 _WATCHED = 15.0  # seconds after a viewer's last message during which it counts as watching
 
 
 class Gauge(Struct):
-    """Sample what tasks use, for the report, and more often for viewers; `look` never blocks."""
+    """Samples the resources that tasks use, more often while a viewer watches; `look` never blocks."""
 
     run: Run
     follower: Follower
@@ -223,7 +223,7 @@ class Gauge(Struct):
     sampled: float = 0.0
     answers: dict[str, Future[wire.Measured]] = {}  # by host
     last: dict[str, tuple[float, wire.TaskVitals]] = {}  # by task: when it arrived
-    busy: dict[str, float] = {}  # CPUs by task since last reply
+    busy: dict[str, float] = {}  # by task: CPUs in use since the reply before
 
     def look(self) -> None:
         now = self.run.clock.now()
@@ -233,7 +233,7 @@ class Gauge(Struct):
         if now - self.sampled >= min(longest, max(_ASK_EVERY, (now - self.began) / _SAMPLES)):
             self.sampled = now
             request = wire.VitalsAsk(run=self.run.id, attempt=self.follower.attempt)
-            hosts = {self.follower.placed[task] for task in self.follower.waiting()} - {*self.answers}
+            hosts = {self.follower.placed[task] for task in self.follower.running()} - {*self.answers}
             for name in sorted(hosts):  # in one order in every history of the simulator
                 if (session := self.run.fleet.sessions.get(name)) is not None:
                     self.answers[name] = session.submit(request)
@@ -248,7 +248,7 @@ class Gauge(Struct):
     def _made(self, now: float) -> view.Vitals:
         wall = self.run.clock.wall()
         tasks = {}
-        for task in self.follower.waiting():
+        for task in self.follower.running():
             _, last = self.last.get(str(task), (0.0, None))
             tasks[str(task)] = view.Vital(
                 heard=wall - max(0.0, now - self.follower.lives[task].last_output),

@@ -25,13 +25,13 @@ from orchestrator.store.key import seal
 _OTHER_PORTS = 40  # attempts with the next ports before giving up
 _MOMENT = 1.0  # seconds for the agents of a run that has just ended to release its ports
 _LOOK = 0.1
-_AGAIN = 5.0  # seconds until a host that refuses us as the keeper is asked again
+_AGAIN = 5.0  # seconds until a host that refuses us as the keeper gets another request
 
 
 def open_sessions(run: Run, hosts: Sequence[Host] | None = None, *, new: bool = False) -> HostErrors:
     """Open sessions with these hosts, by default all; return the errors of those that failed.
 
-    In a `new` run the requests that need no earlier reply of a host are sent along.
+    In a `new` run, requests that do not depend on a host's earlier replies are sent at the same time.
     """
     chosen = run.hosts if hosts is None else hosts
 
@@ -63,8 +63,8 @@ def open_sessions(run: Run, hosts: Sequence[Host] | None = None, *, new: bool = 
 def keep_new(run: Run) -> HostErrors:
     """Become the keeper of a new run on every node, all at once; return the hosts that refuse, and why.
 
-    Another keeper needs the plan from a node to compete. Nodes get it after all have accepted this keeper;
-    their replies are not awaited, since every start sends it again.
+    Only a node that has the plan can be taken over. So nodes get it after all have accepted this keeper;
+    their replies are not awaited, since every start sends the plan again.
     """
     if refused := _keep_on(run, wire.Keep(run=run.id, who=run.who), run.names):
         return refused
@@ -77,8 +77,8 @@ def keep_new(run: Run) -> HostErrors:
 def keep(run: Run) -> HostErrors:
     """Become the run's only keeper on every node; return the hosts that refuse, and why.
 
-    The first host is asked alone, then the others: if two keepers compete, one of them wins that host, and
-    thereby all.
+    The first host gets the request before the others: of two competing keepers, the one that it accepts
+    gets all hosts.
     """
     first, others = run.names[:1], run.names[1:]
     request = wire.Keep(run=run.id, who=run.who, plan=plan_text(run))
@@ -93,7 +93,7 @@ def _keep_on(run: Run, request: wire.Keep, hosts: list[str]) -> HostErrors:
     bad = dict(answers.bad)
     for name, reply in answers.good.items():
         if not reply.granted:
-            who = (reply.holder and reply.holder.who) or "somebody"
+            who = (reply.holder and reply.holder.who) or "unknown"
             if who == run.who:  # our own agent has not noticed yet that its connection is gone
                 run.loop.after(_AGAIN, partial(keep_again, run, run.fleet.sessions[name]))
                 continue
@@ -110,7 +110,7 @@ def _keep_on(run: Run, request: wire.Keep, hosts: list[str]) -> HostErrors:
 def plan_text(run: Run) -> str | None:
     """Return the plan as a node stores it for a takeover, with our seal; None if the plan is not ours.
 
-    In that case the nodes keep theirs: only with that can the controller that made it take the run over.
+    In that case the nodes keep the plan they have: the controller that sealed it needs it for a takeover.
     """
     if run.plan.untrusted:
         return None
@@ -118,7 +118,7 @@ def plan_text(run: Run) -> str | None:
 
 
 def for_nodes(plan: RunPlan) -> RunPlan:
-    """Return the plan without the cluster in each task (`cluster` has it) and our ways to the hosts."""
+    """Return the plan without our logins to the hosts, and without the copies of `cluster` in its tasks."""
 
     def unreached(host: Host) -> Host:
         own = {"user": None, "port": None, "identity": None, "ssh_config": None, "via": Way.AUTO}
@@ -130,7 +130,7 @@ def for_nodes(plan: RunPlan) -> RunPlan:
 
 
 def keep_again(run: Run, session: Session) -> None:
-    """Ask a host that is back to accept us as the keeper; one that refuses is asked again later.
+    """Ask a host that is back to accept us as the keeper; repeat this later if it refuses.
 
     Our previous agent there may not have noticed the lost connection yet.
     """
@@ -144,7 +144,7 @@ def keep_again(run: Run, session: Session) -> None:
 
 
 def lease(run: Run, within: Phase = Phase.CONNECT, *, move: bool = True) -> None:
-    """Reserve the task ports on every machine, or other ones where requested and they may `move`.
+    """Reserve the task ports on every machine; with --other-ports and `move`, others where they are taken.
 
     Raise PhaseFailed with the holders of taken ports.
     """
@@ -181,7 +181,7 @@ def _lease(run: Run, host: Host) -> wire.Lease:
 
 
 def machine(host: Host) -> str:
-    """Return what distinguishes hosts on the same machine: a loopback address; otherwise nothing."""
+    """Return a host's loopback address, which distinguishes hosts on one machine; otherwise ""."""
     return host.address if is_loopback(host.address) else ""
 
 
@@ -190,7 +190,7 @@ def _of_others(run: Run, reply: wire.Leased) -> list[wire.Conflict]:
 
 
 def _held(name: str, conflicts: Sequence[wire.Conflict]) -> HostError:
-    """Return who holds a host's ports."""
+    """Return the error of a host whose ports another run holds."""
     first, ports = conflicts[0], ", ".join(str(conflict.port) for conflict in conflicts)
     is_run = RunId.PATTERN.fullmatch(first.run or "")  # reported by a node
     ours = is_run and first.task is not None  # of another user's run, only the ports are visible

@@ -63,13 +63,13 @@ class StagedCode(Struct):
     reading: Future[tuple[Contents, list[str]]] | None = None  # the user's code, and its git state
     trees: list[Contents] = []  # on every host: that code and worker_entry
     work: dict[str, str] = {}  # host -> absolute cwd
-    made: set[str] = set()  # hosts whose cwd was recreated for the coming attempt
+    made: set[str] = set()  # hosts whose work folder was created for the coming attempt
     shared: dict[str, str] = {}  # host -> the first one with the same workdir
     lone: str = ""  # a warning: only one host has a checkpoint
 
 
 class PlacedData(Struct):
-    """The data of [data]: read here once, with the folder on each host where tasks find it."""
+    """The data in [data], read once on this machine, and the variables with its folder, by host."""
 
     contents: Contents | None = None
     env: dict[str, dict[str, str]] = {}
@@ -80,11 +80,11 @@ class Run(Struct):
 
     folder: RunFolder
     plan: RunPlan
-    emit: Emit  # whose last event is the end of the run
+    emit: Emit  # its last event is the end of the run
     fleet: Fleet
     loop: Loop
     who: str  # this keeper, as shown to others
-    source: CodeSource | None  # a keeper that takes over finds the code on the hosts
+    source: CodeSource | None  # None in a keeper that took over: the code is on the hosts
     secrets: Mapping[str, str] = {}
     timings: Timings = DEFAULT
     key: bytes | None = None  # seals the user's plans
@@ -92,14 +92,14 @@ class Run(Struct):
     stop: StopFlag = field(default_factory=StopFlag)
     staged: StagedCode = field(default_factory=StagedCode)
     placed: PlacedData = field(default_factory=PlacedData)
-    since_lost: dict[str, float] = {}  # lost hosts, which `recovery` retries; since when (monotonic)
-    facts: dict[str, wire.MachineFacts] = {}  # of each host, from its last preflight
-    leased: dict[str, Session] = {}  # host -> the host whose agent holds its ports
-    followed: dict[str, tuple[Session, Future[wire.Unknown]]] = {}  # host -> sent along with the last start
+    since_lost: dict[str, float] = {}  # host that `recovery` retries -> when it was lost (monotonic)
+    facts: dict[str, wire.MachineFacts] = {}  # by host, from its last preflight
+    leased: dict[str, Session] = {}  # host -> the session whose agent holds its ports
+    followed: dict[str, tuple[Session, Future[wire.Unknown]]] = {}  # host -> `follow` sent with the start
     fate: tuple[float, slurm.Fate] = (-math.inf, slurm.Fate())  # when Slurm was queried, and its reply
     code_read: Callable[[], None] = lambda: None  # called when later edits of the code have no effect
-    points: PointFile | None = None  # of the training
-    usage: PointFile | None = None  # of each host by its tasks
+    points: PointFile | None = None  # metrics of the tasks
+    usage: PointFile | None = None  # resources that tasks use on each host
     alive: set[str] = set()  # hosts where tasks could not be ended
     started: bool = False  # parts of the run may be alive on the nodes
     prepared: bool = False  # all hosts of an attempt were ready to start their tasks
@@ -129,7 +129,7 @@ class Run(Struct):
 
     @property
     def lost(self) -> dict[str, float]:
-        """Return the lost hosts with tasks, each with since when (monotonic)."""
+        """Return the lost hosts with tasks, each with the time of its loss (monotonic)."""
         since = self.since_lost
         return {host.name: since[host.name] for host in self.hosts if host.name in since}
 
@@ -173,7 +173,7 @@ class PhaseFailed(Exception):  # noqa: N818 - how a phase ends, caught by the ke
     hint: str = ""
     hosts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # host -> its problem
     _: dataclasses.KW_ONLY
-    outside: bool = False  # need not happen again: a host was lost
+    outside: bool = False  # an external cause, such as a lost host: may not happen again
     here: bool = False  # a failure of this machine; no host is to blame
 
 

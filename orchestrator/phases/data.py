@@ -1,9 +1,8 @@
-"""Placing what [data] names on every host before training: searched, sent, and passed to the tasks.
+"""Placing the data in [data] on every host before training.
 
-Data leaves this machine once and travels along a line of hosts. Each host takes what it lacks from its
-predecessor while that is still receiving; the first one takes it from here. A host whose predecessor
-delivers nothing asks the one before, and finally this machine. What has arrived stays when a transfer is
-interrupted.
+Data leaves this machine once and is passed along a chain of hosts. Each host fetches what it lacks from its
+predecessor while that is still receiving; the first one gets it from here. A host whose predecessor
+delivers nothing asks the one before, and finally this machine. An interrupted transfer can be resumed.
 """
 
 import os
@@ -29,10 +28,10 @@ from orchestrator.sync.contents import Contents, DataPath, read_data
 from orchestrator.sync.conversation import Throttle, one_time_key
 from orchestrator.sync.sending import Sending
 
-_LOOK = 3600.0  # seconds that reading all of it may take
+_LOOK = 3600.0  # seconds for a host to look for the data, which may mean reading all of it
 _SHOWN_EVERY = 1.0  # seconds between two progress events
-_GLANCE, _MOST_GLANCE = 0.25, 2.0  # seconds between two queries of a host's progress,
-_PER_PIECE = 20e-6  # which a reply about many pieces lengthens
+_GLANCE, _MOST_GLANCE = 0.25, 2.0  # seconds between two queries of a host's progress: least, most
+_PER_PIECE = 20e-6  # seconds of the same, for each piece that a reply lists
 _STALL = 15.0  # seconds without any progress
 
 
@@ -63,7 +62,7 @@ def place(run: Run, joined: Sequence[str] | None = None) -> None:
         placed, bad = bring(run.fleet, hosts, dataset, run.emit, run=run.id)
         fail_on(run, Phase.DATA, bad)
         run.placed.env |= {name: env_of_data(path, named) for name, path in placed.items()}
-        if not digest:  # on a full disk a keeper that takes over will find today's data
+        if not digest:  # if the disk is full, a keeper that takes over will use its current data
             run.replan(replace(run.plan, data_digest=dataset.digest), required=False)
 
 
@@ -72,7 +71,7 @@ _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 
 
 def sources(data: Data) -> list[DataPath]:
-    """Return what [data] names as files of this machine; raise UsageError for a set that is not prepared."""
+    """Return the files on this machine that [data] names; raise UsageError for a set that is not prepared."""
     named = [("files", given) for given in data.paths] + [("keras/datasets", given) for given in data.keras]
     paths = [DataPath(f"{below}/{given.rpartition('/')[2]}", at_home(given)) for below, given in named]
     root = at_home(data.tfds_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
@@ -80,9 +79,9 @@ def sources(data: Data) -> list[DataPath]:
         if (folder := find_set(root, name)) is None:
             raise UsageError(
                 f"[data] names the set {name}, which is not in {root}",
-                why="only sets prepared by tensorflow-datasets are sent, and here is none of that name",
-                hint="copy it there, name its folder (`tfds_dir` under [data]), or leave it out: hosts then"
-                " prepare their own",
+                why="only prepared sets can be sent, and tensorflow-datasets has prepared none of that name",
+                hint="copy it there, set `tfds_dir` under [data] to its folder, or remove it: each host then"
+                " prepares its own",
             )
         paths.append(DataPath(f"tfds/{folder.relative_to(root)}", folder))
     return paths
@@ -100,7 +99,7 @@ def find_set(root: Path, name: str) -> Path | None:
 
 
 def read_sources(paths: Sequence[DataPath], emit: Emit) -> Contents:
-    """Read them, with a progress report every second; raise UsageError."""
+    """Read the data, with a progress report every second; raise UsageError."""
     reported = SYSTEM.now()
 
     def on_bytes(done: int, total: int) -> None:
@@ -177,11 +176,11 @@ def unseen_error(host: Host, folder: str) -> HostError:
         "does not see what was sent to the shared disk",
         kind="data",
         why=f"there is no {folder} in {host.workdir}",
-        hint="try again: a shared folder that is slow to show new files does this",
+        hint="try again: a shared folder may be slow to show new files",
     )
 
 
-# --- along a line of hosts ---
+# --- along a chain of hosts ---
 
 
 class Participant(Struct):
@@ -190,8 +189,8 @@ class Participant(Struct):
     host: Host
     sending: Sending
     port: int = 0  # where it serves pieces to peers
-    lacked: int = 0  # bytes, from the start
-    seconds: float = -1.0  # until it was complete; below 0: it is not
+    lacked: int = 0  # bytes missing at the start
+    seconds: float = -1.0  # until its data was complete; below 0: it is not complete
     shown_at: float = 0.0
 
 
@@ -208,20 +207,20 @@ class Transfer:
         self._glance = max(_GLANCE, min(_MOST_GLANCE, _PER_PIECE * len(data.manifest.pieces)))
         self._throttle = Throttle(limit)
         self._began = self._clock.now()
-        self._line: list[Participant] = []
+        self._chain: list[Participant] = []
         self._bad: HostErrors = {}
 
     def run(
         self, lacking: Sequence[Host], whole: Sequence[Host]
     ) -> tuple[dict[str, Participant], HostErrors]:
-        """Bring it to `lacking` with the help of the `whole` hosts; return what arrived, and the errors."""
+        """Bring the data to `lacking` hosts with help from `whole` ones; return what arrived, and errors."""
         takers, givers = self._parts(lacking), self._parts(whole)
         try:
             rest = [part for part in self._each(takers, self._begin) if part.seconds < 0]
             if rest:
                 helping = self._each(givers, lambda part: self._begin(part, serve=True))
                 helping = [part for part in helping if not part.sending.lacks]
-                self._line = [*helping, *sorted(rest, key=lambda part: len(part.sending.lacks))]
+                self._chain = [*helping, *sorted(rest, key=lambda part: len(part.sending.lacks))]
                 for part in self._each(self._each(rest, self._fill), lambda part: part.sending.seal()):
                     part.seconds = self._clock.now() - self._began
         finally:
@@ -241,7 +240,7 @@ class Transfer:
         return list(answers.good.values())
 
     def _each(self, parts: Sequence[Participant], work: Callable[[Participant], None]) -> list[Participant]:
-        """Work in parallel; return the hosts without an error: the others no longer take part."""
+        """Call `work` for each in parallel; return those without an error: the others no longer take part."""
         answers = self._fleet.each({part.host.name: part for part in parts}, work, pool=max(1, len(parts)))
         for name, error in answers.bad.items():
             log.warning("data: %s %s: %s", name, error.what, error.why)
@@ -251,7 +250,7 @@ class Transfer:
     def _begin(self, part: Participant, *, serve: bool = False) -> None:
         """Have a host check what it already has."""
         host = part.host
-        self._emit(Stepped(host.name, "looks at what is there", 0, self._data.size))
+        self._emit(Stepped(host.name, "checks existing data", 0, self._data.size))
         ports = [host.task_port + place for place in range(host.tasks)]
         begun = part.sending.begin(run=self._run, key=self._key, ports=ports, serve=serve)
         part.port = begun.port
@@ -260,13 +259,13 @@ class Transfer:
             part.seconds = self._clock.now() - self._began
 
     def _fill(self, part: Participant) -> None:
-        """Supply a host: from its predecessors in the line, and finally from here."""
+        """Supply a host: from its predecessors in the chain, and finally from this machine."""
         try:
-            for giver in reversed(self._line[: self._line.index(part)]):
+            for giver in reversed(self._chain[: self._chain.index(part)]):
                 self._take(part, giver)
             self._send(part)
         except BaseException:
-            part.port = 0  # nobody waits for what it would have supplied
+            part.port = 0  # no other host waits for it
             raise
 
     def _take(self, part: Participant, giver: Participant) -> None:

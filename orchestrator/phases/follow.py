@@ -1,4 +1,4 @@
-"""Following the tasks of one attempt: bytes to disk first, ends as facts, lost hosts until they are back."""
+"""Following the tasks of one attempt: storing their output, and recording how they ended."""
 
 import contextlib
 import queue
@@ -52,9 +52,9 @@ from orchestrator.store.reader import events_of, last_bytes
 _TOGETHER = 0.3  # seconds after an end: tasks that fail for one reason are reported together
 _AGAIN = 5.0  # seconds until a failed request is repeated
 _UNKNOWN = "its host has no record of it: it was never started, or its state folder was emptied"
-_EPOCH = 64 << 10  # bytes of a log in which its epoch is
-_LOSS = re.compile(rb"(?i)\bloss\W{1,4}\d")  # in its own output: it trains
-_HOLES = 3  # in what a host sends of its files; beyond it the host is not trusted any more
+_EPOCH = 64 << 10  # bytes at the end of a log that are searched for its epoch
+_LOSS = re.compile(rb"(?i)\bloss\W{1,4}\d")  # in a task's own output: it trains
+_HOLES = 3  # gaps in the streams of one host, after which it is no longer trusted
 LOG_CAP = 16 * 2**30  # bytes of one task's log that a node keeps
 NodeEnds: TypeAlias = Mapping[TaskId, tuple[wire.TaskStatus, float]]  # each with its node's clock offset
 
@@ -75,23 +75,23 @@ class Follower:
         for task, name in placed.items():
             self._on.setdefault(name, []).append(task)
         now = run.clock.now()
-        self.lives = {task: hang.Life(now) for task in placed}  # when each last sent something
+        self.lives = {task: hang.Life(now) for task in placed}  # when each was last active
         self._mirrors = {task: Mirror(run.folder, attempt, str(task)) for task in placed}
         self.fits = {task: fitlines.Lines(several=len(placed) > 1) for task in placed}
         self._reports = {task: ReportLines() for task in placed}
-        self._shares: dict[tuple[TaskId, type[Event]], Allowance] = {}
+        self._allowances: dict[tuple[TaskId, type[Event]], Allowance] = {}
         self._points = None if is_validation(attempt) else run.points
-        self._reported: dict[TaskId, dict[str, int]] = {}  # the metrics that tasks report, each with its step
+        self._reported: dict[TaskId, dict[str, int]] = {}  # by task: reported metrics, with their step
         self._doing: dict[TaskId, str] = {}  # each task's current data activity
         self.fetched = now  # when a task last reported one
-        self.results: dict[TaskId, TaskReported] = {}  # the last one of each task
+        self.results: dict[TaskId, TaskReported] = {}  # the last report of each task
         self.diverged: dict[TaskId, str] = {}  # each task's last loss, if that is not a finite number
-        self.peers: dict[str, wire.Peers] = {}  # the progress of each with the others, reported by its node
-        self.trains: dict[TaskId, float] = {}  # when each first showed a loss
-        self._missing: dict[TaskId, int] = {}  # bytes
+        self.peers: dict[str, wire.Peers] = {}  # each task's contact with the others, reported by its node
+        self.first_loss: dict[TaskId, float] = {}  # when each task first reported a loss
+        self._missing: dict[TaskId, int] = {}  # bytes of output that the node could not store
         self._reported_missing: dict[TaskId, int] = {}  # of these, already reported
         self._holes: Counter[str] = Counter()  # by host
-        # When a main thread was reported as ended by an exception.
+        # When a task reported that an exception ended its main thread, while other threads keep it alive.
         self.held: dict[TaskId, float] = {
             task: now
             for task in placed
@@ -101,7 +101,7 @@ class Follower:
         self._unwritten: int | None = None  # the number of the last error with the logs
         for task in placed:
             self._catch_up(task)
-        self.stopping: Callable[[Session], None] | None = None  # sent to a host that comes back
+        self.stopping: Callable[[Session], None] | None = None  # repeats the stop on a host that comes back
         self._closed = False
 
     @property
@@ -109,12 +109,12 @@ class Follower:
         """Return when a task last printed or reported anything."""
         return max(life.last_output for life in self.lives.values())
 
-    def waiting(self) -> list[TaskId]:
-        """Return the tasks whose end is not known yet."""
+    def running(self) -> list[TaskId]:
+        """Return the tasks whose end has not been recorded."""
         return [task for task in self.placed if task not in self.ends]
 
     def attach(self, hosts: Iterable[str] | None = None) -> None:
-        """Ask the agents for everything that is not on our disk yet, but where the start has asked for it."""
+        """Request everything that is not on this machine yet, unless the start has already requested it."""
         for name in self._on if hosts is None else hosts:
             session = self._run.fleet.sessions.get(name)
             if session is None:
@@ -135,13 +135,13 @@ class Follower:
         fit = self.fits[task].fit
         return Fit(fit.epoch, fit.epochs) if fit and task in self._reported else fit
 
-    def know(self, exited: TaskExited) -> None:
+    def record_end(self, exited: TaskExited) -> None:
         """Record the end of a task that an earlier keeper has already reported."""
         if (task := TaskId.parse(exited.task)) in self.placed:
             self.ends[task] = exited
 
     def step(self, timeout: float) -> bool:
-        """Handle what arrives until then, or until shortly after an end; return True if a viewer asked."""
+        """Handle messages until the timeout, or shortly after an end; return True if a viewer stops the run."""
         requested = self._take(timeout)
         self._fetch_deferred()
         self._show()
@@ -150,13 +150,13 @@ class Follower:
     def give_up(self, earlier: NodeEnds = MappingProxyType({})) -> None:
         """Give up tasks that were stopped and take too long: their host stays lost, or KILL has no effect."""
         self.leave_behind(earlier)
-        for task in self.waiting():
+        for task in self.running():
             silent, loss = recovery.silence(self._run, self.placed[task])
             why = silent or "it has not ended, for an unknown reason"
             self._end(vanished(self._place(task), why, self._run.clock.wall(), stopped=True, loss=loss))
 
     def give_up_host(self, name: str, taken: str = "") -> None:
-        """Treat the tasks of a host that stays lost as failed; `taken` is Slurm's reason, if there is one."""
+        """Treat the tasks of a host that stays lost as failed; `taken` is Slurm's reason, if any."""
         self._lost(name, *((taken, Loss.TAKEN) if taken else recovery.silence(self._run, name)))
 
     def _distrust(self, error: HostError) -> None:
@@ -165,7 +165,7 @@ class Follower:
         self._lost(error.host, f"its host {error.in_one_line}", Loss.UNREACHABLE)
 
     def _lost(self, name: str, why: str, loss: Loss) -> None:
-        for task in self.waiting():
+        for task in self.running():
             if self.placed[task] == name:
                 self._end(vanished(self._place(task), why, self._run.clock.wall(), loss=loss))
 
@@ -252,7 +252,7 @@ class Follower:
         self._due[frame.host] = self._run.clock.now() + _AGAIN
 
     def _fetch_deferred(self) -> None:
-        """Request the logs that wait on their hosts again, once there is room for them."""
+        """Once there is room, request again the logs that wait on their hosts."""
         now = self._run.clock.now()
         for name in self._due:  # its tasks may have printed: this machine cannot tell
             for task in self._on.get(name, ()):
@@ -279,8 +279,8 @@ class Follower:
                 mirror.add_log(offset, frame.payload, times)
                 printed = self.fits[task].feed(frame.payload[max(0, here - offset) :])
                 self._printed(task, printed, times, frame.session.clock_offset)
-                if task not in self.trains and _LOSS.search(frame.payload):
-                    self.trains[task] = self._run.clock.now()
+                if task not in self.first_loss and _LOSS.search(frame.payload):
+                    self.first_loss[task] = self._run.clock.now()
             case wire.ReportNews(offset=offset):
                 before = mirror.report.size
                 try:
@@ -292,7 +292,7 @@ class Follower:
                 self._state(task, frame.session, state)
 
     def task_on(self, host: str, name: str) -> TaskId | None:
-        """Return the task that a host refers to; None unless it is one of its own."""
+        """Return the task with this name on a host; None if it runs elsewhere."""
         try:
             task = TaskId.parse(name)
         except ValueError:
@@ -329,12 +329,12 @@ class Follower:
                     self.held[task] = now
             if isinstance(event, Stepped):
                 self.fetched = now
-                if self._doing.get(task) == event.step:  # it continues, which is no news to users
+                if self._doing.get(task) == event.step:  # it continues: users have seen this
                     continue
                 self._doing[task] = event.step
             if event is not None:
                 kind = task, type(event)
-                if self._shares.setdefault(kind, Allowance()).take(now):
+                if self._allowances.setdefault(kind, Allowance()).take(now):
                     self._emit(event)
 
     def _state(self, task: TaskId, session: Session, state: wire.TaskRecord) -> None:
@@ -372,7 +372,7 @@ class Follower:
     def _progressed(self, task: TaskId, event: TaskProgressed, at: float, *, printed: bool = False) -> None:
         """Record a point, and emit it at a readable rate; a loss that is not a finite number at once."""
         if event.loss is not None or event.diverged:
-            self.trains.setdefault(task, self._run.clock.now())
+            self.first_loss.setdefault(task, self._run.clock.now())
         if not printed:
             self._reported[task] = dict.fromkeys(("loss", *event.metrics), event.step)
         before = self.diverged.get(task, "")
@@ -432,7 +432,7 @@ def ended_on_nodes(run: Run, attempt: str) -> NodeEnds:
     }
 
 
-_PATIENCE = 30.0  # seconds for what is on the nodes to arrive
+_PATIENCE = 30.0  # seconds for the output on the nodes to arrive
 
 
 def collect(run: Run, attempt: str) -> None:
@@ -440,25 +440,25 @@ def collect(run: Run, attempt: str) -> None:
 
     This includes tasks without a start event: their keeper may have been killed before it wrote one.
     """
-    there = ended_on_nodes(run, attempt)
+    on_nodes = ended_on_nodes(run, attempt)
     history = [stamped.event for stamped in events_of(run.folder)]
     started = {event.task for event in history if isinstance(event, TaskStarted) and event.attempt == attempt}
-    tasks = [spec for spec in run.plan.tasks if spec.id in there or str(spec.id) in started]
+    tasks = [spec for spec in run.plan.tasks if spec.id in on_nodes or str(spec.id) in started]
     if not tasks:
         return
     for spec in tasks:
         if str(spec.id) not in started:
-            run.emit(TaskStarted(str(spec.id), spec.host, attempt, there[spec.id][0].state.started_as))
+            run.emit(TaskStarted(str(spec.id), spec.host, attempt, on_nodes[spec.id][0].state.started_as))
     follower = Follower(run, attempt, {spec.id: spec.host for spec in tasks}, run.emit)
     for event in history:
         if isinstance(event, TaskExited) and event.attempt == attempt:
-            follower.know(event)
+            follower.record_end(event)
     follower.attach()
     deadline = run.clock.now() + _PATIENCE
     with contextlib.closing(follower):
         while run.clock.now() < deadline:
-            if all(follower.placed[task] in run.since_lost for task in follower.waiting()):
+            if all(follower.placed[task] in run.since_lost for task in follower.running()):
                 break
             if follower.step(0.2) and run.stop.kill:
-                break  # a user has run out of patience
-        follower.give_up(there)
+                break  # a user has requested a kill
+        follower.give_up(on_nodes)

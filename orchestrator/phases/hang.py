@@ -1,4 +1,4 @@
-"""Hanging tasks: suspecting them, taking their stacks, and reacting."""
+"""Hanging tasks: detecting them, taking their stacks, and restarting or ending the run."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from orchestrator.text import duration
 from orchestrator.value import Value
 
 _PATIENCE = 45.0  # seconds for all nodes to reply
-_PAUSED = 5.0  # seconds between two looks, usually 0.5 apart, in which this process was not running
+_PAUSED = 5.0  # seconds between two calls of `look`, usually 0.5, that show that this process was frozen
 
 
 class RunStacks(Value):
@@ -84,7 +84,7 @@ class Hung(Value):
     """An attempt that failed although no task has ended: tasks hang, or one survives its exception."""
 
     restart: bool  # it may be restarted
-    place: str  # where the odd one is; "" if something external holds it, or none differs
+    place: str  # where the odd task hangs; "" if it was stopped from outside, or none differs
     seconds: float  # from the attempt's start to the suspicion
     verdict: Verdict | None  # the host of the odd task; None if that task reported an exception
     why: str = "the tasks hang"
@@ -94,11 +94,11 @@ class _Suspicion(Struct):
     what: str  # "no output for 10 min"
     since: float
     answers: Mapping[str, Future[wire.StacksOf]]  # by host
-    over: bool  # no action follows, or it was taken
+    over: bool  # no further action follows
 
 
 class Watch:
-    """Watches over the tasks of one attempt; `look` never blocks."""
+    """Watches the tasks of one attempt for hangs; `look` never blocks."""
 
     def __init__(self, run: Run, follower: Follower) -> None:
         self._run = run
@@ -108,12 +108,12 @@ class Watch:
         self._suspicion: _Suspicion | None = None
 
     def look(self) -> Hung | None:
-        """Decide once per hang; return None while there is nothing to do, or if `on_hang` only reports."""
+        """Return each hang once; None while there is none, or if `on_hang` only reports it."""
         now, before = self._run.clock.now(), self._looked
         self._looked = now
         if now - before > _PAUSED and self._suspicion is None:  # their output is yet to be read
             self._since = now
-        if any(self._follower.placed[task] in self._run.since_lost for task in self._follower.waiting()):
+        if any(self._follower.placed[task] in self._run.since_lost for task in self._follower.running()):
             # Its tasks are unknown, and the others may be waiting for them.
             self._since = now
             return None
@@ -148,7 +148,7 @@ class Watch:
 
     def _suspect(self, symptom: HangSuspected, now: float) -> None:
         run = self._run
-        only_reports = not run.plan.hang_timeout  # costs nothing, and no action was requested
+        only_reports = not run.plan.hang_timeout  # no action was requested, and taking stacks has a cost
         run.emit(replace(symptom, kind=HangKind.QUIET) if only_reports else symptom)
         request = wire.Stacks(run=run.id, attempt=self._follower.attempt)
         sessions = {} if only_reports else run.fleet.sessions

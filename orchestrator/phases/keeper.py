@@ -1,4 +1,4 @@
-"""The keeper: the one process that owns a run, from the first connection to the verdict.
+"""The keeper: the process that owns a run, from its first connection to its end.
 
 Viewers send requests through a FIFO in the run's folder, which a separate thread reads.
 """
@@ -57,7 +57,7 @@ _MAX_TYPED = 3000  # hex digits per message; FIFO writes are atomic up to 4096 b
 
 
 class Control:
-    """Accepts requests while the keeper lives; while `cancels`, a stop aborts whatever is being waited for.
+    """Accepts requests while the keeper lives; while `cancels` is set, a stop aborts any wait for hosts.
 
     A thread reads them; the keeper's own thread acts on them.
     """
@@ -137,7 +137,7 @@ def keep(run: Run, control: int, *, new: bool) -> ExitStatus:
     return keeper.guarded(keeper.whole if new else keeper.adopted)
 
 
-_MAX_ENDINGS = 4  # tried in this order: the work, its failure, a stop meanwhile, and what fails then
+_MAX_ENDINGS = 4  # the work, the end after its failure, a stop during that, and a failure during the stop
 
 
 class _Keeper:
@@ -151,7 +151,7 @@ class _Keeper:
         self._failures: list[FailedAttempt] = []
         self._verdict: Verdict | None = None  # of the last failed attempt
         self._earlier_end: RunEnded | None = None  # it had already ended: only clean up
-        # Until the tasks are followed, a stop request must end whatever is being waited for.
+        # Until the tasks are followed, a stop request must abort any wait for hosts.
         self._control = Control(run, control)
 
     def guarded(self, work: Callable[[], RunEnded | RunLeft]) -> ExitStatus:
@@ -165,7 +165,7 @@ class _Keeper:
         if isinstance(ended, RunEnded):
             self._leave()
             if self._earlier_end is None:
-                notify(self._run, ended)  # before the end is reported: whoever waits for that finds it done
+                notify(self._run, ended)  # before the end is reported, for those who wait for it
         self._run.emit(ended)
         self._run.fleet.close()
         return ExitStatus(ended.status) if isinstance(ended, RunEnded) else ExitStatus.CLUSTER
@@ -183,7 +183,7 @@ class _Keeper:
                 log.warning("%s: its container may still run: %s", error.host, error.in_one_line)
 
     def _conclude(self, work: Callable[[], RunEnded | RunLeft]) -> RunEnded | RunLeft:
-        """Run `work`; an exception leads to an ending of its own, also one raised during an ending."""
+        """Run `work`; after an exception, run the function that ends the run for this reason, and so on."""
         for _ in range(_MAX_ENDINGS):
             try:
                 return work()
@@ -228,7 +228,7 @@ class _Keeper:
             if adopted.missing:
                 raise PhaseFailed(
                     Phase.LAUNCH,
-                    f"its keeper was gone before {adopted.missing} was started",
+                    f"its keeper ended before {adopted.missing} was started",
                     "launch it again",
                 )
 
@@ -251,7 +251,7 @@ class _Keeper:
             except (PhaseFailed, OrchestrateError) as error:
                 failed = of_phase(error)
                 outside = failed.outside or bool(run.lost)
-                again = run.plan.restarts.most and (run.prepared or outside)  # a mistake needs its user
+                again = run.plan.restarts.most and (run.prepared or outside)  # none after a mistake
                 if not again or run.stop.requested or run.allocation(now=True).over:
                     raise failed from error
                 self._end_all(kill=False, grace=run.plan.failure_grace, by=StopBy.FAILURE)
@@ -309,7 +309,7 @@ class _Keeper:
         )
         self._control.cancels = True
         began = run.clock.now()
-        recovery.gather(run, pause)  # lost hosts may come back meanwhile
+        recovery.wait_for_lost(run, pause)  # lost hosts may come back meanwhile
         if run.clock.flagged(run.stop, max(0.0, began + pause - run.clock.now())):
             raise Cancelled
         self._number += 1
@@ -393,22 +393,22 @@ class _Keeper:
 
 
 _GPUS, _GPU_LINES = 20.0, 6  # seconds to query hosts; most lines shown
-_TAIL_BYTES = 4 << 20  # bytes at a log's end that are searched for a traceback: one from a graph is long
+_TAIL_BYTES = 4 << 20  # bytes at a log's end that are searched for a traceback: TensorFlow's can be long
 
 _DIVERGED_HINT = "lower the learning rate, clip gradients, or check the data: a value became NaN or infinite"
 
 
 def attempt_failed(finished: Finished, folder: RunFolder) -> tuple[Verdict, FailedAttempt]:
     """Return the root cause of an attempt's failure, with the last lines from the run's folder."""
-    hear = cache(partial(_statement, folder))
+    statement_of = cache(partial(_statement, folder))
     steps, hung = finished.steps, finished.hung
-    verdict = judge(finished.exits, hear)
+    verdict = judge(finished.exits, statement_of)
     if hung is not None:
-        verdict = of_hang(hung.verdict, finished.exits, hear) if hung.verdict else verdict
+        verdict = of_hang(hung.verdict, finished.exits, statement_of) if hung.verdict else verdict
         step = steps.get(verdict.cause_task, max(steps.values(), default=None))
         return verdict, FailedAttempt(hung.place, step, hung.seconds)
     blamed = next((exited for exited in finished.exits if exited.task == verdict.cause_task), None)
-    statement = hear(blamed.task, blamed.attempt) if blamed else Statement(())
+    statement = statement_of(blamed.task, blamed.attempt) if blamed else Statement(())
     return verdict, restarts.failure(blamed, statement, steps)
 
 
@@ -439,7 +439,7 @@ def with_gpus(run: Run, verdict: Verdict, finished: Finished) -> Verdict:
 
 
 def doubt(finished: Finished) -> Verdict:
-    """Return a warning for a successful run if tasks' last losses are not finite; otherwise empty."""
+    """Return a warning for a successful run in which a task's last loss is not a finite number."""
     diverged = finished.diverged
     bad = [each for each in finished.exits if each.task in diverged and each.code == 0 and not each.stopped]
     if not bad:
@@ -455,25 +455,25 @@ def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, 
 
     A shell's status is that of its last command, and `multiprocessing.Process` raises nothing in its parent.
     """
-    words: list[tuple[str, TaskExited]] = []
+    problems: list[tuple[str, TaskExited]] = []
     for exited in finished.exits:
         if exited.code != 0 or exited.stopped:
             continue
         report = last_error(last_bytes(folder.report(attempt, exited.task)))
         if report is not None:
-            words.append((f"exited with 0, but a Python that it ran ended with {report.brief}", exited))
+            problems.append((f"exited with 0, but a Python that it ran ended with {report.brief}", exited))
         elif b"Process " in tail_of(folder.log(attempt, exited.task), _TAIL_BYTES)[0]:
             loose = _statement(folder, exited.task, attempt).loose
-            if loose.startswith("its process "):  # threads may well fail at the end
-                words.append((f"exited with 0, but {loose}", exited))
+            if loose.startswith("its process "):  # threads often fail while the program ends
+                problems.append((f"exited with 0, but {loose}", exited))
         if exited.oom_kills:
-            words.append(("exited with 0, but the kernel killed one of its processes: no memory", exited))
+            problems.append(("exited with 0, but the kernel killed one of its processes: no memory", exited))
         if exited.note:
-            words.append((exited.note, exited))
+            problems.append((exited.note, exited))
     of_peers = (hang.separate_warning(finished.apart),) if finished.apart else ()
     return of_peers + tuple(
         f"{fold(exited.task for exited in exits)} on {fold(exited.host for exited in exits)} {text}"
-        for text, exits in grouped(words).items()
+        for text, exits in grouped(problems).items()
     )
 
 
@@ -516,7 +516,7 @@ def result(plan: RunPlan, ended: Stamped) -> bytes:
 
 
 def _report(argv: Sequence[str], text: bytes, patience: float) -> str:
-    """Return the error, "" for none. The command's output goes to ours: the keeper's debug.log."""
+    """Run the command; return the error, "" for none. Its output goes to ours: the keeper's debug.log."""
     try:
         with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True) as process:
             try:

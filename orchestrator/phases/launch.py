@@ -1,4 +1,4 @@
-"""Starting all tasks, or none, once every host is ready; and starting them ahead, to wait for that."""
+"""Starting all tasks once every host is ready; before that, importing their frameworks in standbys."""
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,33 +28,33 @@ START_TIMEOUT = 60.0
 
 
 def launch(run: Run, attempt: str) -> None:
-    """Start every task of the plan; raise PhaseFailed if one cannot start, while the started ones run on."""
+    """Start every task of the plan; raise PhaseFailed if one cannot start: the started ones keep running."""
     with phase(run, Phase.LAUNCH):
-        recovery.gather(run, run.timings.host_return)
+        recovery.wait_for_lost(run, run.timings.host_return)
         if run.stop.requested:
             raise Cancelled
         fail_on(run, Phase.LAUNCH, recovery.losses(run))
         if run.fleet.sessions != run.leased:  # including during validation
-            lease(run, Phase.LAUNCH)  # the previous agents held theirs
+            lease(run, Phase.LAUNCH)  # leases ended with the previous agents
         fail_on(run, Phase.LAUNCH, start(run, attempt, run.plan.tasks, run.staged.work))
 
 
 def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]) -> HostErrors:
     """Ask every node to start its tasks and to send their output, all at once; return the errors by host.
 
-    A host that is lost meanwhile is asked once more when it is back: starting a task is idempotent.
+    A host that is lost meanwhile gets the request again when it is back: starting a task is idempotent.
     """
-    reported: set[TaskId] = set()  # of a host with several tasks some may have replied
+    reported: set[TaskId] = set()  # if a host has several tasks, some may have started before it was lost
     with contextlib.ExitStack() as failed:
         failed.callback(_unfollow, run)
         bad = _start(run, attempt, specs, cwd, reported)
         if any(error.lost for error in bad.values()):
             _unfollow(run)
-            recovery.gather(run, run.timings.host_return)
+            recovery.wait_for_lost(run, run.timings.host_return)
             if run.stop.requested:
                 raise Cancelled
             back = {name for name, error in bad.items() if error.lost and name in run.fleet.sessions}
-            # The previous agents held theirs; the other tasks know these ports.
+            # Leases ended with the previous agents; the same ports, which the other tasks have in TF_CONFIG.
             lease(run, Phase.LAUNCH, move=False)
             bad = {name: error for name, error in bad.items() if name not in back}
             bad |= _start(run, attempt, [spec for spec in specs if spec.host in back], cwd, reported)
@@ -88,7 +88,7 @@ def _start(
         follow = wire.Follow(run=run.id, attempt=attempt, tasks=tasks)
         run.followed[name] = session, session.submit(follow)
     bad: HostErrors = {}
-    cold: list[tuple[str, str]] = []  # why, and which task
+    cold: list[tuple[str, str]] = []  # why it had no standby, and which task
     deadline = run.clock.now() + START_TIMEOUT
     for spec, session, future in futures:
         try:
@@ -122,7 +122,7 @@ def spec_of(run: Run, spec: TaskSpec, attempt: str, cwd: str) -> wire.Spec:
     kind = {"TERM": terminal.kind} if terminal else {}
     in_job = bool(host.job)  # no task may outlive it, and its keeper is part of it
     ahead = run.plan.ahead
-    # Until they are stopped: ps and their workers, and services.
+    # These run until they are stopped: ps and their workers, and services.
     serves = run.plan.completion is Completion.CHIEF and spec.id.role is not Role.CHIEF
     serves |= spec.id.role is Role.SERVICE
     if validates:
@@ -154,14 +154,14 @@ def spec_of(run: Run, spec: TaskSpec, attempt: str, cwd: str) -> wire.Spec:
 
 # --- tasks started ahead ---
 #
-# Their imports overlap with preparing the hosts, and with the previous attempt. No decision depends on them:
-# a task without a standby on its host starts normally.
+# A standby is a Python that imports a task's framework before the task starts: while hosts are prepared, or
+# the previous attempt runs. No decision depends on standbys: a task without one starts normally.
 
 _KEEPS = 10.0  # seconds for a host to answer
 
 
 def begin_ahead(run: Run, hosts: Collection[str] | None = None, *, spare: bool = False) -> None:
-    """Have hosts start their tasks ahead; `spare`: only if memory allows two of each."""
+    """Have hosts start standbys for their tasks; `spare`: only if memory allows two per task."""
     if not run.plan.ahead.imports or run.plan.terminal is not None or run.plan.untrusted:
         log.info(
             "nothing is imported ahead: %s", run.plan.ahead.why or "the tasks are not to be started from here"
@@ -172,7 +172,7 @@ def begin_ahead(run: Run, hosts: Collection[str] | None = None, *, spare: bool =
 
 
 def begin_these(run: Run, attempt: str, tasks: Sequence[TaskSpec], *, spare: bool) -> None:
-    """Have hosts start these tasks ahead."""
+    """Have hosts start standbys for these tasks."""
     specs = [(spec.host, spec_of(run, spec, attempt, "~")) for spec in tasks]
     for name, ahead in grouped((host, spec) for host, spec in specs if spec.imports).items():
         if (session := run.fleet.sessions.get(name)) is not None:
@@ -191,7 +191,7 @@ def _answered(name: str, future: Future[wire.Standbys]) -> None:
 
 
 def due(run: Run, trains: Iterable[float]) -> bool:
-    """Return True if tasks have trained long enough, since then, to start their successors next to them."""
+    """Return True if tasks have trained (since `trains`) long enough to start standbys beside them."""
     later, before = run.plan.restarts.most > 0 or run.plan.keep_warm > 0, run.clock.now() - run.timings.ahead
     return later and any(since <= before for since in trains)
 
@@ -225,4 +225,4 @@ def keep_warm(run: Run) -> None:
         time = duration(plan.keep_warm).removesuffix(" 00 s")
         run.emit(Noted(f"kept warm for {time}: {what}; `orchestrate clean` ends them"))
     else:
-        run.emit(Noted("nothing is kept warm: memory is short, or no host answered"))
+        run.emit(Noted("nothing is kept warm: too little memory is free, or no host answered"))

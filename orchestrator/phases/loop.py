@@ -1,7 +1,7 @@
 """The keeper's loop: one thread decides; events elsewhere reach it as messages.
 
 A message is an item, which the current phase takes, or a call, which the keeper's thread makes during its
-next wait, whatever it waits for.
+next wait of any kind.
 """
 
 import heapq
@@ -29,7 +29,7 @@ class ViewerRequest(Value):
 
 
 class Watched(Value):
-    """A viewer has requested what the tasks do now."""
+    """A viewer has requested what the tasks are doing now."""
 
 
 class Reconnected(Value):

@@ -1,4 +1,4 @@
-"""Can this cluster train? Checks every host by itself, then every pair of hosts in both directions."""
+"""Checks whether a cluster can train: every host, then every pair of hosts in both directions."""
 
 import hashlib
 import secrets
@@ -26,8 +26,8 @@ FACTS_TIMEOUT = 90.0
 IMPORT_TIMEOUT = 300.0
 _LARGE = 64 << 10  # bytes: many packets of any size, but no load for a slow line
 _MARGIN = 30.0  # seconds
-_ALL = 128  # hosts; of more a sample of the pairs is connected,
-_PARTNERS = 16  # in which each is the source and the target of so many others
+_ALL = 128  # hosts; with more, only a sample of the pairs is connected
+_PARTNERS = 16  # hosts to which each connects in a sample, and which connect to it
 _MANY_PAIRS = 256  # pairs; above, a launch reports only those with a problem
 
 
@@ -48,7 +48,7 @@ class Findings(Value):
 def preflight(run: Run) -> dict[str, str]:
     """Examine the run's hosts; raise PhaseFailed if they cannot train. Return the shared workdirs.
 
-    It imports nothing: local validation does that, and skipping validation means to start quickly.
+    It imports nothing: local validation does, and a launch without validation has to start quickly.
     """
     with phase(run, Phase.PREFLIGHT):
         findings = examine(run.fleet, run.emit, run.plan, tidy=False)
@@ -59,7 +59,7 @@ def preflight(run: Run) -> dict[str, str]:
 
 
 def _failure(findings: Findings, new: Collection[str]) -> PhaseFailed:
-    """Return why the hosts cannot train; `new` are those that joined the others, which can."""
+    """Return why the hosts cannot train; `new` are hosts that joined others, which could train before."""
     bad = [check for check in findings.checks if check.level is Level.FAIL]
     errors = [
         HostError(check.host, f"fails `{check.check}`: {check.found}", kind="check", hint=check.hint)
@@ -83,7 +83,7 @@ def examine(
     all_pairs: bool = False,
     tidy: bool = True,
 ) -> Findings:
-    """Ask the connected hosts of a plan everything, emit the results, conclude.
+    """Run all checks on the connected hosts of a plan, and emit and return the results.
 
     `closely` also imports the framework, if the job needs one, and emits every pair; otherwise a large
     cluster gets only the pairs with a problem. Above 128 hosts a sample of the pairs is connected, unless
@@ -189,7 +189,7 @@ def examine(
 
 
 def _imports(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) -> wire.Imports | None:
-    """Return no modules if the job needs no framework, or if it is known to be missing."""
+    """Return the request to import a host's packages; None if no framework is needed, or it is missing."""
     framework = FRAMEWORKS[needs.framework]
     # A host may report packages that were not requested.
     there = {checks.MODULES[name] for name in checks.PACKAGES if facts.packages.get(name)}
@@ -231,12 +231,12 @@ def needs(plan: RunPlan) -> Needs:
 
 
 def _python(host: Host, spec: TaskSpec) -> str:
-    """Return the Python that trains; an R script uses the one that it is given."""
+    """Return the Python with the framework; an R script uses its RETICULATE_PYTHON."""
     return spec.env.get("RETICULATE_PYTHON", host.python) if is_r(spec.argv) else host.python
 
 
 def facts_of(host: Host, plan: RunPlan) -> wire.Facts:
-    """Ask a host for what its first task finds there."""
+    """Return the request for the facts about a host, as its first task finds them."""
     spec = plan.tasks_on(host.name)[0]
     return wire.Facts(
         python=_python(host, spec),
@@ -258,7 +258,7 @@ class Sharing:
     def __init__(self, fleet: Fleet, hosts: Sequence[Host]) -> None:
         self._fleet, self._hosts = fleet, hosts if len(hosts) > 1 else ()
         self._nonce = secrets.token_hex(8)
-        self._alone: set[str] = set()  # hosts that have removed their name when they saw no other
+        self._alone: set[str] = set()  # hosts that saw no other name, and so removed theirs
         self._answers = self._begin("write")
 
     def read(self) -> None:
@@ -311,7 +311,7 @@ class Meeting(Value):
 def sample(names: Sequence[str], partners: int, salt: str) -> dict[str, list[str]]:
     """Return the hosts that each host connects to: itself, and `partners` others.
 
-    Each is also the target of so many, and the pairs connect all hosts. Another salt chooses other pairs.
+    As many others connect to each, and the pairs connect all hosts. Another salt chooses other pairs.
     """
     order = sorted(names, key=lambda name: hashlib.sha256(f"{salt} {name}".encode()).digest())
     steps = [1 + number * (len(order) - 1) // partners for number in range(partners)]
@@ -330,9 +330,9 @@ def meet(
     extra: bool,
     partners: int,
 ) -> Meeting:
-    """Connect all hosts that listen to each other; with `extra` also to the ports chosen by the kernel.
+    """Have each host connect to all that listen; with `extra` also to ports that the kernel chose.
 
-    With `partners` each connects to so many others only.
+    With `partners`, each connects only to so many others.
     """
     names = {host.name for host in hosts}
     listening = {name: reply for name, reply in answers.good.items() if name in names}

@@ -1,4 +1,4 @@
-"""From hosts to the start of their tasks: the steps of a first attempt, and those of a later one.
+"""Preparing hosts for the start of their tasks, in a first attempt and in later ones.
 
 A spare takes the place of a host that cannot be reached. Before another attempt it is verified that nothing
 of the last one remains: no process, no port.
@@ -24,9 +24,9 @@ from orchestrator.run import restarts
 from orchestrator.run.restarts import Change, TooFewHostsError, fits, undo_replacements
 
 _LOOK = 0.5  # seconds between two checks
-_TURN, _MOMENT = 1.0, 0.1  # seconds between two checks in the queue; while another run is deciding
-_STUCK = 3.0  # seconds, after which the holder is not a run of ours
-_HOLDER = "a process that holds the turn (`sudo ss -xap | grep orchestrate-turn` names it)"
+_TURN, _MOMENT = 1.0, 0.1  # seconds between two checks in the queue; the same while another run decides
+_STUCK = 3.0  # seconds for a run to decide; a process that takes longer is none of ours
+_HOLDER = "a process that blocks the queue (`sudo ss -xap | grep orchestrate-turn` names it)"
 # Nobody answers there. A host that answers and refuses (a login, a host key) is a mistake to be fixed.
 _AWAY = frozenset({Trouble.LOST, Trouble.NO_ROUTE, Trouble.REFUSED, Trouble.TIMEOUT})
 
@@ -53,9 +53,9 @@ def _begin_without(run: Run, bad: Mapping[str, HostError]) -> None:
     except TooFewHostsError:
         plan = None
     report_failures(run.emit, Phase.CONNECT, bad)
-    if plan is None:  # at once, not after host_timeout: the user may still be there
+    if plan is None:  # at once, not after host_timeout: the user may still be watching
         raise dataclasses.replace(failure(Phase.CONNECT, list(bad.values())), outside=False)
-    # Nothing of the run was ever there: each is a spare like any other if it answers one day.
+    # Nothing of the run was ever there: if it answers later, each is a spare like any other.
     retired = tuple(host for host in plan.retired if host.name not in absent)
     spares = (*plan.spares, *(replace(host, spare=True) for host in absent.values()))
     take(run, replace(plan, retired=retired, spares=spares, preparing=Preparing()), changes)
@@ -71,8 +71,8 @@ def _lease(run: Run) -> None:
 def _wait_in_queue(run: Run) -> None:
     """Wait for shared machines: first come, first served, and all hosts or none.
 
-    Every place in the queues is taken before any machine is: of two runs that share hosts, the later one
-    finds the other's place on each of them. Raise PhaseFailed for a host that is lost while waiting.
+    The run enters all queues before it takes any machine: of two runs that share hosts, the later one finds
+    the other's place on each of them. Raise PhaseFailed for a host that is lost while waiting.
     """
     last, clear = "", run.clock.now()
     _queue_up(run, go=False)
@@ -87,23 +87,23 @@ def _wait_in_queue(run: Run) -> None:
         clear = clear if undecided else run.clock.now()
         if run.clock.now() - clear > _STUCK:
             behind[_HOLDER] = undecided
-        words = "; ".join(f"{who}, on {ranges.fold(hosts)}" for who, hosts in behind.items())
-        if words and words != last:
-            run.emit(Noted(f"in the queue behind {words}"))
-            last = words
+        note = "; ".join(f"{who}, on {ranges.fold(hosts)}" for who, hosts in behind.items())
+        if note and note != last:
+            run.emit(Noted(f"in the queue behind {note}"))
+            last = note
         if run.clock.flagged(run.stop, _TURN if behind else _MOMENT):
             raise Cancelled
 
 
 def _queue_up(run: Run, *, go: bool) -> dict[str, wire.InQueue]:
-    """Request a place in every host's queue; repeat it for a host that was lost and is back."""
+    """Enter every host's queue, or with `go` leave it for the machine; repeat it after a host was lost."""
     since, owner = run.plan.created, run.plan.owner
     places = {
         host.name: wire.JoinQueue(run=run.id, owner=owner, machine=connect.machine(host), since=since, go=go)
         for host in run.hosts
     }
     while (answers := run.fleet.ask(places)).bad:
-        recovery.gather(run, run.timings.host_return)
+        recovery.wait_for_lost(run, run.timings.host_return)
         if run.stop.requested:
             raise Cancelled
         others = {name: error for name, error in answers.bad.items() if not error.lost}
@@ -118,7 +118,7 @@ def fill(
 
     `lost` is called with the spares that turned out to be away.
     """
-    absent: set[str] = set()  # in a later attempt they may be back
+    absent: set[str] = set()  # spares that are away; in a later attempt they may be back
     while True:
         gone = lost(absent)
         candidates = restarts.candidates(run.plan, run.fleet.sessions, absent)
@@ -138,7 +138,7 @@ def fill(
 
 
 def take(run: Run, plan: RunPlan, changes: Collection[Change]) -> None:
-    """Make it the run's plan, and report it."""
+    """Make `plan` the run's plan, and report its changes."""
     for change in changes:
         run.emit(HostReplaced(change.host, change.by, "cannot be reached"))
     if changes and run.started:
@@ -150,11 +150,11 @@ def take(run: Run, plan: RunPlan, changes: Collection[Change]) -> None:
 
 
 class CannotContinueError(PhaseFailed):
-    """Too few hosts are left, and waiting has not helped: no further attempt can do better."""
+    """Too few hosts are left, even after a wait: no further attempt can do better."""
 
 
 class KeptElsewhereError(PhaseFailed):
-    """Another keeper took the run over while its hosts were unreachable; that one ends the tasks."""
+    """Another keeper took the run over while its hosts were unreachable, and owns the tasks now."""
 
 
 def start_again(run: Run, attempt: int) -> None:
@@ -169,7 +169,7 @@ def start_again(run: Run, attempt: int) -> None:
             plan, changes = fill(run, lambda absent: _still_lost(run, absent), attempt)
         except TooFewHostsError as error:
             raise CannotContinueError(
-                Phase.CONNECT, str(error), "mark hosts as `spare = true`, or allow fewer with --min-hosts"
+                Phase.CONNECT, str(error), "set `spare = true` for hosts, or allow fewer with --min-hosts"
             ) from None
         take(run, plan, changes)
         joined = restarts.joined(run.plan)
@@ -193,7 +193,7 @@ def start_again(run: Run, attempt: int) -> None:
 
 
 def _prepare(run: Run, joined: list[str]) -> None:
-    """Bring every host to where its tasks can be started; raise PhaseFailed."""
+    """Prepare every host for its tasks; raise PhaseFailed."""
     with phase(run, Phase.CONNECT):
         refused = connect.keep(run)
         for error in refused.values():
@@ -204,7 +204,7 @@ def _prepare(run: Run, joined: list[str]) -> None:
         fail_on(run, Phase.CONNECT, refused)
         _lease(run)
         prove_free(run)
-        # Hosts lost during the verification, or before it, were not asked: nothing is verified there.
+        # On hosts lost before or during the verification, nothing is verified.
         fail_on(run, Phase.CONNECT, recovery.losses(run))
     prepare(run, joined if run.prepared else None)
 
@@ -214,7 +214,7 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
 
     A host that turned out to be unfit is not waited for.
     """
-    recovery.gather(run, 0.0)  # during a pause without lost hosts nobody checks which sessions have ended
+    recovery.wait_for_lost(run, 0.0)  # nothing has checked the sessions during the pause
     policy = run.plan.restarts
     unfit = {host.name for host in run.hosts} & set(run.plan.unfit)
     while lost := set(run.lost):
@@ -229,12 +229,12 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
         gone = run.taken()
         if all(name in gone or run.clock.now() - run.since_lost[name] > patience for name in lost):
             return lost | unfit
-        recovery.gather(run, _LOOK)
+        recovery.wait_for_lost(run, _LOOK)
     return unfit
 
 
 def prove_free(run: Run) -> None:
-    """Raise PhaseFailed with what still runs, or holds a port; Cancelled when a user requests the end.
+    """Raise PhaseFailed if anything still runs or holds a port; Cancelled when a user requests the end.
 
     A host that was lost when the last attempt ended may still run its tasks.
     """
@@ -249,7 +249,7 @@ def prove_free(run: Run) -> None:
 
 
 def _busy(run: Run) -> HostErrors:
-    """Return what is held on which host, and by whom."""
+    """Return the errors of hosts whose task ports are taken, or where old tasks are alive."""
     nonce = secrets.token_hex(8)
     questions = {
         name: wire.Listen(
@@ -276,8 +276,8 @@ def _busy(run: Run) -> HostErrors:
             name,
             f"has live tasks of the last attempt: {', '.join(remaining.alive)}",
             kind="orphan",
-            why="SIGKILL has not ended it: it is waiting in the kernel for a disk or a driver",
-            hint=f"`ps -eo pid,stat,wchan:30,args` on {name}; what is in state D needs a reboot",
+            why="SIGKILL has not ended them: they wait in the kernel for a disk or a driver",
+            hint=f"`ps -eo pid,stat,wchan:30,args` on {name}; if one is in state D, reboot",
         )
         for name, remaining in swept.good.items()
         if remaining.alive
@@ -285,7 +285,7 @@ def _busy(run: Run) -> HostErrors:
 
 
 def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
-    """Bring the hosts to where their tasks can be started; raise PhaseFailed.
+    """Prepare the hosts for their tasks; raise PhaseFailed.
 
     `joined` are the hosts that the previous attempt did not have. None: all are new.
     """
@@ -298,7 +298,7 @@ def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
 
         setup.setup(run, None if joined is None else [run.plan.host(name) for name in joined])
     begin_ahead(run, joined)
-    # Nodes report their state while they are examined, and receive code; with [data], after that has arrived.
+    # Nodes report their state while they are examined and receive code; with [data], once that has arrived.
     validates = are_new and admission.validate
     validation = validate.begin(run, joined) if validates and run.plan.data is None else None
     shared: Mapping[str, str] = {}
@@ -330,7 +330,7 @@ def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
 
 
 def shared_now(run: Run, now: Mapping[str, str]) -> dict[str, str]:
-    """Return which hosts share a disk, by a new check, or the last one for hosts that are gone."""
+    """Return the first host of each shared disk, from a new check; for hosts that are gone, from the last."""
     firsts = dict(now)
     for name, group in run.staged.shared.items():
         if name not in run.names:

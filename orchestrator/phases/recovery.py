@@ -18,7 +18,7 @@ from orchestrator.phases.loop import Reconnected, ViewerRequest
 from orchestrator.run import restarts
 from orchestrator.text import duration
 
-_NEWS = {
+_REPORTED = {
     Trouble.AUTH,
     Trouble.HOSTKEY_CHANGED,
     Trouble.HOSTKEY_REVOKED,
@@ -32,7 +32,7 @@ _BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
 def lose(run: Run, name: str, why: str, *, pause: float = 0.0) -> None:
     """Drop a host's session and try to open another one.
 
-    The result is a `Reconnected` in the run's loop.
+    A new session arrives in the run's loop, as `Reconnected`.
     """
     if name in run.since_lost:
         return
@@ -49,7 +49,7 @@ class _Retry:
     def __init__(self, run: Run, host: Host, *, is_spare: bool = False) -> None:
         self._run = run
         self._host = host
-        self._is_spare = is_spare  # tried only while another host is lost
+        self._is_spare = is_spare  # retried only while another host is lost
         self._pauses = chain(_BACKOFF[1:], repeat(_BACKOFF[-1]))
         self._shown = ""  # the problem that users have seen
 
@@ -66,7 +66,7 @@ class _Retry:
             run.loop.after(_BACKOFF[-1], self.begin)
 
     def _open(self) -> None:
-        """Send the result to the loop; a bug must not end this, or the host would never be retried.
+        """Try once, and send the result to the loop: even after a bug, since the host is retried only then.
 
         A host that answers without its state folder, as after a disk failure, stays lost.
         """
@@ -89,7 +89,7 @@ class _Retry:
     def _failed(self, error: HostError | None) -> None:
         if error is not None:
             log.info("still lost: %s %s: %s", error.host, error.what, error.why)
-            if error.kind in _NEWS and error.in_one_line != self._shown:
+            if error.kind in _REPORTED and error.in_one_line != self._shown:
                 self._shown = error.in_one_line
                 self._run.emit(HostLost(error.host, f"it {self._shown}"))  # it may be an attack
         self._run.loop.after(next(self._pauses), self.begin)
@@ -136,17 +136,17 @@ def reason(error: HostError) -> str:
 
 
 def silence(run: Run, name: str) -> tuple[str, Loss]:
-    """Return since when a host is lost, as text; "" if it responds."""
+    """Return that a host has not answered, as text, and its loss; ("", NONE) if it responds."""
     since = run.since_lost.get(name)
     if since is None:
         return "", Loss.NONE
     seconds = run.clock.now() - since
     when = time.strftime("%H:%M:%S", time.localtime(run.clock.wall() - seconds))
-    return f"the host stopped answering at {when}, for {duration(seconds)}", Loss.UNREACHABLE
+    return f"the host has not answered since {when} ({duration(seconds)})", Loss.UNREACHABLE
 
 
 def losses(run: Run) -> HostErrors:
-    """Return the errors of lost hosts whose tasks are yet to be started."""
+    """Return the errors of lost hosts whose tasks have not been started."""
     what = "was lost before its tasks were started"
     return {name: loss(run, name, what) for name in run.lost}
 
@@ -156,10 +156,10 @@ def loss(run: Run, name: str, what: str) -> HostError:
     return problems.lost(run.plan.host(name), why, what)
 
 
-def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _: None) -> None:
-    """Process sessions that opened or failed meanwhile; wait for lost hosts until `patience` is over.
+def wait_for_lost(run: Run, patience: float, back: Callable[[Session], None] = lambda _: None) -> None:
+    """Wait at most `patience` seconds for lost hosts, and process sessions that open or fail.
 
-    `back` is called for each one that comes back. Ends early when a viewer requests something.
+    `back` is called for each host that comes back. It returns early when a viewer requests the end.
     """
     for host in (*run.hosts, *run.plan.retired):
         if host.name not in run.fleet.sessions:
@@ -168,7 +168,7 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
         if (error := session.error) is not None:
             lose(run, name, reason(error))
     deadline = run.clock.now() + patience
-    while True:  # replaced hosts are not waited for, but they may be back
+    while True:  # for replaced hosts it does not wait, but they may be back
         awaited = bool(run.lost)
         try:
             item = run.loop.get(timeout=max(0.0, deadline - run.clock.now()) if awaited else 0.0)

@@ -1,4 +1,4 @@
-"""What tasks continue from: the working folders of an earlier run, and the checkpoints of the first task."""
+"""Continuing from the working folders of an earlier run, and from the checkpoints of the first task."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from orchestrator.sync.files import LEFT_OUT, admit, work_folder
 from orchestrator.text import count, plain, size
 
 _SECONDS = 600.0  # for a search in a large folder
-_ANEW = "`launch` without --continue starts anew; `orchestrate pull {run}` fetches what there is"
+_ANEW = "launch without --continue; `orchestrate pull {run}` fetches the files of the earlier run"
 
 # Files from which programs continue; those in workertemp folders are tf_keras's, of tasks that are not chief.
 _CHECKPOINT = re.compile(
@@ -27,13 +27,13 @@ _CHECKPOINT = re.compile(
 
 
 def resume(run: Run, resumed: Resumed, shared: Mapping[str, str]) -> None:
-    """Check that the folders fit the tasks, and bring one to hosts that have none; raise PhaseFailed."""
+    """Check that the folders fit the tasks, and copy one to hosts without; raise PhaseFailed."""
     questions = {
         host.name: wire.WorkLook(workdir=host.workdir, run=resumed.run, user=run.id) for host in run.hosts
     }
     answers = run.fleet.ask(questions, timeout=_SECONDS)
     fail_on(run, Phase.STAGE, answers.bad)
-    what, hint = "has live tasks of run {} in this folder", "`orchestrate stop {}`, then again"
+    what, hint = "has live tasks of run {} in this folder", "`orchestrate stop {}`, then launch again"
     alive = {
         name: HostError(name, what.format(other), kind="alive", hint=hint.format(other))
         for name, reply in answers.good.items()
@@ -41,14 +41,14 @@ def resume(run: Run, resumed: Resumed, shared: Mapping[str, str]) -> None:
     }
     fail_on(run, Phase.STAGE, alive)
     having = [host.name for host in run.hosts if answers.good[host.name].there]
-    # A host that was replaced, and is back, has what was true when it was lost.
+    # The folder of a host that was replaced, and is back, is from before its loss.
     last = {shared.get(name, name) for name in resumed.seats.values()}
     there = [name for name in having if shared.get(name, name) in last] or having
     if not there:
         raise PhaseFailed(
             Phase.STAGE,
             f"no host has the working folder of run {resumed.run} any more",
-            "`clean --work` removed it, or the run never started; `launch` without --continue starts anew",
+            "launch without --continue: `clean --work` removed the folder, or the run never started",
         )
     owned = {name: answers.good[name].owned for name in there if answers.good[name].owned}
     if misfit := _misfit(run.plan, resumed, shared, there, owned):
@@ -59,7 +59,7 @@ def resume(run: Run, resumed: Resumed, shared: Mapping[str, str]) -> None:
     if giver != resumed.leader:
         gone = f"{resumed.leader}, the first host of run {resumed.run}, no longer has its folder"
         run.emit(Noted(f"{gone}: training continues from what {giver} has"))
-    if absent and run.plan.restarts.backup is None:  # only the code, where a backup is copied anyway
+    if absent and run.plan.restarts.backup is None:  # otherwise the backup is copied later
         paths = {name: work_folder(run.plan.host(name).workdir, resumed.run) for name in (giver, *absent)}
         copy = run.folder.path / "continued"
         try:
@@ -93,24 +93,24 @@ def _misfit(
     if first in moved and plan.restarts.backup is None:
         before, after = moved[first]
         return (
-            f"{first} was on {before}, where its checkpoints are, and would be on {after}: give the hosts in"
-            " the order of that run, or name the folder of the checkpoints as `backup` under [job]"
+            f"{first} was on {before}, where its checkpoints are, and would be on {after}: list the hosts in"
+            " the order of that run, or set `backup` under [job] to the folder of the checkpoints"
         )
-    # Tasks of worker_entry agree on a checkpoint that any of them has.
+    # Tasks of worker_entry agree on one checkpoint, which any of them may have.
     if is_builtin(plan.command) or not owned or not (moved or resumed.seats.keys() != now.keys()):
         return ""
-    change, host = f"there were {count(len(resumed.seats), 'task')} and would be {len(now)}", ""
+    change, host = f"there were {count(len(resumed.seats), 'task')}, and there would be {len(now)}", ""
     if moved:
         task, (host, after) = next(iter(moved.items()))
         change = f"{task} was on {host} and would be on {after}"
     host = host if host in owned else next(iter(owned))
-    return f"{host} has files of single tasks ({', '.join(owned[host])}), and {change}"
+    return f"{host} has files of single tasks ({', '.join(owned[host])}), but {change}"
 
 
 def carry_folder(
     run: Run, what: str, source: str, paths: Mapping[str, str], *, copy: Path, shared: Mapping[str, str]
 ) -> Carried:
-    """Bring a folder of one host to others, by way of a copy here; raise PhaseFailed."""
+    """Copy a folder of one host to others, through this machine; raise PhaseFailed."""
     going_on = [host.name for host in run.hosts if host.name in paths]
     try:
         carried = carry(run.fleet.sessions, source, paths, copy, shared, going_on=going_on)
@@ -124,7 +124,7 @@ def carry_folder(
 
 
 def carry_backup(run: Run, leader: str, backup: str) -> None:
-    """Bring the backup of the task that led the last attempt to every host; raise PhaseFailed."""
+    """Copy the backup of the last attempt's first task to every host; raise PhaseFailed."""
     works = {
         host.name: work_folder(host.workdir, run.plan.folder, run.plan.cwd)
         for host in (run.plan.host(leader), *run.hosts)
@@ -132,7 +132,7 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
     source = leader
     if backup.startswith(("/", "~")):
         # Hosts that share the workdir need not share other folders, such as a disk of each machine's own.
-        # If they do, each finds that it already has the same.
+        # If they do, each already has the same files.
         paths, shared = dict.fromkeys(works, backup), {}
     else:
         paths, shared = {name: f"{work}/{backup}" for name, work in works.items()}, run.staged.shared
@@ -158,7 +158,7 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
 def note_lone_checkpoint(run: Run, leader: str, joined: Sequence[str]) -> None:
     """Note a checkpoint of the first task that another host lacks, or that is lost with its host.
 
-    Nothing reports it otherwise: tasks that lack it begin anew, and succeed.
+    Nothing else reports it: tasks without the checkpoint begin anew, and succeed.
     """
     trainers = [spec.host for spec in run.plan.tasks if spec.id.role in (Role.CHIEF, Role.WORKER)]
     stayed = sorted({*trainers}.difference(joined), key=lambda name: (name != leader, trainers.index(name)))
@@ -177,11 +177,11 @@ def note_lone_checkpoint(run: Run, leader: str, joined: Sequence[str]) -> None:
         return
     mine, others = checkpoints[0], checkpoints[-1]
     if leader not in run.names and not mine:
-        what = f"if only {leader} had saved a checkpoint, it is lost: name its folder as `backup` under [job]"
+        what = f"if only {leader} had saved a checkpoint, it is lost: set `backup` under [job] to its folder"
         run.emit(Noted(f"{what} (docs/restarts.md); {pair[0]} has none in the run's folder"))
     if (lone := mine.keys() - others.keys()) and not others.keys() - mine.keys():
         path = mine[min(lone)]
-        advice = "if each task loads it, they continue from different weights; name its folder as `backup`"
+        advice = "if each task loads it, they continue from different weights; set `backup` to its folder"
         if path.endswith("/.metadata"):  # of torch.distributed.checkpoint
             advice = (
                 "each task reads the parts that all have written; save to a folder that all machines share"
@@ -191,7 +191,7 @@ def note_lone_checkpoint(run: Run, leader: str, joined: Sequence[str]) -> None:
 
 
 def _checkpoints(host: str, listed: wire.Listed) -> dict[str, str]:
-    """Return each folder with checkpoints, and one of them; raise HostError for a false listing."""
+    """Return the folders with checkpoints, each with one of them; raise HostError for a false listing."""
     entries, _ = admit(host, listed.payload, listed.kind)
     return {path.rpartition("/")[0]: path for path, *_ in entries if _CHECKPOINT.search(path)}
 

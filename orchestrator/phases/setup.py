@@ -1,4 +1,4 @@
-"""Creation of the environment of [env] on hosts that lack it.
+"""Creating the environment of [env] on hosts that lack it.
 
 The controller sends uv, a Python if the packages have no wheels for the host's own ones, and wheels if the
 host cannot reach a package index.
@@ -40,7 +40,7 @@ from orchestrator.ranges import fold, grouped
 from orchestrator.store.known import read_lock
 from orchestrator.sync.contents import DataPath, read_data
 
-_LIMIT = 2 * 3600.0  # seconds; allows for a slow line
+_LIMIT = 2 * 3600.0  # seconds; allows for a slow connection
 _GLANCE = 1.0  # seconds between two queries of a host's progress
 _HELP = 60.0  # seconds for hosts to report that they already have it; afterwards it is sent from here
 _WHEELS = "wheels"  # in the data folder on a host
@@ -56,8 +56,8 @@ def setup(run: Run, hosts: Sequence[Host] | None) -> None:
         return
     with phase(run, Phase.SETUP):
         if (lock := kept_lock(plan)) is None:
-            what = "this machine does not have the lock of its environment"
-            raise PhaseFailed(Phase.SETUP, what, "`orchestrate launch`, here")
+            what = "this machine does not have the lock file of the run's environment"
+            raise PhaseFailed(Phase.SETUP, what, "launch the program again from this machine")
         connected = [host for host in (hosts or run.hosts) if host.name in run.fleet.sessions]
         bad = make_environments(run.fleet, connected, plan, lock, run.emit)
         fail_on(run, Phase.SETUP, bad)
@@ -138,7 +138,7 @@ def _make(fleet: Fleet, hosts: list[Host], plan: EnvironmentPlan, lock: Lock, em
 
 
 def _choose(makers: Sequence[_Maker], emit: Emit) -> None:
-    """Return the Python for hosts without a suitable one: the one that most others use, or the chosen one."""
+    """Choose a Python for hosts without a suitable one: the version that most others use, or the newest."""
     common = Counter(Platform("", "", maker.version).minor for maker in makers if maker.version)
     groups: dict[tuple[str, str], list[str]] = {}
     for maker in makers:
@@ -160,10 +160,10 @@ class _Maker(Struct):
     emit: Emit
     began: float
     is_done: bool = False
-    lacks: Platform | None = None  # the next supplied part is for this host
+    lacks: Platform | None = None  # what the next part must fit; None: it lacks none
     platform: Platform = Platform("", "")
-    candidates: tuple[int, ...] = ()  # minor versions of Python, one of which it needs
-    why: str = ""  # it has none
+    candidates: tuple[int, ...] = ()  # minor versions of Python, one of which must be sent
+    why: str = ""  # a Python must be sent
     uv: str = ""
     python: str = ""
     version: str = ""
@@ -183,7 +183,7 @@ class _Maker(Struct):
             self.lacks = self.platform
 
     def supplied(self, path: str) -> None:
-        """Record a part that was sent: uv, then a Python, then wheels."""
+        """Record the path of a part that was sent: first uv, then a Python, then wheels."""
         assert self.lacks is not None
         if not self.uv:
             self.uv = path
@@ -227,7 +227,7 @@ class _Maker(Struct):
         )
 
     def begin(self) -> None:
-        """Create it from packages that the host can fetch; otherwise it lacks wheels. Raise HostError."""
+        """Create it from packages that the host fetches, or record that it lacks wheels. Raise HostError."""
         if self.plan.via is not Via.CONTROLLER:
             try:
                 self._make(ask_first=self.plan.via is Via.AUTO)

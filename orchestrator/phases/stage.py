@@ -1,4 +1,4 @@
-"""Bringing the code to every host: one immutable tree per digest, one work folder per run."""
+"""Sending the code to every host: one immutable tree per digest, one work folder per run."""
 
 import hashlib
 import shlex
@@ -31,7 +31,7 @@ from orchestrator.sync.sending import push
 from orchestrator.text import json_of
 
 _PAGE = "docs/lint.md"
-_FILES = 20_000  # whose digests are kept
+_FILES = 20_000  # in code with more, no digests of files are recorded
 _LIMIT = 600.0  # seconds, for a host's requirements and for copying a large tree
 
 
@@ -77,7 +77,7 @@ def _record(run: Run) -> None:
 
 
 def stage_again(run: Run, joined: Collection[str]) -> None:
-    """Bring the first attempt's code to hosts that lack it; raise PhaseFailed.
+    """Send the first attempt's code to hosts that lack it; raise PhaseFailed.
 
     The local copy may have been edited since; the hosts that continue have the original. Hosts that have
     joined are checked for the job's requirements.
@@ -117,7 +117,7 @@ def code_of_a_host(sessions: Iterable[Session], digest: str, copy: Path) -> Cont
         tree = read_folder(copy)
         if tree.digest == digest:
             return tree
-        log.warning("%s: what it has as trees/%s is something else", name, digest)
+        log.warning("%s: its trees/%s has other contents", name, digest)
         discard(str(copy))
     return None
 
@@ -140,7 +140,7 @@ def _stage(
 
 
 def begin(run: Run) -> None:
-    """Read the user's code while the hosts are connected to and examined."""
+    """Start to read the user's code, while hosts are connected and examined."""
     if (source := run.source) is None:
         run.code_read()
         return
@@ -164,7 +164,7 @@ def _make_work(
     hosts: list[str],
     needs: Mapping[str, wire.JobNeeds] = MappingProxyType({}),
 ) -> dict[str, list[Contents]]:
-    """Create the run's folder from the first tree once all trees are there; return what is missing where.
+    """Create the run's folder on hosts that have all trees; return the trees that others lack, by host.
 
     The same request checks every host's requirements; raise PhaseFailed if one lacks something.
     """
@@ -220,7 +220,7 @@ def _needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
     for spec in reversed(plan.tasks):  # the first task of a host counts
         name, python = spec.argv[0], plan.host(spec.host).python
         paths = (*plan.own_paths, *_script(plan, spec.host))
-        # The code may have a relative one, the task's PATH may be another, and preflight has tried `python`.
+        # A relative path may be in the code, the task's PATH may differ, and preflight has tried `python`.
         is_elsewhere = is_builtin(plan.command) or "PATH" in spec.env or name == python
         is_elsewhere |= "/" in name and not name.startswith("/")
         program = None if is_elsewhere else name
@@ -230,19 +230,19 @@ def _needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
 
 
 def _script(plan: RunPlan, host: str) -> tuple[str, ...]:
-    """Return a script that is not sent, which the host must have; `setup` may create one unseen."""
+    """Return a script with an absolute path, which the host must have, unless `setup` may create it."""
     name = script_of(command_of(plan.host(host), plan.command)) or ""
     return (name,) if name.startswith("/") and not plan.recipe.setup else ()
 
 
 def _check_needs(run: Run, answers: Mapping[str, wire.Had]) -> None:
-    """Raise PhaseFailed with each host that lacks something; hosts where that cannot be known are skipped."""
+    """Raise PhaseFailed with each host that lacks something; hosts that cannot tell are skipped."""
     lacks, plan = HostErrors(), run.plan
     for host, had in answers.items():
         if len(plan.own_paths) in had.paths:
             (what,) = _script(plan, host)
             why = "an absolute path refers to the host's own files: what is sent is the folder of the code"
-            hint = f"write {PurePosixPath(what).name} if it lies in the folder of the code"
+            hint = f"write {PurePosixPath(what).name} if it is in the folder of the code"
         elif not had.program:
             what = f"program {plan.tasks_on(host)[0].argv[0]}"
             why = "no program of that name is on PATH; the command is"
@@ -256,6 +256,6 @@ def _check_needs(run: Run, answers: Mapping[str, wire.Had]) -> None:
     for place, (path, at) in enumerate(plan.own_paths.items()):
         if without := [name for name, had in answers.items() if place in had.paths]:
             what = f"{at}: {path}" if at else f"the argument {path}"
-            note = f"O203 {what} exists where you launched, but not on {fold(without)}; name it in"
+            note = f"O203 {what} exists where you launched, but not on {fold(without)}; add it to"
             note += f" [data]: tasks find it as $ORCHESTRATE_DATA/{PurePosixPath(path).name} ({_PAGE}#o203)"
             run.emit(Noted(note))

@@ -1,4 +1,4 @@
-"""Ending a run's tasks: request it, wait, and verify that nothing remains."""
+"""Ending a run's tasks: requesting the end, waiting, and verifying that nothing remains."""
 
 from orchestrator import wire
 from orchestrator.events import Noted, StopBy, StopRequested
@@ -8,7 +8,7 @@ from orchestrator.phases.context import Run, log
 from orchestrator.phases.follow import Follower
 
 _WAIT = 1.0  # seconds that a host waits for the end of its tasks before it replies, and a kill request for us
-_AGAIN = 0.1  # seconds until a host that failed to reply is asked again
+_AGAIN = 0.1  # seconds until a request is repeated on a host that failed to reply
 
 
 class Stopper:
@@ -23,22 +23,22 @@ class Stopper:
         own = run.timings.stop_impatient if self._killing else run.timings.stop_unreachable
         self.deadline = run.clock.now() + self._grace + own
         run.emit(StopRequested(by, why, self._grace))
-        follower.stopping = self._tell
-        self._tell_all()
+        follower.stopping = self._send
+        self._send_to_all()
 
-    def sharpen(self) -> None:
+    def escalate(self) -> None:
         """Escalate to KILL, without a grace period."""
         if not self._killing:
             self._killing = True
-            self._run.emit(StopRequested(StopBy.USER, "asked again", 0.0))
+            self._run.emit(StopRequested(StopBy.USER, "requested again", 0.0))
             self.deadline = min(self.deadline, self._run.clock.now() + self._run.timings.stop_impatient)
-            self._tell_all()
+            self._send_to_all()
 
-    def _tell_all(self) -> None:
+    def _send_to_all(self) -> None:
         for session in list(self._run.fleet.sessions.values()):
-            self._tell(session)
+            self._send(session)
 
-    def _tell(self, session: Session) -> None:
+    def _send(self, session: Session) -> None:
         attempt = self._follower.attempt
         session.submit(_request(self._run, self.by, self._grace, kill=self._killing, attempt=attempt))
 
@@ -50,7 +50,7 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
     """
     is_shown = False
 
-    def tell(hosts: list[str]) -> None:
+    def send(hosts: list[str]) -> None:
         """Request the end of every task; report it once any existed."""
         nonlocal is_shown
         answers = run.fleet.ask(_request(run, by, 0.0 if kill else grace, kill=kill), hosts=hosts)
@@ -59,15 +59,15 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
             run.emit(StopRequested(by, "", 0.0 if kill else grace))
 
     # Before anything is checked: an agent replies when the starts in progress are done.
-    tell(list(run.fleet.sessions))
+    send(list(run.fleet.sessions))
     began = run.clock.now()
     while run.clock.now() - began < (0.0 if kill else grace) + run.timings.stop_unreachable:
         if run.stop.kill and not kill:
             kill = True
-            run.emit(StopRequested(StopBy.USER, "asked again", 0.0))
-            tell(list(run.fleet.sessions))
-        # First: a connection that broke unnoticed must not pass for a host where nothing is alive.
-        recovery.gather(run, 0.1, lambda session: tell([session.host.name]))
+            run.emit(StopRequested(StopBy.USER, "requested again", 0.0))
+            send(list(run.fleet.sessions))
+        # First, because a host whose connection broke unnoticed may have live tasks.
+        recovery.wait_for_lost(run, 0.1, lambda session: send([session.host.name]))
         states = run.fleet.ask(wire.States(run=run.id, wait=_WAIT), timeout=10.0)
         alive = any(task.alive for reply in states.good.values() for task in reply.tasks)
         impatient = run.clock.now() - began > run.timings.stop_impatient
@@ -78,15 +78,15 @@ def end_all(run: Run, *, kill: bool, grace: float, by: StopBy) -> None:
 
 
 def _request(run: Run, by: StopBy, grace: float, *, kill: bool, attempt: str = "") -> wire.Stop:
-    """If `final`, no keeper can start the run again; otherwise it may arrive during the next attempt."""
+    """Return the request. After a user's, no keeper can start the run again; others end only `attempt`."""
     return wire.Stop(run=run.id, grace=grace, kill=kill, final=by is StopBy.USER, attempt=attempt)
 
 
 def sweep(run: Run) -> list[str]:
     """Verify that nothing of the run is alive; return the hosts for which this could not be verified."""
     back: list[Session] = []
-    recovery.gather(run, run.timings.last_try, back.append)
-    if back:  # they have not been notified yet that the run is over
+    recovery.wait_for_lost(run, run.timings.last_try, back.append)
+    if back:  # they have not received the stop
         end_all(run, kill=True, grace=0.0, by=StopBy.USER if run.stop.requested else StopBy.FAILURE)
     answers = run.fleet.ask(wire.Sweep(run=run.id), timeout=30.0)
     run.alive = {name for name, reply in answers.good.items() if reply.alive}

@@ -68,7 +68,7 @@ class TrainingPython(Value):
 
 
 class Machine(Value):
-    hostname: str  # how this machine reaches it: a HostName of ssh_config, or its equivalent
+    hostname: str  # how the controller reaches it: the HostName of ssh_config, or its equivalent
     place: str  # equal for hosts on one machine and network
     addresses: tuple[str, ...]
     gpus: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ def survey(
 
 
 def pythons_of(answer: str) -> Iterator[TrainingPython]:
-    """Read a host's reply; values that hosts.toml cannot hold are dropped: they help, but are not needed."""
+    """Read a host's reply; values that hosts.toml cannot contain are dropped: Pythons are suggestions."""
     for line in answer.splitlines():
         version, _, path = line.partition(" ")
         try:
@@ -134,7 +134,7 @@ def _platform(answer: str) -> dict[str, Any]:
 
 
 def unfit(machines: Mapping[str, Machine], lock: Lock, plan: EnvironmentPlan) -> list[str]:
-    """Return a line about hosts none of whose Pythons has wheels of all packages; raise ClusterError."""
+    """Return lines about hosts on which no Python has wheels of all packages; raise ClusterError."""
     fits = {
         platform: fitting(lock, platform, plan)
         for platform in {m.platform for m in machines.values()}
@@ -147,7 +147,7 @@ def unfit(machines: Mapping[str, Machine], lock: Lock, plan: EnvironmentPlan) ->
     lines = []
     for (fit, minors), names in groups.items():
         missing = f"no wheel of {fit.missing(f'3.{minors[-1]}')} for Python 3.{minors[-1]}"
-        then = f"setup sends Python 3.{fit.minors[-1]}" if fit.minors else "nor for another one there"
+        then = f"setup sends Python 3.{fit.minors[-1]}" if fit.minors else "nor for any other Python"
         lines.append(f"{fold(names)}: {missing}; {then}")
     return lines
 
@@ -155,7 +155,7 @@ def unfit(machines: Mapping[str, Machine], lock: Lock, plan: EnvironmentPlan) ->
 def choose_python(machines: Iterable[Machine], *, made: bool = False) -> TrainingPython | None:
     """Return the first Python that all hosts have, by path and framework version; None: an [env] is needed.
 
-    `made` asks for one that an [env] created there, which comes and goes with it.
+    `made` selects one that an [env] created, which is of use only with that [env].
     """
     first, *others = [machine.pythons for machine in machines] or [()]
     common = (python for python in first if all(python in pythons for pythons in others))

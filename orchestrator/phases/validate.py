@@ -1,4 +1,4 @@
-"""Local validation on every node: the same model on one host, without TF_CONFIG."""
+"""Local validation: each host trains the same model by itself, without TF_CONFIG."""
 
 import contextlib
 import shlex
@@ -27,7 +27,7 @@ from orchestrator.store.reader import last_lines
 from orchestrator.text import advised
 
 _OF_DATA = ("--dataset", "--data-dir")
-_NO_DATA = ("--dataset", "digits")  # it is not known which data a user's own script needs
+_NO_DATA = ("--dataset", "digits")  # which data a user's own script needs is unknown
 
 
 def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
@@ -37,7 +37,7 @@ def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
     not changed since are skipped.
     """
     recall = run.plan.admission.recall
-    first = {spec.host: spec for spec in reversed(run.plan.tasks)}  # each host's task on its own
+    first = {spec.host: spec for spec in reversed(run.plan.tasks)}  # each host's first task
     specs = [
         _local(run, spec)
         for name, spec in first.items()
@@ -73,10 +73,10 @@ def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
 
 
 def _subjects(run: Run, specs: Sequence[TaskSpec]) -> Callable[[], Mapping[str, str]]:
-    """Ask hosts for their state without waiting, unless preflight does: a Python has to start for each.
+    """Request the state of hosts now, unless preflight does: a Python has to start on each.
 
-    The result has the digest of what is validated on each host. Hosts that cannot report their state are left
-    out: their validation will show the problem.
+    The returned function waits, and returns the digest of what is validated on each host. Hosts without a
+    usable Python are omitted: their validation will show the problem.
     """
     questions = {}
     for host in (run.plan.host(spec.host) for spec in specs):
@@ -111,10 +111,10 @@ def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], HostErrors]:
     follower.attach()
     try:
         # A large download is not a hang.
-        while follower.waiting() and run.clock.now() - follower.fetched < run.timings.validation:
+        while follower.running() and run.clock.now() - follower.fetched < run.timings.validation:
             if follower.step(1.0) or run.stop.requested:
                 raise Cancelled
-            awaited = {follower.placed[task] for task in follower.waiting()}
+            awaited = {follower.placed[task] for task in follower.running()}
             for host, since in run.since_lost.items():
                 # Longer than before a launch: nothing shows whether it trains.
                 if host in awaited and run.clock.now() - since > run.timings.host_return:

@@ -43,14 +43,14 @@ def by(what: str, kind: str) -> Ending:
 # Before its tasks ran: 3 while no part of it can be on a node, 1 after.
 NEVER = (Ending(3, "cluster", "(connect|preflight|stage): {host}"), Ending(1, "cluster", "launch: {host}"))
 # A new keeper cannot continue a run that never started.
-KEEPERLESS = Ending(1, "cluster", "launch: its keeper was gone before ")
+KEEPERLESS = Ending(1, "cluster", "launch: its keeper ended before ")
 
 # The same with a local validation in between, which waits for a host that may return.
 UNTRIED = Ending(1, "cluster", "(validate|launch): {host}")
 CHECKED = (Ending(3, "cluster", "(connect|preflight|stage): {host}"), UNTRIED)
 
 # Depends on whether the other tasks or the controller notice first.
-HOST_LOST = failed(r"{host}: the host stopped answering at .*, and {task} is lost with it$", kind="host-lost")
+HOST_LOST = failed(r"{host}: the host has not answered since .* {task} is lost with it$", kind="host-lost")
 FALLS_SILENT = by(r"stopped answering, according to worker/\d+ on node\d", kind="peer")
 
 # A run survives every other fault.

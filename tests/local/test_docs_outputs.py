@@ -89,7 +89,7 @@ ELSEWHERE = {
     ),
     "launch.md: launch --name night -- train.py --epochs 10": _TENSORFLOW,
     "lint.md: note: O203 train.py, line 7: /home/me/data/train.csv exists where you launched, "
-    "but not on gpu-[01-04]; name it in [data]: tasks find it as $ORCHESTRATE_DATA/train.csv "
+    "but not on gpu-[01-04]; add it to [data]: tasks find it as $ORCHESTRATE_DATA/train.csv "
     "(docs/lint.md#o203)": ("needs a host with another disk"),
     "init.md: init 'gpu-[01-03]'": _SERVERS,
     "preflight.md: preflight": _TENSORFLOW,

@@ -84,12 +84,12 @@ def test_a_lost_host_is_retried_once_a_thread_can_be_created(run: tuple[Run, Hea
     kept, events = run
     with no_room_for_a_thread():
         recovery.lose(kept, "here", "its agent was killed")
-        recovery.gather(kept, 0.0)
+        recovery.wait_for_lost(kept, 0.0)
     assert kept.since_lost.keys() == {"here"}
     deadline = time.monotonic() + 60
     while not any(isinstance(event, HostRecovered) for event in events):
         assert time.monotonic() < deadline
-        recovery.gather(kept, 1.0)
+        recovery.wait_for_lost(kept, 1.0)
     assert kept.names == ["here"]
 
 

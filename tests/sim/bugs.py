@@ -58,7 +58,7 @@ def _forgotten_stop() -> Any:
             request = stop._request(stopper._run, stopper.by, stopper._grace, kill=stopper._killing)
             session.submit(request)
 
-    return mock.patch.object(stop.Stopper, "_tell", tell)
+    return mock.patch.object(stop.Stopper, "_send", tell)
 
 
 def _no_deadline() -> Any:

@@ -333,7 +333,7 @@ def test_time_in_which_the_keeper_did_not_run_is_no_silence_of_the_tasks() -> No
     )
     lives = {task: Life(0.5)}
     follower: Any = SimpleNamespace(
-        placed={task: "a"}, waiting=lambda: [task], ends={}, held={}, lives=lives, attempt="1"
+        placed={task: "a"}, running=lambda: [task], ends={}, held={}, lives=lives, attempt="1"
     )
     watch = Watch(run, follower)
     for expected in (0, 0, 0, 0, 1):

@@ -82,7 +82,7 @@ def test_gpus_are_listed_where_an_environment_is_created() -> None:
     [
         ("glibc 2.36", (11, 14), []),
         ("glibc 2.41", (14,), ["a: no wheel of tensorflow for Python 3.14; setup sends Python 3.13"]),
-        ("", (12,), ["a: no wheel of tensorflow for Python 3.12; nor for another one there"]),
+        ("", (12,), ["a: no wheel of tensorflow for Python 3.12; nor for any other Python"]),
     ],
 )
 def test_a_python_without_wheels_is_reported_early(

@@ -112,7 +112,7 @@ def test_a_new_host_gets_the_folder_and_a_backup_is_copied_to_all(four: Desk) ->
             (0, 2, 1),
             ["rehearsal-02 has files of single tasks (saved/rank_1)", "worker/1 was on rehearsal-02"],
         ),
-        (True, (0,), ["files of single tasks (saved/rank_0)", "there were 2 tasks and would be 1"]),
+        (True, (0,), ["files of single tasks (saved/rank_0)", "there were 2 tasks, and there would be 1"]),
     ],
 )
 def test_mismatched_folders_are_refused(

@@ -97,7 +97,7 @@ def test_a_process_holding_the_queue_lock_is_reported(four: Desk) -> None:
 
         until("the turn is ours", taken)
         train(four, 0).touch()
-        until("the wait is reported", lambda: waits_behind(four, "behind a process that holds the turn"))
+        until("the wait is reported", lambda: waits_behind(four, "behind a process that blocks the queue"))
         assert not runs(four)
     assert ended(four)["outcome"] == "succeeded"
 

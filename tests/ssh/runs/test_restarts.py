@@ -134,7 +134,7 @@ def test_a_spare_replaces_a_lost_host(four: Desk) -> None:
     assert f"{names[0]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
     (failed,) = four.named("AttemptFailed", run)
     assert (failed["kind"], failed["cause_host"]) == ("host-lost", names[0])
-    assert failed["cause"].startswith(f"{names[0]}: the host stopped answering at ")
+    assert failed["cause"].startswith(f"{names[0]}: the host has not answered since ")
     assert four.named("AttemptPlanned", run)[0]["tasks"][0] == ["worker/0", names[3]]
     # The spare had no checkpoint; the others resumed.
     assert log(four, run, 2, "worker-0").startswith("attempt 2 begins at 0")
@@ -143,7 +143,7 @@ def test_a_spare_replaces_a_lost_host(four: Desk) -> None:
     assert names[0] not in json.dumps(plan["cluster"])
     assert [host["name"] for host in plan["retired"]] == [names[0]]
     assert f"warning: {names[0]}: no answer" in viewer.stderr
-    assert f"if only {names[0]} had saved a checkpoint, it is lost: name its folder" in viewer.stderr
+    assert f"if only {names[0]} had saved a checkpoint, it is lost: set `backup`" in viewer.stderr
     # Whatever the lost host still runs, nothing listens on its ports.
     assert f"{names[0]} may still run old tasks: the new ones listen on port" in viewer.stderr
     assert _ports(plan).isdisjoint(known)
