@@ -1,7 +1,7 @@
 """Checks of preflight: facts in, `CheckReported` out. Pure.
 
-A check is a row of the table: its name, the judgment, and a fix.
-`host.py` has those of one machine, `cluster.py` those of all machines and their pairs.
+A check is a row of the table: its name, the judgment, and a fix. `host.py` has the checks of a single
+machine, `cluster.py` those that compare machines or test their connections.
 """
 
 from orchestrator.checks import cluster, host

@@ -1,4 +1,4 @@
-"""Checks that compare machines, as rows: what must be equal, and what must differ. Pure."""
+"""Checks that compare machines or test their connections, as rows. Pure."""
 
 import re
 from collections import Counter
@@ -13,8 +13,8 @@ from orchestrator.checks.report import (
     Check,
     Evidence,
     HostReport,
-    Judgement,
-    Judgements,
+    Judgment,
+    Judgments,
     Needs,
     between,
     ip_of,
@@ -29,14 +29,14 @@ from orchestrator.ranges import fold, grouped
 from orchestrator.text import count
 
 
-def _versions(package: str, parts: int = 2, *, strict: bool = False) -> Callable[[Evidence], Judgements]:
+def _versions(package: str, parts: int = 2, *, strict: bool = False) -> Callable[[Evidence], Judgments]:
     """Return a judgment that names the hosts whose version differs from the majority's.
 
-    The first `parts` of the version must be equal. With `strict`, a job that needs its framework cannot run
-    otherwise, and a different patch level is reported too.
+    The first `parts` of the version must be equal. With `strict`, a different version is a failure for a
+    job that needs its framework, and a different patch level is reported too.
     """
 
-    def judge(evidence: Evidence) -> Judgements:
+    def judge(evidence: Evidence) -> Judgments:
         needs = evidence.needs
         of_job = {"python", "numpy", *FRAMEWORKS[needs.framework].packages}
         if package not in of_job or package == ("keras" if needs.legacy_keras else "tf-keras"):
@@ -55,13 +55,13 @@ def _versions(package: str, parts: int = 2, *, strict: bool = False) -> Callable
             if differs or (strict and version != usual):
                 level = Level.FAIL if strict and differs and needs.of(report.name).needed else Level.WARN
                 hint = _same(report, package, usual, needs)
-                yield report.name, Judgement(level, version, why, hint, between=True)
+                yield report.name, Judgment(level, version, why, hint, between=True)
 
     return judge
 
 
 def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:
-    """Return how a host gets the majority's version of its distribution."""
+    """Return the hint by which a host gets the usual version of a package."""
     if package == "python":
         other = f'set `python = "{".".join(minor(usual))}"` under [env], then run `orchestrate setup`'
         return other if report.is_made(needs) else "set `python` in hosts.toml to one of that version"
@@ -72,13 +72,13 @@ def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:
     return report.pip(*(["--no-deps"] if package == "tf-keras" else []), f"{name}=={usual}")
 
 
-def _backends(evidence: Evidence) -> Judgements:
+def _backends(evidence: Evidence) -> Judgments:
     """Compare what the framework was built with, such as CUDA and NCCL, on hosts that report it."""
     built = [(each.imported.built, each.name) for each in evidence.reports if each.imported is not None]
     return unlike(built, "tasks with different builds may be incompatible", shows=True)
 
 
-def _machines(evidence: Evidence) -> Judgements:
+def _machines(evidence: Evidence) -> Judgments:
     """Detect entries for the same machine: tasks listen on every address, so their ports must differ."""
     for twins in grouped((report.machine, report) for report in evidence.reports).values():
         first = twins[0]
@@ -96,7 +96,7 @@ def _machines(evidence: Evidence) -> Judgements:
 SAME_STATE = "they are one machine, and each host of a run needs its own state folder"
 
 
-def _states(evidence: Evidence) -> Judgements:
+def _states(evidence: Evidence) -> Judgments:
     """Detect entries for the same machine: only one of its agents can hold the lock of a run's keeper."""
     for name, first in same_state((report.name, report.hello) for report in evidence.reports).items():
         yield name, _failed(f"is also used by {first}", SAME_STATE, other_state(name))
@@ -122,7 +122,7 @@ def state_for(name: str) -> str:
     return f"/var/tmp/orchestrate-{name.replace(':', '-')}"  # noqa: S108 - the node takes none that is not ours
 
 
-def _exposure(evidence: Evidence) -> Judgements:
+def _exposure(evidence: Evidence) -> Judgments:
     for report in evidence.reports:
         addresses = (report.host.address, *report.addresses)
         public = next(
@@ -130,10 +130,10 @@ def _exposure(evidence: Evidence) -> Judgements:
         )
         if public:
             why = "a task's port has no authentication: anyone who reaches it can run code there"
-            yield report.name, Judgement(Level.WARN, f"{public} is a public address", why)
+            yield report.name, Judgment(Level.WARN, f"{public} is a public address", why)
 
 
-def _devices(evidence: Evidence) -> Judgements:
+def _devices(evidence: Evidence) -> Judgments:
     """Compare the GPUs per task: TensorFlow's behavior is undefined if they differ."""
     numbers = {
         report.name: len(report.facts.gpus if report.host.devices is None else report.host.devices)
@@ -154,14 +154,14 @@ Way: TypeAlias = tuple[str, str]  # from, to
 _Own: TypeAlias = Mapping[str, Mapping[str, str]]  # the addresses of each host, with their interfaces
 
 
-def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
-    """Return the addresses that mean loopback on some host, which would connect to itself."""
+def _misaddressed(evidence: Evidence) -> dict[str, Judgment]:
+    """Return failures, by host, for addresses that are loopback on another host, which would reach itself."""
     if len({report.machine for report in evidence.reports}) < 2:
         return {}
     strays = grouped(
         (pair.target, pair) for pair in evidence.pairs if (ip := ip_of(pair.resolved)) and ip.is_loopback
     )
-    wrong: dict[str, Judgement] = {}
+    wrong: dict[str, Judgment] = {}
     for report in evidence.reports:
         if pairs := strays.get(report.name):
             where = fold(dict.fromkeys(pair.source for pair in pairs))
@@ -173,7 +173,7 @@ def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
                 f"{pairs[0].resolved} in /etc/hosts on {where}"
             )
             text = f"{report.host.address} resolves to {pairs[0].resolved} on {where}"
-            wrong[report.name] = Judgement(Level.FAIL, text, "a task there would connect to itself", hint)
+            wrong[report.name] = Judgment(Level.FAIL, text, "a task there would connect to itself", hint)
     return wrong
 
 
@@ -190,7 +190,7 @@ def _at_fault(ways: Mapping[Way, bool]) -> dict[str, list[Way]]:
     )
 
 
-def _reach(evidence: Evidence) -> Judgements:
+def _reach(evidence: Evidence) -> Judgments:
     """Judge the connections to task ports; consequences of a wrong address are not reported."""
     wrong = _misaddressed(evidence).keys()
     pairs = [pair for pair in evidence.pairs if pair.target not in wrong]
@@ -199,7 +199,7 @@ def _reach(evidence: Evidence) -> Judgements:
         if not pair.tcp:
             closed.setdefault((pair.source, pair.target), pair)
     ways = [(pair.source, pair.target) for pair in pairs if pair.source != pair.target]
-    findings: dict[str, list[Judgement]] = {name: [] for pair in pairs for name in (pair.target, pair.source)}
+    findings: dict[str, list[Judgment]] = {name: [] for pair in pairs for name in (pair.target, pair.source)}
     own = {report.name: report.addresses for report in evidence.reports}
     peers = len({pair.source for pair in pairs}) - 1
     tried = Counter(target for _, target in dict.fromkeys(ways))
@@ -241,13 +241,13 @@ def _reach(evidence: Evidence) -> Judgements:
 
 
 def _meaning(pair: PairReported, own: _Own) -> tuple[str, str]:
-    """Return why a connection fails although the peer's agent listens, and a fix."""
+    """Return the reason for a failed connection to a listening agent, and a fix."""
     why, hint = _reason(pair)
     has = own.get(pair.target)
     if has and pair.resolved and pair.resolved not in has:
         carriers = [f"{ip} on {name}" if name else ip for ip, name in has.items() if ":" not in ip]
         why = f"{why}; {pair.resolved} is not one of its addresses: it has {', '.join(carriers[:8])}"
-        hint = f"{_ADDRESS}: it has to lead to that host from all others"
+        hint = f"{_ADDRESS}: it must lead to that host from all other hosts"
     elif near := _near(own.get(pair.source, {}), {*(has or ())} - {pair.resolved}):
         hint = f'{hint}; or set `address` to "{near}", in a network of {pair.source}'
     return why, hint
@@ -275,21 +275,21 @@ def _reason(pair: PairReported) -> tuple[str, str]:
             return f"{why} a firewall rejects it (as firewalld does)", open_it
         case Closed.REFUSED:
             reason = "the address belongs to another machine, or a firewall rejects the connection"
-            return f"orchestrate listens on {port} there: {reason}", f"{_ADDRESS}, then {open_it}"
+            return f"orchestrate listens on {port} there, so {reason}", f"{_ADDRESS}, then {open_it}"
         case Closed.UNRESOLVED:
             hint = "set an IP address as `address` in hosts.toml, or add the name to /etc/hosts of all hosts"
             return "that name is unknown there; every host must resolve every address to the same host", hint
     why = "another program or another machine has that address and port"
-    return why, f"{_ADDRESS}: it has to lead to that host from all others"
+    return why, f"{_ADDRESS}: it must lead to that host from all other hosts"
 
 
-def _packets(evidence: Evidence) -> Judgements:
+def _packets(evidence: Evidence) -> Judgments:
     """Judge large packets: if connections open and large packets vanish, the path MTU is wrong."""
     ways: dict[Way, bool] = {}
     slowest: dict[str, float] = {}
     for pair in evidence.pairs:
         if pair.large is not None and pair.source != pair.target:
-            way = (pair.target, pair.source)  # they came back
+            way = (pair.target, pair.source)  # the target sends them back
             ways[way] = ways.get(way, True) and pair.large
             for name in way:
                 slowest[name] = max(slowest.get(name, 0.0), pair.large_ms or 0.0)
@@ -310,7 +310,7 @@ def _packets(evidence: Evidence) -> Judgements:
             yield name, ok(f"64 kB in {slow:.1f} ms")
 
 
-def _nccl(evidence: Evidence) -> Judgements:
+def _nccl(evidence: Evidence) -> Judgments:
     """Judge the ports that the kernel assigns to NCCL: with GPUs, open task ports are not enough."""
     missed = grouped((pair.target, pair) for pair in evidence.extra if not pair.tcp)
     for name, pairs in missed.items():
@@ -319,7 +319,7 @@ def _nccl(evidence: Evidence) -> Judgements:
         yield name, _failed(f"{who} cannot reach its other ports: {pairs[0].why}", why)
 
 
-def _interface(evidence: Evidence) -> Judgements:
+def _interface(evidence: Evidence) -> Judgments:
     """Check hosts with GPUs and several networks: by default NCCL uses the first interface it finds."""
     for report in evidence.reports if len(evidence.reports) > 1 else ():
         carrier = report.addresses.get(report.host.address)
@@ -330,7 +330,7 @@ def _interface(evidence: Evidence) -> Judgements:
             others = ", ".join(sorted(names - {carrier}))
             why = f"its address is on {carrier}, and NCCL may choose {others}"
             hint = f'set `env = {{ NCCL_SOCKET_IFNAME = "{carrier}" }}` under [[host]]'
-            yield report.name, Judgement(Level.WARN, f"{len(names)} networks", why, hint)
+            yield report.name, Judgment(Level.WARN, f"{len(names)} networks", why, hint)
 
 
 # Prints the name and its addresses; nothing without getent. Without a reply of a name server this takes 10 s
@@ -339,7 +339,7 @@ _OWN_NAME = 'command -v getent >/dev/null || exit; uname -n; getent ahosts "$(un
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def _hostname(evidence: Evidence) -> Judgements:
+def _hostname(evidence: Evidence) -> Judgments:
     """Judge the host's own name, whose address gloo announces to other tasks if no interface is set."""
     framework = FRAMEWORKS[evidence.needs.framework]
     if not framework.gloo or len({report.machine for report in evidence.reports}) < 2:
@@ -371,13 +371,13 @@ def _hostname(evidence: Evidence) -> Judgements:
             hint = f"set `env = {{ {key} }}` under [[host]], with the interface that leads to the other hosts"
         # NCCL has its own rules for GPUs.
         level = Level.WARN if own in report.addresses or report.facts.gpus else Level.FAIL
-        yield report.name, Judgement(level, text, why, hint)
+        yield report.name, Judgment(level, text, why, hint)
 
 
 def without(
     hosts: Sequence[Host], checks: Sequence[CheckReported], failed: Collection[str]
 ) -> tuple[str, ...]:
-    """Return the hosts to leave out; () if none would remain, or a role would be missing."""
+    """Return the hosts to exclude; () if none would remain, or a role would be missing."""
     bad = {*failed, *(check.host for check in checks if check.level is Level.FAIL)}
     roles = {host.role for host in hosts} - {*OUTSIDE}
     if not bad or roles - {host.role for host in hosts if host.name not in bad}:
@@ -385,8 +385,8 @@ def without(
     return tuple(host.name for host in hosts if host.name in bad)
 
 
-def _failed(text: str, why: str, hint: str = "") -> Judgement:
-    return Judgement(Level.FAIL, text, why, hint, between=True)
+def _failed(text: str, why: str, hint: str = "") -> Judgment:
+    return Judgment(Level.FAIL, text, why, hint, between=True)
 
 
 def _port_of(pair: PairReported) -> str:

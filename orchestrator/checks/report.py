@@ -40,12 +40,12 @@ _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,30}")
 
 
 class Needs(Value):
-    needed: bool  # the job is our program, a Python or an R script: without its framework it cannot run
+    needed: bool  # the job needs its framework: it is our program, or a Python or R script
     legacy_keras: bool  # TF_USE_LEGACY_KERAS is set: tf_keras is required
     framework: FrameworkName = FrameworkName.TENSORFLOW
     r: bool = False  # the job is an R script: R and reticulate are required
     environment: EnvironmentPlan | None = None  # created by [env]: nothing is installed by hand
-    helpers: frozenset[str] = frozenset()  # hosts that run only a service that is not Python
+    helpers: frozenset[str] = frozenset()  # hosts that run only a service, which is not a Python script
 
     def of(self, host: str) -> Needs:
         """Return the needs of one host: a missing framework is no failure on a helper."""
@@ -60,7 +60,7 @@ class HostReport(Value, dict=True):
     hello: wire.Hello
     facts: wire.MachineFacts
     listen: wire.Listening
-    clock: float = 0.0  # seconds its clock is ahead of ours
+    clock: float = 0.0  # seconds that the host's clock is ahead of ours
     imported: wire.Imported | None = None  # None: not tried
 
     @property
@@ -78,7 +78,7 @@ class HostReport(Value, dict=True):
         return next((name for name in TENSORFLOW if self.facts.packages.get(name)), None)
 
     def is_made(self, needs: Needs) -> bool:
-        """Return True if it trains in the environment of [env], and not with a Python of the user's own."""
+        """Return True if the host trains in the environment of [env], and not with its own `python`."""
         return needs.environment is not None and self.host.python == interpreter(self.host, needs.environment)
 
     def version(self, package: str) -> str | None:
@@ -103,7 +103,7 @@ class HostReport(Value, dict=True):
         }
 
     def pip(self, *arguments: str, installs: Sequence[str] = ()) -> str:
-        """Return how its Python gets packages; "" if that is not known.
+        """Return the hint that installs packages for the host's Python; "" if none is known.
 
         `installs` are the packages of an [env] whose default does not fit. Nothing is installed into a
         Python without pip, or one that the distribution manages (PEP 668).
@@ -128,7 +128,7 @@ class Evidence(Value):
     extra: Sequence[PairReported] = ()  # on ports chosen by the kernel
 
 
-class Judgement(Value):
+class Judgment(Value):
     level: Level
     text: str  # short: "3.11.2", "120 GB free"
     why: str = ""
@@ -136,14 +136,14 @@ class Judgement(Value):
     between: bool = False  # involves the host and others, any of which may be the cause
 
 
-Judgements: TypeAlias = Iterator[tuple[str, Judgement]]  # by the name of the host
+Judgments: TypeAlias = Iterator[tuple[str, Judgment]]  # by the name of the host
 
 
 class Check(Value):
     """One row of the table: a name, a question, a judgment, and a fix."""
 
     name: str
-    judge: Callable[[Evidence], Iterable[tuple[str, Judgement]]]
+    judge: Callable[[Evidence], Iterable[tuple[str, Judgment]]]
     ask: tuple[str, ...] = ()  # a program that each host runs; `report.facts.answers[name]` is its output
     fix: str = ""  # the hint for a finding that has none of its own
     gloo: bool = False  # asked only for frameworks that may use gloo
@@ -155,10 +155,10 @@ class Check(Value):
             yield CheckReported(host, self.name, judged.level, *texts, judged.between)
 
 
-def each(judge: Callable[[HostReport, Needs], Iterable[Judgement]]) -> Callable[[Evidence], Judgements]:
-    """Turn a judgment of a single host into one of all hosts."""
+def each(judge: Callable[[HostReport, Needs], Iterable[Judgment]]) -> Callable[[Evidence], Judgments]:
+    """Return a judgment of all hosts, one by one."""
 
-    def judge_all(evidence: Evidence) -> Judgements:
+    def judge_all(evidence: Evidence) -> Judgments:
         for report in evidence.reports:
             for finding in judge(report, evidence.needs.of(report.name)):
                 yield report.name, finding
@@ -166,24 +166,24 @@ def each(judge: Callable[[HostReport, Needs], Iterable[Judgement]]) -> Callable[
     return judge_all
 
 
-def unlike(texts: Iterable[tuple[str, str]], why: str, *, shows: bool = False) -> Judgements:
-    """Warn about hosts whose text differs from that of most hosts; pairs of text and host, "" for no text.
+def unlike(texts: Iterable[tuple[str, str]], why: str, *, shows: bool = False) -> Judgments:
+    """Warn about hosts whose text differs from that of most hosts; `texts` are pairs of text and host.
 
     With `shows` the usual text is reported, too.
     """
     hosts = grouped((text, name) for text, name in texts if text)
     usual = max(hosts, key=lambda text: len(hosts[text]), default="")
     for text, names in hosts.items():
-        differs = Judgement(Level.WARN, text, f"{fold(hosts[usual])}: {usual}; {why}", between=True)
+        differs = Judgment(Level.WARN, text, f"{fold(hosts[usual])}: {usual}; {why}", between=True)
         if shows or text != usual:
             yield from ((name, ok(text) if text == usual else differs) for name in names)
 
 
-def ok(text: str = "ok") -> Judgement:
-    return Judgement(Level.OK, text)
+def ok(text: str = "ok") -> Judgment:
+    return Judgment(Level.OK, text)
 
 
-@lru_cache(maxsize=1 << 14)  # many hosts of one image have the same ones
+@lru_cache(maxsize=1 << 14)  # many hosts have the same ones
 def ip_of(text: str) -> targets.IpAddress | None:
     """Return a parsed IP address; None for a name, or an address with a zone."""
     return targets.ip_of(text) if "%" not in text else None

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.command(parser, "rehearse [-n N] [options] [-- COMMAND ...]")
     text = "number of hosts (default: 4)"
     parser.add_argument("-n", type=options.whole(1, 64), default=4, metavar="N", help=text)
-    parser.add_argument("--python", help="the Python that trains (default: the one that runs orchestrate)")
+    parser.add_argument("--python", help="the Python for the tasks (default: the one that runs orchestrate)")
     options.launching(parser)
 
 

@@ -141,7 +141,7 @@ class Follower:
             self.ends[task] = exited
 
     def step(self, timeout: float) -> bool:
-        """Handle messages until the timeout, or shortly after an end; return True if a viewer stops the run."""
+        """Handle messages until the timeout, or shortly after an end; return True if a viewer stops a run."""
         requested = self._take(timeout)
         self._fetch_deferred()
         self._show()
