@@ -1,4 +1,4 @@
-"""Ends of tasks as text, and when one ends the other tasks or the run. Pure."""
+"""Ends of tasks as text, and what they mean for the other tasks and the run. Pure."""
 
 from collections.abc import Collection, Mapping
 from enum import Enum, auto
@@ -35,7 +35,7 @@ def failed(exited: TaskExited) -> bool:
 
 
 def _unlike_a_stop(exited: TaskExited) -> str:
-    """Return an unexpected end after a stop: the task had to be killed, or it failed."""
+    """Return an unusual end after a stop, as text: the task was killed, or it failed."""
     if exited.signal == _SIGKILL:
         return ", by SIGKILL"
     if exited.signal in (None, _SIGTERM, _SIGINT) and exited.code in (None, 0, 128 + _SIGTERM):
@@ -57,7 +57,7 @@ class GangDecision(Enum):
 def decide(
     tasks: Collection[TaskId], ends: Mapping[TaskId, TaskExited], completion: Completion
 ) -> GangDecision:
-    """Return what the known ends require."""
+    """Return what to do, according to the ends so far."""
     if len(ends) == len(tasks):
         return GangDecision.ENDED
     if any(map(failed, ends.values())):
@@ -69,7 +69,7 @@ def decide(
 
 
 def essential(tasks: Collection[TaskId], completion: Completion) -> list[TaskId]:
-    """Return the tasks whose success is the run's success; the others only serve them."""
+    """Return the tasks whose success is the run's success: those that train, or only their chief."""
     match completion:
         case Completion.CHIEF:
             chiefs = [task for task in tasks if task.role is Role.CHIEF]

@@ -11,7 +11,7 @@ from orchestrator.diagnosis import rules, tracebacks
 from orchestrator.diagnosis.tracebacks import PrintedException
 from orchestrator.text import count, cut
 
-LONGEST = 240  # characters of an exception that are repeated on one line
+LONGEST = 240  # characters of an exception on one line
 
 _DECORATION = (
     r"\{\{(?:function_)?node [^{}]*\}\}\s*|Collective ops is aborted by: "
@@ -26,7 +26,7 @@ _NOISE = (
 )
 
 _PEER = re.compile(r"/job:(chief|worker|ps|evaluator)(?:/replica:\d+)?/task:(\d+)")
-_ACCUSED = re.compile(
+_BLAMED = re.compile(
     r"remote target (/job:\S+)|error reported from (/job:\S+)|^\s*(/job:\S+)$", re.IGNORECASE
 )
 
@@ -51,8 +51,8 @@ IN_A_RUN = re.compile(r"^.*/(?:runs|trees)/[^/]+/(?:work/)?")  # where a node st
 _LIBRARY = re.compile(r"^.*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 LOOKED_AT = 5000  # lines of a log's end that are searched for a traceback
 _NATIVE_WITHIN = 1000  # lines of a log's end: a dump of all threads follows
-_WORDS = 20  # lines that count as the last output if no exception is found
-_WHERE = r'Detected at node|\s+File "|\s*\[\['  # how a graph's error begins: with its location
+_LAST = 20  # lines that count as the last output if no exception is found
+_WHERE = r'Detected at node|\s+File "|\s*\[\['  # lines with the location of a graph's error
 _INNER = re.compile(r"\s+[A-Za-z_.]*(?:Error|Exception): ")
 _OPEN = ("=", "(", "[", "{", ",")
 _MESSAGE = 400  # lines of an exception's message that are examined
@@ -60,12 +60,12 @@ _SHOWN = 40  # lines of a traceback; its middle is the least informative
 
 
 def exception(lines: Sequence[str]) -> str:
-    """Return the exception that ended it, on one line without TensorFlow's decoration; "" for none."""
+    """Return the exception that ended the task, on one line without TensorFlow's decoration; "" for none."""
     raised = ending(lines)
-    words = final(lines)
+    message = final(lines)
     if raised is None:
-        return next((_short(line) for line in words if "Collective ops is aborted by" in line), "")
-    return one_line(raised.name, words)
+        return next((_short(line) for line in message if "Collective ops is aborted by" in line), "")
+    return one_line(raised.name, message)
 
 
 def one_line(name: str, message: Sequence[str]) -> str:
@@ -126,16 +126,16 @@ def place(file: str, line: int) -> str:
 
 
 def name(lines: Sequence[str]) -> str:
-    """Return the name of the exception that ended it, also a Python one that R reports; "" for none."""
+    """Return the name of the exception that ended the task, also one that R reports; "" for none."""
     raised = ending(lines)
-    in_r = (match[1] for match in map(_IN_R.match, lines[-_WORDS:]) if match)
+    in_r = (match[1] for match in map(_IN_R.match, lines[-_LAST:]) if match)
     return raised.name if raised else next(in_r, "")
 
 
-def accused(message: Sequence[str]) -> str:
+def blamed(message: Sequence[str]) -> str:
     """Return the task that the last output blames, as `worker/1`; "" if none is named."""
     for line in message:
-        match = _ACCUSED.search(line)
+        match = _BLAMED.search(line)
         named = _PEER.search(next(filter(None, match.groups()))) if match else None
         if named:
             return f"{named[1]}/{named[2]}"
@@ -145,7 +145,7 @@ def accused(message: Sequence[str]) -> str:
 def last(lines: Sequence[str]) -> tuple[str, ...]:
     """Return a log's last lines, few enough to display, without noise if there is anything else."""
     telling = [line for line in lines if not re.match(_NOISE, line)]
-    return tuple((telling or lines)[-_WORDS:])
+    return tuple((telling or lines)[-_LAST:])
 
 
 def excerpt(lines: Sequence[str]) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ def excerpt(lines: Sequence[str]) -> tuple[str, ...]:
         return _bounded(lines[given_up:], ()) if given_up is not None else last(lines)
     shown = [line for line in lines[raised.begins :] if not re.match(_NOISE, line)]
     before = [line for line in lines[: raised.begins] if not re.match(_NOISE, line)]
-    shown = [*before[-max(0, _WORDS - len(shown)) :], *shown] if len(shown) < _WORDS else shown
+    shown = [*before[-max(0, _LAST - len(shown)) :], *shown] if len(shown) < _LAST else shown
     return _bounded(shown, (tracebacks.bare(lines[raised.at]),))
 
 
@@ -170,25 +170,25 @@ def _bounded(shown: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
 
 
 def ending(lines: Sequence[str]) -> PrintedException | None:
-    """The exception that ended it: the last one, unless the program trained on after it."""
+    """Return the exception that ended the task: the last one, unless training continued after it."""
     raised = tracebacks.last(lines)
     if raised is None:
         return None
     after = [line for line in lines[raised.at + 1 :] if not re.match(_NOISE, line)]
-    trained_on = len(after) >= _WORDS and any(_TRAINING.match(line.lstrip()) for line in after)
+    trained_on = len(after) >= _LAST and any(_TRAINING.match(line.lstrip()) for line in after)
     return None if trained_on else raised
 
 
 def final(lines: Sequence[str]) -> Sequence[str]:
-    """Return the last words from the last exception's line on; all of them without an exception."""
+    """Return the output from the last exception's line on; without one, the last lines, or a native abort."""
     if raised := ending(lines):
-        return rooted(lines[raised.at :][:_MESSAGE])
+        return from_root_cause(lines[raised.at :][:_MESSAGE])
     aborted = _native(lines)  # a stack of any length follows
-    return lines[-_WORDS:] if aborted is None else lines[max(0, min(aborted, len(lines) - _WORDS)) :]
+    return lines[-_LAST:] if aborted is None else lines[max(0, min(aborted, len(lines) - _LAST)) :]
 
 
-def rooted(message: Sequence[str]) -> Sequence[str]:
-    """Cut what torchrun lists first of an exception: the processes that it ended after the first failure."""
+def from_root_cause(message: Sequence[str]) -> Sequence[str]:
+    """Remove what torchrun lists before the root cause: processes that it ended after the first failure."""
     at = next((at for at, line in enumerate(message) if line.startswith("Root Cause (first observed")), 0)
     return (message[0], *message[at + 1 :]) if at else message
 

@@ -1,4 +1,4 @@
-"""Tasks' statements about their end: their own report, otherwise the last lines of the log. Pure."""
+"""What a task reports about its end: an error record, otherwise the last lines of its log. Pure."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Raised(Value):
     file: str = ""
     line: int = 0
     note: str = ""  # notes that the program added to it
-    why: str = ""  # of a program's own error, as `hint`
+    why: str = ""  # like `hint`, only for a program's own error
     hint: str = ""
-    held: str = ""  # what kept the program alive after it: `thread feed`
+    held: str = ""  # what kept the program alive after the exception: `thread feed`
     chain: tuple[Raised, ...] = ()
 
     @classmethod
@@ -68,7 +68,7 @@ class Raised(Value):
         )
         lines = (of_process or self).message.split("\n")
         inner = tracebacks.last(lines) if any(_TRACEBACK in line for line in lines) else None
-        if inner is None or rules.blames_peer(self.words, self.type):
+        if inner is None or rules.blames_peer(self.printed, self.type):
             return self
         if of_process is not None:
             return (
@@ -84,16 +84,16 @@ class Raised(Value):
         return self.type == "SystemExit"
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def printed(self) -> tuple[str, ...]:
         """Return an exception as Python prints it, without the traceback."""
         first, *rest = self.message.split("\n")
         name = "" if self.is_exit else self.type
         head = f"{name}: {first}" if name and first else name or first
-        return tuple(lastwords.rooted([line for line in (head, *rest) if line.strip()]))
+        return tuple(lastwords.from_root_cause([line for line in (head, *rest) if line.strip()]))
 
     @property
     def in_one_line(self) -> str:
-        return lastwords.one_line(self.type, self.words) if self.words else self.type
+        return lastwords.one_line(self.type, self.printed) if self.printed else self.type
 
     @property
     def where(self) -> str:
@@ -102,7 +102,7 @@ class Raised(Value):
 
     @property
     def brief(self) -> str:
-        """Return it briefly, with its location."""
+        """Return the exception on one line, with its location."""
         return f"{self.in_one_line} ({self.where})" if self.where else self.in_one_line
 
 
@@ -113,15 +113,15 @@ class Statement(Value, dict=True):
     report: Raised | None = None
 
     @cached_property
-    def words(self) -> Sequence[str]:
+    def message(self) -> Sequence[str]:
         """Return the exception's own line and what follows."""
-        return self.report.words if self.report else lastwords.final(self.lines)
+        return self.report.printed if self.report else lastwords.final(self.lines)
 
     def __post_init__(self) -> None:
         force_setattr(self, "lines", tracebacks.shortened(self.lines))
         report = self.report and self.report.quoted
-        # Of the processes of a torchrun, one ended by itself, and the others report that they lost it.
-        if report and rules.blames_peer(report.words, report.type):
+        # Of torchrun's processes, one ended by itself; the others report that they lost it.
+        if report and rules.blames_peer(report.printed, report.type):
             report = None if any(map(_ENDED.match, lastwords.final(self.lines))) else report
         force_setattr(self, "report", report)
 
@@ -145,8 +145,8 @@ class Statement(Value, dict=True):
         same = printed is not None and self.name.endswith(printed.name.rpartition(".")[2])
         inner, source = (printed.inner, printed.source) if printed is not None and same else ("", "")
         # Its text may be the program's, and that of the exception it came from TensorFlow's.
-        others = (rules.classify(raised.words, raised.type) for raised in self._chain)
-        return rules.classify(self.words, self.name, inner, source) or next(filter(None, others), None)
+        others = (rules.classify(raised.printed, raised.type) for raised in self._chain)
+        return rules.classify(self.message, self.name, inner, source) or next(filter(None, others), None)
 
     @property
     def _chain(self) -> tuple[Raised, ...]:
@@ -154,15 +154,15 @@ class Statement(Value, dict=True):
 
     @cached_property
     def blames_peer(self) -> bool:
-        """Return True if its output blames a peer, also in the program's words raised from TensorFlow's."""
-        return rules.blames_peer(self.words, self.name) or any(
-            rules.blames_peer(raised.words, raised.type) for raised in self._chain
+        """Return True if its output blames a peer, or an exception from which its own was raised does."""
+        return rules.blames_peer(self.message, self.name) or any(
+            rules.blames_peer(raised.printed, raised.type) for raised in self._chain
         )
 
     @property
-    def accused(self) -> str:
-        messages = (self.words, *(raised.words for raised in self._chain))
-        return next(filter(None, map(lastwords.accused, messages)), "")
+    def blamed(self) -> str:
+        messages = (self.message, *(raised.printed for raised in self._chain))
+        return next(filter(None, map(lastwords.blamed, messages)), "")
 
     @property
     def raised(self) -> bool:
@@ -189,7 +189,7 @@ class Statement(Value, dict=True):
         return lastwords.place(self._printed.file, self._printed.line) if self._printed else ""
 
     @cached_property
-    def loose(self) -> str:
+    def failed_part(self) -> str:
         """Return the last exception that ended a thread or a child process of the task; "" for none."""
         partial = tracebacks.of_part(self.lines)
         if partial is None:
@@ -202,16 +202,16 @@ class Statement(Value, dict=True):
     @property
     def _origin(self) -> str:
         where = f"raised at {self.where}" if self.where else ""
-        if self.loose and self.exception and self.exception not in self.loose:
-            where = f"{where or 'raised'}, after {self.loose}"
+        if self.failed_part and self.exception and self.exception not in self.failed_part:
+            where = f"{where or 'raised'}, after {self.failed_part}"
         first = next(iter(self._chain), None)
         if first is None or first.type.endswith("RemoteTraceback"):  # it holds a whole traceback
             return where
         return f"{where or 'raised'}, after {first.brief}"
 
     @cached_property
-    def alike(self) -> str:
-        """Return text that is equal for tasks with equal failures: numbers and addresses may differ."""
+    def signature(self) -> str:
+        """Return text that is equal for equal failures, without numbers and addresses."""
         text = self.exception or lastwords.complaint(self.lines)
         return NUMBER.sub("#", text)
 

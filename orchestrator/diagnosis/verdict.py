@@ -14,7 +14,7 @@ from orchestrator.events import FailureKind, Loss, TaskExited
 from orchestrator.text import advised, duration, shell_signal, signal_name
 from orchestrator.value import Value
 
-Hear: TypeAlias = Callable[[str, str], Statement]  # of (task, attempt)
+StatementOf: TypeAlias = Callable[[str, str], Statement]  # by task and attempt
 
 _INTERRUPT, _ABORT, _KILL, _XCPU = 2, 6, 9, 24
 
@@ -22,7 +22,7 @@ SIGNAL_HINTS = {
     1: "`journalctl` on {host}: SIGHUP comes from a session or terminal that was closed",
     2: "check for a person's Ctrl-C or a `kill -INT` on {host}, or for KeyboardInterrupt in the program",
     4: "install another build of TensorFlow: this one uses an instruction that {host}'s CPU lacks",
-    6: "read its last lines: native code aborted and printed the reason",
+    6: "read the task's last lines: native code aborted and printed the reason",
     7: "`df -h /dev/shm` on {host}: a mapped file or shared memory is full or gone",
     9: "`dmesg -T | grep -i oom` on {host}: SIGKILL is `kill -9` or the kernel's out-of-memory killer",
     11: "set PYTHONFAULTHANDLER=1 under [job.env]: it shows where native code crashed",
@@ -50,8 +50,8 @@ _CONTAINER_HINT = (
 )
 
 _AFTER_A_RESTART = (
-    "; after a restart all tasks must continue from one step: name the folder of the checkpoints as `backup`"
-    " under [job] (docs/restarts.md)"
+    "; after a restart all tasks must continue from one step: set `backup` under [job] to the folder of the"
+    " checkpoints (docs/restarts.md)"
 )
 
 _HELD_HINT = (
@@ -68,7 +68,7 @@ _LOSSES = {
 
 
 class Verdict(Value):
-    """Fields of AttemptFailed and RunEnded."""
+    """The cause of a failure, in the fields of AttemptFailed and RunEnded."""
 
     kind: FailureKind = FailureKind.NONE
     cause_task: str = ""  # "" if no task is to blame
@@ -79,7 +79,7 @@ class Verdict(Value):
     why: str = ""  # where its exception was raised, and the exception it came from
 
 
-def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
+def judge(exits: Sequence[TaskExited], statement_of: StatementOf) -> Verdict:
     """Return the root cause among the exits of a run (of its last attempt).
 
     It is the earliest failure that is not a consequence of another. Stopped tasks are not causes, unless
@@ -87,7 +87,7 @@ def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
     silent.
     """
     exits = [exited for exited in exits if exited.attempt == exits[-1].attempt]
-    statements = {exited.task: hear(exited.task, exited.attempt) for exited in exits}
+    statements = {exited.task: statement_of(exited.task, exited.attempt) for exited in exits}
     by_time = sorted(exits, key=lambda exited: exited.ended)
     bad = [exited for exited in by_time if failed(exited)]
     first = _first([exited for exited in bad if not _is_consequence(exited, statements[exited.task])])
@@ -106,16 +106,16 @@ def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
     return Verdict(cause="no task failed by itself")
 
 
-def of_hang(verdict: Verdict, exits: Sequence[TaskExited], hear: Hear) -> Verdict:
-    """Add what a task had printed before a hang to its verdict: an exception of a part, or its own."""
+def of_hang(verdict: Verdict, exits: Sequence[TaskExited], statement_of: StatementOf) -> Verdict:
+    """Add an exception before a hang to its verdict: of a task, or of its thread or child process."""
     odd = [task_exit for task_exit in exits if verdict.cause_task in ("", task_exit.task)]
     for exited in sorted(odd, key=lambda task_exit: task_exit.task):
-        statement = hear(exited.task, exited.attempt)
+        statement = statement_of(exited.task, exited.attempt)
         raised = statement.raised and "SignalException" not in statement.exception  # torchrun's, at our stop
-        earlier = statement.loose or (f"it had raised {statement.exception}" if raised else "")
+        earlier = statement.failed_part or (f"it had raised {statement.exception}" if raised else "")
         if earlier or verdict.cause_task:
             cause = f"{verdict.cause}; {earlier}" if earlier else verdict.cause
-            if not verdict.cause_task:  # the stacks of all are of no use then
+            if not verdict.cause_task:  # the stacks do not show the cause
                 what = verdict.cause.partition(":")[0]
                 cause = f"{exited.task} on {exited.host}: {earlier}, and then {what}"
             return replace(
@@ -131,8 +131,8 @@ def of_hang(verdict: Verdict, exits: Sequence[TaskExited], hear: Hear) -> Verdic
 def _alike(
     first: TaskExited, exits: Sequence[TaskExited], statements: Mapping[str, Statement]
 ) -> list[TaskExited]:
-    """Return all tasks that ended like this one, with the same exception; a stop may have come in between."""
-    signature = statements[first.task].alike
+    """Return all tasks that ended like this one, with the same exception; some may have been stopped."""
+    signature = statements[first.task].signature
     if first.lost or first.oom_kills:
         return [first]
     if first.signal is not None or not signature:  # an end without output is most informative if all have it
@@ -144,11 +144,11 @@ def _alike(
         for exited in exits
         if exited.code == first.code or (exited.stopped and statements[exited.task].exception)
     )
-    return [exited for exited in ended if statements[exited.task].alike == signature]
+    return [exited for exited in ended if statements[exited.task].signature == signature]
 
 
 def _first(roots: list[TaskExited]) -> TaskExited | None:
-    """Return the earliest with a known end; a lost task's end is only when we gave it up."""
+    """Return the earliest, lost tasks last: their recorded end is only when we gave them up."""
     return min(roots, key=lambda exited: (bool(exited.lost), exited.ended), default=None)
 
 
@@ -161,9 +161,9 @@ def _is_consequence(exited: TaskExited, statement: Statement) -> bool:
 def _by_reports_of_peers(
     first: TaskExited, exits: dict[str, TaskExited], statements: Mapping[str, Statement]
 ) -> Verdict:
-    """If all that failed name a peer: return that peer, if it is one of ours and did not fail itself."""
+    """Return a verdict on the peer that a failed task names, or on that task if the peer failed, too."""
     statement = statements[first.task]
-    peer = exits.get(statement.accused)
+    peer = exits.get(statement.blamed)
     if peer is None or failed(peer):
         verdict = _verdict(first, statements, [first])
         done = (exited for exited in exits.values() if exited.code == 0 and not exited.stopped)
@@ -216,14 +216,14 @@ def _verdict(exited: TaskExited, statements: Mapping[str, Statement], alike: Seq
     cause = _cause(exited, kind, statement, _who(exited, alike, len(statements)))
     # The program's own advice: its host could have invented any text.
     advice = advised(exited.task, statement.report.hint) if statement.report else ""
-    why = "\n".join(filter(None, (statement.why, advice))) if _speaks(exited) else ""
+    why = "\n".join(filter(None, (statement.why, advice))) if _may_explain(exited) else ""
     # No old traceback if a signal ended it.
-    speaks = exited.lost or _speaks(exited)
-    shown = lastwords.excerpt(statement.lines) if speaks else lastwords.last(statement.lines)
+    explains = exited.lost or _may_explain(exited)
+    shown = lastwords.excerpt(statement.lines) if explains else lastwords.last(statement.lines)
     return Verdict(kind, exited.task, exited.host, cause, shown, hint, why)
 
 
-def _speaks(exited: TaskExited) -> bool:
+def _may_explain(exited: TaskExited) -> bool:
     """Return True if the task's last exception can be the reason why it ended, or was stopped."""
     return not exited.lost and (exited.stopped or exited.signal in (None, _INTERRUPT, _ABORT))
 
@@ -267,8 +267,8 @@ def _cause(exited: TaskExited, kind: FailureKind, statement: Statement, who: str
         how = how.replace(" was ", " were ", 1)
     if held := _held(exited, statement):
         return f"{who} raised {statement.exception}, and {held} kept it from ending"
-    speaks = exited.signal is None or exited.stopped or (statement.report and _speaks(exited))
-    raised = statement.exception if speaks else ""
+    explains = exited.signal is None or exited.stopped or (statement.report and _may_explain(exited))
+    raised = statement.exception if explains else ""
     if exited.oom_kills and kind is FailureKind.OUT_OF_MEMORY:
         return _out_of_memory(exited, exited.lost or raised)
     if exited.lost:

@@ -463,9 +463,9 @@ def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, 
         if report is not None:
             problems.append((f"exited with 0, but a Python that it ran ended with {report.brief}", exited))
         elif b"Process " in tail_of(folder.log(attempt, exited.task), _TAIL_BYTES)[0]:
-            loose = _statement(folder, exited.task, attempt).loose
-            if loose.startswith("its process "):  # threads often fail while the program ends
-                problems.append((f"exited with 0, but {loose}", exited))
+            failed_part = _statement(folder, exited.task, attempt).failed_part
+            if failed_part.startswith("its process "):  # threads often fail while the program ends
+                problems.append((f"exited with 0, but {failed_part}", exited))
         if exited.oom_kills:
             problems.append(("exited with 0, but the kernel killed one of its processes: no memory", exited))
         if exited.note:

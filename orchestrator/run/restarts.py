@@ -33,7 +33,7 @@ def failure(exited: TaskExited | None, statement: Statement, steps: Mapping[str,
         return FailedAttempt("out of memory", step, exited.seconds)
     number = exited.signal if exited.signal is not None else shell_signal(exited.code)
     outside = number > 0 and number not in _OWN_SIGNALS and number < 65
-    place = statement.alike or f"status {exited.code}, signal {exited.signal}"
+    place = statement.signature or f"status {exited.code}, signal {exited.signal}"
     return FailedAttempt("" if outside or statement.blames_peer else place, step, exited.seconds)
 
 

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.diagnosis import lastwords, rules
 from orchestrator.diagnosis.statement import Raised, Statement
 from orchestrator.diagnosis.tracebacks import LONGEST_LINE
-from orchestrator.diagnosis.verdict import Hear, Verdict, judge, of_hang
+from orchestrator.diagnosis.verdict import StatementOf, Verdict, judge, of_hang
 from orchestrator.events import FailureKind, Loss, TaskExited
 from orchestrator.phases.attempt import Finished
 from orchestrator.phases.keeper import doubt
@@ -212,7 +212,7 @@ def statement(said: Lines | Report) -> Statement:
     return Statement((), Raised.parse(said)) if isinstance(said, dict) else Statement(said)
 
 
-def hear(ends: Sequence[End]) -> Hear:
+def hear(ends: Sequence[End]) -> StatementOf:
     known = {(exited.task, exited.attempt): statement(said) for exited, said in ends}
     return lambda task, attempt: known[task, attempt]
 
