@@ -18,7 +18,7 @@ from orchestrator.verbs.exec import (
     CommandOutput,
     CommandStarted,
     HostAnswer,
-    Word,
+    Message,
 )
 from orchestrator.wire import CommandEnd, Pipe
 
@@ -49,7 +49,7 @@ class CommandAnswers:
         self._whole: list[Answer] = []  # the commands ended unobserved
         self._json = as_json
 
-    def take(self, word: Word, now: float) -> StreamLines:
+    def take(self, word: Message, now: float) -> StreamLines:
         """Take a host's message; return what is shown at once."""
         match word:
             case CommandStarted(host):

@@ -8,7 +8,7 @@ from orchestrator.errors import OrchestrateError
 class Caller:
     """Receives a verb's notices and answers its questions; this default drops notices and has no answers."""
 
-    asks: Callable[[str], str] | None = None  # for a passphrase; None: keys that need one are not tried
+    asks: Callable[[str], str] | None = None  # asks for a passphrase; None: keys that need one are not tried
     masters = False  # OpenSSH may prompt on our terminal
 
     def tell(self, *lines: str) -> None:

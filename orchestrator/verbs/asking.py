@@ -1,4 +1,4 @@
-"""A verb's own connections, for the duration of its requests."""
+"""Connections of a verb, and takeovers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def logins(hosts: Sequence[Host], caller: Caller) -> Secrets | None:
-    """Ask for passphrases of keys once, before the fan-out; return None if nobody can answer."""
+    """Ask for the passphrases of keys once, before connecting; return None if there is nobody to ask."""
     if caller.asks is None:
         return None
     from orchestrator.ssh.keys import prepare
@@ -34,7 +34,7 @@ def logins(hosts: Sequence[Host], caller: Caller) -> Secrets | None:
 
 
 def key_or_none(caller: Caller) -> bytes | None:
-    """Return the user's key if it exists and is usable; a problem with it must not keep a run from ending."""
+    """Return the user's key if it exists and is usable; a problem with it is only a warning."""
     try:
         return read_key()
     except UsageError as error:
@@ -47,8 +47,8 @@ def adopt(folder: RunFolder, caller: Caller, *, stop: Order | None = None) -> bo
     if folder.has_keeper():
         return False
     plan = folder.read_plan()
-    # A restart needs them; missing ones are reported then. A plan that is not ours could name any variable
-    # of this environment.
+    # A restart needs the secrets, and reports missing ones. A plan that is not ours could name any
+    # variable of this environment.
     names = () if plan.untrusted else plan.secrets
     secrets = {name: os.environ[name] for name in names if name in os.environ}
     passphrases = logins((*plan.hosts, *plan.spares), caller)
@@ -71,12 +71,12 @@ def asking(
 def unconnected(
     hosts: Sequence[Host], caller: Caller, inside: Inside | None = None
 ) -> contextlib.AbstractContextManager[Fleet]:
-    """Yield a fleet that has still to connect to `hosts`; its connections are closed at the end."""
+    """Yield a fleet with logins for `hosts`, not connected yet; its connections are closed at the end."""
     return contextlib.closing(new_fleet(logins(hosts, caller), inside))
 
 
 def new_fleet(secrets: Secrets | None, inside: Inside | None = None) -> Fleet:
-    """Return a fleet with known passphrases, which the caller closes."""
+    """Return a fleet with these passphrases, which the caller closes."""
     from orchestrator.connectors import Connectors
     from orchestrator.fleet import Fleet
 

@@ -42,7 +42,7 @@ def remains(reply: wire.Cleaned) -> bool:
 
 
 def clean(request: CleanRequest, caller: Caller) -> Cleaning:
-    """End and remove what ended runs left on the hosts and on this machine."""
+    """End processes and remove files of ended runs, on the hosts and on this machine."""
     with asking(request.inventory.hosts, caller) as (fleet, unreachable):
         kept = prune.kept()
         looks = fleet.ask(wire.CleanLook())
@@ -55,7 +55,7 @@ def clean(request: CleanRequest, caller: Caller) -> Cleaning:
                 alive=sorted(alive),
                 known=sorted(known_runs),
                 older=request.older_than,
-                shared=not silent,  # a silent host may use code and working folders that others see too
+                shared=not silent,  # a silent host may use code and working folders on a shared disk
                 work=request.work,
                 dry=request.dry_run,
             )

@@ -36,7 +36,7 @@ def project(inventory: Inventory, wish: str | None) -> CodeSource:
     from orchestrator.sync.listing import find_root, list_files
 
     root = find_root(Path.cwd(), wish or inventory.job.code, runs_root().parent)
-    # Our own folders here are not part of a user's code.
+    # orchestrate's own folders are not part of the code.
     own = [runs_root().parent, *(at_home(host.workdir) for host in inventory.hosts if host.is_local)]
     return CodeSource(root, list_files(root.path, inventory.job.ignore, own))
 
@@ -83,7 +83,7 @@ class Sent(Value):
 
 
 def with_scripts(request: LaunchRequest) -> tuple[LaunchRequest, tuple[str, ...]]:
-    """Return the launch with scripts in place of its notebooks, and notes; raise UsageError."""
+    """Return the launch with its notebooks converted to scripts, and notes; raise UsageError."""
     given = dict.fromkeys([*(host.command for host in request.inventory.hosts), request.command])
     scripts = {command: of_notebook(command, Path.cwd()) for command in given}
     hosts = tuple(replace(host, command=scripts[host.command][0]) for host in request.inventory.hosts)
@@ -116,10 +116,10 @@ def of_notebook(command: tuple[str, ...], here: Path) -> tuple[tuple[str, ...], 
 
 
 def look(inventory: Inventory, project: CodeSource | None) -> Code:
-    """Return the view of the code for the checks; `project` is None for worker_entry.
+    """Return the code as the checks see it; `project` is None for worker_entry.
 
-    Paths are relative to the folder that corresponds to the tasks' folder: the current one, or that in a
-    copy.
+    Paths are relative to the folder in which the tasks will run: the current one, or its equivalent in a copy
+    of the code.
     """
     copied = project is not None and project.state is not None
     here = project.root.path / project.root.cwd if project is not None and copied else Path.cwd()
@@ -142,7 +142,7 @@ def look(inventory: Inventory, project: CodeSource | None) -> Code:
 
 
 def _leaving(project: CodeSource) -> dict[str, str]:
-    """Return where links lead that are not followed within the code, each with the link."""
+    """Return the targets of links that lead out of the code, each with its link."""
     top, leading = str(project.root.path), dict[str, str]()
     for path, target in project.listing.links.items():
         there = os.path.normpath(os.path.join(top, os.path.dirname(path), target))  # noqa: PTH118, PTH120
@@ -159,7 +159,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _shared(path: str) -> bool:
-    """Return True if it lies on a file system that other machines share."""
+    """Return True if a path is on a network file system."""
     try:
         return is_remote(filesystem(os.path.expanduser(path)))  # noqa: PTH111
     except OSError:

@@ -1,4 +1,4 @@
-"""The tables [env] and [data] of an inventory: the hosts' environment, and files of this machine."""
+"""The tables [env] and [data] of an inventory: the hosts' environment, and data on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNRESOLVED = "LOCK"  # stands for the name of a lock that does not exist yet
 
 
 def locked(table: Environment, *, renew: bool = False, resolves: bool = True) -> tuple[EnvironmentPlan, Lock]:
-    """Return the environment of [env], and its packages.
+    """Return the environment of [env], and its lock.
 
     Unless it `resolves`, no package index is queried, and a lock that is not stored has only a name. Raise
     UsageError or ClusterError if the packages cannot be resolved.
@@ -68,20 +68,20 @@ def with_header(request: LaunchRequest, around: Code) -> tuple[LaunchRequest, tu
     note = f"the environment has the packages in the header of {name}: {listed(table.packages, 'and')}"
     job = inventory.job
     if job.legacy_keras is None and not re.search(r"(?im)^tf[-_.]keras\b", "\n".join(table.packages)):
-        job = replace(job, legacy_keras=False)  # it runs without tf-keras elsewhere too
+        job = replace(job, legacy_keras=False)  # the script names its packages, and needs no tf-keras
     return replace(request, inventory=replace(inventory, environment=table, job=job)), (note,)
 
 
 def check_data(inventory: Inventory) -> None:
-    """Raise UsageError for what [data] names and this machine does not have."""
+    """Raise UsageError if a path or set in [data] does not exist on this machine."""
     data = inventory.data or Data()
     named = [*data.paths, *data.keras, *filter(None, (data.tfds_dir,))]
     for name in named:
         if trouble := absent(name):
             raise UsageError(
                 f"[data] names {name}, which {trouble}",
-                why=f"{inventory.source} means files of this machine; relative paths start at its folder",
-                hint=f"correct it in {inventory.source}",
+                why=f"[data] is on this machine; relative paths start at the folder of {inventory.source}",
+                hint=f"correct the path in {inventory.source}",
             )
     if data.sets:
         from orchestrator.phases.data import sources
@@ -90,7 +90,7 @@ def check_data(inventory: Inventory) -> None:
 
 
 def absent(path: str) -> str:
-    """Return what is wrong with a path of this machine, such as "does not exist"; "" for a folder or file."""
+    """Return the problem with a local path, such as "does not exist"; "" for a folder or file."""
     try:
         if stat.S_IFMT(at_home(path).stat().st_mode) not in (stat.S_IFDIR, stat.S_IFREG):
             return "is neither a folder nor a file"

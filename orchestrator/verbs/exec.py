@@ -1,4 +1,4 @@
-"""`exec`: one command on all hosts, without a run: started on each as it connects, and the answer of each."""
+"""`exec`: one command on all hosts, outside any run, started on each host as soon as it connects."""
 
 import queue
 import threading
@@ -25,7 +25,7 @@ from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import logins
 from orchestrator.wire import CommandEnd, Exec, ExecEnd, Pipe
 
-LIMIT = 4 << 20  # bytes of one stream of one host that an answer holds
+LIMIT = 4 << 20  # bytes that an answer holds of each stream
 _LOOK = 0.2  # seconds; a Ctrl-C takes effect in between
 
 
@@ -44,17 +44,17 @@ class CommandEnded(Value):
     end: CommandEnd
 
 
-Word: TypeAlias = CommandStarted | CommandOutput | CommandEnded | HostError
+Message: TypeAlias = CommandStarted | CommandOutput | CommandEnded | HostError
 
 
 class Commands:
     """`argv` on all hosts; each host contributes exactly one `CommandEnded` or error.
 
-    Backpressure: what waits here is bounded, so a slow consumer slows down the commands.
+    Backpressure: the queue is bounded, so a slow consumer slows down the commands.
     """
 
     def __init__(self, connector: Connector, hosts: Sequence[Host], argv: Sequence[str]) -> None:
-        self._words: queue.SimpleQueue[Word | Exception] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[Message | Exception] = queue.SimpleQueue()
         self._backlog = Backlog()  # of all hosts together
         self._fleet = Fleet(connector, lambda _frame: None)
         self.hosts = hosts
@@ -65,21 +65,21 @@ class Commands:
         """Connect in a separate thread: the first replies need not wait for the last host."""
         self._fleet.clock.start("exec", self._connect)
 
-    def next(self, timeout: float) -> Word | None:
-        """Return the next message, or None if none arrives in time; raise what ended the connecting."""
+    def next(self, timeout: float) -> Message | None:
+        """Return the next message, or None if none arrives in time; raise an exception from connecting."""
         try:
-            word = self._fleet.clock.take(self._words, timeout)
+            message = self._fleet.clock.take(self._messages, timeout)
         except queue.Empty:
             return None
-        if isinstance(word, Exception) and not isinstance(word, HostError):
-            raise word
-        if isinstance(word, CommandOutput):
-            self._backlog.take(word.data)
-            return None if self._stopping.is_set() else word  # minutes of it may wait here
-        return word
+        if isinstance(message, Exception) and not isinstance(message, HostError):
+            raise message
+        if isinstance(message, CommandOutput):
+            self._backlog.take(message.data)
+            return None if self._stopping.is_set() else message  # minutes of output may wait here
+        return message
 
     def stop(self) -> None:
-        """Ask for the command's end everywhere; the hosts' last messages report where it ended."""
+        """Request the command's end on all hosts; each host's last message reports it."""
         self._stopping.set()
         self._backlog.hurry()
         for session in list(self._fleet.sessions.values()):
@@ -97,17 +97,17 @@ class Commands:
         except Cancelled:
             pass
         except Exception as reason:  # otherwise a consumer would wait for these hosts forever
-            self._words.put(reason)
+            self._messages.put(reason)
         else:
             for error in bad.values():
-                self._words.put(error)
+                self._messages.put(error)
 
     def _run(self, session: Session, _seconds: float) -> None:
         name = session.host.name
         if self._stopping.is_set():
-            self._words.put(CommandEnded(name, CommandEnd(status=0, stopped=True, ended=0, left=())))
+            self._messages.put(CommandEnded(name, CommandEnd(status=0, stopped=True, ended=0, left=())))
             return
-        self._words.put(CommandStarted(name))
+        self._messages.put(CommandStarted(name))
         session.on_output = partial(self._on_output, session)
         session.submit(Exec(argv=self._argv)).add_done_callback(partial(self._on_end, name))
         if self._stopping.is_set():
@@ -118,7 +118,7 @@ class Commands:
         if self._stopping.is_set():
             return
         self._backlog.add(data)
-        self._words.put(CommandOutput(session.host.name, stream, data))
+        self._messages.put(CommandOutput(session.host.name, stream, data))
         session.held = True
         self._backlog.wait(lambda: self._stopping.is_set() or not session.alive)
         session.last_message, session.held = self._fleet.clock.now(), False
@@ -127,9 +127,9 @@ class Commands:
         self._backlog.hurry()
         error = future.exception()
         if error is None:
-            self._words.put(CommandEnded(name, future.result()))
+            self._messages.put(CommandEnded(name, future.result()))
         elif isinstance(error, HostError):
-            self._words.put(error)
+            self._messages.put(error)
 
 
 class HostAnswer(Value):
@@ -145,7 +145,7 @@ class HostAnswer(Value):
 
 
 class Answer(Struct):
-    """The part of one host's answer that is not shown yet."""
+    """One host's answer so far; a consumer may remove output that it has shown."""
 
     host: str
     began: float  # monotonic

@@ -26,8 +26,8 @@ from orchestrator.verbs.asking import asking, key_or_none
 def find_run(query: str | None, hosts: str | Inventory | None, caller: Caller) -> RunFolder:
     """Return the run's folder, created from the nodes' information if this machine does not have it.
 
-    Without a name it is the newest run, and among runs of one name the newest. Raise UsageError if no such
-    run is known, or several match.
+    Without a query it is the newest run; of several runs with one name, the newest. Raise UsageError if no
+    run matches, or several do.
     """
     folder = find(query)
     path = hosts.source if isinstance(hosts, Inventory) else inventories.locate(hosts)
@@ -38,7 +38,7 @@ def find_run(query: str | None, hosts: str | Inventory | None, caller: Caller) -
         except UsageError:
             if not _is_there(hosts):
                 raise
-            query = folder.run  # its nodes know its plan
+            query = folder.run  # its nodes have its plan
     if not _is_there(hosts):
         raise unknown(query, f"and there is no {path} with hosts to ask")
     inventory = hosts if isinstance(hosts, Inventory) else inventories.load(hosts, caller)
@@ -51,7 +51,7 @@ def find_run(query: str | None, hosts: str | Inventory | None, caller: Caller) -
     if not matching:
         but = f", and {', '.join(silent)} could not be reached" if silent else ""
         raise unknown(query, f"and the hosts of {path} have none either{but}")
-    # A node may report runs whose ids begin with the requested one: a full id means that one run.
+    # A node may report other runs whose ids begin with a full id.
     matching = [run for run in matching if run.plan.run == query] or matching
     of_name = [run for run in matching if run.plan.name == query]
     if query is not None and not of_name and len(matching) > 1:
@@ -95,7 +95,7 @@ def view_of(folder: RunFolder, caller: Caller) -> tuple[View, int]:
 def discover(inventory: Inventory, caller: Caller) -> tuple[list[KnownRun], list[str]]:
     """Ask the hosts of an inventory for their runs; return these, and the hosts that did not reply.
 
-    Anything that cannot be a run is left out. Raise if no host replies.
+    Records that are not a run are skipped. Raise if no host replies.
     """
     with asking(inventory.hosts, caller) as (fleet, bad):
         from orchestrator import wire
@@ -115,7 +115,7 @@ def discover(inventory: Inventory, caller: Caller) -> tuple[list[KnownRun], list
                     reports.append(RunReport(host, plan, sealed.authentic, bool(run.tasks) or kept))
         if reply.more:
             caller.tell(
-                f"{host}: {count(reply.more, 'older run')} skipped: it keeps too many (`orchestrate clean`)"
+                f"{host}: {count(reply.more, 'older run')} skipped: there are too many (`orchestrate clean`)"
             )
     return join(reports), sorted(bad)
 
@@ -129,15 +129,15 @@ def unknown(query: str | None, where: str) -> UsageError:
 
 
 def source_of(plan: RunPlan, source: str | None) -> str:
-    """Return the host to pull from: named, of a task, or the chief's, which writes checkpoints."""
+    """Return the host to pull from: `source`, or its task's; by default the chief's, with the checkpoints."""
     if source is None:
         if not plan.tasks:
-            raise UsageError(f"run {plan.run} has no task", why="its plan names none")
+            raise UsageError(f"run {plan.run} has no tasks", why="its plan lists none")
         return plan.leader.host
     for spec in plan.tasks:
         if source in (str(spec.id), spec.id.slug, spec.host):
             return spec.host
     choices = ", ".join(f"{spec.id} ({spec.host})" for spec in plan.tasks)
     raise UsageError(
-        f"run {plan.run} has no {source}", why=f"it has {choices}", hint="`--from worker/0`, or a host"
+        f"run {plan.run} has no {source}", why=f"it has {choices}", hint="use `--from worker/0`, or a host"
     )

@@ -1,4 +1,4 @@
-"""The images of hosts with `container`: pulled by the engine of each, or copied from where there is place."""
+"""The images of hosts with `container`: pulled by each host's engine, or copied from another machine."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class _Place(Value):
 
     @property
     def image(self) -> tuple[str, bool]:
-        """Return its name, and True for a file."""
+        """Return the image's name, and True for a file."""
         return self.host.container, is_sif(self.report.engine)
 
     def gives(self, other: _Place) -> bool:
-        """Return True if the other machine can run what is here."""
+        """Return True if the other machine can run this one's image."""
         if not self.report.image or self.image != other.image:
             return False
         processor = self.report.image.partition(" ")[2].partition(" ")[0]
@@ -51,7 +51,7 @@ class _Place(Value):
 
 
 def bring(hosts: tuple[Host, ...], emit: Emit, caller: Caller) -> HostErrors:
-    """Have the image of each host that has `container` on it; return the errors of the others."""
+    """Pull or copy the image of each host with `container`; return the errors of hosts that lack theirs."""
     entries = {host.name: host for host in hosts if host.container}
     if not entries:
         return {}
@@ -69,9 +69,9 @@ def bring(hosts: tuple[Host, ...], emit: Emit, caller: Caller) -> HostErrors:
         emit(Stepped("", ""))
         bad = dict(places.bad)
         lacking = {name: place for name, place in places.good.items() if not place.report.image}
-        # Images that came from no registry: pulling their names may get others.
+        # Images that came from no registry: pulling their names may fetch other images.
         built = [place for place in here.values() if re.search(r" \[\]$|localhost/", place.report.image)]
-        # What another host has is taken only where pulling fails: it could call anything by that name.
+        # A copy from another host is used only if pulling fails: it could give any image that name.
         pulls = {name: lack for name, lack in lacking.items() if not any(copy.gives(lack) for copy in built)}
         pulled = fleet.each(pulls, lambda place: _pull(place, emit))
         for image, names in grouped((lacking[name].host.container, name) for name in pulled.good).items():
@@ -88,7 +88,7 @@ def bring(hosts: tuple[Host, ...], emit: Emit, caller: Caller) -> HostErrors:
 
 
 def _pull(place: _Place, emit: Emit) -> _Place:
-    """Have the engine pull it, and return the place with it; raise HostError."""
+    """Have the engine pull the image; return the place with it; raise HostError."""
     host = place.host
     emit(Stepped(host.name, f"pull {host.container}"))
     channel, _ = containers.step(place.link, host, "pull")
@@ -114,7 +114,7 @@ def _failure(host: Host, what: str, channel: Channel, hint: str) -> HostError:
 
 
 def _copy(source: _Place, places: list[_Place], emit: Emit) -> Mapping[str, HostError]:
-    """Carry an image from one machine to others, all at once, through this one; return what failed."""
+    """Copy an image from one machine to others in parallel, through this one; return the errors."""
     image, bad, sinks = source.host.container, HostErrors(), dict[str, Channel]()
     origin, _ = containers.step(source.link, source.host, "save")
     try:
@@ -143,7 +143,7 @@ def _copy(source: _Place, places: list[_Place], emit: Emit) -> Mapping[str, Host
                     pass
                 if sink.wait(_SECONDS) != 0 or not saved:
                     end = sink if saved else origin
-                    bad[place.host.name] = _failure(place.host, what, end, "`df -h` on both")
+                    bad[place.host.name] = _failure(place.host, what, end, "run `df -h` on both")
     finally:
         for place in places:
             emit(Stepped(place.host.name, ""))

@@ -28,7 +28,7 @@ from orchestrator.verbs.asking import logins, new_fleet
 from orchestrator.verbs.inventory import host_of
 from orchestrator.verbs.launch import prepare
 
-# Whether to write new keys, by host, to known_hosts; the number is that of different keys.
+# Returns True to add new keys, by host, to known_hosts; the number counts different keys.
 Accepts: TypeAlias = Callable[[Mapping[str, HostKeyRefused], int], bool]
 _NAMES = "`orchestrate init gpu-01 gpu-02`, with your own hosts' names"
 _ROUNDS = 4  # a bastion's key is seen before that of the host behind it
@@ -109,7 +109,7 @@ def text(
     ssh_config: str | None,
     packages: Sequence[str] = (),
 ) -> str:
-    """Return a file that `config.parse` reads, with everything that was discovered, and its source.
+    """Return the text of a hosts.toml with everything that was discovered.
 
     `packages` are those of the [env], if there is one and its default does not fit.
     """
@@ -120,7 +120,7 @@ def text(
     if python is not None:
         parts.append(f"python = {toml(python.path)}   # has TensorFlow {python.version}\n")
     elif not machines:
-        parts.append('# python = "~/venv/bin/python"   # the Python that trains; no host was examined\n')
+        parts.append('# python = "~/venv/bin/python"   # the Python for the tasks; no host was examined\n')
     parts.append('# workdir = "~/orchestrate"   # code and runs on the hosts (this is the default)\n')
     parts += [f"ssh_config = {toml(ssh_config)}\n"] if ssh_config else []
     parts += [_ENV, *[f"packages = {toml(packages)}\n"] * bool(packages)] if made else []
@@ -155,7 +155,7 @@ def surveyed(
 ) -> LaunchRequest:
     """Examine the hosts named in `words`: their addresses, a Python with the framework, or else an [env].
 
-    The caller is asked whether new host keys are known, and whether to create an environment.
+    The caller has to accept new host keys, and the creation of an environment.
     """
     inventory = request.inventory
     addresses = {host.name: host.address for host in inventory.hosts}

@@ -25,14 +25,14 @@ SLURM = "slurm"  # the nodes of the current job; ./slurm is a file
 
 
 def load(given: str | None, caller: Caller) -> Inventory:
-    """Return what `--hosts` names, or the hosts.toml of this folder or a parent; raise UsageError."""
+    """Return the inventory of `--hosts`, or the hosts.toml of this folder or a parent; raise UsageError."""
     if given == SLURM:
         made = _of_job(caller)
     elif names := named_hosts(given):
         made = _of_names(names, caller)
     else:
         made = _of_file(given, caller)
-    # A later keeper of the run may be outside the job of hosts that srun reaches.
+    # A host reached by srun needs its job: a later keeper of the run may be outside it.
     hosts = (replace(host, job=slurm.job_here()) if host.via is Way.SRUN else host for host in made.hosts)
     return replace(made, hosts=tuple(hosts))
 
@@ -70,7 +70,7 @@ def locate(given: str | None) -> Path:
 def named_hosts(given: str | None) -> tuple[str, ...]:
     """Return the hosts of `--hosts gpu-01,gpu-02`; () if it is the name of a file.
 
-    A single host needs a trailing comma: a single word is taken for a missing file.
+    A single host needs a trailing comma: a single word is the name of a file.
     """
     if given is None or "/" in given or given.endswith(".toml") or Path(given).exists():
         return ()
@@ -120,7 +120,7 @@ def _of_names(words: tuple[str, ...], caller: Caller) -> Inventory:
     try:
         for word in words:
             host = host_of(word)
-            # Other machines may know this machine's name; "local" means nothing to them.
+            # Other machines may resolve this machine's name, but not "local".
             mixed = host.is_local and set(words) != {LOCAL}
             address = socket.gethostname() if mixed else host.address
             hosts.append({"name": host.name, "ssh": word, "address": address})

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from orchestrator.sync.contents import CodeSource
 
 
-_GLANCE = 0.1  # seconds; a mere check for a keeper holds the lock for less
+_GLANCE = 0.1  # seconds; a check for a keeper holds the lock for less
 
 
 def owner() -> str:
-    """Return the person who starts runs here: user@machine."""
+    """Return the owner of runs that start here: user@machine."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a uid without a name
@@ -59,7 +59,7 @@ class Errand(Value):
 
 
 def start(errand: Errand) -> bool:
-    """Start a keeper, connected with us only by the run's folder; return False if the run already has one."""
+    """Start a keeper, independent of this process; return False if the run already has one."""
     folder = errand.folder
     lock = folder.take_lock()
     deadline = time.monotonic() + _GLANCE
@@ -78,9 +78,9 @@ def start(errand: Errand) -> bool:
 
 def main() -> None:
     """Detach from the parent, read the errand from stdin, carry it out, and exit; never return."""
-    gc.set_threshold(200_000, 20, 20)  # imported modules stay: looking at them took a tenth of the time
+    gc.set_threshold(200_000, 20, 20)  # imported modules stay: scanning them took a tenth of the time
     close_others((0, 1, 2))  # somebody may wait for the parent's open descriptors
-    with contextlib.suppress(Exception):  # where it is required, its absence shows
+    with contextlib.suppress(Exception):  # an error recurs where they are required
         from orchestrator.phases import keeper  # noqa: F401 - while the run is planned
         from orchestrator.ssh import connect  # noqa: F401
     with socket.socket(fileno=os.dup(0)) as errands:

@@ -43,7 +43,7 @@ def launch(
 ) -> RunFolder:
     """Plan a run, create its folder and start its keeper; raise UsageError before anything is created.
 
-    `shown` are tasks that it must have. `awaited`: return once the code is read, as the caller may edit it.
+    `shown` are tasks that the run must have. `awaited`: return once the code is read and may be edited.
     """
     key, made = own_key(), prepare(request, caller)
     planned = made.plan
@@ -73,7 +73,7 @@ def launch(
 
 
 def prepare(request: LaunchRequest, caller: Caller, *, resolves: bool = True) -> Planned:
-    """Plan a launch, new or of an earlier run; unless it `resolves`, no package index is queried."""
+    """Plan a launch, or a replay of an earlier run; unless it `resolves`, no package index is queried."""
     if request.replay is None:
         given, facts, code = read(request, caller, resolves=resolves)
     else:
@@ -89,7 +89,7 @@ def prepare(request: LaunchRequest, caller: Caller, *, resolves: bool = True) ->
 def notify_command(job: Job, given: str | None) -> tuple[str, ...]:
     """Return the argv of the notification, its program as an absolute path; () for none.
 
-    Raise UsageError if it cannot be executed: at the end of a night it would be too late.
+    Raise UsageError if it cannot be executed: when the run has ended, it would be too late.
     """
     try:
         argv = job.notify if given is None else values.command(given)

@@ -94,7 +94,7 @@ def _conclude(errors: list[HostError], caller: Caller, *, some: bool) -> None:
 def _pull(
     folder: RunFolder, session: Session, request: PullRequest, to: Path, caller: Caller, *, emit: Emit
 ) -> Fetched | None:
-    """Return None if its tasks wrote nothing."""
+    """Fetch what a host's tasks wrote; return None if they wrote nothing."""
     name = session.host.name
     plan = folder.read_plan()
     cwd = plan.cwd if request.paths else ""  # paths as the tasks see them
@@ -113,7 +113,7 @@ def _pull(
     def on_bytes(number: int) -> None:
         nonlocal done
         done += number
-        emit(Stepped(name, "arrives", done, size_of_all))
+        emit(Stepped(name, "receives files", done, size_of_all))
 
     came = pull.take(session, parts, to, folder.run, on_bytes)
     emit(Stepped(name, ""))
@@ -123,15 +123,15 @@ def _pull(
     shards = {match[1]: entry.path for entry in entries if (match := _SHARD.search(entry.path))}  # by rank
     if not request.all_hosts and 0 < len(shards) < len(plan.tasks):
         caller.tell(
-            f"{min(shards.values())} is a part of a checkpoint: --all fetches those of other hosts, too"
+            f"{min(shards.values())} is a part of a checkpoint: --all fetches the parts on other hosts, too"
         )
     if came.grown:
-        caller.tell(f"{name}: still being written, so only their beginning: {_some(came.grown)}")
+        caller.tell(f"{name}: only their beginning, since they are still being written: {_some(came.grown)}")
     return came
 
 
 def _torn(host: str, came: Fetched) -> HostError:
-    why = f"written again each time that they were read: {_some(came.torn)}"
+    why = f"changed each time that they were read: {_some(came.torn)}"
     return HostError(host, "has files that could not be fetched", kind="changed", why=why, hint="pull again")
 
 
@@ -140,7 +140,7 @@ def _some(paths: Sequence[str]) -> str:
 
 
 def _code(folder: RunFolder, session: Session, cwd: str, caller: Caller) -> tuple[list[str], float]:
-    """Return the trees that were sent, and when the tasks started; nothing if this machine does not know."""
+    """Return the trees that were sent, and when the tasks started; nothing if this machine has no record."""
     try:
         events = events_of(folder)
     except OrchestrateError as error:

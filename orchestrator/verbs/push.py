@@ -25,7 +25,7 @@ class Pushed(Value):
     failed: Mapping[str, HostError]
 
     def variables(self, host: str) -> dict[str, str]:
-        """Return the variables by which tasks on a host find it."""
+        """Return the variables by which tasks on a host find the data."""
         return of_data(self.placed[host], self.data)
 
 
@@ -45,11 +45,11 @@ def push(request: PushRequest, emit: Emit, caller: Caller) -> Pushed:
 
 
 def _data_of(inventory: Inventory, paths: Sequence[str]) -> Data:
-    """Return what to send; raise UsageError if that is nothing."""
+    """Return the data to send; raise UsageError if there is none."""
     if paths:
         for path in paths:
             if trouble := absent(str(Path(path).absolute())):
-                raise UsageError(f"{path} {trouble}", hint="name a folder or a file of this machine")
+                raise UsageError(f"{path} {trouble}", hint="name a folder or a file on this machine")
         try:
             return Data(paths=data_paths([str(Path(path).absolute()) for path in paths]))
         except Wrong as error:
@@ -57,7 +57,7 @@ def _data_of(inventory: Inventory, paths: Sequence[str]) -> Data:
     if inventory.data is None:
         raise UsageError(
             f"{inventory.source} has no [data], and no PATH is given",
-            hint="`orchestrate push DIR`; or write [data] into it, so that `launch` sends it by itself",
+            hint="`orchestrate push DIR`; or add [data] to it, and `launch` sends the data, too",
         )
     check_data(inventory)
     return inventory.data

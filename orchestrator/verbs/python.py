@@ -1,4 +1,4 @@
-"""A keeper's Python, started before its errand is known, because its imports take as long as planning."""
+"""A keeper's Python, started while its run is planned: its imports take as long as planning."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ def start() -> tuple[int, socket.socket]:
 
 
 def spawn(stdin: int) -> int:
-    """Start by exec, because this process may have threads; nothing of it uses our terminal.
+    """Start the process by exec, because this one may have threads; it does not use our terminal.
 
     Tests fork instead (tests/command.py).
     """

@@ -1,6 +1,6 @@
-"""What this machine has for a launch, read once and from top to bottom; `planning.plan.make` then decides.
+"""Reading everything on this machine that a launch depends on, before `planning.plan.make` plans it.
 
-A launch that cannot work is refused as soon as its files show it: before its packages are resolved.
+A launch that cannot work is refused early, before its packages are resolved.
 """
 
 import re
@@ -29,7 +29,7 @@ from orchestrator.verbs.environment import check_data, locked, with_header
 from orchestrator.verbs.finding import find_run
 from orchestrator.verbs.keeping import owner
 
-# A launch with its final command, which a replay repeats; what a plan is made from besides; and the code that
+# The launch with its final command, which a replay repeats; the other facts for its plan; and the code that
 # is sent, None for worker_entry.
 Reading: TypeAlias = tuple[LaunchRequest, LaunchFacts, CodeSource | None]
 
@@ -60,14 +60,14 @@ def read(given: LaunchRequest, caller: Caller, *, packages: bool = True, resolve
 
 
 def facts_of(request: LaunchRequest, around: Code) -> LaunchFacts:
-    """Return what is known of a launch without its environment."""
+    """Return the facts of a launch without its environment."""
     created = time.time()
     run, programs = str(new_run_id(created)), tuple(read_program(each, around) for each in commands(request))
     return LaunchFacts(run=run, owner=owner(), created=created, programs=programs, cwd=around.cwd)
 
 
 def _resumed(request: LaunchRequest, caller: Caller, cwd: str) -> Resumed:
-    """Describe the run to continue; raise UsageError for one that may not be."""
+    """Describe the run to continue; raise UsageError if it cannot be continued."""
     folder = find_run(request.continues, request.inventory, caller)
     before = folder.read_plan()
     if folder.has_keeper() and over(folder) is None:  # after the end a keeper may still notify
@@ -96,7 +96,7 @@ def _resumed(request: LaunchRequest, caller: Caller, cwd: str) -> Resumed:
 
 
 def _check(command: tuple[str, ...], hosts: Sequence[Host], around: Code) -> None:
-    """Raise UsageError for a command that cannot work; one of hosts.toml is corrected there."""
+    """Raise UsageError for a command that cannot work; one in hosts.toml gets a hint for that file."""
     try:
         refusals.check(command, around)
     except UsageError as error:

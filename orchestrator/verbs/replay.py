@@ -1,4 +1,4 @@
-"""`launch --replay`: a run once more, with its code, packages, data and command, on today's hosts."""
+"""`launch --replay`: a run again, with its code, packages, data, and command, on the current hosts."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ _OF_TODAY = {"inventory", "replay", "continues", "terminal", "notify", "other_po
 
 
 def read_again(request: LaunchRequest, caller: Caller) -> Reading:
-    """Read an earlier run; raise one UsageError for conflicting options, or for everything that it lacks."""
+    """Read an earlier run; raise one UsageError for conflicting options, or for all that is missing."""
     usual = LaunchRequest(inventory=request.inventory)
     own = sorted(set(request.__struct_fields__) - _OF_TODAY)
     if given := [name for name in own if getattr(request, name) != getattr(usual, name)]:
@@ -80,9 +80,9 @@ def read_again(request: LaunchRequest, caller: Caller) -> Reading:
 def _hosts(
     today: Inventory, old: RunPlan, seats: Sequence[tuple[str, str]], was: LaunchRequest
 ) -> tuple[tuple[Host, ...], set[str]]:
-    """Return today's hosts with the programs that their tasks ran, and these tasks.
+    """Return the current hosts with the programs that their tasks ran, and these tasks.
 
-    `seats` are the run's tasks, each with its host; its own hosts come first, others it knows are spares.
+    `seats` are the run's tasks, each with its host. Their hosts come first; the run's other hosts are spares.
     """
     had, members = {name for _, name in seats}, {host.name for host in old.members}
     free = sorted((host for host in today.hosts if not host.spare), key=lambda host: host.name not in had)
@@ -104,9 +104,9 @@ def _hosts(
 def _code(before: RunFolder, old: RunPlan, again: LaunchRequest, caller: Caller) -> CodeSource | str | None:
     """Return the code that ran, None for the bundled worker_entry, or the reason why it is unavailable."""
     if not old.tree:
-        return "it ended before that was read"
+        return "the run ended before its code was read"
     if is_builtin(old.command):
-        return None if read_builtin().digest == old.tree else "this orchestrate has another bundled program"
+        return None if read_builtin().digest == old.tree else "the bundled program is another version"
     with contextlib.suppress(UsageError):
         here = code.project(again.inventory, again.code)
         if here.read().digest == old.tree:

@@ -1,4 +1,4 @@
-"""`stacks`: where the tasks of a run are now, whichever machine keeps it."""
+"""`stacks`: the current stacks of a run's tasks, whichever machine has its keeper."""
 
 from orchestrator import wire
 from orchestrator.clock import SYSTEM

@@ -1,4 +1,4 @@
-"""`status`: the nodes' reports on a run's tasks, whichever machine keeps it, and who uses the machines."""
+"""`status`: the state of a run's tasks, whichever machine has its keeper, and who uses the machines."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from orchestrator.verbs import Caller
 from orchestrator.verbs.asking import asking, unconnected
 from orchestrator.verbs.finding import view_of
 
-_FRESH = 1.5  # seconds for a keeper to report what the tasks do now
+_FRESH = 1.5  # seconds for a keeper to report what the tasks are doing
 _LOOK = 0.05
 States: TypeAlias = Mapping[tuple[str, str], tuple[str, wire.TaskStatus]]  # (attempt, task) -> host and state
 
@@ -28,9 +28,9 @@ class StatusReport(Value):
     view: View
     states: States
     unreachable: Mapping[str, str]  # host -> why it did not reply
-    kept: bool  # by a keeper on this machine
+    kept: bool  # it has a keeper on this machine
     keeper: str = ""  # its keeper, as nodes report
-    vitals: Vitals = Vitals()  # what this machine's keeper observes of the tasks now
+    vitals: Vitals = Vitals()  # current values from a keeper on this machine
 
     @property
     def answered(self) -> bool:

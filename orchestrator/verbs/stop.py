@@ -31,7 +31,7 @@ def reach_keeper(folder: RunFolder, order: Order, start: int, caller: Caller) ->
         since = RunReader(folder, shows=lambda _task: False, start=start)
         if not folder.has_keeper() and any(isinstance(stamped.event, RunEnded) for stamped in since.poll()):
             return
-        # A faster process may have become its keeper without knowing of the stop.
+        # A faster process may have become its keeper without this request.
         if adopt(folder, caller, stop=order):
             return
         time.sleep(_AGAIN)

@@ -128,7 +128,7 @@ def _last_words(log: Path) -> str:
 def _catch_up(
     fleet: Fleet, mirrors: Mapping[str, EventMirror], hosts: Sequence[Host], caller: Caller
 ) -> None:
-    """Fetch new data from every host that responds, once `hosts` were tried; raise if none does."""
+    """Connect to `hosts`, and fetch new data from every connected host; raise if none can be reached."""
     bad = fleet.connect(hosts)
     if len(bad) == len(mirrors):
         raise SeveralErrors(bad.values())
