@@ -212,7 +212,7 @@ def test_of_two_users_who_ask_at_once_one_gets_a_port(lab: Lab, monkeypatch: pyt
         refused.append(bool(leases.lease(agent, Request(asked, b""))["conflicts"]))
         agents.append(agent)
 
-    def meanwhile() -> list[leases.Spot]:
+    def meanwhile() -> list[leases.Place]:
         monkeypatch.setattr(leases, "places", places)
         found = places()
         ask("eve")

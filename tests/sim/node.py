@@ -431,11 +431,11 @@ class Agent:
         refused = self.node.refuses.pop(0) if self.node.refuses else ""
         if refused == "claim":
             self.world.hit("start-no-room")
-            raise NodeError("state", f"the folder of {name} cannot be made", "No space left on device")
+            raise NodeError("state", f"the folder of {name} cannot be created", "No space left on device")
         task = tasks[attempt, name] = Task(self.node, run, attempt, name, fields["spec"])
         if run in self.node.stopped:
             task.refuse("a user has stopped the run", state.WANT_STOP)
-            raise NodeError("stopped", f"refuses to start run {run} any more", "a user has stopped the run")
+            raise NodeError("stopped", f"no longer starts tasks of run {run}", "a user has stopped the run")
         if refused == "program":
             self.world.hit("start-refused")
             task.refuse("python could not be started")

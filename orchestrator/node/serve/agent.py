@@ -53,7 +53,7 @@ class Agent:
         self.jobs = Jobs(self.loop)
         self.leases: dict[int, int] = {}  # port -> its lock, a descriptor
         self.rooms: dict[str, Any] = {}  # what an operation keeps between requests
-        self.words: dict[str, int] = {}  # run -> the file of its keeper, which is our controller
+        self.keepers: dict[str, int] = {}  # run -> its keeper file, opened for our controller
         self._stdin = stdin
         self._answer = answer
         self._idle = float(config.get("idle") or IDLE)
@@ -132,7 +132,7 @@ class Agent:
             self.leave()
             return
         self._last_message = time.monotonic()
-        for fd in self.words.values():
+        for fd in self.keepers.values():
             lenient.touch(fd)  # the lifelines of the tasks check its time
         self._take(data)
 

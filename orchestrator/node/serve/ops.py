@@ -117,7 +117,7 @@ def main(config: Json, requests: bytes = b"") -> int:
         agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
         beat(agent, config.get("beat", IDLE))
         agent.serve(requests)
-        if agent.words:
+        if agent.keepers:
             importlib.import_module(_NODE + "task.tasks").leave(agent)
     except BaseException:  # shown to whoever reads stderr
         sys.excepthook(*sys.exc_info())

@@ -1,8 +1,8 @@
-"""One user command outside any run: its output is sent as it arrives, and nothing of it remains.
+"""One user command outside any run: its output is sent as it arrives, and none of its processes remains.
 
-It runs below a child of the agent that adopts whatever the command starts, in the background or in sessions
-of their own. When the command ends, is ended, or the agent is gone for any reason, that child ends the
-remaining processes and only then replies.
+A child of the agent runs it, and adopts every process that the command starts, in the background or in a
+session of its own. When the command ends, is ended, or the agent is gone for any reason, the child ends the
+remaining processes, and only then replies.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _LONGEST = 7 * 86_400.0  # seconds
 _MOMENT = 0.5  # seconds from TERM to KILL
 _PATIENCE = 3.0  # seconds until a process that cannot be ended is reported
 _PIECE = 1 << 16
-_ENDS = (signal.SIGTERM, signal.SIGHUP)  # HUP: the kernel's, where the login of a stopped agent ends
+_ENDS = (signal.SIGTERM, signal.SIGHUP)  # HUP: from the kernel, when the login of a stopped agent ends
 
 
-class _EndIt(Exception):  # noqa: N818 - no error: it was asked for
+class _EndRequested(Exception):  # noqa: N818 - an end was requested
     """TERM has arrived, from the agent or because the agent is gone; or HUP, with its login."""
 
 
 def start(agent: Agent, request: Request) -> None:
-    """Run `argv` without a shell, from the home folder; reply when nothing of it is left."""
+    """Run `argv` without a shell, in the home folder; reply when none of its processes is left."""
     argv = [os.fsencode(str(word)) for word in request["argv"]]
     if "exec" in agent.rooms:
-        raise NodeError("exec", "a command of this connection runs already")
+        raise NodeError("exec", "a command of this connection is already running")
     streams = [_Stream(agent, name) for name in ("out", "err")]
     writers = tuple(stream.writer for stream in streams)
 
@@ -81,9 +81,9 @@ class _Stream:
 
     def _watch(self) -> None:
         if self._end >= 0:
-            self._agent.loop.watch(self._end, READ, self._hear)
+            self._agent.loop.watch(self._end, READ, self._on_readable)
 
-    def _hear(self) -> None:
+    def _on_readable(self) -> None:
         if self._agent.outbox.room:
             self._forward()
         else:  # the command blocks at its pipe until the controller has read
@@ -112,10 +112,10 @@ class _Stream:
 
 
 def _run(argv: list[bytes], out: int, err: int) -> Json:
-    """Return how the command ended, once nothing of it is left."""
+    """Return how the command ended, once none of its processes is left."""
     procs.adopt_orphans()
     trust.restore_umask()
-    _expect(_on_end)
+    _handle_ends(_on_end)
     result: Json = {"status": 128 + signal.SIGTERM, "stopped": False}
     try:
         try:
@@ -123,20 +123,20 @@ def _run(argv: list[bytes], out: int, err: int) -> Json:
         except OSError as error:
             missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
             result.update(status=127 if missing else 126, error=f"{os.fsdecode(argv[0])}: {error.strerror}")
-        _expect(signal.SIG_IGN)
-    except _EndIt:
+        _handle_ends(signal.SIG_IGN)
+    except _EndRequested:
         result["stopped"] = True
     result["ended"], result["left"] = _end_all()
     return result
 
 
 def _on_end(*_: object) -> None:
-    """Raise once: a second signal, as the agent ends, must not keep us from ending the command."""
-    _expect(signal.SIG_IGN)
-    raise _EndIt
+    """Raise once: a second signal, as the agent ends, must not interrupt the end of the command."""
+    _handle_ends(signal.SIG_IGN)
+    raise _EndRequested
 
 
-def _expect(handler: Any) -> None:
+def _handle_ends(handler: Any) -> None:
     for signum in _ENDS:
         signal.signal(signum, handler)
 
@@ -151,7 +151,7 @@ def _spawn(argv: list[bytes], out: int, err: int) -> int:
 
 
 def _end_all() -> tuple[int, list[str]]:
-    """End every descendant; return how many there were, and the names of those that stay."""
+    """End every descendant; return how many there were, and the names of those that cannot be ended."""
     began = time.monotonic()
     signaled = {process.pid for process in procs.signal_all(signal.SIGTERM)}
     while procs.reap()[1]:  # orphans below us are our children

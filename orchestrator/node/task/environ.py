@@ -1,6 +1,6 @@
 """The environment and the command line of a task, as bytes that no shell interprets.
 
-Bytes, because the agent's locale may be anything while the values must arrive exactly.
+Bytes, because values must arrive unchanged, whatever the agent's locale is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..base.paths import Paths, TaskFolder, make_private
 Environ = Dict[bytes, bytes]
 
 # Variables of the login, or of the agent's Slurm step, that are wrong for a task. With them JAX, Lightning,
-# mpi4py and TensorFlow's SlurmClusterResolver would take themselves for process 0 of 1.
+# mpi4py and TensorFlow's SlurmClusterResolver would start as process 0 of 1.
 _OF_AGENT = tuple(
     b"SSH_ PMI_ PMI2_ PMIX_ SRUN_ SLURM_STEP SLURM_SRUN_ SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_GTIDS"
     b" SLURM_NTASKS SLURM_NPROCS SLURM_NNODES SLURM_TASK SLURM_DISTRIBUTION SLURM_MEM_BIND SLURM_LAUNCH_NODE"
@@ -33,14 +33,14 @@ _RUN_AFTER_SETUP = '\nPATH="$1${1:+:}$PATH"; shift; exec "$@"'
 
 
 def encode(text: str) -> bytes:
-    """Return the bytes of a value that came as JSON."""
+    """Return the bytes of a value from JSON."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def build(
     base: Mapping[bytes, bytes], interpreter: str | None, env: Mapping[str, str], marks: Mapping[str, str]
 ) -> Environ:
-    """Return the task's environment: the login's, our defaults, the job's own, and always the marks."""
+    """Return the task's environment: the login's, our defaults, the job's, and marks, which identify it."""
     made = {name: value for name, value in base.items() if not name.startswith(_OF_AGENT)}
     _set_utf8(made)
     made[b"PYTHONUNBUFFERED"] = b"1"
@@ -65,7 +65,7 @@ def of_task(spec: Mapping[str, Any], marked: Mapping[str, str]) -> tuple[list[by
     import shutil  # slow to import because of its compression modules
 
     setup, python, program = spec.get("setup"), spec.get("python"), None
-    # The setup resolves a bare name: `conda activate` decides what `python` means after it.
+    # After a setup, a bare name is resolved by the shell: `conda activate` changes what `python` is.
     if python and ("/" in python or not setup):
         program = shutil.which(os.path.expanduser(python), path=os.environ.get("PATH", os.defpath))
     interpreter = program and os.path.abspath(program)  # the link of a venv is not resolved
@@ -104,7 +104,7 @@ def _set_utf8(env: Environ) -> None:
 
 
 class Launch(NamedTuple):
-    """The task as data. It contains secrets: it is inherited through fork and never written to disk."""
+    """A task's parameters. They contain secrets: they are inherited through fork, never written to disk."""
 
     paths: Paths
     folder: TaskFolder
@@ -112,17 +112,17 @@ class Launch(NamedTuple):
     env: dict[bytes, bytes]
     cwd: str
     grace: float
-    endless: bool  # ends only on a keeper's request, or without one when its lifeline is over
-    lifeline: float | None  # None: lives without a keeper indefinitely
+    endless: bool  # runs until a keeper ends it, or, without a keeper, its lifeline is over
+    lifeline: float | None  # seconds that it may run without a keeper; None: no limit
     log_cap: int | None
-    fence: float | None  # ends when neither it nor a keeper was active for so long; None: never
+    fence: float | None  # seconds without output or a keeper, after which it ends; None: no limit
     terminal: list[int] | None  # rows and columns, for a task with a terminal
 
 
 class Handles(NamedTuple):
     """Open descriptors, none of which the task inherits."""
 
-    lock: int  # locked: the task is not over. One open file shared by guard and supervisor
+    lock: int  # locked while the task lives: one open file, shared by guard and supervisor
     control: int  # the FIFO, opened read-write so that it never ends
     log_read: int  # a pipe, or the two ends of a terminal
     log_write: int
@@ -154,7 +154,7 @@ _HOOK = os.path.join(os.path.dirname(os.path.dirname(__file__)), "hook")
 def install_site(paths: Paths, spec: Mapping[str, Any]) -> str | None:
     """Create the folder with our `sitecustomize`, named by its version; None if none is requested.
 
-    Also None if it cannot be created: a task that cannot show its stacks is still a task.
+    Also None if it cannot be created: a task can run without stacks.
     """
     env = spec.get("env") or {}
     if not (spec.get("stacks", True) or "ORCHESTRATE_KERAS" in env or "ORCHESTRATE_AUTO_SHARD" in env):
@@ -168,24 +168,24 @@ def install_site(paths: Paths, spec: Mapping[str, Any]) -> str | None:
             make_private(folder)
             for name, source in sources.items():
                 replace_file(os.path.join(folder, name), source)
-    except OSError:  # no room; or no longer readable where it came from
+    except OSError:  # no room, or our package is no longer readable
         return None
     return folder
 
 
 def make(spec: Mapping[str, Any], site: str | None, marks: Mapping[str, str]) -> tuple[list[bytes], Environ]:
-    """The command line and the whole environment of a task with these marks, our `sitecustomize` in it."""
+    """Return the command line and the whole environment of a task, with these marks and our hook."""
     argv, env = of_task(spec, marks)
     if not spec.get("terminal") and "PYTHONBREAKPOINT" not in (spec.get("env") or {}):
-        env[b"PYTHONBREAKPOINT"] = b"0"  # at a prompt it would read the end of /dev/null, and end
+        env[b"PYTHONBREAKPOINT"] = b"0"  # a prompt would read the end of /dev/null, and end the task
     if site is not None:
-        rest = env.get(b"PYTHONPATH")  # an empty piece of it would mean the working folder
+        rest = env.get(b"PYTHONPATH")  # an empty part would be the working folder
         env[b"PYTHONPATH"] = os.fsencode(site) + (b":" + rest if rest else b"")
     return argv, env
 
 
 def launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any], site: str | None) -> Launch:
-    """The task as data, with a new cookie."""
+    """Return the parameters of a task, with a new cookie."""
     marks = {
         procs.COOKIE: f"{folder.run}/{folder.attempt}/{folder.task}/{os.urandom(8).hex()}",
         "ORCHESTRATE_RUN": folder.run,

@@ -1,6 +1,6 @@
-"""Following tasks: their log, their report and their state as stream frames, from any offset.
+"""Following tasks: their log, report, and state as stream frames, from any offset.
 
-All tails are checked repeatedly and take turns, one frame each, while the outbox has room. A final state is
+All tails are polled and take turns, one frame each, while the outbox has room. A final state is
 sent only after the last byte of log and report.
 """
 
@@ -79,7 +79,7 @@ class Follower:
         """In a child, because it is slow: settle tasks whose lock is free although they have not ended."""
         self._agent.loop.after(_LOCKS_EVERY, self._look_at_locks)
         for tail in self._tails:
-            # no descriptor or process is available, or its disk fails: the next check decides
+            # out of descriptors or processes, or a failing disk: checked again later
             with suppress(OSError, NodeError):
                 if state.is_gone(tail.folder):
                     tail.bury(state.REMOVED)
@@ -134,7 +134,7 @@ def _follower(agent: Agent) -> Follower:
 
 
 class Tail:
-    """Yields frames, one at a time; keeps the files open so that nothing can remove them."""
+    """Produces a task's frames, one at a time; open files can be read even after their removal."""
 
     def __init__(self, stream: int, folder: TaskFolder, log: int, report: int) -> None:
         self.stream = stream
@@ -160,8 +160,8 @@ class Tail:
             if self._seen is None or not state.is_final(self._seen):
                 self.take(state.read(self.folder))
         if self._state is not None and not state.is_final(self._state):
-            return self._tell_state()
-        return self._next_log() or self._next_report() or self._tell_state()
+            return self._next_state()
+        return self._next_log() or self._next_report() or self._next_state()
 
     def bury(self, message: str) -> None:
         """Treat the task as lost: its folder is gone, and its supervisor ends it."""
@@ -170,11 +170,11 @@ class Tail:
             self.take(state.ended(record, state.LOST, message))
 
     def take(self, record: Json) -> None:
-        """Take a state to report, if it is news."""
+        """Store a state to report, if it has changed."""
         if record != self._seen:
             self._seen = self._state = record
 
-    def _tell_state(self) -> Frame | None:
+    def _next_state(self) -> Frame | None:
         record, self._state = self._state, None
         if record is None:
             return None
@@ -185,7 +185,7 @@ class Tail:
         offset = self._log.offset
         data = self._log.read(CHUNK)
         if not data and offset == self._began:
-            return None  # the record that covers the first byte is sent with it
+            return None  # the time of the first byte is sent with that byte
         times, end = self._times.until(offset + len(data))
         if not data and not times:
             return None
@@ -235,7 +235,7 @@ class Times:
         while self._fill() and self._ahead[0][0] < end:
             record = self._ahead.popleft()
             if self._fill() and self._ahead[0][0] <= self._log:
-                continue  # the stream begins in a later one
+                continue  # the stream begins in a later record
             if len(marks) == TIMES:
                 self._ahead.appendleft(record)
                 return marks, record[0]

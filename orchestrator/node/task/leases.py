@@ -1,4 +1,4 @@
-"""The leases of ports, which keep two runs of a user apart, and the queue of a machine that users share.
+"""Leases of ports, which no two runs of a user share, and the queue of a machine that users share.
 
 A lease is a flock on leases/<port>. The agent holds it, and so do the guards of tasks started for that port:
 it lasts as long as the last of them. The text in the file counts only while it is locked. Other users cannot
@@ -6,8 +6,8 @@ see it: to them, the ports of a run are part of its place in the queue.
 
 A place in the queue is a socket in the abstract namespace, whose name identifies its owner. It needs no
 folder that all users may write to, everybody can read the names in /proc/net/unix, and it vanishes with its
-last holder: the agent, and the guards of the tasks that it has started. A user with a false name only keeps
-others waiting.
+last holder: the agent, or a guard of the tasks that it has started. A user who forges a name can only make
+others wait.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from ..serve.agent import Agent, Request
 from ..serve.frames import Json
 
 _OURS = "orch-line/"
-_ROOM = "line"
+_ROOM = "queue"
 _UNKNOWN: Json = {"run": None, "task": None, "owner": None}
 
 
 def lease(agent: Agent, request: Request) -> Json:
-    """Take all ports for a run, or none and return who has them.
+    """Take all ports for a run, or none, and return the holders of those that are taken.
 
     A port that an earlier agent of the same run still holds, or one of its tasks, is not a conflict.
     """
     tasks = {int(port): task for port, task in request["ports"].items()}
-    mine = _spot(request)._replace(runs=True, low=min(tasks, default=0), high=max(tasks, default=-1))
+    mine = _place_of(request)._replace(runs=True, low=min(tasks, default=0), high=max(tasks, default=-1))
     with _turn(mine.machine, locks.GLANCE) as granted:
         conflicts = _take(agent, request, tasks, mine) if granted else dict.fromkeys(tasks, _UNKNOWN)
     return {"conflicts": [{"port": port, **holder} for port, holder in conflicts.items()]}
 
 
-def _take(agent: Agent, request: Request, tasks: dict[int, str], mine: Spot) -> dict[int, Json]:
+def _take(agent: Agent, request: Request, tasks: dict[int, str], mine: Place) -> dict[int, Json]:
     taken: list[int] = []
     others = [place for place in places() if place.machine == mine.machine and not is_of(place, mine.owner)]
     conflicts: dict[int, Json] = {
@@ -66,7 +66,7 @@ def _take(agent: Agent, request: Request, tasks: dict[int, str], mine: Spot) -> 
         for port in taken:
             os.close(agent.leases.pop(port))
         return conflicts
-    stand(agent, mine)  # even if it has not waited: runs in the queue wait for it
+    hold_place(agent, mine)  # also without --wait: runs in the queue wait for this run
     for port, task in ((port, task) for port, task in tasks.items() if port in agent.leases):
         data = json.dumps({"run": request["run"], "task": task, "owner": request["owner"]}).encode()
         os.pwrite(agent.leases[port], data, 0)
@@ -90,7 +90,7 @@ def leased(agent: Agent, port: int, asker: str) -> Json | None:
 
 
 def _text(fd: int) -> Json:
-    """Return the text of a lease; unknown if its holder has not written it yet."""
+    """Return the holder of a lease; unknown if it has not written its name yet."""
     try:
         return {**_UNKNOWN, **json.loads(os.pread(fd, 1 << 16, 0))}
     except (ValueError, TypeError):
@@ -100,21 +100,21 @@ def _text(fd: int) -> Json:
 # --- the queue ---
 
 
-class Spot(NamedTuple):
+class Place(NamedTuple):
     machine: str  # abbreviates a loopback address, which counts as a separate machine; otherwise empty
     since: float  # when it was launched, seconds since the epoch, by the launching machine's clock
     run: str
-    runs: bool  # it uses the machine; otherwise it waits for it
+    runs: bool  # the run uses the machine; otherwise it waits in the queue
     owner: str
     low: int = 0  # its ports, while it uses the machine
     high: int = -1
 
 
 def join_queue(agent: Agent, request: Request) -> Json:
-    """Enter the queue, or with `go` leave it for the machine if nobody is ahead; return who is ahead."""
-    mine = _spot(request)
+    """Enter the queue, or with `go` take the machine if no run is ahead; return the runs that are ahead."""
+    mine = _place_of(request)
     if not request["go"]:
-        stand(agent, mine)
+        hold_place(agent, mine)
         return {"ahead": [], "granted": False}
     with _turn(mine.machine) as granted:
         if not granted:
@@ -122,14 +122,14 @@ def join_queue(agent: Agent, request: Request) -> Json:
         others = [place for place in places() if place.machine == mine.machine and place.run != mine.run]
         ahead = [place for place in others if place.runs or (place.since, place.run) < (mine.since, mine.run)]
         if not ahead:
-            stand(agent, mine._replace(runs=True))
+            hold_place(agent, mine._replace(runs=True))
     queue = [{"since": place.since, "run": place.run, "owner": place.owner} for place in ahead]
     return {"ahead": queue[:20], "granted": not ahead}
 
 
 @contextmanager
 def _turn(machine: str, patience: float = 0.0) -> Iterator[bool]:
-    """Keep the runs of all users from deciding at the same time; yield False while another one does."""
+    """Lock the queue for a decision, for runs of all users; yield False while another run has it locked."""
     deadline = time.monotonic() + patience
     with socket.socket(socket.AF_UNIX) as turn:
         while True:
@@ -145,19 +145,19 @@ def _turn(machine: str, patience: float = 0.0) -> Iterator[bool]:
             return
 
 
-def _spot(request: Request) -> Spot:
-    # As precise as in its name: two runs have to agree which of them is ahead.
+def _place_of(request: Request) -> Place:
+    # Rounded as in the socket's name, so that two runs agree on which one is ahead.
     machine, since = short(str(request["machine"])), round(float(request["since"]), 3)
-    return Spot(machine, since, str(request["run"]), False, str(request["owner"]))
+    return Place(machine, since, str(request["run"]), False, str(request["owner"]))
 
 
 def plain(owner: str) -> str:
-    """Return an owner as a place shows it."""
+    """Return an owner as written in the name of a place."""
     return re.sub(r"[^A-Za-z0-9@.-]", "_", owner)
 
 
-def is_of(place: Spot, owner: str) -> bool:
-    """Return True if a place is of a run of this owner, whose name may be cut off there."""
+def is_of(place: Place, owner: str) -> bool:
+    """Return True if a place belongs to this owner, whose name may be cut off in it."""
     return plain(owner).startswith(place.owner)
 
 
@@ -165,7 +165,7 @@ def short(text: str) -> str:
     return f"{zlib.crc32(os.fsencode(text)):08x}"
 
 
-def stand(agent: Agent, place: Spot) -> None:
+def hold_place(agent: Agent, place: Place) -> None:
     """Hold this place in the queue and no other."""
     held = agent.rooms.get(_ROOM)
     if held is not None and held[0] == place:
@@ -174,7 +174,7 @@ def stand(agent: Agent, place: Spot) -> None:
     how, unique = f"r{place.low}:{place.high}" if place.runs else "w", os.urandom(4).hex()
     name = f"{_OURS}{place.machine}/{place.since:.3f}/{place.run}/{how}/{unique}/"
     made = socket.socket(socket.AF_UNIX)
-    made.bind("\0" + name + plain(place.owner)[: 107 - len(name)])  # the most
+    made.bind("\0" + name + plain(place.owner)[: 107 - len(name)])  # the longest name
     agent.rooms[_ROOM] = place, made
     if held is not None:
         held[1].close()
@@ -186,17 +186,17 @@ def descriptors(agent: Agent) -> list[int]:
     return [] if held is None else [held[1].fileno()]
 
 
-def places() -> list[Spot]:
+def places() -> list[Place]:
     with open("/proc/net/unix", encoding="ascii", errors="replace") as file:
         text = file.read(4 << 20)  # bytes
-    spots = set()
+    result = set()
     for row in text.splitlines():
         machine, since, run, how, _, owner = (row.partition(" @" + _OURS)[2].split("/") + [""] * 6)[:6]
         try:
             low, high = map(int, (how[1:] or "0:-1").split(":"))
-            place = Spot(machine, float(since), run, how[:1] == "r", owner, low, high)
+            place = Place(machine, float(since), run, how[:1] == "r", owner, low, high)
         except ValueError:  # another program's name
             continue
         if 0 < place.since < 1e11:
-            spots.add(place)
-    return sorted(spots)
+            result.add(place)
+    return sorted(result)

@@ -12,14 +12,14 @@ from typing import AbstractSet, Iterable, Iterator, Mapping, NamedTuple, Sequenc
 
 from ..base import lenient, procs
 
-UNKNOWN = ""  # it has no peers by plan, or was not checked yet
+UNKNOWN = ""  # the plan has no peers for it, or it was not checked yet
 NONE = "none"  # no connection to another task so far
 IDLE = "idle"  # connected, by a strategy that has reduced nothing so far
 UNPATCHED = "unpatched"  # connected, by a Python that ignores our `sitecustomize`
 MET = "met"
 
 _OFTEN, _SELDOM = 0.1, 2.0  # seconds between two checks: at first, and after some minutes
-_SHARE = 20.0  # times the duration of a check, if that is longer
+_SHARE = 20.0  # or this many times the duration of a check, if that is longer
 _HALF_OPEN = ("02", "03", "0C")  # SYN_SENT, SYN_RECV, NEW_SYN_RECV
 _CLOSED, LISTEN = "07", "0A"
 _ENDING = ("04", "05", "06", "09", "0B")  # FIN_WAIT1, FIN_WAIT2, TIME_WAIT, LAST_ACK, CLOSING
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 class Meeting:
-    """Checks until there was a connection; later only for the hook's marks next to the report."""
+    """Checks for a connection until one is found, and then for marks of the hook next to the report."""
 
     def __init__(self, env: Mapping[bytes, bytes], run: str, report: str) -> None:
         ends = [end.rpartition(":")[::2] for end in env.get(b"ORCHESTRATE_HOSTS", b"").decode().split(",")]
@@ -93,13 +93,13 @@ class Meeting:
     def hurry(self) -> None:
         """Make a check due now: a short training may have ended since the last one.
 
-        What ended before the first check was no training.
+        A task that ended before the first check has not trained.
         """
         if self.due:
             self.due = time.monotonic() + _OFTEN if self._before is None else self._began
 
     def look(self, now: float) -> bool:
-        """Check if it is time to; return True if something changed."""
+        """Check if a check is due; return True if the state has changed."""
         if self.state == UNKNOWN or now < self.due:
             return False
         before = self.state
@@ -122,9 +122,9 @@ class Meeting:
         if far(rows, own, self._addresses, self._ports):
             return True
         beside = near(rows, own)
-        # At a task's port nobody else listens; its process is out of sight in another container.
+        # Only a task listens at a task's port; its process may be hidden in another container.
         ends = _ends(row for row in rows if row.inode in beside) & self._ports
-        # The kernel remembers for a minute what was closed, but not whose it was.
+        # The kernel lists a closed connection for a minute, but not its process.
         past = _ends(row for row in rows if row.inode == "0" and row.state in _ENDING) & self._others
         if ends or (past and not family):
             return True
@@ -150,7 +150,7 @@ def _ignored(site: bytes, ports: AbstractSet[str]) -> bool:
 def far(
     rows: Sequence[Row], own: AbstractSet[str], addresses: AbstractSet[str], ports: AbstractSet[str]
 ) -> bool:
-    """Return whether there is a connection to another machine's task.
+    """Return True if there is a connection to a task on another machine.
 
     Its process may be hidden, below a container's daemon, or have closed it: any connection to the machine
     of another task counts, unless a port is one of logins and file systems.

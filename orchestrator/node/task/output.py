@@ -19,12 +19,12 @@ Gap = Dict[str, Any]  # {"offset", "bytes", "ns", "why"}: bytes missing at that 
 RECORD = struct.Struct("<QQ")  # of idx, here and in the controller's copy
 RECORD_EVERY_NS = 50_000_000
 RETRY_EVERY_NS = 200_000_000
-ROOM_TO_RESUME = 64 << 10  # less would be full again at once, with a gap per line
+ROOM_TO_RESUME = 64 << 10  # with less, the disk would be full again at once, with a gap per line
 MAX_GAPS = 64  # as many as a state can hold
 
 
 class Output:
-    """Reads without blocking, and appends to the log; `gaps` is what is missing, `changed` if it grew."""
+    """Reads without blocking, and appends to the log. `gaps` lists missing bytes; `changed`: it has grown."""
 
     def __init__(self, launch: Launch, pipe: int, gaps: list[Gap]) -> None:
         os.set_blocking(pipe, False)
@@ -43,7 +43,7 @@ class Output:
         self.taken = 0  # bytes
 
     def take(self) -> int | None:
-        """Store what is available, up to a chunk; return the bytes, 0 at the end, None for nothing now."""
+        """Store available output, up to a chunk; return its bytes, 0 at the end, None if there is none."""
         try:
             data = os.read(self._pipe, CHUNK)
         except BlockingIOError:
@@ -54,7 +54,7 @@ class Output:
         return len(data)
 
     def put(self, data: bytes) -> None:
-        """Keep what was read elsewhere."""
+        """Store output that was read elsewhere."""
         if data:
             self.taken += len(data)
             self._append(data, time.monotonic_ns() + self._epoch)

@@ -1,7 +1,7 @@
 """The processes of a standby: a guard, a supervisor, and the user's Python.
 
-The Python waits in our `sitecustomize` (hook/site_standby.py) before it opens its script. Meanwhile it may
-lend a fork to a validation: the supervisor then supervises the validation, and waits again.
+The Python waits in our `sitecustomize` (hook/site_standby.py) before it opens its script. Meanwhile, a fork
+of it may run a validation ("lent"): the supervisor supervises the validation, and then waits again.
 
 standby/<key>-<random>/about.json, socket    until it has a task; only our own user can connect
 standby/<key>-<random>/lock, leader, ready, cwd/, report
@@ -29,13 +29,13 @@ from . import leases, supervisor
 from .environ import Handles, Launch
 from .waiting import Waiting
 
-# Python stores the absolute path of its script before our hook runs, which replaces it by a shorter one.
+# Python stores the absolute path of its script before our hook runs; the hook can only write a shorter one.
 CWD = "/".join(("cwd", "_" * 250, "_" * 250))
 _ROOM = 4096  # bytes for the marks of the task
-MOMENT = 3.0
-_LOOK = 2.0
-_LEAST = 0.1  # of the memory: with less that is free, none waits
-_LAG = 1.0
+MOMENT = 3.0  # seconds for a standby to reply
+_LOOK = 2.0  # seconds between two checks for a reason to end
+_LEAST = 0.1  # of the memory: with less free, standbys end
+_LAG = 1.0  # seconds for the supervisor to report the end of a fork
 _LENT = b"+"  # before a task that gets a fork; alone, when it is over
 
 
@@ -144,7 +144,7 @@ def _pass_on(data: bytes, fds: list[int], ours: socket.socket) -> _Task:
 
 
 def _await(slot: Slot, listener: socket.socket, ours: socket.socket) -> _Task | None:
-    """Return the task, or a lent one if the Python ended with it; None if the standby ends without a task."""
+    """Return the task, or the lent one in which the Python ended; None if the standby ends without one."""
     poll = select.poll()
     for fd in (listener.fileno(), slot.owner, ours.fileno()):
         poll.register(fd, READ)
@@ -192,13 +192,13 @@ def _await(slot: Slot, listener: socket.socket, ours: socket.socket) -> _Task | 
 
 
 def _others(owner: str, machine: str) -> bool:
-    """Return whether another user's run uses this machine or waits for it."""
+    """Return True if another user's run uses this machine or waits for it."""
     places = (place for place in leases.places() if place.machine == leases.short(machine))
     return any(not leases.is_of(place, owner) for place in places)
 
 
 def _serve(slot: Slot, listener: socket.socket, *, busy: bool) -> Any:
-    """Serve one connection; return a task with its descriptors, None for an order to end, () for neither."""
+    """Serve one connection; return a task and its descriptors, None for an order to end, () for neither."""
     sock, _ = listener.accept()
     with sock:
         sock.settimeout(MOMENT)

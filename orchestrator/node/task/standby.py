@@ -1,7 +1,7 @@
 """Standbys: tasks that are started ahead, so that their framework is imported before their attempt begins.
 
 A standby (slot.py) holds no port, lease, or device. It ends with the agent that prepared it. Kept warm,
-it ends after its time, or earlier if memory is short or another user's run needs the machine.
+it ends when its time is over, or earlier if memory is short or another user's run needs the machine.
 
 Its key covers everything that an import may depend on. If the key matches, `start` passes the task's
 environment, folder, and locks to it. A standby that fails at this point is ended, and its supervisor starts
@@ -32,7 +32,7 @@ from . import environ
 from .environ import Launch
 from .slot import CWD, MOMENT, Slot, free, guard, memory, near, send
 
-# No import reads a task's rank and peers. JAX's variables are set at the import if they are set later.
+# No import reads a task's rank and peers. JAX's must be set during the import if the task has them.
 _OF_PLACE = re.compile(
     rb"ORCHESTRATE_(?!KERAS|AUTO_SHARD)|(TF_CONFIG|XDG_SESSION_\w+|KRB5CCNAME|PWD|MASTER_ADDR|MASTER_PORT"
     rb"|(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|COORDINATOR_(ADDRESS|PORT)|NUM_PROCESSES|PROCESS_ID"
@@ -43,12 +43,12 @@ _READ_BY_IMPORTS = re.compile(
     rb"(PYTHON|LD_|LC_|LANG|OMP_|MKL_|KMP_|OPENBLAS|GOTO|MALLOC|TF_|XLA|CUDA|NVIDIA|KERAS|TORCH|PYTORCH|JAX|GRPC|HDF5|PATH$"
     rb"|HOME$)"
 )
-# It sets them itself.
+# A guest (a validation in a fork) sets these itself.
 _OF_GUEST = frozenset(("PYTHONDONTWRITEBYTECODE", "TF_CPP_MIN_LOG_LEVEL", "grpc_proxy"))
 _COVERAGE = re.compile(rb"COV(ERAGE)?_")  # read by a .pth file, with paths below the working folder
 _OPTIONS = frozenset((b"-u", b"-B", b"-O", b"-OO", b"-s", b"-q"))  # with which Python runs `sitecustomize`
-_NEEDED = 600 << 20  # bytes of one
-_SPARE = 0.2  # of the memory that must be free beside a new one
+_NEEDED = 600 << 20  # bytes of memory that a standby may use
+_SPARE = 0.2  # of all memory: must stay free beside a new standby
 
 
 # --- what has to match ---
@@ -70,16 +70,16 @@ def refusal(spec: Mapping[str, Any], argv: Sequence[bytes], env: Mapping[bytes, 
     if not os.path.isabs(python or ""):
         return "its Python has a relative path"
     if not _program(argv):
-        return "its command is not a script or a module of the code, after plain options"
+        return "its command is not a script or module of the code, or has unusual Python options"
     if any(part and not os.path.isabs(part) for part in env.get(b"PYTHONPATH", b"").split(b":")):
         return "PYTHONPATH has relative paths"
     if any(map(_COVERAGE.match, env)) or b"PYTHONINSPECT" in env:
-        return "its environment measures the program"
+        return "its environment has COVERAGE_* or PYTHONINSPECT"
     return ""
 
 
 def _program(argv: Sequence[bytes]) -> bytes:
-    """Return the script or the module that a Python runs; b"" if it is not one of the code."""
+    """Return the script or module that a Python runs; b"" if it is not in the code."""
     rest = iter(argv[1:])
     for item in rest:
         if item in (b"-W", b"-X"):
@@ -94,7 +94,7 @@ def _program(argv: Sequence[bytes]) -> bytes:
 
 
 def about(spec: Mapping[str, Any], argv: Sequence[bytes], env: Mapping[bytes, bytes]) -> Json:
-    """Describe everything that an import may depend on, with checksums instead of values."""
+    """Return everything that an import may depend on, with checksums instead of values."""
     free = {environ.encode(name) for name in spec.get("free") or ()}
     free -= {name for name in free if _READ_BY_IMPORTS.match(name)}
     if not any(name.startswith("tensorflow_datasets") for name in spec.get("imports") or ()):
@@ -143,7 +143,7 @@ def difference(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def _can_lend(other: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
-    """Return whether a fork of this standby can run a guest: one of our own modules."""
+    """Return True if a fork of this standby can run a guest: one of our own modules."""
     free = {*_OF_GUEST, "ORCHESTRATE_KERAS", "ORCHESTRATE_KERAS_OF", "ORCHESTRATE_AUTO_SHARD"}
     if not any("keras" in name for name in other["imports"]):
         free.add("TF_USE_LEGACY_KERAS")  # read when tf.keras is
@@ -166,7 +166,7 @@ def prepare(agent: Agent, request: Request) -> Json:
         site = environ.install_site(paths, spec) if spec.get("stacks", True) else None
         marks = {"ORCHESTRATE_REPORT": "", "ORCHESTRATE_STACKS": ""}
         argv, env = environ.make(spec, site, marks)
-        why = refusal(spec, argv, env) or ("" if site else "it has no `sitecustomize` of ours")
+        why = refusal(spec, argv, env) or ("" if site else "our `sitecustomize` is off or cannot be written")
         if not why and request["spare"] and free() < _SPARE + (made + 1) * _NEEDED / memory()[0]:
             why = "memory is short"
         if why:
@@ -185,7 +185,7 @@ def prepare(agent: Agent, request: Request) -> Json:
 
 
 def keep(agent: Agent, request: Request) -> Json:
-    """Let this agent's standbys outlive it for some time; return those that its tasks could use.
+    """Let this agent's standbys outlive it for some time; return those that its tasks can use.
 
     Earlier standbys of the same programs, for other arguments or another environment, are ended.
     """
@@ -204,7 +204,7 @@ def keep(agent: Agent, request: Request) -> Json:
 
 
 def look(paths: Paths, keys: Container[str] | None = None) -> list[Json]:
-    """Return the waiting standbys, or those with these keys, with their memory, without what they share."""
+    """Return the waiting standbys, or those with these keys, and their memory (shared pages in part)."""
     waiting = []
     for name, described in _standbys(paths):
         if keys is not None and name.partition("-")[0] not in keys:
@@ -289,7 +289,7 @@ def reserve(agent: Agent, spec: Mapping[str, Any], then: Callable[[socket.socket
 
 
 def give(sock: socket.socket, launch: Launch, claim: Sequence[int], leases: Sequence[int]) -> int | None:
-    """Turn a reserved standby into a task; return the pipe of its reply, or None if it has ended."""
+    """Turn a reserved standby into a task; return the pipe for its reply, or None if it has ended."""
     reply, answer = os.pipe()
     fields = launch._replace(
         paths=launch.paths.root,  # type: ignore[arg-type]

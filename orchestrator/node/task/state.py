@@ -1,4 +1,4 @@
-"""The facts about one task, and the operations on it for any process of the same user: ask, settle, stop.
+"""The state of one task, and operations on it for any process of the same user: read, settle, stop.
 
 state.json always has the same size, so that the end of a task can be written on a full disk. Only the holder
 of the task's lock writes it. Exit code and signal are two fields; unknown stays None.
@@ -38,8 +38,8 @@ REMOVED = "its folder on this machine was removed while it ran, and the task was
 
 _SIZE = 16_384  # bytes: `MAX_GAPS` gaps, and a message of characters that take twelve bytes each
 _MESSAGE = 500  # characters
-_LOOKS = 5  # at a state that is just being written
-_PATIENCE = 600.0  # seconds for room on a disk that writes overwritten data to new places
+_LOOKS = 5  # attempts to read a state that is just being written
+_PATIENCE = 600.0  # seconds to wait for room: some file systems need it even to overwrite
 
 
 def new(folder: TaskFolder, incarnation: str, now_ns: int) -> State:
@@ -96,7 +96,7 @@ def write(folder: TaskFolder, state: State, flags: int = 0) -> None:
 def conclude(folder: TaskFolder, state: State) -> None:
     """Write the final state, waiting for room; the lock is held meanwhile, so it is not reported yet.
 
-    On a disk that fails, the free lock and no final state will show the end.
+    If the disk fails, a free lock without a final state shows the end.
     """
     deadline = time.monotonic() + _PATIENCE
     while os.path.isdir(folder.path) and time.monotonic() < deadline:
@@ -130,7 +130,7 @@ def is_locked(folder: TaskFolder) -> bool:
 
 
 def is_gone(folder: TaskFolder) -> bool:
-    """Return True if it was removed: what a task's processes write into it no longer matters."""
+    """Return True if the task's folder was removed, so that nothing in it matters any more."""
     try:
         os.stat(folder.lock)
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def is_gone(folder: TaskFolder) -> bool:
 
 
 def has_ended(folder: TaskFolder, look: Callable[[TaskFolder], State] = read) -> bool:
-    """Return True if it has its final state, or no state any more."""
+    """Return True if the task has its final state, or no longer any."""
     try:
         return is_final(look(folder))
     except FileNotFoundError:
@@ -163,7 +163,7 @@ def settle(folder: TaskFolder) -> State:
 
 
 def stop(folder: TaskFolder, grace: float, kill: bool) -> bool:
-    """Ask a task to end; return False if it has already ended, or nothing is there to receive it."""
+    """Ask a task to end; return False if it has already ended, or has no guard or supervisor."""
     if has_ended(folder) or not is_locked(folder):
         return False
     tell(folder, {"want": WANT_KILL} if kill else {"want": WANT_STOP, "grace": grace})
@@ -181,13 +181,13 @@ def tell(folder: TaskFolder, request: dict[str, Any]) -> None:
     try:
         os.write(fd, json.dumps(request).encode() + b"\n")
     except (BlockingIOError, BrokenPipeError):
-        pass  # full: it was asked often enough
+        pass  # full: it has enough requests
     finally:
         os.close(fd)
 
 
 def requests(data: bytes) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """Yield (want, grace, all of it) of each line that is a request; anybody may have written the others."""
+    """Yield (want, grace, the whole request) of each valid line; others may have written the rest."""
     for line in data.split(b"\n"):
         try:
             order = json.loads(line)

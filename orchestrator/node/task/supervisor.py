@@ -1,7 +1,7 @@
 """Guard and supervisor of one task.
 
-The supervisor stores its output, obeys the control FIFO, and ends when nothing of the task is alive. It has
-one thread and one loop; signals only wake it. Writing the final state.json is its last action.
+The supervisor stores the task's output, obeys the control FIFO, and ends when none of the task's processes is
+alive. It has one thread and one loop; signals only wake it. Its last action is to write the final state.json.
 
 The guard waits for the supervisor; if that ends too early, it ends the remaining processes and records it.
 """
@@ -29,20 +29,20 @@ from .environ import Handles, Launch
 from .output import Output
 from .waiting import Waiting
 
-_REST = 0.01  # after a short read: lines come in groups, not one by one
-_LITTLE = 32 << 10
-_LINE = 1 << 10  # a terminal never has more than 4 KB at once
-_FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.5  # between two passes of killing
-# A PyTorch program that saves at TERM fails before it can, if the workers of its DataLoader end first.
+_REST = 0.01  # seconds after a short read, so that lines are read in groups
+_LITTLE = 32 << 10  # bytes of a short read
+_LINE = 1 << 10  # the same from a terminal, which never has more than 4 KB
+_FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.5  # seconds between two rounds of SIGKILL
+# A PyTorch program that saves at TERM fails before it can save if its DataLoader's workers end first.
 _INNER = "pt_data_worker"
 NO_PROCESS = "no process could be created for it"
-_TOUCH_EVERY = 86_400.0  # seconds; systemd removes from /var/tmp what is older than 30 days, whoever uses it
+_TOUCH_EVERY = 86_400.0  # seconds; systemd removes files older than 30 days from /var/tmp, even used ones
 _SAVE_EVERY = 0.5  # seconds between two records of how far a gap grew
 _BUG = 255  # the exit status of a supervisor that failed by itself; others are the system's error numbers
 
 
 def guard(launch: Launch, handles: Handles) -> None:
-    """The guard's life after its fork (all signals blocked, permanently); ends the process."""
+    """Run the guard after its fork (all signals stay blocked); end the process."""
     try:
         procs.set_name(procs.GUARD)
         procs.adopt_orphans()
@@ -65,7 +65,7 @@ def guard(launch: Launch, handles: Handles) -> None:
 
 
 def outlive() -> None:
-    """Kill until no child is left, which proves that no descendant is; SIGCHLD must be blocked."""
+    """Kill until no child, and so no descendant, is left; SIGCHLD must be blocked."""
     pause = _FIRST_PAUSE
     while procs.reap()[1]:
         procs.signal_all(signal.SIGKILL)
@@ -74,7 +74,7 @@ def outlive() -> None:
 
 
 def bury(launch: Launch, handles: Handles, status: int) -> None:
-    """End the rest of a task, then conclude it."""
+    """End the rest of a task whose supervisor failed, and write its final state."""
     outlive()
     record = state.read(launch.folder)
     Output(launch, handles.log_read, record["gaps"]).drain()
@@ -89,7 +89,7 @@ def bury(launch: Launch, handles: Handles, status: int) -> None:
 
 
 def refuse(folder: TaskFolder, error: NodeError, want: str = state.WANT_RUN) -> NodeError:
-    """Conclude a task that was claimed and not started; return the error."""
+    """Write the final state of a task that was claimed but not started; return the error."""
     message = ": ".join(part for part in (error.what, error.why) if part)
     record = {**state.read(folder), "want": want}
     state.conclude(folder, state.ended(record, state.UNSTARTED, message))
@@ -97,7 +97,7 @@ def refuse(folder: TaskFolder, error: NodeError, want: str = state.WANT_RUN) -> 
 
 
 def supervise(work: Callable[[], object], crash: Callable[[], str]) -> NoReturn:
-    """The supervisor's life after its fork (all signals blocked); `crash` names the file for a traceback."""
+    """Run the supervisor after its fork (all signals blocked); `crash` returns the file for a traceback."""
     status = _BUG
     try:
         procs.set_name(procs.SUPERVISOR)
@@ -133,7 +133,7 @@ class Supervisor:
         self._launch = launch
         self._handles = handles
         self._waiting = waiting
-        # The pid of the standby, if the task is a fork of it: it goes on waiting.
+        # The pid of the standby, if the task is a fork of it: the standby stays alive.
         self._spared = waiting.pid if waiting is not None and lends else 0
         self._cold = ""  # why a standby could not be used
         self._begun = False  # `start` has its reply
@@ -153,12 +153,12 @@ class Supervisor:
         self._reason = ""  # why it was ended without a request
         self._pause = _FIRST_PAUSE
         self._left_behind = 0
-        self._notified: set[int] = set()  # they have had TERM: some programs give up at a second one
+        self._notified: set[int] = set()  # pids that got TERM: some programs end at once at a second one
         self._next_look = 0.0
         self._next_touch = self._began + _TOUCH_EVERY
 
     def run(self) -> bool:
-        """Return True if a standby that lent the task a fork still waits."""
+        """Supervise the task to its end; return True if the standby that it was forked from still waits."""
         error = self._spawn()
         if error is not None:
             while procs.reap()[1]:
@@ -194,7 +194,7 @@ class Supervisor:
             _tell_start(self._handles.answer, {"state": self._facts, "warm": warm, "cold": self._cold})
 
     def _spawn(self) -> NodeError | None:
-        """Start the task's first process, the leader; return why it did not become the program."""
+        """Start the task's first process, the leader; return the error if it does not become the program."""
         if self._waiting is not None:
             self._lead_by(self._waiting.pid)
             lends, control = bool(self._spared), self._handles.control
@@ -232,7 +232,7 @@ class Supervisor:
         self._facts.update(pid=pid, start_ticks=process.start_ticks if process else None)
 
     def _turn(self) -> bool:
-        """Wait, read what arrived, act on it; return False when nothing of the task is alive."""
+        """Wait, handle events, and act on them; return False when no process of the task is alive."""
         self._loop.step(self._patience())
         any_alive = self._reap()
         now = time.monotonic()
@@ -248,7 +248,7 @@ class Supervisor:
         return action != OVER
 
     def _patience(self) -> float:
-        """Return how long there is nothing to do unless something happens."""
+        """Return the seconds until the next scheduled action."""
         if self._ending.stage == KILLING:
             return self._pause
         due = (self._ending.deadline, self._ending.patience, self._meeting.due)
@@ -273,7 +273,7 @@ class Supervisor:
         return any_alive
 
     def _look_around(self, now: float) -> None:
-        """Check what sends no message: a keeper gone for too long, a removed folder."""
+        """Check for conditions that cause no event: no keeper for too long, a removed folder."""
         cut = self._lifeline.cut(self._output.taken)
         if cut is not None:
             self._reason, grace = cut
@@ -304,7 +304,7 @@ class Supervisor:
             self._kill()
 
     def _terminate(self, is_meant: Callable[[procs.Process], bool]) -> int:
-        """Send TERM to some of the task's processes; return to how many."""
+        """Send TERM to some of the task's processes; return their number."""
         meant = list(filter(is_meant, procs.alive(self._spared)))
         self._notified.update(process.pid for process in meant)
         for process in meant:
@@ -384,7 +384,7 @@ class Supervisor:
 
 
 def lead(launch: Launch, output: int, parent: int, errors: int) -> NoReturn:
-    """Become the program, or report why not."""
+    """Become the program, or report the error."""
     try:
         os.setsid()
         procs.die_with_parent(signal.SIGKILL)
@@ -440,12 +440,12 @@ def _explained(error: Exception, launch: Launch) -> NodeError:
     return NodeError("start", f"{program} could not be started", why, hint)
 
 
-# --- when to signal whom so that a task ends; pure: the clock and the facts are given ---
+# --- which processes to signal, and when, to end a task; pure ---
 #
 # run --stop--> term --grace--> kill          TERM goes to the leader's group, without _INNER
 # run --leader ended--> settle --> linger     trackers of multiprocessing end with its pipe
 # settle, or stop --> linger --> kill         TERM goes to every process that the leader left behind
-# term --leader ended--> rest --grace--> kill TERM goes to those that have not had it: a shell ends at once,
+# term --leader ended--> rest --grace--> kill TERM goes to those that have not got it: a shell ends at once,
 #                                             while the program that it has started still saves
 
 SETTLE = 1.0  # seconds for processes to end by themselves after their leader
@@ -462,7 +462,7 @@ SETTLING, LINGERING = "settling", "lingering"
 
 
 class Ending:
-    """Request an end, then do what `step` returns until it returns OVER."""
+    """Decides how a task ends: `ask` for an end, then do what `step` returns until it returns OVER."""
 
     def __init__(self) -> None:
         self.want = state.WANT_RUN
@@ -471,7 +471,7 @@ class Ending:
         self.stage = RUNNING
 
     def ask(self, want: str, grace: float, now: float) -> None:
-        """A later request can only make the end come sooner."""
+        """Request an end; a later request can only make it come sooner."""
         if want == state.WANT_KILL:
             self.want = want
         elif want == state.WANT_STOP and self.want != state.WANT_KILL:
@@ -513,7 +513,7 @@ _COUNT_EVERY = 15.0  # seconds between two checks; a kill is reported for one to
 
 
 class Memory:
-    """The counter for this process, from now on. `root` is `/` except in tests."""
+    """Counts the kernel's kills for lack of memory, from now on. `root` is `/` except in tests."""
 
     def __init__(self, root: str = "/") -> None:
         self._file = next(filter(os.path.exists, _counters(root)), os.path.join(root, "proc/vmstat"))
@@ -527,7 +527,7 @@ class Memory:
             self._before, self._last = self._last, self._count()
 
     def kills(self) -> int:
-        """Return how many were killed shortly before now."""
+        """Return the number of recent kills."""
         return max(0, self._count() - self._before)
 
     def _count(self) -> int:
@@ -549,32 +549,32 @@ def _counters(root: str) -> Iterator[str]:
 
 
 class Lifeline:
-    """Checks the mtime of the keeper's file, and what the task prints and reports.
+    """Detects that a task has no keeper any more, and, for its fence, no output or report.
 
-    By a monotonic clock that also counts the time in which the machine was suspended.
+    It uses a monotonic clock that also counts the time in which the machine was suspended.
     """
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._keeper = launch.paths.keeper(launch.folder.run)  # its mtime is the keeper's last message
-        self._word = lenient.changed(self._keeper, 0.0)
+        self._keeper_mtime = lenient.changed(self._keeper, 0.0)
         self._own: tuple[int, int] = (0, 0)  # bytes that the task has printed, and reported
         self._last_contact = self._last_output = time.clock_gettime(time.CLOCK_BOOTTIME)
         limits = [limit for limit in (launch.lifeline, launch.fence) if limit]
         self.tick = min(1.0, min(limits, default=4.0) / 4)  # seconds between two checks
 
     def cut(self, printed: int) -> tuple[str, float] | None:
-        """Return why a task must end, and its grace period; None while it may run."""
+        """Return the reason to end the task, and its grace period; None while it may run."""
         lifeline, fence = self._launch.lifeline, self._launch.fence
         clock = time.clock_gettime(time.CLOCK_BOOTTIME)
-        word, own = lenient.changed(self._keeper, 0.0), (printed, lenient.size(self._launch.folder.report))
-        if word != self._word:
-            self._word, self._last_contact = word, clock
+        mtime, own = lenient.changed(self._keeper, 0.0), (printed, lenient.size(self._launch.folder.report))
+        if mtime != self._keeper_mtime:
+            self._keeper_mtime, self._last_contact = mtime, clock
         if own != self._own:
             self._own, self._last_output = own, clock
         if fence and clock - max(self._last_contact, self._last_output) >= fence:
             why = f"no keeper, and nothing printed, for {fence:g} s: its host may have been replaced"
-            return why, 0.0  # its peers are gone: it could not save anything any more
+            return why, 0.0  # its peers are gone, so it cannot save anything
         if lifeline and clock - self._last_contact >= lifeline:
             siblings = self._launch.paths.tasks(self._launch.folder.run, self._launch.folder.attempt)
             if self._launch.endless or any(map(_has_failed, siblings)):

@@ -1,4 +1,4 @@
-"""The agent's side of tasks and runs: starting, stopping, and their state on disk, corrected first."""
+"""The agent's side of tasks and runs: starting and stopping them, and reporting their state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..serve.loop import READ
 from . import environ, leases, state, supervisor
 from .environ import Handles
 
-_SECONDS = 60.0  # for a child to end the rest of tasks
+_SECONDS = 60.0  # for a child to end the rest of a task
 _ACKNOWLEDGE = 1.0  # seconds for a supervisor to act on a stop
 _BUSY = 10.0  # the same on a very busy machine, where a task may still save its checkpoint
 _LOOK = 0.05  # seconds between two checks whether tasks have ended
@@ -33,8 +33,8 @@ _ROOM = 12 << 20  # bytes of a reply: plans of large clusters are long, and a me
 def start(agent: Agent, request: Request) -> None:
     """Start a task once; its guard inherits the lease on its port and the place in the queue.
 
-    The guard is forked here and not in a child, so that a following stop finds it, and no job's end kills
-    it.
+    The guard is forked here and not in a child, so that a later stop finds it, and the end of a job does not
+    kill it.
     """
     paths, run, spec = agent.paths, request["run"], request["spec"]
     folder = paths.task(run, request["attempt"], request["task"])
@@ -48,7 +48,7 @@ def start(agent: Agent, request: Request) -> None:
 
     def go(slot: socket.socket | None, cold: str) -> None:
         try:
-            heard = begin(paths, folder, spec, claim, held, slot=slot)
+            reading = begin(paths, folder, spec, claim, held, slot=slot)
         except NodeError as error:
             agent.fail(request, error)
             return
@@ -56,19 +56,19 @@ def start(agent: Agent, request: Request) -> None:
             close_all(*claim)
         answer = bytearray()
 
-        def hear() -> None:
-            data = os.read(heard, 65536)
+        def on_reply() -> None:
+            data = os.read(reading, 65536)
             answer.extend(data)
             if not data:
-                agent.loop.unwatch(heard)
-                os.close(heard)
+                agent.loop.unwatch(reading)
+                os.close(reading)
                 try:
                     reply = result(folder, bytes(answer))
                     agent.reply(request, {**reply, "cold": reply["cold"] or cold})
                 except NodeError as error:
                     agent.fail(request, error)
 
-        agent.loop.watch(heard, READ, hear)
+        agent.loop.watch(reading, READ, on_reply)
 
     if spec.get("imports"):
         from . import standby
@@ -84,7 +84,7 @@ def _already(folder: TaskFolder) -> Json:
 
 
 def store_plan(paths: Paths, run: str, plan: str | None) -> None:
-    """Store the run's public plan, which is all that a takeover has; many starts send the same."""
+    """Store the run's plan for a takeover, unless it is stored already: many starts send the same."""
     path = paths.run_json(run)
     make_private(paths.run(run))
     if plan is not None and procs.text(path) != plan:
@@ -92,10 +92,10 @@ def store_plan(paths: Paths, run: str, plan: str | None) -> None:
 
 
 def stop(agent: Agent, request: Request) -> Json:
-    """Ask every living task of a run to end; those without guard and supervisor are for `sweep` and `states`.
+    """Ask every live task of a run to end; `sweep` and `states` end those without guard and supervisor.
 
     A supervisor that does not acknowledge the request is killed, and its guard ends the task. `final`: from
-    now on nothing of the run is started, whatever a keeper elsewhere is about to do.
+    now on no task of the run is started, even if a keeper elsewhere requests it.
     """
     paths, run, final = agent.paths, request["run"], request.get("final")
     attempt = "" if final else request.get("attempt", "")
@@ -143,12 +143,12 @@ def _holders(folders: Sequence[TaskFolder], *names: str) -> Iterator[procs.Proce
 
 
 def sweep(agent: Agent, request: Request) -> Json:
-    """Kill what bears the cookie of an ended task without being its descendant; return when none is left."""
+    """Kill processes with the cookie of an ended task that are not its descendants, until none is left."""
     run = request["run"]
     folders = agent.paths.tasks(run)
     ended = [folder for folder in folders if state.has_ended(folder, state.settle)]
     alive = sorted(folder.task for folder in folders if folder not in ended)
-    if not alive:  # nor where the run was removed, perhaps while something ran
+    if not alive:  # or the run's folder was removed, perhaps while tasks ran
         return {"killed": procs.sweep(run), "alive": []}
     killed: list[Json] = []
     for folder in ended:
@@ -168,7 +168,7 @@ def states(agent: Agent, request: Request) -> Json:
 
 
 def _states(agent: Agent, request: Request) -> Json:
-    """Of all runs, return as many as a reply can hold."""
+    """Return the state of one run, or of as many as a reply can hold."""
     paths, reports, more, room = agent.paths, [], 0, _ROOM
     runs = reversed(paths.runs()) if request.get("run") is None else [request["run"]]
     for run in runs:  # their names begin with the date
@@ -190,15 +190,15 @@ def _states(agent: Agent, request: Request) -> Json:
 
 
 def keep(agent: Agent, request: Request) -> Json:
-    """Become the agent of the run's keeper, as long as we live; there can be only one.
+    """Become the agent of the run's keeper until this process ends; there can be only one.
 
-    While a previous agent of the same keeper still exists, its place is not free yet; but our messages count
-    as the keeper's. `again`: that agent has lost its connection without noticing it, and is ended.
+    While a previous agent of the same keeper still exists, this is not granted, but our messages count as the
+    keeper's. `again`: end the previous agent, which has not noticed that its connection is lost.
     """
     paths, run, who = agent.paths, request["run"], request["who"]
-    words = agent.words
+    keepers = agent.keepers
     store_plan(paths, run, request.get("plan"))
-    fd = words.pop(run, None)
+    fd = keepers.pop(run, None)
     if fd is None:
         fd = os.open(paths.keeper(run), os.O_RDWR | os.O_CREAT, 0o600)
     granted = locks.take(fd, locks.GLANCE)
@@ -208,8 +208,8 @@ def keep(agent: Agent, request: Request) -> Json:
         os.ftruncate(fd, len(text))
     holder = _keeper(paths, run)
     if granted or (holder is not None and holder["who"] == who):
-        words[run] = fd
-        if request.get("again") and not granted:  # it would hold the ports until it counts as idle
+        keepers[run] = fd
+        if request.get("again") and not granted:  # otherwise it holds the ports until it is idle
             with suppress(OSError, ValueError, LookupError, TypeError):
                 previous = json.loads(procs.text(paths.keeper(run)))["agent"]
                 procs.send(procs.Process(*previous), signal.SIGTERM)
@@ -220,7 +220,7 @@ def keep(agent: Agent, request: Request) -> Json:
 
 def leave(agent: Agent) -> None:
     """Remove the folders of runs without a plan: their launch failed before any host could use them."""
-    for run in agent.words:
+    for run in agent.keepers:
         folder = agent.paths.run(run)
         if lenient.listed(folder) == ["keeper"]:
             with suppress(OSError):  # another agent of the same keeper uses it
@@ -270,9 +270,9 @@ def _keeper(paths: Paths, run: str) -> Json | None:
 
 
 def take_claim(folder: TaskFolder) -> list[int]:
-    """Create the task's folder with its lock held and its FIFO open, and return both; none if it is taken.
+    """Create the task's folder, and return its held lock and open FIFO; [] if the folder exists.
 
-    It is created next to its place and renamed, so that it is never seen incomplete or with a free lock.
+    It is created under another name and renamed, so that it is never seen incomplete or with a free lock.
     """
     parent = os.path.dirname(folder.path)
     made = folder._replace(path=f"{parent}/.{folder.slug}.{os.urandom(6).hex()}")
@@ -290,12 +290,12 @@ def take_claim(folder: TaskFolder) -> list[int]:
         os.rename(made.path, folder.path)
     except OSError as error:
         close_all(*claim)
-        remove(made.path)  # what cannot be removed stays hidden and harmless
+        remove(made.path)  # if this fails, it stays hidden and is harmless
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY) and os.path.exists(folder.path):
             return []
         raise NodeError(
             "state",
-            f"the folder of {folder.task} cannot be made",
+            f"the folder of {folder.task} cannot be created",
             f"{folder.path}: {error.strerror or error}",
             "make room there, or set `state` to a folder on another local disk",
         ) from None
@@ -311,16 +311,16 @@ def begin(
     *,
     slot: socket.socket | None = None,
 ) -> int:
-    """Fork the guard of a claimed task, or give it the standby `slot`; return the pipe of the reply.
+    """Fork the guard of a claimed task, or turn the standby `slot` into it; return the pipe for the reply.
 
     `lease_fds` are locks that are held as long as the task lives.
     """
     procs.load()
-    # While holding the claim: a stop of the run forbids starts first, and then looks for claims.
+    # While the claim is held: a stop first forbids starts, then looks for claimed tasks.
     if os.path.exists(paths.stopped(folder.run)):
-        what, why = f"refuses to start run {folder.run} any more", "a user has stopped the run"
+        what, why = f"no longer starts tasks of run {folder.run}", "a user has stopped the run"
         raise supervisor.refuse(folder, NodeError("stopped", what, why), state.WANT_STOP)
-    site = environ.install_site(paths, spec)  # here, where what it reads is cached for the next agent
+    site = environ.install_site(paths, spec)  # here, so that the files it reads are cached for the next agent
     if slot is not None:
         from . import standby
 

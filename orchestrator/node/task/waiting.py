@@ -1,4 +1,4 @@
-"""A Python that waits to become a task, seen from its supervisor (its own side is hook/site_standby.py)."""
+"""The supervisor's side of a Python that waits to become a task (the other is hook/site_standby.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SOON = 1.0  # seconds from a start to its reply, while the import is still runn
 
 
 class Waiting:
-    """The waiting Python, seen from its supervisor."""
+    """A waiting Python: messages to and from it, and what it prints."""
 
     def __init__(self, folder: str, pid: int, sock: socket.socket, pipe: int) -> None:
         self.pid = pid
@@ -31,7 +31,7 @@ class Waiting:
         os.set_blocking(pipe, False)
 
     def listen(self, until: int, seconds: float | None = None, *, noise: bool = True) -> bytes:
-        """Return what the Python sends, b"" if `until` is readable; raise EOFError. Its `noise` is stored."""
+        """Return the Python's message, b"" if `until` is readable; raise EOFError. `noise`: store output."""
         poll = select.poll()
         for fd in (until, self._sock.fileno(), *([self._pipe] if noise else ())):
             poll.register(fd, READ)
@@ -58,7 +58,7 @@ class Waiting:
         return b""
 
     def become(self, launch: Launch, control: int, begun: Callable[[], None], *, lends: bool) -> int | str:
-        """Turn it, or a fork of it, into the task; return its pid, or why not.
+        """Turn the Python, or a fork of it, into the task; return its pid, or the reason if that fails.
 
         `begun` is called if its import takes longer.
         """
@@ -88,7 +88,7 @@ class Waiting:
             return "it has ended"
 
     def drop(self) -> None:
-        """Discard its output so far: nobody will read it."""
+        """Discard its output so far, which belongs to no task."""
         with suppress(BlockingIOError):
             while os.read(self._pipe, 1 << 16):
                 pass
