@@ -1,7 +1,7 @@
 """Repair Keras and shard files in a task's Python, as the plan requires (docs/task.md).
 
 ORCHESTRATE_KERAS       a list: `keras` (several workers train with Keras 3), `tf_keras` (it is tf.keras)
-ORCHESTRATE_KERAS_OF    modules that the program imports: if one is built on Keras 3, tf.keras becomes that
+ORCHESTRATE_KERAS_OF    modules that the program imports: if one is built on Keras 3, tf.keras becomes Keras 3
 ORCHESTRATE_AUTO_SHARD  `data`: AutoShardPolicy.AUTO means DATA; `auto`: only if AUTO cannot divide the files
 
 A framework that differs from what this file expects is an error before training.
@@ -25,8 +25,8 @@ _SIGNATURES = {
 }
 _REPAIRED = ["fit", "evaluate", "steps_per_execution", "moving statistics of layers", "loss scaling"]
 _REPAIRED += ["gradient clipping", "losses that are one number"]
-_missing: "List[str]" = []  # what this Keras lacks of what is repaired
-_compared: "List[bool]" = []  # the weights of the tasks
+_missing: "List[str]" = []  # parts that the repair needs and this Keras lacks
+_compared: "List[bool]" = []  # not empty once the tasks have compared their weights
 _PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 _READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "SSTableDataset")
 
@@ -58,7 +58,7 @@ def changes() -> "Dict[str, Callable[[Any], None]]":
 
 
 def _if_there(change: "Callable[[Any], None]") -> "Callable[[Any], None]":
-    """Record that a part of Keras lacks what is to be changed: `fit` is then refused, not its import."""
+    """Return a change that records a part missing in this Keras: `fit` then fails, not the import."""
 
     def changed(module: "Any") -> None:
         try:
@@ -70,13 +70,13 @@ def _if_there(change: "Callable[[Any], None]") -> "Callable[[Any], None]":
 
 
 def note_reductions(module: "Any") -> None:
-    """Keep a mark next to the report until the strategy's first reduction among several workers.
+    """Keep a mark next to the report until the strategy's first reduction among workers.
 
     A model created outside its scope trains separately, although the strategy has connected the workers.
     """
     launcher = module.CollectiveReplicaLauncher
     start = launcher.__init__
-    marks: "List[str]" = []  # created only then: the report is unknown while a standby imports
+    marks: "List[str]" = []  # set later: the report's path is unknown while a standby imports
     reduced: "List[bool]" = []
 
     def init(self: "Any", group_key: int, group_size: int, *more: "Any", **named: "Any") -> None:
@@ -103,8 +103,8 @@ def note_reductions(module: "Any") -> None:
 def choose_keras() -> None:
     """Remove TF_USE_LEGACY_KERAS where it would break the program.
 
-    TensorFlow 2.15 has Keras 2 without it, and without tf_keras. If a package that the program imports is
-    built on Keras 3, tf.keras has to be that as well: a mix of both fails.
+    TensorFlow 2.15 has Keras 2 without this variable and without tf_keras. If a package that the program
+    imports is built on Keras 3, tf.keras must be Keras 3 as well: a mix of both fails.
     """
     names = os.environ.pop("ORCHESTRATE_KERAS_OF", "")
     if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
@@ -157,7 +157,7 @@ def _built_on_keras(name: str) -> bool:
 
 
 def _imports(path: str, package: "List[str]") -> "Set[str]":
-    """Return the modules that a file imports when it is imported, and the top levels of their names."""
+    """Return the modules that importing a file imports, and their top-level packages."""
     import ast
 
     names: "Set[str]" = set()
@@ -183,38 +183,38 @@ def _imports(path: str, package: "List[str]") -> "Set[str]":
 def repair(trainer: "Any") -> None:
     """Make Keras 3 train on several workers by correcting its errors, or refuse with the reason.
 
-    It builds the model from a batch that is spread over the workers, takes the mean of scalars along an
-    axis, and passes values of all replicas to a loop of TensorFlow if one execution makes several steps.
+    Keras 3 builds the model from a batch that is spread over the workers, takes the mean of scalars along an
+    axis, and passes values of all replicas to a TensorFlow loop if one execution makes several steps.
     """
     model = trainer.TensorFlowTrainer
     version = _version()
-    odd = _unexpected(trainer) if _minor(version) >= _FIRST else "it is older than %d.%d" % _FIRST
-    if odd:
+    difference = _unexpected(trainer) if _minor(version) >= _FIRST else "it is older than %d.%d" % _FIRST
+    if difference:
         for name in ("fit", "evaluate"):
-            setattr(model, name, _behind(lambda _: _refuse(version, odd), getattr(model, name)))
+            setattr(model, name, _prefixed(lambda _: _refuse(version, difference), getattr(model, name)))
         return
     tree, reduce, build = trainer.tree, trainer.reduce_per_replica, model._maybe_symbolic_build  # noqa: SLF001
 
     def reduce_per_replica(values: "Any", strategy: "Any", reduction: str) -> "Any":
-        if reduction in ("auto", "mean") and several(strategy):
+        if reduction in ("auto", "mean") and is_multi_worker(strategy):
             return tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
         return reduce(values, strategy, reduction)
 
     def maybe_symbolic_build(self: "Any", iterator: "Any" = None, data_batch: "Any" = None) -> None:
         strategy = self._distribute_strategy
-        if iterator is not None and strategy is not None and several(strategy):
+        if iterator is not None and strategy is not None and is_multi_worker(strategy):
             data_batch, iterator = tree.map_structure(_of_replica, _first(iterator)), None
         build(self, iterator=iterator, data_batch=data_batch)
 
     trainer.reduce_per_replica = reduce_per_replica
     model._maybe_symbolic_build = maybe_symbolic_build  # noqa: SLF001
     for name in ("fit", "evaluate"):
-        setattr(model, name, _behind(_step_by_step, getattr(model, name)))
+        setattr(model, name, _prefixed(_step_by_step, getattr(model, name)))
     _record(version)
 
 
 def _first(iterator: "Any") -> "Any":
-    """Return a batch, or its specification: nothing is taken from data that can be read only once."""
+    """Return the specification of a batch; if it is incomplete, a batch, which the iterator yields again."""
     data = iterator._distributed_dataset  # noqa: SLF001
     tf: Any = sys.modules["tensorflow"]
     spec = data.element_spec
@@ -222,7 +222,7 @@ def _first(iterator: "Any") -> "Any":
         return spec
     rest = iter(data)
     batch = next(rest)
-    again = iterator._get_iterator  # noqa: SLF001
+    original = iterator._get_iterator  # noqa: SLF001
 
     def batches() -> "Iterator[Any]":
         yield batch
@@ -230,7 +230,7 @@ def _first(iterator: "Any") -> "Any":
         raise tf.errors.OutOfRangeError(None, None, "the end of the data")  # the end that Keras expects
 
     def get_iterator() -> "Any":
-        iterator._get_iterator = again  # noqa: SLF001
+        iterator._get_iterator = original  # noqa: SLF001
         return batches()
 
     iterator._get_iterator = get_iterator  # noqa: SLF001
@@ -238,7 +238,7 @@ def _first(iterator: "Any") -> "Any":
 
 
 def _has_sizes(spec: "Any") -> bool:
-    """Return True if all sizes except that of the batch are known, or vary within a batch."""
+    """Return True if all dimensions but the batch's are known, or are ragged."""
     shape = spec.shape
     return hasattr(spec, "ragged_rank") or (shape.rank is not None and None not in shape.as_list()[1:])
 
@@ -249,7 +249,7 @@ def _of_replica(value: "Any") -> "Any":
     return parts[0] if isinstance(parts, (list, tuple)) else value
 
 
-def several(strategy: "Any") -> bool:
+def is_multi_worker(strategy: "Any") -> bool:
     """Return True for a strategy that joins several workers by collective operations."""
     try:
         return bool(strategy.extended._in_multi_worker_mode())  # noqa: SLF001
@@ -271,22 +271,22 @@ def _unexpected(trainer: "Any") -> str:
     return "" if "_distributed_dataset" in stored else "TFEpochIterator._distributed_dataset is not there"
 
 
-def _behind(first: "Any", function: "Any") -> "Any":
-    """Make a method of several workers' models do something first."""
+def _prefixed(first: "Any", function: "Any") -> "Any":
+    """Return a method that calls `first` before `function`, for models of several workers."""
 
     def call(self: "Any", *args: "Any", **named: "Any") -> "Any":
-        if several(self.distribute_strategy):
+        if is_multi_worker(self.distribute_strategy):
             first(self)
         return function(self, *args, **named)
 
     return call
 
 
-def _refuse(version: str, odd: str) -> None:
+def _refuse(version: str, difference: str) -> None:
     raise RuntimeError(
         "orchestrate cannot repair Keras %s for several tasks: %s. Install Keras %d.%d to %d.%d, set"
         " legacy_keras = true under [job] for Keras 2, or repair_keras = false to train as it is"
-        % (version, odd, *_FIRST, *_LAST)
+        % (version, difference, *_FIRST, *_LAST)
     )
 
 
@@ -311,9 +311,9 @@ def compare(callbacks: "Any") -> None:
 
 
 def _begin_alike(model: "Any") -> None:
-    """Raise if tasks begin the first `fit` after a restart with different weights, which would stay different.
+    """Raise if tasks begin the first `fit` after a restart with different weights: they would stay so.
 
-    It happens if each loads its own checkpoint, and one of them ended before it saved the last one. Different
+    This happens if each task loads its own checkpoint, and one ended before it saved the last one. Different
     machines also round differently: after the same steps, a norm that clips gradients differs by 1e-7.
     Without a restart the tasks exchange only what the program does.
     """
@@ -321,7 +321,7 @@ def _begin_alike(model: "Any") -> None:
         return
     tf, strategy = sys.modules.get("tensorflow"), getattr(model, "distribute_strategy", None)
     if tf is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return  # parameter servers have one copy
+        return  # with parameter servers there is one copy
     _compared.append(True)
     values: "List[float]" = []
     for weight in map(tf.convert_to_tensor, model.trainable_weights if model.built else ()):
@@ -346,7 +346,7 @@ def agree(optimizers: "Any") -> None:
     def check_finite(self: "Any", grads: "Any") -> "Any":
         tf: Any = sys.modules["tensorflow"]
         finite, context = check(self, grads), tf.distribute.get_replica_context()
-        if context is None or not several(context.strategy):
+        if context is None or not is_multi_worker(context.strategy):
             return finite
         return tf.equal(context.all_reduce("SUM", tf.cast(tf.logical_not(finite), tf.float32)), 0.0)
 
@@ -354,16 +354,16 @@ def agree(optimizers: "Any") -> None:
 
 
 def clip(optimizers: "Any") -> None:
-    """Clip the sum of the workers' gradients: Keras 3 clips the part of each, and so permits more."""
+    """Clip the sum of the workers' gradients: Keras 3 clips each worker's part, and so exceeds the limit."""
     optimizer = optimizers.TFOptimizer
     limit, reduce = optimizer._clip_gradients, optimizer._all_reduce_sum_gradients  # noqa: SLF001
 
     def clip_gradients(self: "Any", grads: "Any") -> "Any":
-        return grads if several(self._distribution_strategy) else limit(self, grads)
+        return grads if is_multi_worker(self._distribution_strategy) else limit(self, grads)
 
     def all_reduce_sum_gradients(self: "Any", grads_and_vars: "Any") -> "Any":
         reduced = reduce(self, grads_and_vars)
-        if not several(self._distribution_strategy):
+        if not is_multi_worker(self._distribution_strategy):
             return reduced
         grads = limit(self, [grad for grad, _ in reduced])
         return [(grads[at], variable) for at, (_, variable) in enumerate(reduced)]
@@ -373,7 +373,7 @@ def clip(optimizers: "Any") -> None:
 
 
 def divide(losses: "Any") -> None:
-    """Divide a loss that is one number by the replicas, as Keras does with one number per element."""
+    """Divide a scalar loss by the number of replicas, as Keras does with a loss per element."""
     reduce, scale = losses.reduce_values, losses.scale_loss_for_distribution
 
     def reduce_values(values: "Any", *rest: "Any", **named: "Any") -> "Any":
@@ -381,13 +381,13 @@ def divide(losses: "Any") -> None:
         how = named.get("reduction", rest[-1] if rest else "mean")  # the last parameter in each version
         if tuple(values.shape) or how in (None, "none", "sum"):
             return loss
-        return scale(loss) if several(sys.modules["tensorflow"].distribute.get_strategy()) else loss
+        return scale(loss) if is_multi_worker(sys.modules["tensorflow"].distribute.get_strategy()) else loss
 
     losses.reduce_values = reduce_values
 
 
 def average(layer: "Any") -> None:
-    """Average the moving statistics of layers across tasks, as Keras 2 does, and keep losses by replica."""
+    """Average layers' moving statistics across tasks, as Keras 2 does, and separate losses by replica."""
     add = layer.Layer.add_weight
     if "tensorflow" not in sys.modules:
         return  # the host's keras.json names another backend
@@ -395,7 +395,7 @@ def average(layer: "Any") -> None:
     def add_weight(self: "Any", *args: "Any", **named: "Any") -> "Any":
         trained = named.get("trainable", True) or named.get("aggregation") not in (None, "none")
         number = "float" in str(named.get("dtype") or "float")
-        if number and not trained and several(sys.modules["tensorflow"].distribute.get_strategy()):
+        if number and not trained and is_multi_worker(sys.modules["tensorflow"].distribute.get_strategy()):
             named["aggregation"] = "mean"
         return add(self, *args, **named)
 
@@ -411,13 +411,13 @@ def average(layer: "Any") -> None:
 
 
 def keep(normalization: "Any") -> None:
-    """Keep the moving statistics where a task has no element of a last batch: its moments are NaN."""
+    """Keep the moving statistics if a task gets no element of the last batch: the moments would be NaN."""
     layer = normalization.BatchNormalization
     measure = layer._moments  # noqa: SLF001
 
     def moments(self: "Any", inputs: "Any", mask: "Any") -> "Any":
         tf, measured = sys.modules.get("tensorflow"), measure(self, inputs, mask)
-        if self.synchronized or tf is None or not several(tf.distribute.get_strategy()):
+        if self.synchronized or tf is None or not is_multi_worker(tf.distribute.get_strategy()):
             return measured
         some, kept = tf.size(inputs) > 0, (self.moving_mean, self.moving_variance)
         return [tf.where(some, measured[at], tf.cast(old, inputs.dtype)) for at, old in enumerate(kept)]
@@ -426,7 +426,7 @@ def keep(normalization: "Any") -> None:
 
 
 def name_version(keras: "Any") -> None:
-    """Give Keras 2 the version attribute of Keras 3, as `tf.keras` and as the module that an import makes."""
+    """Give Keras 2 a `__version__`, both in `tf.keras` and in the imported module."""
     if not hasattr(keras, "__version__"):
         keras.__version__ = sys.modules["tf_keras"].__version__
 
@@ -458,8 +458,8 @@ def read_arrays(saving_lib: "Any") -> None:
 def share(input_ops: "Any", policy: str) -> None:
     """Shard data sets by element among workers; a policy that the program chose is kept.
 
-    They train on copies of what Python yields: TensorFlow's kernels reuse their inputs, and wrote into the
-    program's arrays (2.21, two workers).
+    Data from Python is copied: TensorFlow's kernels reuse their inputs, and wrote into the program's arrays
+    (2.21, two workers).
     """
     options: Any = sys.modules["tensorflow.python.data.ops.options"]  # it was imported before
     shard = input_ops.auto_shard_dataset
@@ -486,7 +486,7 @@ def share(input_ops: "Any", policy: str) -> None:
 
 
 def _parts(dataset: "Any") -> "Iterator[Tuple[Any, List[str]]]":
-    """Yield each data set that one consists of, with the names of its kind and its operations."""
+    """Yield a data set and each of its inputs, with the names of their operations and type."""
     waiting = [dataset] if hasattr(dataset, "_inputs") else []
     while waiting:
         part = waiting.pop()
@@ -498,14 +498,14 @@ def _parts(dataset: "Any") -> "Iterator[Tuple[Any, List[str]]]":
 
 
 def _files(dataset: "Any") -> int:
-    """Return the number of files that a data set reads, the elements of its smallest source; 0 for none."""
+    """Return the number of files that a data set reads: the size of its smallest source; 0 for none."""
     parts = list(_parts(dataset))
     if not any(op.startswith(_READERS) for _, names in parts for op in names):
         return 0
     try:
         counts = [int(part.cardinality()) for part, _ in parts if not part._inputs()]  # noqa: SLF001
     except TypeError:
-        return 0  # inside a tf.function, as with parameter servers, it is not known yet
+        return 0  # in a tf.function, as with parameter servers, it is unknown
     return max(0, min(counts)) if counts else 0
 
 

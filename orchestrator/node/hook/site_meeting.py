@@ -1,4 +1,4 @@
-"""Connect a task's Python with those of the other tasks, as the plan requires (docs/task.md).
+"""Let a task's Python connect to those of the other tasks, as the plan requires (docs/task.md).
 
 ORCHESTRATE_REPORT      TensorFlow's tasks wait until the servers that they need listen
 JAX_PROCESS_ID          `jax.distributed.initialize()` needs no arguments, and waits for the coordinator
@@ -49,16 +49,16 @@ def await_servers(module: "Any") -> None:
 
 
 def note_exits() -> None:
-    """Keep the status of the SystemExit that ends the program, whoever raises it.
+    """Record the status of the SystemExit that ends the program, whoever raises it.
 
-    Nothing catches that one, so that Python destroys it below all frames, before it calls what was
-    registered for the end.
+    Nothing catches that exception, so Python destroys it outside all frames, before it calls functions
+    registered with `atexit`.
     """
     import atexit
     import builtins
     import threading
 
-    main = threading.main_thread()  # another one ends itself alone
+    main = threading.main_thread()  # in another thread, SystemExit ends only that thread
 
     class Exit(SystemExit):
         def __del__(self) -> None:
@@ -80,7 +80,7 @@ def failure() -> int:
 
 
 def end() -> None:
-    """End a failed process of JAX without its coordinator, which would wait for the others, too."""
+    """End a failed JAX process at once: its shutdown would wait for the other tasks."""
     distributed: "Any" = sys.modules.get("jax._src.distributed")
     if distributed and distributed.global_state.client and failure():
         sys.stdout.flush()
@@ -89,7 +89,7 @@ def end() -> None:
 
 
 def meet(distributed: "Any") -> None:
-    """Let a process join JAX's cluster once the coordinator listens, and end at once after a failure.
+    """Let a process join JAX's cluster once the coordinator listens, and end at once if it fails.
 
     JAX itself retries a refused connection after 1 s, and waits 300 s for peers that are still training.
     """
@@ -133,14 +133,14 @@ def register(clusters: "Any") -> None:
 
 
 def _peers(server_def: "Any", chosen: "Any" = None) -> "List[str]":
-    """Return the addresses of all tasks, or of the chosen ones, without this one."""
+    """Return the addresses of all tasks, or of chosen ones, except this task's."""
     tasks = {(job.name, index): job.tasks[index] for job in server_def.cluster.job for index in job.tasks}
     own = server_def.job_name, server_def.task_index
     return [tasks[place] for place in chosen or tasks if place != own]
 
 
 def _await(addresses: "List[str]") -> None:
-    """Return when all accept connections, or after 30 s; one that does not answer is not waited for."""
+    """Wait until all accept connections, at most 30 s; an address that does not answer is skipped."""
     import socket
     import time
 

@@ -3,8 +3,8 @@
 ORCHESTRATE_STANDBY     `FD:MODULES:PADDING`; the padding is room for the task's marks in /proc/PID/environ
 
 The supervisor sends the task's environment and working folder over the descriptor, and receives the reason
-why this process is unusable for it, or an empty one; then Python opens the script. A closed descriptor ends
-it. Before that it may send another task that is a module of ours, which runs in a fork.
+why this process cannot become the task, or "". Then Python opens the script. A closed descriptor ends the
+process. Before that, the supervisor may send a task that is a module of ours, which runs in a fork.
 """
 
 import gc
@@ -23,7 +23,7 @@ _ENV_START = 47  # of /proc/self/stat, counted after the name of the program
 
 
 def hold(value: str) -> "Optional[Callable[[], None]]":
-    """Return when this process has its task; in a fork of it, with the program to run instead of Python's."""
+    """Wait until this process has its task; in a fork, return the program to run instead of the script."""
     number, names, _ = value.split(":", 2)
     fd = int(number)
     os.set_inheritable(fd, False)
@@ -57,11 +57,11 @@ def hold(value: str) -> "Optional[Callable[[], None]]":
 
 
 def _fork() -> bool:
-    """Fork a child of the supervisor's, in a session of its own; return True there."""
+    """Fork a process that the supervisor adopts, in a session of its own; return True in it."""
     between = os.fork()
     if between:
         if os.waitpid(between, 0)[1]:
-            raise OSError("it could not fork")  # our end, which the supervisor sees, as of any other error
+            raise OSError("it could not fork")  # ends this process, which the supervisor detects
         return False
     between = os.getpid()
     try:
@@ -151,7 +151,7 @@ def _import(names: "List[str]") -> str:
     if gc.get_threshold()[0] == 0:  # otherwise an import has set it
         gc.set_threshold(*thresholds)
     gc.freeze()
-    gc.unfreeze()  # now all that exists is old: the next pass leaves it alone
+    gc.unfreeze()  # now all objects are old: the next pass skips them
     return why
 
 
@@ -160,7 +160,7 @@ def _import_all(names: "List[str]") -> str:
         path, *attributes = name.split("/")  # `a/b` is `from a import b`
         try:
             module: "Any" = import_module(path)
-            for attribute in attributes:  # an import of `tensorflow.keras` would be another module than this
+            for attribute in attributes:  # importing `tensorflow.keras` would load another module
                 path += "." + attribute
                 module = getattr(module, attribute) if hasattr(module, attribute) else import_module(path)
         except BaseException as error:
@@ -214,7 +214,7 @@ def _shadowed(before: "Set[str]") -> str:
             if name in tops and is_module and not entry.endswith((".txt", ".md", ".json", ".toml", ".ini")):
                 home = getattr(sys.modules.get(name), "__file__", None) or ""
                 if os.path.dirname(home) not in (folder, path):
-                    return "%s may take the place of a module that was imported already" % path
+                    return "%s may shadow a module that is already imported" % path
     return ""
 
 
@@ -234,7 +234,7 @@ def _move(before: "Set[str]", folder: str) -> str:
         for key, value in list(values.items()):
             if type(value) is str and folder in value:
                 if value != folder:
-                    return "%s.%s names the folder of its import" % (name, key)
+                    return "%s.%s refers to the folder in which it was imported" % (name, key)
                 values[key] = os.getcwd()
     return ""
 
@@ -242,7 +242,7 @@ def _move(before: "Set[str]", folder: str) -> str:
 def _set_environment(pairs: "List[List[str]]") -> None:
     """Replace the environment; the unread padding becomes the marks that /proc shows.
 
-    What the imports have set or removed meanwhile stays so.
+    Variables that the imports have set or removed keep their state.
     """
     made = {name.encode("latin-1"): value.encode("latin-1") for name, value in pairs}
     with open("/proc/self/environ", "rb") as file:

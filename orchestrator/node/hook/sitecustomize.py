@@ -1,8 +1,8 @@
-"""Prepares every Python of a task before its program: found first on the PYTHONPATH.
+"""Prepares every Python of a task before its program, as the first `sitecustomize` on the PYTHONPATH.
 
-It first imports the `sitecustomize` that would have been found without it, whose errors stay its own, and
-prints nothing itself. Stacks and the error record are the only defaults. Each part is independent: if one is
-unavailable, the task continues without it.
+It first imports the `sitecustomize` that Python would find without this one, whose errors are raised as
+usual, and prints nothing itself. By default it only installs stacks and the error record. Each part is
+independent: if one fails, the task continues without it.
 """
 
 import os
@@ -28,7 +28,7 @@ def step_aside() -> None:
 def install_stacks() -> None:
     """Write the stacks on a signal, to an unnamed file that only this process holds open.
 
-    If /proc/PID/fd lists it, the signal is handled here and kills nothing.
+    If /proc/PID/fd lists that file, the signal is handled and does not end the process.
     """
     import faulthandler
 
@@ -46,7 +46,7 @@ def install_stacks() -> None:
 
 
 def install_lines() -> None:
-    """Write lines as a whole, as on a terminal; unbuffered, each part of a `print` is a separate write."""
+    """Write whole lines, as on a terminal; unbuffered, each part of a `print` would be a separate write."""
     # Not in a child of the program: the two may communicate through it.
     if os.environ.get("PYTHONUNBUFFERED") and os.environ.get(_SPEAKER) == str(os.getpid()):
         sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
@@ -58,7 +58,7 @@ _SPEAKER = "ORCHESTRATE_SPEAKER"  # the pid of the Python that reports
 _MESSAGE = 4000  # characters
 _PLACE = 300
 _LONGEST_CHAIN = 6
-_PATIENCE = 10.0  # seconds from the end of a program until JAX is reported to wait
+_PATIENCE = 10.0  # seconds from the end of a program until a note that JAX waits
 _JAX_WAITS = "the program has finished, and waits up to 5 min for tasks that still run"
 
 
@@ -68,8 +68,8 @@ def install_errors() -> None:
         {"kind": "error", "type", "message", "file", "line", "note", "chain": [{...}]}
 
     `chain` holds the exceptions it was raised from, the nearest first (`how` is "cause" or "context"). The
-    previous hook is called as usual. The first Python of a task reports, and scripts of the user that it
-    starts; other children do not, nor do forks.
+    previous hook is called as usual. Only the first Python of a task reports, and user scripts that it
+    starts; forks and other children do not.
     """
     if "ORCHESTRATE_STACKS" not in os.environ:
         return  # off together with the stacks
@@ -152,7 +152,7 @@ def _is_script(trace: "Any") -> bool:
 
 
 def _is_late(path: str, kind: "Any") -> bool:
-    """Return True after another failure: for a worker of torchrun, and for what started a failed program."""
+    """Return True for a failure that follows another one: of a torchrun worker, or of a program's starter."""
     starters = ("CalledProcessError", "ChildFailedError")
     follows = "TORCHELASTIC_RUN_ID" in os.environ or kind.__name__ in starters
     if not follows or not os.path.exists(path):
@@ -225,7 +225,7 @@ def _write(path: str, record: "Dict[str, Any]") -> None:
 
 
 def install_breakpoints() -> None:
-    """Let a task without a terminal pass its breakpoints with one note, instead of ending with BdbQuit."""
+    """Make a task without a terminal skip breakpoints, with one note, instead of ending with BdbQuit."""
     if os.environ.get("PYTHONBREAKPOINT") == "0":  # set where the task started, unless the user did
         sys.breakpointhook = lambda *_, **__: skip(sys._getframe(1))  # noqa: SLF001
         from importlib.machinery import PathFinder
