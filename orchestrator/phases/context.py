@@ -212,6 +212,6 @@ def failure(phase: Phase, errors: Sequence[HostError]) -> PhaseFailed:
     causes = {error.host: error.what for error in reversed(errors)}
     outside = any(error.lost or error.kind in (Trouble.TIMEOUT, Trouble.STATE) for error in errors)
     here = all(error.kind == Trouble.HERE for error in errors)
-    otherwise = f"; {count(differ, 'host')} failed otherwise" if differ else ""
+    otherwise = f"; {count(differ, 'host')} failed for other reasons" if differ else ""
     cause = f"{first.host}{others} {first.what}{otherwise}"
     return PhaseFailed(phase, cause, first.hint, causes, outside=outside, here=here)

@@ -40,7 +40,7 @@ def stream(folder: RunFolder, reader: RunReader, adopt: Callable[[], bool]) -> I
                 raise RunError(
                     f"run {folder.run} cannot be kept",
                     why=f"{keepers} keepers ended before they could do anything",
-                    hint=f"see {folder.debug_log}",
+                    hint=f"read {folder.debug_log}",
                 )
             if adopt():
                 keepers, adopted = keepers + 1, time.monotonic()

@@ -257,8 +257,8 @@ def test_an_error_of_worker_entry_is_reported_for_its_host(tmp_path: Path) -> No
     [
         ("a1", "a has error 1"),
         ("a1 b1", "a (and 1 more) has error 1"),
-        ("a1 b2", "a has error 1; 1 host failed otherwise"),
-        ("a1 b2 c2", "b (and 1 more) has error 2; 1 host failed otherwise"),
+        ("a1 b2", "a has error 1; 1 host failed for other reasons"),
+        ("a1 b2 c2", "b (and 1 more) has error 2; 1 host failed for other reasons"),
     ],
 )
 def test_the_most_common_host_error_is_the_cause_of_a_failed_phase(errors: str, cause: str) -> None:
