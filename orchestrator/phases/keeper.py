@@ -134,7 +134,7 @@ def keep(run: Run, control: int, *, new: bool) -> ExitStatus:
     The exit status is also in its RunEnded.
     """
     keeper = _Keeper(run, control)
-    return keeper.guarded(keeper.whole if new else keeper.adopted)
+    return keeper.guarded(keeper.run_new if new else keeper.run_adopted)
 
 
 _MAX_ENDINGS = 4  # the work, the end after its failure, a stop during that, and a failure during the stop
@@ -200,7 +200,7 @@ class _Keeper:
                 work = partial(self._failed, of_phase(here))
         return self._broken()
 
-    def whole(self) -> RunEnded | RunLeft:
+    def run_new(self) -> RunEnded | RunLeft:
         run = self._run
         run.emit(announcement(run.folder, run.plan))
         self._control.listen()
@@ -213,7 +213,7 @@ class _Keeper:
 
         return self._attempts(begin)
 
-    def adopted(self) -> RunEnded | RunLeft:
+    def run_adopted(self) -> RunEnded | RunLeft:
         run = self._run
         self._control.cancels = False
         run.started = run.prepared = True
@@ -255,7 +255,7 @@ class _Keeper:
                 if not again or run.stop.requested or run.allocation(now=True).over:
                     raise failed from error
                 self._end_all(kill=False, grace=run.plan.failure_grace, by=StopBy.FAILURE)
-                verdict = never_started(failed)
+                verdict = start_failed(failed)
                 failure = restarts.unprepared(verdict.cause, outside=outside)
             else:
                 self._control.cancels = False
@@ -264,7 +264,7 @@ class _Keeper:
                 if finished.by_user or self._earlier_end is not None:
                     return self._stopped_by()
                 if finished.good:
-                    ended = self._ended(Outcome.SUCCEEDED, ExitStatus.OK, doubt(finished))
+                    ended = self._ended(Outcome.SUCCEEDED, ExitStatus.OK, divergence(finished))
                     hidden = warnings(finished, run.folder, str(self._number))
                     return replace(ended, warnings=ended.warnings + hidden)
                 if run.allocation(now=True).over:
@@ -326,7 +326,7 @@ class _Keeper:
         self._end_all(kill=False, grace=self._run.plan.failure_grace, by=StopBy.FAILURE)
         before = ExitStatus.HERE if failure.here else ExitStatus.CLUSTER
         status = ExitStatus.RUN_FAILED if self._run.started else before
-        return self._ended(Outcome.CLUSTER, status, never_started(failure))
+        return self._ended(Outcome.CLUSTER, status, start_failed(failure))
 
     def _stopped(self) -> RunEnded:
         """A user requested the end before or while the tasks were started."""
@@ -438,7 +438,7 @@ def with_gpus(run: Run, verdict: Verdict, finished: Finished) -> Verdict:
     return replace(verdict, why="\n".join(filter(None, (*lines, verdict.why))), hint=hint)
 
 
-def doubt(finished: Finished) -> Verdict:
+def divergence(finished: Finished) -> Verdict:
     """Return a warning for a successful run in which a task's last loss is not a finite number."""
     diverged = finished.diverged
     bad = [each for each in finished.exits if each.task in diverged and each.code == 0 and not each.stopped]
@@ -477,7 +477,7 @@ def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, 
     )
 
 
-def never_started(failed: PhaseFailed) -> Verdict:
+def start_failed(failed: PhaseFailed) -> Verdict:
     """Return the cause of an attempt that ended before its tasks began."""
     return Verdict(FailureKind.START, cause=f"{failed.phase.value}: {failed.cause}", hint=failed.hint)
 
@@ -501,14 +501,14 @@ def notify(run: Run, ended: RunEnded, patience: float = _REPORT_PATIENCE) -> Non
     if request is None or not request.notify:
         return
     argv = shlex.split(request.notify)
-    message = result(run.plan, Stamped(run.clock.wall(), ended))
+    message = notification(run.plan, Stamped(run.clock.wall(), ended))
     why = _report(argv, message, patience)
     if why:
         log.warning("--notify: %s %s", shlex.join(argv), why)
         run.emit(Noted(f"the run's end was not reported: the command of --notify {why}"))
 
 
-def result(plan: RunPlan, ended: Stamped) -> bytes:
+def notification(plan: RunPlan, ended: Stamped) -> bytes:
     """Return the last event of the run as in `--json`, with the run's name and hosts."""
     event = json.loads(encode(ended))
     hosts = [host.name for host in plan.hosts]

@@ -42,13 +42,13 @@ def locked(table: Environment, *, renew: bool = False, resolves: bool = True) ->
     return EnvironmentPlan(lock.name, table.python, table.index, table.via), lock
 
 
-def with_header(request: LaunchRequest, around: Code) -> tuple[LaunchRequest, tuple[str, ...]]:
+def with_header(request: LaunchRequest, files: Code) -> tuple[LaunchRequest, tuple[str, ...]]:
     """Create the [env] of a launch from its script's header, with a notice; raise UsageError for a bad one.
 
     An [env] or interpreters in hosts.toml take precedence.
     """
     name = invocation.program(request.command) or ""
-    text = around.text(name) if name.endswith(".py") else None
+    text = files.text(name) if name.endswith(".py") else None
     if text is None or "# /// script" not in text:
         return request, ()
     from orchestrator.envs.script import of_script  # importing packaging takes 50 ms of every launch

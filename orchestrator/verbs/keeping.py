@@ -45,7 +45,7 @@ def owner() -> str:
 
 
 class Errand(Value):
-    """A keeper's task, with everything it cannot read from the run's folder."""
+    """What a new keeper has to do, with everything it cannot read from the run's folder."""
 
     folder: RunFolder
     plan: RunPlan

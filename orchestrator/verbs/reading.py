@@ -44,26 +44,26 @@ def read(given: LaunchRequest, caller: Caller, *, packages: bool = True, resolve
     request, converted = code.with_scripts(request)
     builtin, header = is_builtin(request.command), tuple[str, ...]()
     project = None if builtin else code.project(request.inventory, request.code)
-    around = code.look(request.inventory, project)
+    files = code.look(request.inventory, project)
     if packages:
-        request, header = with_header(request, around)
+        request, header = with_header(request, files)
     for command, hosts in commands(request).items():
-        _check(command, hosts, around)
+        _check(command, hosts, files)
     if builtin and request.command:
         check_builtin(request.command)
     check_data(request.inventory)
-    resumed = None if request.continues is None else _resumed(request, caller, around.cwd)
+    resumed = None if request.continues is None else _resumed(request, caller, files.cwd)
     table = request.inventory.environment if packages else None
     environment = None if table is None else locked(table, resolves=resolves)[0]
-    facts = replace(facts_of(request, around), environment=environment, resumed=resumed)
+    facts = replace(facts_of(request, files), environment=environment, resumed=resumed)
     return request, replace(facts, notes=(*converted, *header)), project
 
 
-def facts_of(request: LaunchRequest, around: Code) -> LaunchFacts:
+def facts_of(request: LaunchRequest, files: Code) -> LaunchFacts:
     """Return the facts of a launch without its environment."""
     created = time.time()
-    run, programs = str(new_run_id(created)), tuple(read_program(each, around) for each in commands(request))
-    return LaunchFacts(run=run, owner=owner(), created=created, programs=programs, cwd=around.cwd)
+    run, programs = str(new_run_id(created)), tuple(read_program(each, files) for each in commands(request))
+    return LaunchFacts(run=run, owner=owner(), created=created, programs=programs, cwd=files.cwd)
 
 
 def _resumed(request: LaunchRequest, caller: Caller, cwd: str) -> Resumed:
@@ -95,10 +95,10 @@ def _resumed(request: LaunchRequest, caller: Caller, cwd: str) -> Resumed:
     return Resumed(before.folder, seats, before.leader.host, trees)
 
 
-def _check(command: tuple[str, ...], hosts: Sequence[Host], around: Code) -> None:
+def _check(command: tuple[str, ...], hosts: Sequence[Host], files: Code) -> None:
     """Raise UsageError for a command that cannot work; one in hosts.toml gets a hint for that file."""
     try:
-        refusals.check(command, around)
+        refusals.check(command, files)
     except UsageError as error:
         if not hosts[0].command:
             raise

@@ -12,7 +12,7 @@ from orchestrator.diagnosis.tracebacks import LONGEST_LINE
 from orchestrator.diagnosis.verdict import StatementOf, Verdict, judge, of_hang
 from orchestrator.events import FailureKind, Loss, TaskExited
 from orchestrator.phases.attempt import Finished
-from orchestrator.phases.keeper import doubt
+from orchestrator.phases.keeper import divergence
 from tests.golden import matches_golden
 
 HERE = Path(__file__).parent
@@ -247,7 +247,7 @@ def test_the_root_cause_is_named() -> None:
 def test_all_tasks_with_a_nan_loss_are_named(bad: dict[int, str], cause: str) -> None:
     ends = tuple(exited for exited, _ in (*(end(n, n, code=0) for n in range(3)), STOPPED))
     losses = {f"worker/{n}": loss for n, loss in bad.items()}
-    assert doubt(Finished(ends, True, False, {}, (), None, losses)).cause == cause
+    assert divergence(Finished(ends, True, False, {}, (), None, losses)).cause == cause
 
 
 SIGNALED = (
