@@ -137,7 +137,7 @@ class Session:
             hello = self.clock.result(self._greeted, timeout)
         except FutureTimeoutError:
             begun, why = self._stream.ready, f"no reply from the agent within {timeout:.0f} s"
-            why += "" if begun else "; a startup file waits, or starts another shell"
+            why += "" if begun else "; a startup file may wait, or start another shell"
             error = problems.no_agent(self.host, why, None, begun=begun)
             self.close()
             raise error from None

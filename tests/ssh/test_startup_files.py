@@ -24,7 +24,7 @@ SHELLS = {
 WORKS, REPLACED, WAITS = (
     "",
     "a startup file (or a ForceCommand) replaces or ends",
-    "a startup file waits, or starts",
+    "a startup file may wait, or start",
 )
 GUARD = "case $- in *i*) ;; *) return ;; esac"
 GO_ON = {"fish", "csh", "tcsh"}  # where `exit` ends the file, but the command still runs
