@@ -13,6 +13,7 @@ from orchestrator.events import Stepped, TaskStarted, TreeSynced
 from orchestrator.fleet import Session
 from orchestrator.model import LOCAL
 from orchestrator.phases.context import Emit
+from orchestrator.plainfile import tail_of
 from orchestrator.requests import PullRequest
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import events_of
@@ -25,8 +26,8 @@ from orchestrator.verbs.asking import asking
 from orchestrator.verbs.finding import source_of
 
 _SHOWN = 5  # names on one line
-# As torch.distributed.checkpoint names them.
-_SHARD = re.compile(r"(?:^|/)__(\d+)_\d+\.distcp$")
+# As torch.distributed.checkpoint names the parts of a checkpoint in its index, .metadata, and bytes of that.
+_SHARD, _MOST = re.compile(rb"__\d+_\d+\.distcp"), 64 << 20
 
 
 def fetch(
@@ -119,12 +120,16 @@ def _pull(
     emit(Stepped(name, ""))
     same = f", {came.same} {'was' if came.same == 1 else 'were'} here already" if came.same else ""
     caller.tell(f"{name}: {count(came.files, 'file')}, {size(came.bytes)} in {came.seconds:.1f} s{same}")
-    entries = [entry for part in parts for entry in part.entries]
-    shards = {match[1]: entry.path for entry in entries if (match := _SHARD.search(entry.path))}  # by rank
-    if not request.all_hosts and 0 < len(shards) < len(plan.tasks):
-        caller.tell(
-            f"{min(shards.values())} is a part of a checkpoint: --all fetches the parts on other hosts, too"
-        )
+    here = {part.below + entry.path for part in parts for entry in part.entries}
+    lacking = {
+        path.removesuffix(".metadata") + shard.decode()
+        for path in here
+        if path.endswith(".metadata")
+        for shard in _SHARD.findall(tail_of(to / path, _MOST)[0])
+    } - here
+    if lacking and not request.all_hosts:
+        lacks = f"{name} lacks {min(lacking)}, a part of a checkpoint"
+        caller.tell(f"{lacks}: --all fetches the parts on other hosts, too")
     if came.grown:
         caller.tell(f"{name}: only their beginning, since they are still being written: {_some(came.grown)}")
     return came

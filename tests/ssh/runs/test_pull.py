@@ -106,9 +106,12 @@ def test_pull_can_copy_a_part_from_any_host(desk: Desk, trained: str) -> None:
     outside = desk.folder / "backup"
     outside.mkdir()
     (outside / "__0_0.distcp").write_text("kept elsewhere")
-    more = pull(desk, trained, str(outside), "checkpoints/latest", "--to", "more")
-    assert "__0_0.distcp is a part of a checkpoint: --all fetches" in more.stderr
-    assert files(desk.project / "more") == {"backup/__0_0.distcp", "checkpoints/latest/weights"}
+    for shard, lacks in ((0, False), (1, True)):
+        (outside / ".metadata").write_bytes(b"\x8c\x0c__%d_0.distcp\x94" % shard)
+        more = pull(desk, trained, str(outside), "checkpoints/latest", "--to", "more")
+        assert ("lacks backup/__1_0.distcp, a part of a checkpoint: --all fetches" in more.stderr) == lacks
+    held = {"backup/.metadata", "backup/__0_0.distcp", "checkpoints/latest/weights"}
+    assert files(desk.project / "more") == held
 
 
 MISTAKES = [
