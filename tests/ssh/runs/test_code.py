@@ -82,7 +82,7 @@ def test_a_killed_rsync_ends_the_run_and_frees_the_channel(desk: Desk) -> None:
     ("words", "what", "more"),
     [
         (("trainer", "--fast"), " have no program trainer", "the command is `trainer --fast`"),
-        (("python", "/no/train.py", "0 1"), " have no /no/train.py", "try: write train.py if it lies"),
+        (("python", "/no/train.py", "0 1"), " have no /no/train.py", "try: write train.py if it is in"),
     ],
 )
 def test_a_program_on_no_host_is_refused(desk: Desk, words: tuple[str, ...], what: str, more: str) -> None:
