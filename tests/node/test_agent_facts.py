@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.base import procs
+from orchestrator.node.base import machine, procs
 from tests.gpus import H100, RTX_2080, fake_nvidia
 from tests.node.lab import Lab
 
@@ -51,15 +51,38 @@ def test_the_machine_is_described_as_by_its_own_programs(lab: Lab) -> None:
     wrapper.write_text(f'#!/bin/sh\n{limits}\nexec {shlex.quote(sys.executable)} "$@"\n')
     wrapper.chmod(0o755)
     agent = lab.agent(python=str(wrapper))
-    machine = agent.request("facts", python=sys.executable, workdir=str(lab.workdir))["machine"]
+    hardware = agent.request("facts", python=sys.executable, workdir=str(lab.workdir))["machine"]
     script = "nproc; uname -sr; sed -n 's/^MemTotal: *//p' /proc/meminfo; df -Pk /dev/shm | sed 1d"
     cpus, kernel, memory, shm = subprocess.check_output(["sh", "-c", script], text=True).splitlines()
-    assert (machine["cpus"], machine["kernel"]) == (int(cpus), kernel)
-    assert machine["memory"] == int(memory.split()[0]) << 10
-    assert 0 < machine["shm"] <= int(shm.split()[1]) << 10
-    assert machine["ports"] == list(map(int, procs.text("/proc/sys/net/ipv4/ip_local_port_range").split()))
-    assert machine["limits"] == {"RLIMIT_FSIZE": 2000000 * 512}
-    assert machine["processor"] in procs.text("/proc/cpuinfo")
+    assert (hardware["cpus"], hardware["kernel"]) == (int(cpus), kernel)
+    assert hardware["memory"] == int(memory.split()[0]) << 10
+    assert 0 < hardware["shm"] <= int(shm.split()[1]) << 10
+    assert hardware["ports"] == list(map(int, procs.text("/proc/sys/net/ipv4/ip_local_port_range").split()))
+    assert hardware["limits"] == {"RLIMIT_FSIZE": 2000000 * 512}
+    assert hardware["processor"] in procs.text("/proc/cpuinfo")
+
+
+@pytest.mark.parametrize(
+    ("output", "on"),
+    [
+        ("b true\nb false\n", ["KillUserProcesses"]),
+        ("b false\nb true\n", ["RemoveIPC"]),
+        ("Failed to get property\n", []),
+        ("", []),
+    ],
+)
+def test_settings_that_affect_processes_after_a_logout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, on: list[str]
+) -> None:
+    """With a mock of busctl: there is no systemd here."""
+    busctl = tmp_path / "busctl"
+    busctl.write_text(f"#!/bin/sh\n[ \"$5 $6\" = 'KillUserProcesses RemoveIPC' ] && printf {output!r}\n")
+    busctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(machine, "lingers", lambda: False)
+    assert machine.look()["logout"] == on
+    monkeypatch.setattr(machine, "lingers", lambda: True)
+    assert machine.look()["logout"] == []
 
 
 def test_pip_is_not_suggested_where_it_is_missing(lab: Lab) -> None:

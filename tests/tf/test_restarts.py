@@ -125,3 +125,48 @@ def test_a_run_continues_at_its_last_epoch_with_one_host_replaced(three: Desk) -
     second = three.run_id()
     assert epochs(three, second) == {f"worker-{n}": [(3, 12), (4, 16)] for n in range(2)}
     assert f"was copied from {hosts[0].name} to {hosts[2].name}" in viewer.stderr
+
+
+# --- each task loads its own checkpoint, and one is killed before or after it has saved the last one ---
+
+OWN = """
+import json, os, signal, sys, time
+import numpy as np
+import tensorflow as tf
+
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
+    model.compile("sgd", "mse")
+path = f"own-{index}.weights.h5"
+if again := os.path.exists(path):
+    model.load_weights(path)
+
+def ends(epoch, _logs=None):
+    killed, saved = sys.argv[1:]
+    last = epoch == 2 and not again
+    model.save_weights("new.weights.h5")  # by all tasks together
+    if not last or index == 0 or killed == "after":
+        os.replace("new.weights.h5", path)
+    if last and index == 0:
+        open(saved, "w").close()
+    while last:
+        if index == 1 and os.path.exists(saved):
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.1)
+
+x = np.random.default_rng(1).normal(size=(64, 4)).astype("float32")
+callbacks = [tf.keras.callbacks.LambdaCallback(on_epoch_end=ends)]
+model.fit(x, x.sum(axis=1), batch_size=16, epochs=4, verbose=0, callbacks=callbacks)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("killed", "status"), [("before", 1), ("after", 0)])
+def test_tasks_continue_only_from_equal_weights(desk: Desk, tmp_path: Path, killed: str, status: int) -> None:
+    desk.timings = FAST
+    words = ("--max-restarts", "1", "--", desk.script("own.py", OWN), killed, str(tmp_path / "saved"))
+    viewer = desk.launch(*words).ended(status, limit=150)
+    assert ("begin to train with different weights" in viewer.stderr) == (killed == "before")
+    assert desk.named("RunEnded")[0]["attempts"] == 2

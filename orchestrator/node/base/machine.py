@@ -1,11 +1,11 @@
-"""Properties of this machine and login, from the kernel's files: programs would take longer than the rest."""
+"""Properties of this machine and login, read from the kernel's files: starting programs takes far longer."""
 
 from __future__ import annotations
 
 import os
 import resource
 from contextlib import suppress
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 from . import lenient, procs
 from .paths import free_bytes
@@ -28,20 +28,21 @@ def look() -> Dict[str, Any]:
         "shm": free_bytes("/dev/shm") if os.path.isdir("/dev/shm") else None,
         "ports": list(map(int, ports)) or None,
         "limits": {name: hard for name, hard in limits.items() if 0 < hard < 1 << 60},
-        "logout": [] if lingers() else [setting for setting in _SETTINGS if _is_set(setting)],
+        "logout": [] if lingers() else _settings(),
     }
 
 
 def lingers() -> bool:
-    """Return True if systemd leaves a user's processes alone after a logout; root is excluded by default."""
-    user = lenient.user(os.getuid())
-    without = not os.getuid() or not os.path.isdir("/run/systemd/system")
-    return without or os.path.exists(f"/var/lib/systemd/linger/{user}")
+    """Return True if systemd does not end this user's processes after a logout; by default not root's."""
+    if not os.getuid() or not os.path.isdir("/run/systemd/system"):
+        return True
+    return os.path.exists(f"/var/lib/systemd/linger/{lenient.user(os.getuid())}")
 
 
-def _is_set(setting: str) -> bool:
-    output = run_program(["busctl", "get-property", *_MANAGER, setting])
-    return output is not None and output.strip() == "b true"
+def _settings() -> List[str]:
+    """Return the settings of systemd that are on, of those that affect processes after a logout."""
+    output = run_program(["busctl", "get-property", *_MANAGER, *_SETTINGS]) or ""
+    return [name for name, value in zip(_SETTINGS, output.splitlines()) if value == "b true"]  # noqa: B905
 
 
 def _first(name: str, path: str) -> str:

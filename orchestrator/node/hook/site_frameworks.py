@@ -298,7 +298,7 @@ def _step_by_step(model: "Any") -> None:
 
 
 def compare(callbacks: "Any") -> None:
-    """Make tasks compare their weights when `fit` has restored them."""
+    """Make tasks compare their weights after the callbacks of `fit` have restored them."""
     begin = callbacks.CallbackList.on_train_begin
 
     def on_train_begin(self: "Any", logs: "Any" = None) -> None:
