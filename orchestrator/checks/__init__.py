@@ -15,9 +15,8 @@ TABLE: tuple[Check, ...] = (*host.CHECKS, *cluster.CHECKS)
 
 
 def programs(framework: FrameworkName) -> dict[str, tuple[str, ...]]:
-    """Return the programs that hosts run for the checks of a framework, by the names of the checks."""
-    gloo = FRAMEWORKS[framework].gloo
-    return {check.name: check.ask for check in TABLE if check.ask and (gloo or not check.gloo)}
+    """Return programs for hosts to run for the checks of a framework: `facts.answers` has their output."""
+    return {"hostname": cluster.OWN_NAME} if FRAMEWORKS[framework].gloo else {}
 
 
 def examined(about: Evidence) -> list[CheckReported]:

@@ -140,13 +140,11 @@ Judgments: TypeAlias = Iterator[tuple[str, Judgment]]  # by the name of the host
 
 
 class Check(Value):
-    """One row of the table: a name, a question, a judgment, and a fix."""
+    """One row of the table: a name, a judgment, and a fix."""
 
     name: str
     judge: Callable[[Evidence], Iterable[tuple[str, Judgment]]]
-    ask: tuple[str, ...] = ()  # a program that each host runs; `report.facts.answers[name]` is its output
     fix: str = ""  # the hint for a finding that has none of its own
-    gloo: bool = False  # asked only for frameworks that may use gloo
 
     def reports(self, evidence: Evidence) -> Iterator[CheckReported]:
         for host, judged in self.judge(evidence):
